@@ -30,7 +30,7 @@ GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsp
 unexport PYTHONDONTWRITEBYTECODE
 
 # What is installed, with which extras; the last is the tools that check this repository.
-PROJECTS := 'engine[torch,bench,cluster,keras]' 'lab[report,benchmarks]' '.[dev]'
+PROJECTS := 'engine[torch,bench,cluster,files,keras]' 'lab[report,benchmarks]' '.[dev]'
 PYPROJECTS := engine/pyproject.toml lab/pyproject.toml pyproject.toml
 # Debian and Ubuntu have pip's part of it in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)

@@ -247,17 +247,35 @@ def pages_with(kind: str) -> list[Path]:
     return [page for page in guides if python_blocks(page, kind)]
 
 
-@pytest.mark.parametrize("path", pages_with("python"), ids=name_of)
+def imports(package: str, program: str) -> bool:
+    return re.search(rf"^import {package}\b", program, re.M) is not None
+
+
+# TensorFlow is installed by `make check`, and Keras takes long to import.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.long] * imports("(keras|tensorflow)", program))
+        for path in pages_with("python")
+        for program in ["\n".join(python_blocks(path, "python"))]
+    ],
+    ids=name_of,
+)
 def test_the_python_examples_of_a_page_run(path: Path, tmp_path: Path) -> None:
     program = "\n".join(python_blocks(path, "python"))
     for package in re.findall(r"^import (keras|torch)$", program, re.M):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} isn't installed")
+    python = Path(sys.executable)
+    if imports("tensorflow", program):
+        python = Path(sys.prefix) / "tensorflow" / "bin" / "python"  # of `make tensorflow`
+        if not python.exists():
+            pytest.skip("TensorFlow isn't installed: make tensorflow")
     for folder in ("mnt/pmem0", "mnt/ssd0", "tmp"):
         (tmp_path / folder).mkdir(parents=True)
     program = re.sub(r'"/(mnt|tmp)/', rf'"{tmp_path}/\1/', program)
     ran = subprocess.run(
-        [sys.executable, "-c", program],
+        [python, "-c", program],
         cwd=tmp_path,
         env={**os.environ, "KERAS_BACKEND": "torch"},
         capture_output=True,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 #include "access/phase.h"
@@ -10,8 +12,10 @@
 #include "keep/kept_rows.h"
 #include "keep/save.h"
 #include "keep/table_moment.h"
+#include "lookup/each_key_once.h"
 #include "lookup/look_up.h"
 #include "tiers/hbm/hbm_tier.h"
+#include "update/assign_rows.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
 
@@ -83,64 +87,89 @@ void Table::raise_kept_error() const {
   if (parts_.steps) parts_.steps->raise_kept_error();
 }
 
-void Table::lookup(std::span<const int64_t> ids, float* out, bool train,
+void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
   raise_kept_error();
-  if (train && parts_.steps) parts_.mover->turns().looked_up();
-  if (train || !parts_.mover) return look_up_to_train(ids, out, occurrences);
-  const uint64_t first_stamp = parts_.clock.begin_batch(ids.size());
-  parts_.mover->count_served(look_up_to_serve(ids, {}, first_stamp, out));
+  const bool is_training = purpose == LookUpFor::kTraining;
+  if (is_training && parts_.steps) parts_.mover->turns().looked_up();
+  const bool is_counted = purpose == LookUpFor::kServing && parts_.mover;
+  const uint64_t first_stamp = is_counted ? parts_.clock.begin_batch(ids.size()) : 0;
+  const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
+                        std::span<const uint32_t> last_positions, float* rows) {
+    if (!is_counted) return look_up_to_train(keys, occur, is_training, rows);
+    parts_.mover->count_served(look_up_to_serve(keys, last_positions, occur, first_stamp, rows));
+  };
+  // Rows in a GPU's memory come through its bus.
+  if (parts_.steps && occurrences.empty())
+    return read_each_key_once(ids, {}, static_cast<size_t>(dim()), out, read);
+  read(ids, occurrences, {}, out);
 }
 
-void Table::look_up_to_train(std::span<const int64_t> ids, float* out,
-                             std::span<const uint32_t> occurrences) const {
+void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
+                             bool update_follows, float* out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   BatchPtr batch = parts_.mover ? parts_.store->start_batch() : nullptr;
   const uint64_t hits =
       look_up.read_first_tier(ids, out, batch.get(), occurrences.empty() ? nullptr : refs.data());
   if (occurrences.empty()) {
-    count_look_up(ids.size(), hits, batch.get());
+    count(looked_up(ids.size(), hits, batch.get()));
   } else {
-    const TierStack& tiers = parts_.store->tiers();
-    uint64_t looked_up = 0;
-    uint64_t hit = 0;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      looked_up += occurrences[i];
-      if (refs[i] && tiers.level_of(refs[i].tier()) == 0) hit += occurrences[i];
-    }
-    count_look_up(looked_up, hit, nullptr);
+    count(looked_up(refs, occurrences));
   }
   if (batch == nullptr || batch->empty()) return;
-  if (!parts_.reads.updates_follow()) return look_up.read_lower(out, *batch, RowPart::kWeights);
+  if (!update_follows || !parts_.reads.updates_follow()) {
+    return look_up.read_lower(out, *batch, RowPart::kWeights);
+  }
   look_up.read_lower(out, *batch, RowPart::kAll);
   parts_.reads.keep(std::move(batch));
 }
 
-BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
-                                 uint64_t first_stamp, float* out) const {
+BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
+                                 std::span<const uint32_t> occurrences, uint64_t first_stamp,
+                                 float* out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   BatchPtr batch = parts_.store->start_batch();
   batch->first_stamp = first_stamp;
   batch->ids.assign(ids.begin(), ids.end());
-  batch->positions.assign(positions.begin(), positions.end());
+  batch->last_positions.assign(last_positions.begin(), last_positions.end());
+  batch->occurrences.assign(occurrences.begin(), occurrences.end());
   batch->refs.resize(ids.size());
   const uint64_t hits = look_up.read_first_tier(ids, out, batch.get(), batch->refs.data());
-  count_look_up(ids.size(), hits, batch.get());
+  count(occurrences.empty() ? looked_up(ids.size(), hits, batch.get()) : looked_up(batch->refs, occurrences));
   if (!batch->empty()) look_up.read_lower(out, *batch, RowPart::kAll);
   return batch;
 }
 
-// `lower`: of what is below the first tier, some may be in the first level.
-void Table::count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const {
-  uint64_t hits = first_tier_hits;
-  if (lower != nullptr) {
-    const size_t last = parts_.store->tiers().tier_of_level(0);
-    for (size_t t = 1; t <= last; ++t) hits += lower->rows_of(t).places().size();
+Table::LookedUp Table::looked_up(std::span<const RowRef> refs, std::span<const uint32_t> occurrences) const {
+  const TierStack& tiers = parts_.store->tiers();
+  LookedUp of{};
+  for (size_t i = 0; i < refs.size(); ++i) {
+    of.ids += occurrences[i];
+    if (!refs[i]) continue;
+    of.with_row += occurrences[i];
+    if (tiers.level_of(refs[i].tier()) == 0) of.hits += occurrences[i];
   }
-  hits_.fetch_add(hits, std::memory_order_relaxed);
-  misses_.fetch_add(ids - hits, std::memory_order_relaxed);
+  return of;
+}
+
+Table::LookedUp Table::looked_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const {
+  LookedUp of{.ids = ids, .hits = first_tier_hits, .with_row = first_tier_hits};
+  if (lower == nullptr) return of;
+  const TierStack& tiers = parts_.store->tiers();
+  for (size_t t = 1; t < tiers.size(); ++t) {
+    const size_t rows = lower->rows_of(t).places().size();
+    of.with_row += rows;
+    if (tiers.level_of(t) == 0) of.hits += rows;
+  }
+  return of;
+}
+
+void Table::count(const LookedUp& of) const {
+  hits_.fetch_add(of.hits, std::memory_order_relaxed);
+  misses_.fetch_add(of.ids - of.hits, std::memory_order_relaxed);
+  without_row_.fetch_add(of.ids - of.with_row, std::memory_order_relaxed);
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
@@ -214,6 +243,7 @@ TableStats Table::stats() const {
   TableStats stats{
       .hits = hits_.load(std::memory_order_relaxed),
       .misses = misses_.load(std::memory_order_relaxed),
+      .without_row = without_row_.load(std::memory_order_relaxed),
       .promotions = mover ? mover->promoted_rows() : 0,
       .demotions = mover ? mover->demoted_rows() : 0,
       .forgotten_accesses = mover ? mover->forgotten_accesses() : 0,
@@ -274,12 +304,19 @@ class Table::PreparedApply::Scope {
  public:
   Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
         std::span<const uint32_t> occurrences)
+      : Scope(table, ids, gradients, table.parts_.layout.dim(), occurrences, *table.parts_.optimizer,
+              table.parts_.filters) {}
+  // `gradients`: that many floats for each of ids. `rule` and `filters`: in place of the table's own.
+  Scope(Table& table, std::span<const int64_t> ids, const float* gradients, int gradient_floats,
+        std::span<const uint32_t> occurrences, const Optimizer& rule, const ShardFilters& filters)
       : operation_(table.parts_),
         table_(table),
         parts_(table.parts_),
+        rule_(rule),
+        filters_(filters),
         ids_(ids.size()),
         batch_(GradientBatch::take_spare()) {
-    batch_->group(ids, gradients, parts_.layout.dim(), occurrences);
+    batch_->group(ids, gradients, gradient_floats, occurrences);
   }
   ~Scope() {
     end();
@@ -317,9 +354,9 @@ class Table::PreparedApply::Scope {
     throw table_.store_full(new_rows);
   }
 
-  void commit(std::optional<int64_t> global_step) NO_THREAD_SAFETY_ANALYSIS {
-    update_->commit(
-        {table_.begin_apply(global_step), parts_.clock.begin_batch(ids_), parts_.spans.current()});
+  void commit(std::optional<int64_t> global_step) { commit(table_.begin_apply(global_step)); }
+  void commit(const ApplyContext& context) NO_THREAD_SAFETY_ANALYSIS {
+    update_->commit({context, parts_.clock.begin_batch(ids_), parts_.spans.current()});
     end();
     if (parts_.mover) parts_.mover->rows_changed();
   }
@@ -328,7 +365,7 @@ class Table::PreparedApply::Scope {
   enum class Gate { kOutside, kShared, kAlone };
 
   std::unique_ptr<BatchUpdate> make_update() {
-    const UpdateParts parts = parts_.for_updates();
+    const UpdateParts parts{*parts_.store, filters_, parts_.initial, rule_, parts_.slot_values.data()};
     if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
     return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
   }
@@ -345,6 +382,8 @@ class Table::PreparedApply::Scope {
   Operation operation_;
   Table& table_;
   TableParts& parts_;
+  const Optimizer& rule_;
+  const ShardFilters& filters_;
   const size_t ids_;
   std::unique_ptr<GradientBatch> batch_;
   Gate gate_ = Gate::kOutside;
@@ -374,13 +413,49 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
   PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
 }
 
+void Table::put(std::span<const int64_t> keys, const float* values, bool with_slots,
+                std::span<const uint32_t> frequencies, int64_t version) {
+  raise_kept_error();
+  const AssignRows assign(*parts_.optimizer, with_slots);
+  const ShardFilters admit_all{NoFilter{}};
+  PreparedApply::Scope scope(*this, keys, values, assign.value_floats(parts_.layout), frequencies, assign,
+                             admit_all);
+  scope.prepare();
+  scope.commit(ApplyContext{version, assign.initial_state()});
+  if (!parts_.filters.any()) return;
+  for (const int64_t key : keys) {  // which may have waited
+    const KeyHash hash = hash_key(key);
+    const MutexLock lock(parts_.store->shard_of_hash(hash).mutex);
+    AdmissionFilter& filter = *parts_.filters.of(hash);
+    if (filter.count(key, hash) != 0) filter.remove(key, hash);
+  }
+}
+
 ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
+  ApplyContext context = count_apply(global_step);
+  begin_update(context);
+  return context;
+}
+
+ApplyContext Table::count_apply(std::optional<int64_t> global_step) {
   if (parts_.steps) parts_.mover->turns().apply_began();
   MutexLock lock(parts_.state_mutex);
-  const ApplyContext context{global_step.value_or(parts_.apply_count), parts_.optimizer_state};
-  ++parts_.apply_count;
+  const int64_t count = parts_.apply_count++;
+  return {global_step.value_or(count), parts_.optimizer_state};
+}
+
+void Table::begin_update(ApplyContext& context) {
+  MutexLock lock(parts_.state_mutex);
+  const double learning_rate = context.state.learning_rate;
+  context.state = parts_.optimizer_state;
+  context.state.learning_rate = learning_rate;
   parts_.optimizer->advance(parts_.optimizer_state);
-  return context;
+}
+
+void Table::leave_out_apply() {
+  const Operation operation(parts_);
+  raise_kept_error();
+  count_apply(std::nullopt);
 }
 
 Error Table::store_full(uint64_t new_rows) const {
@@ -488,10 +563,32 @@ void Table::discard_persisted() {
   give_up_checkpoints(parts_);
 }
 
+std::vector<int64_t> Table::keys_in(KeyRange range) const {
+  std::vector<int64_t> keys;
+  {
+    Operation operation(parts_);
+    Standstill standstill(parts_);
+    keys = keys_with_row(parts_, range);
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
 ExportedRows Table::export_rows(OnDamage on_damage) const {
   Operation operation(parts_);
   Standstill standstill(parts_);
-  return embstore::export_rows(parts_, on_damage);
+  std::vector<int64_t> keys = keys_with_row(parts_, {});
+  std::sort(keys.begin(), keys.end());
+  return embstore::export_rows(parts_, keys, on_damage);
+}
+
+ExportedRows Table::export_rows(std::span<const int64_t> keys, OnDamage on_damage) const {
+  Operation operation(parts_);
+  Standstill standstill(parts_);
+  HasRow has_row(*parts_.store);
+  std::vector<int64_t> held;
+  std::copy_if(keys.begin(), keys.end(), std::back_inserter(held), std::ref(has_row));
+  return embstore::export_rows(parts_, held, on_damage);
 }
 
 std::vector<int64_t> Table::find_damaged() const {
@@ -511,7 +608,12 @@ uint64_t Table::drop(std::span<const int64_t> keys) {
 
 std::unique_ptr<TableSave> Table::prepare_save(checkpoint::Writer& file, const EvictionRule& eviction) {
   raise_kept_error();
-  return std::make_unique<TableSave>(parts_, file, eviction);
+  return std::make_unique<TableSave>(parts_, &file, eviction);
+}
+
+uint64_t Table::evict(const EvictionRule& eviction) {
+  raise_kept_error();
+  return TableSave(parts_, nullptr, eviction).evict_alone();
 }
 
 SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,

@@ -23,7 +23,6 @@
 #include "keep/table_checkpoint.h"
 #include "keep/table_save.h"
 #include "parts/table_parts.h"
-#include "row/key_partition.h"
 #include "update/batch_conditions.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"
@@ -37,8 +36,9 @@ struct TableStats {
     uint64_t capacity_rows;  // kUnlimitedRows: no limit
     std::vector<AccessCount> accesses;
   };
-  uint64_t hits;    // ids looked up whose row was in the first of `tiers`
-  uint64_t misses;  // the others
+  uint64_t hits;         // ids looked up whose row was in the first of `tiers`
+  uint64_t misses;       // the others
+  uint64_t without_row;  // of the misses: ids that had no row in any tier
   uint64_t promotions;
   uint64_t demotions;
   uint64_t forgotten_accesses;  // of serving look-ups, while moves were held off
@@ -46,6 +46,12 @@ struct TableStats {
   uint64_t index_bytes;
   std::string background_error;  // of moves; empty if the last went well
   std::vector<Level> tiers;      // as they were asked for
+};
+
+enum class LookUpFor {
+  kServing,     // counts for the ranking and promotes, soon after it returned
+  kTraining,    // an apply follows, which does so
+  kEvaluation,  // does neither
 };
 
 // Every method may be called from any thread and throws Error(kClosed) after close().
@@ -64,17 +70,17 @@ class Table {
 
   // Copies the rows of `ids` to `out`, ids.size() * dim floats; keys without a row read their initial
   // value. A row that is being updated is read as it was before or as it is after, never in between.
-  // A serving look-up counts for the ranking and promotes, soon after it returned; one for training does
-  // neither. Throws DamagedRowsError when all other rows were read.
-  // occurrences: how many ids each of `ids` stands for, of a look-up for training; none: one.
-  void lookup(std::span<const int64_t> ids, float* out, bool train,
+  // Throws DamagedRowsError when all other rows were read.
+  // occurrences: how many ids each of `ids` stands for, of a look-up that doesn't serve; none: one.
+  void lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
               std::span<const uint32_t> occurrences = {}) const;
 
-  // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. While a save is
+  // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. A key that isn't in
+  // that memory is read once, however often it occurs, and so it is of ids here where a tier is in a GPU's memory. While a save is
   // under way, or more was served than the host has counted, the host does the work, and waits for the stream. If the rows of
   // some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
   // Throws Error(kInvalidArgument) where no tier is in a GPU's memory.
-  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const;
+  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const;
   // A batch of a variable whose partitions these are, in their order: each reads its part.
   struct LookUpOnDevice {
     std::span<const Table* const> partitions;
@@ -82,7 +88,7 @@ class Table {
     gpu::DeviceAddress out;
   };
   // Batches of several variables as one step, but those that the host does. REQUIRES: all are on one stream of one device.
-  static void lookup_on_device(std::span<const LookUpOnDevice> batches, bool train);
+  static void lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor purpose);
   // Of the HBM tier.
   gpu::Device& device() const;
   // Waits until what was put on streams is done, and throws what it met.
@@ -115,6 +121,12 @@ class Table {
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step, std::span<const uint32_t> occurrences = {});
 
+  // Sets the rows of `keys`, which are distinct, or inserts them, whatever a filter says; whole or not at all, as an update.
+  // `values`: dim weights for each key, and with `with_slots` dim floats for each slot. A new row's frequency is
+  // `frequencies`', which is added to that of others; its version is `version`. No apply is counted.
+  void put(std::span<const int64_t> keys, const float* values, bool with_slots,
+           std::span<const uint32_t> frequencies, int64_t version);
+
   // The same with ids and gradients in the memory of device(), like lookup_on_device(). What may fail does so when the stream
   // gets there: then no row has changed, but the apply counts as one; the error is raised by the next call.
   // `conditions`: what is known of the batch on the device alone.
@@ -131,6 +143,9 @@ class Table {
   // is thrown when all have had their turn. REQUIRES: all are on one stream of one device, and no table is there twice.
   static void apply_on_device(std::span<const ApplyOnDevice> batches, std::optional<int64_t> global_step);
 
+  // An apply whose batch is left out, as BatchConditions have it.
+  void leave_out_apply();
+
   // --- Batches that will be trained, asked for ahead: their rows come up to the tier in a GPU's memory, in the background and as
   // many as fit, and stay there until the turn of the batch is over: when its apply begins, or after 16 more batches. Keys without
   // a row get none, and nothing is counted. All of them throw Error(kInvalidArgument) where no tier is in a GPU's memory.
@@ -138,9 +153,11 @@ class Table {
   uint64_t next_turn();
   // Of ids, some or all of a batch.
   void prefetch(std::span<const int64_t> ids, uint64_t turn);
-  // The same with ids in the memory of device(), which the host reads when their stream gets there. Waits for nothing. `part`: of
-  // the ids, those that are the table's.
-  void prefetch_on_device(const IdsOnDevice& ids, uint64_t turn, const BatchPart& part = {});
+  // The same with ids in the memory of device(), which the host reads when their stream gets there: once for the partitions of a
+  // variable, in their order, of which each has a turn of its own. Waits for nothing.
+  void prefetch_on_device(const IdsOnDevice& ids, uint64_t turn);
+  static void prefetch_on_device(std::span<Table* const> partitions, const IdsOnDevice& ids,
+                                 std::span<const uint64_t> turns);
   // What was asked for won't come.
   void forget_prefetched();
 
@@ -149,7 +166,11 @@ class Table {
   void versions(std::span<const int64_t> ids, int64_t* versions) const;        // -1: no row
 
   uint64_t row_count() const;
+  // The keys in the range that have a row, ascending.
+  std::vector<int64_t> keys_in(KeyRange range) const;
   ExportedRows export_rows(OnDamage on_damage = OnDamage::kRaise) const;
+  // The rows of `keys`, which ascend; those without one are left out.
+  ExportedRows export_rows(std::span<const int64_t> keys, OnDamage on_damage) const;
   TableStats stats() const;
 
   // Has the phases of each tier that was asked for watched by what watcher_of gives for its number, until unwatch() of the
@@ -184,6 +205,10 @@ class Table {
   std::vector<int64_t> find_damaged() const;
   // Removes the rows of `keys`, wherever they are; says how many there were.
   uint64_t drop(std::span<const int64_t> keys);
+
+  // Removes the rows that `eviction` says, as they are at one moment between two batches; says how many there were. Finds
+  // them beside batches, as a save does.
+  uint64_t evict(const EvictionRule& eviction);
 
   // A save that was not begun yet. Finds the rows that `eviction` says beside batches; begin() evicts them, and the save is of
   // the table as it is then. It writes every row, or for an incremental file those that were touched since the last
@@ -226,35 +251,47 @@ class Table {
 
  private:
   // What is left of lookup() in an operation, or in a function that a stream calls.
-  void look_up_to_train(std::span<const int64_t> ids, float* out,
-                        std::span<const uint32_t> occurrences) const;
-  // Gives what is to be counted. `positions`: as of BatchInFlight. REQUIRES: there is a mover.
-  BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> positions,
-                            uint64_t first_stamp, float* out) const;
-  void count_look_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
+  // Of what doesn't serve. `update_follows`: an apply will want the rows of lower tiers again.
+  void look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
+                        bool update_follows, float* out) const;
+  // Gives what is to be counted. `last_positions` and `occurrences`: as of BatchInFlight. REQUIRES: there is a mover.
+  BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
+                            std::span<const uint32_t> occurrences, uint64_t first_stamp, float* out) const;
+  // Ids that were looked up: how many, how many had their row in the first level, and how many had one at all.
+  struct LookedUp {
+    uint64_t ids;
+    uint64_t hits;
+    uint64_t with_row;
+  };
+  // `occurrences`: of the ids whose rows are at `refs`.
+  LookedUp looked_up(std::span<const RowRef> refs, std::span<const uint32_t> occurrences) const;
+  // `lower`: of what is below the first tier, some may be in the first level.
+  LookedUp looked_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
+  void count(const LookedUp& of) const;
   // --- Of steps on the device: table_on_device.cc.
   // What the host does, and waits for the stream.
-  static void look_up_by_host(const LookUpOnDevice& batch, bool train);
+  static void look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose);
   static void apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step);
   // Nothing where the host does it.
-  static std::optional<DeviceLookUp::Batch> batch_of_look_up(const LookUpOnDevice& batch, bool train);
-  static std::optional<DeviceApply::Batch> batch_of_apply(const ApplyOnDevice& batch,
-                                                          std::optional<int64_t> global_step);
-  std::optional<DeviceLookUp::Share> share_of_look_up(const BatchPart& part, uint32_t ids, bool train) const;
-  std::optional<DeviceApply::Share> share_of_apply(const BatchPart& part, uint32_t ids,
+  static std::optional<DeviceLookUp::Batch> as_step(const LookUpOnDevice& batch, LookUpFor purpose);
+  static std::optional<DeviceApply::Batch> as_step(const ApplyOnDevice& batch,
                                                    std::optional<int64_t> global_step);
+  std::optional<DeviceLookUp::Share> share_of_look_up(uint32_t ids, LookUpFor purpose) const;
+  DeviceApply::Share share_of_apply(uint32_t ids, std::optional<int64_t> global_step);
   // What the function of a step does.
-  void read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
-                    float* rows) const;
-  void read_missing_to_train(std::span<const int64_t> missing, float* rows) const;
+  void read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
+                    std::optional<uint64_t> first_stamp, float* rows) const;
   class StepUpdate;
-  // Nothing where the pool may be too short for so many rows: the host then finds out what the batch needs.
-  std::optional<StepClaims> claim_for_step(uint32_t ids);
-  // An apply is one more.
+  StepClaims make_room_for_step(uint32_t ids);
+  // An apply is one more. The state of the context is as begin_update() will have it, but for updates that come before.
+  ApplyContext count_apply(std::optional<int64_t> global_step);
+  // Its rows are updated: by the learning rate of the context, which gets what else the optimizer's own state is.
+  void begin_update(ApplyContext& context);
   ApplyContext begin_apply(std::optional<int64_t> global_step);
   Error store_full(uint64_t new_rows) const;
   // Throws what a step on the device met.
   void raise_kept_error() const;
+  static void raise_kept_errors(std::span<const Table* const> tables);
 
   // Of a table that has some.
   log::Checkpoints& checkpoints() const;
@@ -263,6 +300,7 @@ class Table {
   mutable TableParts parts_;
   mutable std::atomic<uint64_t> hits_{0};
   mutable std::atomic<uint64_t> misses_{0};
+  mutable std::atomic<uint64_t> without_row_{0};
 
   void end_operations() REQUIRES(close_mutex_);
 

@@ -11,8 +11,8 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "lookup/each_key_once.h"
 #include "row/keys_by_partition.h"
-#include "row/unique_ids.h"
 #include "table.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "update/device_changes.h"
@@ -21,20 +21,13 @@
 namespace embstore {
 namespace {
 
-BatchPart part_of(size_t number, size_t partitions) {
-  return {static_cast<uint32_t>(number), static_cast<uint32_t>(partitions)};
-}
-
-// The scope in which the tables of some batches, and their devices, stay.
+// The scope in which some tables, and their devices, stay.
 class OperationsOn {
  public:
-  template <class Batch>
-  explicit OperationsOn(std::span<const Batch> batches) {
-    for (const Batch& batch : batches) {
-      for (const Table* table : batch.partitions) {
-        operations_.emplace_back(table->parts(), Operation::Uses::kNoRows);
-        static_cast<void>(table->device());
-      }
+  void add(std::span<const Table* const> tables) {
+    for (const Table* table : tables) {
+      operations_.emplace_back(table->parts(), Operation::Uses::kNoRows);
+      static_cast<void>(table->device());
     }
   }
 
@@ -50,9 +43,69 @@ std::vector<int64_t> copy_ids(gpu::Device& device, const IdsOnDevice& ids) {
   return on_host;
 }
 
+// Has every call made, and throws the first error of them in the end.
+class Attempts {
+ public:
+  template <class Call>
+  void make(const Call& call) {
+    try {
+      call();
+    } catch (...) {
+      if (first_error_ == nullptr) first_error_ = std::current_exception();
+    }
+  }
+  void end() const {
+    if (first_error_ != nullptr) std::rethrow_exception(first_error_);
+  }
+
+ private:
+  std::exception_ptr first_error_;
+};
+
+// The batch of a step, with a share of each table: nothing where one of them has none.
+template <class OfStep, class Batch, class ShareOf>
+std::optional<OfStep> with_shares(OfStep of_step, const Batch& batch, const ShareOf& share_of) {
+  if (batch.ids.count == 0) return std::nullopt;
+  for (auto* const table : batch.partitions) {
+    auto share = share_of(*table);
+    if (!share) return std::nullopt;
+    of_step.shares.push_back(std::move(*share));
+  }
+  return of_step;
+}
+
+// Puts batches on their stream as one step of `Kind`, but those that the host does: for which as_step(batch) gives none, or whose
+// tables refuse it. What one can't do stops no other.
+template <class Kind, class Batch, class AsStep, class ByHost>
+void put_together(std::span<const Batch> batches, const AsStep& as_step, const ByHost& by_host) {
+  Attempts attempts;
+  std::vector<const Batch*> of_device;
+  std::vector<typename Kind::Batch> put;
+  for (const Batch& batch : batches) {
+    attempts.make([&] {
+      std::optional<typename Kind::Batch> one = as_step(batch);
+      if (!one) return by_host(batch);
+      put.push_back(std::move(*one));
+      of_device.push_back(&batch);
+    });
+  }
+  if (!put.empty() && !Kind::try_put(put)) {
+    // One of them keeps the others from it, if there are several.
+    for (size_t i = 0; i < put.size(); ++i) {
+      attempts.make([&] {
+        if (put.size() != 1 && Kind::try_put({&put[i], 1})) return;
+        put[i].shares.clear();  // and what they claimed
+        by_host(*of_device[i]);
+      });
+    }
+  }
+  attempts.end();
+}
+
 // Calls visit(table, its ids, where they are in the batch) for each partition, in their order.
 template <class AnyTable, class Visit>
-void visit_partitions(std::span<AnyTable* const> partitions, std::span<const int64_t> ids, Visit visit) {
+void visit_partitions(std::span<AnyTable* const> partitions, std::span<const int64_t> ids,
+                      const Visit& visit) {
   const KeysByPartition parts(ids, partitions.size());
   for (size_t p = 0; p < partitions.size(); ++p) {
     const std::span<const int64_t> positions(parts.positions.data() + parts.begins[p],
@@ -109,38 +162,28 @@ void Table::synchronise() const {
   raise_kept_error();
 }
 
+void Table::raise_kept_errors(std::span<const Table* const> tables) {
+  for (const Table* table : tables) table->raise_kept_error();
+}
+
 // --- Look-ups
 
-void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
+void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const {
   const Table* const only = this;
   const LookUpOnDevice batch{{&only, 1}, ids, out};
-  lookup_on_device({&batch, 1}, train);
+  lookup_on_device({&batch, 1}, purpose);
 }
 
-void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, bool train) {
-  const OperationsOn operations(batches);
-  for (const LookUpOnDevice& batch : batches) {
-    for (const Table* table : batch.partitions) table->raise_kept_error();
-  }
-  std::vector<const LookUpOnDevice*> of_device;
-  std::vector<DeviceLookUp::Batch> put;
-  for (const LookUpOnDevice& batch : batches) {
-    std::optional<DeviceLookUp::Batch> one = batch_of_look_up(batch, train);
-    if (!one) {
-      look_up_by_host(batch, train);
-      continue;
-    }
-    of_device.push_back(&batch);
-    put.push_back(std::move(*one));
-  }
-  if (put.empty() || DeviceLookUp::try_put(put)) return;
-  // One of them keeps the others from it, if there are several.
-  for (size_t i = 0; i < put.size(); ++i) {
-    if (put.size() == 1 || !DeviceLookUp::try_put({&put[i], 1})) look_up_by_host(*of_device[i], train);
-  }
+void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor purpose) {
+  OperationsOn operations;
+  for (const auto& batch : batches) operations.add(batch.partitions);
+  for (const auto& batch : batches) raise_kept_errors(batch.partitions);
+  put_together<DeviceLookUp>(
+      batches, [purpose](const LookUpOnDevice& batch) { return as_step(batch, purpose); },
+      [purpose](const LookUpOnDevice& batch) { look_up_by_host(batch, purpose); });
 }
 
-void Table::look_up_by_host(const LookUpOnDevice& batch, bool train) {
+void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose) {
   const std::span<const Table* const> partitions = batch.partitions;
   const IdsOnDevice& ids = batch.ids;
   gpu::Device& device = partitions.front()->device();
@@ -148,13 +191,13 @@ void Table::look_up_by_host(const LookUpOnDevice& batch, bool train) {
   const std::vector<int64_t> on_host = copy_ids(device, ids);
   std::vector<float> rows(on_host.size() * dim);
   if (partitions.size() == 1) {
-    partitions.front()->lookup(on_host, rows.data(), train);
+    partitions.front()->lookup(on_host, rows.data(), purpose);
   } else {
     std::vector<float> own_rows;
     visit_partitions(partitions, std::span<const int64_t>(on_host),
                      [&](const Table& table, std::span<const int64_t> own, auto positions) {
                        own_rows.resize(own.size() * dim);
-                       table.lookup(own, own_rows.data(), train);
+                       table.lookup(own, own_rows.data(), purpose);
                        put_rows(own_rows.data(), positions, dim, rows.data());
                      });
   }
@@ -163,62 +206,45 @@ void Table::look_up_by_host(const LookUpOnDevice& batch, bool train) {
   device.synchronise(ids.stream);  // no step that synchronise() could wait for
 }
 
-std::optional<DeviceLookUp::Batch> Table::batch_of_look_up(const LookUpOnDevice& batch, bool train) {
-  if (batch.ids.count == 0) return std::nullopt;
-  DeviceLookUp::Batch on_device{batch.ids, batch.out, {}};
-  for (size_t p = 0; p < batch.partitions.size(); ++p) {
-    const BatchPart part = part_of(p, batch.partitions.size());
-    auto share = batch.partitions[p]->share_of_look_up(part, batch.ids.count, train);
-    if (!share) return std::nullopt;
-    on_device.shares.push_back(std::move(*share));
-  }
-  return on_device;
+std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, LookUpFor purpose) {
+  return with_shares(DeviceLookUp::Batch{batch.ids, batch.out, {}}, batch,
+                     [&](const Table& table) { return table.share_of_look_up(batch.ids.count, purpose); });
 }
 
 // Nothing where a look-up had better not promise to wait for nothing.
-std::optional<DeviceLookUp::Share> Table::share_of_look_up(const BatchPart& part, uint32_t ids,
-                                                           bool train) const {
-  if (train) {
-    parts_.mover->turns().looked_up();
-  } else if (!parts_.mover->has_room_in_log()) {
-    return std::nullopt;
-  }
+std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpFor purpose) const {
   std::optional<uint64_t> first_stamp;
-  if (!train) first_stamp = parts_.clock.begin_batch(ids);
-  return DeviceLookUp::Share{.table = parts_.device_look_up.get(),
-                             .part = part,
-                             .first_stamp = first_stamp,
-                             .read = [this, first_stamp](const DeviceLookUp::Missing& missing, float* rows) {
-                               read_missing(missing, first_stamp, rows);
-                             }};
+  switch (purpose) {
+    case LookUpFor::kServing:
+      if (!parts_.mover->has_room_in_log()) return std::nullopt;
+      first_stamp = parts_.clock.begin_batch(ids);
+      break;
+    case LookUpFor::kTraining: parts_.mover->turns().looked_up(); break;
+    case LookUpFor::kEvaluation: break;
+  }
+  return DeviceLookUp::Share{
+      .table = parts_.device_look_up.get(),
+      .first_stamp = first_stamp,
+      .read = [this, purpose, first_stamp](const DeviceLookUp::Missing& missing, float* rows) {
+        read_missing(missing, purpose, first_stamp, rows);
+      }};
 }
 
 // Called by a stream.
-void Table::read_missing(const DeviceLookUp::Missing& missing, std::optional<uint64_t> first_stamp,
-                         float* rows) const {
+void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
+                         std::optional<uint64_t> first_stamp, float* rows) const {
   const Epochs::Guard guard = parts_.epochs.enter();
   hits_.fetch_add(missing.hits, std::memory_order_relaxed);
   Phase(parts_.store->tiers().hbm()->meter())
       .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
   if (missing.ids.empty()) return;
-  if (!first_stamp) return read_missing_to_train(missing.ids, rows);
-  parts_.mover->log_served(look_up_to_serve(missing.ids, missing.positions, *first_stamp, rows));
-}
-
-// Each key is read once, however often it is missing.
-void Table::read_missing_to_train(std::span<const int64_t> missing, float* rows) const {
-  const auto dim = static_cast<size_t>(parts_.layout.dim());
-  const UniqueIds unique(missing);
-  if (unique.keys.size() == missing.size()) return look_up_to_train(missing, rows, {});
-  std::vector<float> found(unique.keys.size() * dim);
-  std::exception_ptr damaged;
-  try {
-    look_up_to_train(unique.keys, found.data(), unique.occurrences);
-  } catch (const DamagedRowsError&) {
-    damaged = std::current_exception();
-  }
-  unique.spread(found.data(), dim, rows);
-  if (damaged != nullptr) std::rethrow_exception(damaged);
+  read_each_key_once(
+      missing.ids, missing.positions, static_cast<size_t>(dim()), rows,
+      [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
+          std::span<const uint32_t> last_positions, float* found) {
+        if (!first_stamp) return look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
+        parts_.mover->log_served(look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found));
+      });
 }
 
 // --- Updates
@@ -231,39 +257,12 @@ void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients
 }
 
 void Table::apply_on_device(std::span<const ApplyOnDevice> batches, std::optional<int64_t> global_step) {
-  const OperationsOn operations(batches);
-  for (const ApplyOnDevice& batch : batches) {
-    for (const Table* table : batch.partitions) table->raise_kept_error();
-  }
-  std::exception_ptr first_error;
-  const auto attempt = [&first_error](const auto& call) {
-    try {
-      call();
-    } catch (...) {
-      if (first_error == nullptr) first_error = std::current_exception();
-    }
-  };
-  std::vector<const ApplyOnDevice*> of_device;
-  std::vector<DeviceApply::Batch> put;
-  for (const ApplyOnDevice& batch : batches) {
-    attempt([&] {
-      std::optional<DeviceApply::Batch> one = batch_of_apply(batch, global_step);
-      if (!one) return apply_by_host(batch, global_step);
-      put.push_back(std::move(*one));
-      of_device.push_back(&batch);
-    });
-  }
-  if (!put.empty() && !DeviceApply::try_put(put)) {
-    // One of them keeps the others from it, if there are several.
-    for (size_t i = 0; i < put.size(); ++i) {
-      attempt([&] {
-        if (put.size() != 1 && DeviceApply::try_put({&put[i], 1})) return;
-        put[i].shares.clear();  // and what they claimed
-        apply_by_host(*of_device[i], global_step);
-      });
-    }
-  }
-  if (first_error != nullptr) std::rethrow_exception(first_error);
+  OperationsOn operations;
+  for (const auto& batch : batches) operations.add(batch.partitions);
+  for (const auto& batch : batches) raise_kept_errors(batch.partitions);
+  put_together<DeviceApply>(
+      batches, [global_step](const ApplyOnDevice& batch) { return as_step(batch, global_step); },
+      [global_step](const ApplyOnDevice& batch) { apply_by_host(batch, global_step); });
 }
 
 void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step) {
@@ -276,6 +275,14 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
     int64_t refused = 0;
     device.copy_to_host(&refused, conditions.refused, sizeof(refused), ids.stream);
     conditions.check(refused);
+  }
+  if (conditions.left_out) {
+    int64_t left_out = 0;
+    device.copy_to_host(&left_out, conditions.left_out, sizeof(left_out), ids.stream);
+    if (left_out != 0) {
+      for (Table* table : partitions) table->leave_out_apply();
+      return;
+    }
   }
   std::vector<int64_t> on_host = copy_ids(device, ids);
   std::vector<float> rows(on_host.size() * dim);
@@ -302,32 +309,24 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
   for (const auto& one : prepared) one->commit(global_step);
 }
 
-std::optional<DeviceApply::Batch> Table::batch_of_apply(const ApplyOnDevice& batch,
-                                                        std::optional<int64_t> global_step) {
-  if (batch.ids.count == 0) return std::nullopt;
-  DeviceApply::Batch on_device{batch.ids, batch.gradients, batch.conditions, {}};
-  for (size_t p = 0; p < batch.partitions.size(); ++p) {
-    const BatchPart part = part_of(p, batch.partitions.size());
-    auto share = batch.partitions[p]->share_of_apply(part, batch.ids.count, global_step);
-    if (!share) return std::nullopt;
-    on_device.shares.push_back(std::move(*share));
-  }
-  return on_device;
+std::optional<DeviceApply::Batch> Table::as_step(const ApplyOnDevice& batch,
+                                                 std::optional<int64_t> global_step) {
+  return with_shares(
+      DeviceApply::Batch{batch.ids, batch.gradients, batch.conditions, {}}, batch,
+      [&](Table& table) { return std::optional(table.share_of_apply(batch.ids.count, global_step)); });
 }
 
-// Any of the batch's ids may be missing, and only the host can make room.
-std::optional<StepClaims> Table::claim_for_step(uint32_t ids) {
+// Any of the batch's ids may be missing, and only the host can make room. The step claims places itself.
+StepClaims Table::make_room_for_step(uint32_t ids) {
   InclusiveCache* const cache = parts_.store->cache();
-  PoolClaim places(cache);
-  if (cache != nullptr && !places.try_add(ids)) {
+  if (cache != nullptr && cache->missing_places(ids) != 0) {
     const Operation operation(parts_);  // steps in flight give back what they don't need
     parts_.mover->make_room_in_pool(ids);
-    if (!places.try_add(ids)) return std::nullopt;
   }
   SlotAllocator& slots = parts_.store->tiers().first().slots();
-  if (slots.try_claim(ids)) return StepClaims{SlotClaim(slots, ids), std::move(places)};
+  if (slots.try_claim(ids)) return StepClaims{SlotClaim(slots, ids), PoolClaim(cache)};
   const Operation operation(parts_);
-  return StepClaims{parts_.mover->claim(ids), std::move(places)};
+  return StepClaims{parts_.mover->claim(ids), PoolClaim(cache)};
 }
 
 // By a step, in a function that a stream calls: of the rows that it misses, and of what the host keeps of others. Steps that change
@@ -343,7 +342,8 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
         changes_(*parts_.store, present.marked),
         claims_(claims) {
     if (missing.ids.empty()) return;
-    gate_.emplace(parts_.gate);
+    // Not through the gate: whoever is alone there uses rows, which no step in flight meets. (And the emulated device calls
+    // this while its caller has locks.)
     batch_ = GradientBatch::take_spare();
     batch_->group(missing.ids, missing.gradients, table.dim(), missing.occurrences);
     batch_->set_last_positions(missing.last_positions);
@@ -367,7 +367,6 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
  private:
   void end() {
     update_.reset();
-    gate_.reset();
     if (batch_ != nullptr) GradientBatch::recycle(std::move(batch_));
   }
 
@@ -377,27 +376,29 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
   const uint64_t present_rows_;
   DeviceChanges changes_;
   StepClaims& claims_;
-  std::optional<ApplyGate::Shared> gate_;
   std::unique_ptr<GradientBatch> batch_;
   std::optional<GatheredUpdate> update_;
 };
 
-std::optional<DeviceApply::Share> Table::share_of_apply(const BatchPart& part, uint32_t ids,
-                                                        std::optional<int64_t> global_step) {
+DeviceApply::Share Table::share_of_apply(uint32_t ids, std::optional<int64_t> global_step) {
   const auto begin = [this, ids, global_step]() -> DeviceApply::Update {
     const ApplyGate::Shared gate(parts_.gate);  // nobody is alone: that would be a use of rows
-    const UpdateTime time{begin_apply(global_step), parts_.clock.begin_batch(ids), parts_.spans.current()};
-    return {.step = parts_.optimizer->step(time.context),
-            .counted = {time.context.global_step, time.first_stamp, time.save_span},
-            .prepare_rows = [this, time](const DeviceApply::Missing& missing,
-                                         const DeviceApply::Present& present, StepClaims& claims) {
-              return std::make_unique<StepUpdate>(*this, time, missing, present, claims);
-            }};
+    const auto time = std::make_shared<UpdateTime>(
+        UpdateTime{count_apply(global_step), parts_.clock.begin_batch(ids), parts_.spans.current()});
+    return {.kind = parts_.optimizer->step(time->context),
+            .counted = {time->context.global_step, time->first_stamp, time->save_span},
+            .begin =
+                [this, time] {
+                  begin_update(time->context);
+                  return parts_.optimizer->step(time->context);
+                },
+            .prepare_rows =
+                [this, time](const DeviceApply::Missing& missing, const DeviceApply::Present& present,
+                             StepClaims& claims) {
+                  return std::make_unique<StepUpdate>(*this, *time, missing, present, claims);
+                }};
   };
-  std::optional<StepClaims> claims = claim_for_step(ids);
-  if (!claims) return std::nullopt;
-  return DeviceApply::Share{
-      .table = parts_.device_apply.get(), .part = part, .claims = std::move(*claims), .begin = begin};
+  return {.table = parts_.device_apply.get(), .claims = make_room_for_step(ids), .begin = begin};
 }
 
 // --- Ahead
@@ -414,19 +415,29 @@ void Table::prefetch(std::span<const int64_t> ids, uint64_t turn) {
   if (!ids.empty()) parts_.mover->want(turn, {ids.begin(), ids.end()});
 }
 
-void Table::prefetch_on_device(const IdsOnDevice& ids, uint64_t turn, const BatchPart& part) {
-  const Operation operation(parts_, Operation::Uses::kNoRows);  // the device stays
-  gpu::Device& device = this->device();
+void Table::prefetch_on_device(const IdsOnDevice& ids, uint64_t turn) {
+  Table* const only = this;
+  prefetch_on_device({&only, 1}, ids, {&turn, 1});
+}
+
+void Table::prefetch_on_device(std::span<Table* const> partitions, const IdsOnDevice& ids,
+                               std::span<const uint64_t> turns) {
+  OperationsOn operations;
+  operations.add(partitions);
   if (ids.count == 0) return;
-  const auto take = [this, turn, part](std::span<const int64_t> keys) {
-    std::vector<int64_t> own;
-    own.reserve(keys.size() / part.count + 1);
-    std::copy_if(keys.begin(), keys.end(), std::back_inserter(own),
-                 [&part](int64_t key) { return part.has(key); });
-    parts_.mover->want(turn, std::move(own));
+  const auto take = [tables = std::vector<Table*>(partitions.begin(), partitions.end()),
+                     of = std::vector<uint64_t>(turns.begin(), turns.end())](std::span<const int64_t> keys) {
+    size_t number = 0;
+    visit_partitions(std::span<Table* const>(tables), keys,
+                     [&](const Table& table, std::span<const int64_t> own, auto) {
+                       const uint64_t turn = of[number++];
+                       if (!own.empty()) table.parts_.mover->want(turn, {own.begin(), own.end()});
+                     });
   };
-  if (parts_.device_wishes->try_put(ids, take)) return;
-  take(copy_ids(device, ids));
+  DeviceWishes::Batch batch{ids, {}, take};
+  for (const Table* table : partitions) batch.shares.push_back({table->parts_.device_wishes.get()});
+  if (DeviceWishes::try_put(batch)) return;
+  take(copy_ids(partitions.front()->device(), ids));
 }
 
 void Table::forget_prefetched() {

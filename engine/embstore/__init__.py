@@ -15,8 +15,7 @@
 are imported on first use and need torch and keras. `embstore.openembedding` has OpenEmbedding's
 names for the latter. `embstore.cluster` has tables in other processes and on other computers, and
 needs Ray.
-`embstore.feature_column`, `embstore.graph` and `embstore.deeprec` are for programs written for
-TensorFlow 1.
+`embstore.deeprec` has DeepRec's names on TensorFlow's graph mode, and needs TensorFlow.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 from embstore import devices, errors, initializers, optimizers
-from embstore._many import apply_many, lookup_many
-from embstore._pulling import pulling
-from embstore._variable_making import get_embedding_variable
-from embstore.checkpoint import SaveReport, restore, save, save_incremental
-from embstore.device_array import DeviceArray
-from embstore.devices import Access
-from embstore.durability import (
+from embstore.checkpoint.persist.persisting import (
     discard_persisted,
     persist,
     persisted,
     restore_persisted,
     should_persist,
 )
+from embstore.checkpoint.restore import restore
+from embstore.checkpoint.save import SaveReport, save, save_incremental
+from embstore.checkpoint.training.checkpoints import Checkpoints
+from embstore.devices import Access
+from embstore.devices.recording import Caches, phase_times_ns, record_accesses
+from embstore.gpu.device_array import DeviceArray
 from embstore.options import (
     CacheStrategy,
     CBFFilter,
@@ -51,7 +50,12 @@ from embstore.options import (
     StorageOption,
     StorageType,
 )
-from embstore.recording import Caches, phase_times_ns, record_accesses
+from embstore.row_files.reading import read_rows
+from embstore.row_files.writing import write_rows
+from embstore.table.getting import get_embedding_variable
+from embstore.table.many import apply_many, lookup_many
+from embstore.table.monitor import Monitor
+from embstore.table.prefetching import prefetching
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -62,14 +66,13 @@ if TYPE_CHECKING:
     from embstore import keras as keras
     from embstore import openembedding as openembedding
     from embstore import torch as torch
-    from embstore.tensorflow1 import feature_column as feature_column
-    from embstore.tensorflow1 import graph as graph
 
 __all__ = [
     "Access",
     "CBFFilter",
     "CacheStrategy",
     "Caches",
+    "Checkpoints",
     "CounterFilter",
     "DeviceArray",
     "EmbeddingVariable",
@@ -78,6 +81,7 @@ __all__ = [
     "InitializerOption",
     "IoScheme",
     "L2WeightEvict",
+    "Monitor",
     "SSDHashOption",
     "SaveReport",
     "StorageOption",
@@ -93,13 +97,15 @@ __all__ = [
     "persist",
     "persisted",
     "phase_times_ns",
-    "pulling",
+    "prefetching",
+    "read_rows",
     "record_accesses",
     "restore",
     "restore_persisted",
     "save",
     "save_incremental",
     "should_persist",
+    "write_rows",
 ]
 
 
@@ -107,8 +113,6 @@ __all__ = [
 _ON_FIRST_USE = {
     "cluster": "embstore.cluster",
     "deeprec": "embstore.deeprec",
-    "feature_column": "embstore.tensorflow1.feature_column",
-    "graph": "embstore.tensorflow1.graph",
     "keras": "embstore.keras",
     "openembedding": "embstore.openembedding",
     "torch": "embstore.torch",

@@ -1,4 +1,5 @@
 # The native core. Arrays are C-contiguous; nothing is converted silently.
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -6,6 +7,7 @@ from numpy.typing import NDArray
 
 _Ids = NDArray[np.int64]
 _Rows = NDArray[np.float32]
+_Occurrences = NDArray[np.uint32]
 
 # name, bytes of the CPU's cache, bytes of a memory's in front of the device, sizes, times in ns,
 # times of one access alone
@@ -46,6 +48,9 @@ def phase_times_ns(
 ) -> NDArray[np.float64]:
     """What pacing makes phases take. See Device::phase_ns in engine/pacing/device.h."""
 
+def first_not_finite(values: _Rows) -> int | None:
+    """Where in them, as one row, the first is that is NaN or infinite."""
+
 def keys_by_partition(keys: _Ids, partition_count: int) -> tuple[NDArray[np.int64], list[int]]:
     """Positions in `keys`, partition by partition, and where each one's begin, and the end. See
     engine/core/row/key_partition.h and keys_by_partition.h.
@@ -54,8 +59,9 @@ def keys_by_partition(keys: _Ids, partition_count: int) -> tuple[NDArray[np.int6
 class UniqueIds:
     """A batch whose keys occur once. See engine/core/row/unique_ids.h."""
 
-    def __init__(self, ids: _Ids) -> None: ...
+    def __init__(self, ids: _Ids, partition_count: int = 1) -> None: ...
     def keys(self) -> NDArray[np.int64]: ...
+    def begins(self) -> list[int]: ...
     def occurrences(self) -> NDArray[np.uint32]: ...
     def spread(self, rows: _Rows, out: _Rows) -> None: ...
     def sum(self, gradients: _Rows, sums: _Rows) -> None: ...
@@ -65,6 +71,28 @@ class PreparedApply:
 
     def commit(self, global_step: int | None = None) -> None: ...
     def abort(self) -> None: ...
+
+def look_up_together(
+    tables: Sequence[Table],
+    ids: _Ids,
+    begins: Sequence[int],
+    rows: _Rows,
+    train: bool,
+    occurrences: _Occurrences | None = None,
+) -> list[Exception | None]:
+    """Ids from begins[i] to begins[i + 1] in tables[i]; rows: (floats,), of one after the other.
+    Returns the error of each.
+    """
+
+def prepare_together(
+    batches: Sequence[tuple[Table, Sequence[tuple[_Ids, _Rows, _Occurrences | None]]]],
+    scale: float,
+) -> list[PreparedApply | Exception]:
+    """Each table's batch in several parts, whose gradients are multiplied by the scale; or in one,
+    which is taken as it is and outlives what is prepared. Returns what is, or the error, of each.
+    """
+
+def commit_together(prepared: Sequence[PreparedApply], global_step: int | None = None) -> None: ...
 
 class DeviceMemory:
     """Memory of a GPU, which is used on its default stream."""
@@ -118,19 +146,11 @@ class Table:
         out: _Rows,
         train: bool = False,
         occurrences: NDArray[np.uint32] | None = None,
+        count: bool = True,
     ) -> None: ...
     # Of a table with an HBM tier: the turn of the next batch, whose rows come up ahead.
     def next_turn(self) -> int: ...
     def prefetch(self, ids: _Ids, turn: int) -> None: ...
-    def prefetch_on_device(
-        self,
-        ids: int,
-        count: int,
-        stream: int,
-        turn: int,
-        partition: int = 0,
-        partition_count: int = 1,
-    ) -> None: ...
     def forget_prefetched(self) -> None: ...
     def synchronize(self) -> None: ...
     def apply_gradients(
@@ -147,12 +167,24 @@ class Table:
     def frequency(self, ids: _Ids) -> NDArray[np.int64]: ...
     def version(self, ids: _Ids) -> NDArray[np.int64]: ...
     def size(self) -> int: ...
+    def keys(self, first: int, last: int) -> _Ids: ...
     def export(
-        self, skip_damaged: bool = False
+        self, skip_damaged: bool = False, keys: _Ids | None = None
     ) -> tuple[_Ids, _Rows, NDArray[np.int64], NDArray[np.int64], list[_Rows]]: ...
     def stats(self) -> dict[str, Any]: ...
     def find_damaged(self) -> _Ids: ...
     def drop(self, keys: _Ids) -> int: ...
+    def put(
+        self,
+        keys: _Ids,
+        values: _Rows,
+        with_slots: bool,
+        frequencies: NDArray[np.uint32] | None,
+        version: int,
+    ) -> None: ...
+    def evict(self, least_version: int | None, least_half_square: float | None) -> int: ...
+    # An apply whose batch is left out: it counts, and nothing else changes.
+    def leave_out_apply(self) -> None: ...
     def apply_count(self) -> int: ...
     def advance_apply_count(self, at_least: int) -> None: ...
     def learning_rate(self) -> float: ...
@@ -165,15 +197,20 @@ class Table:
 # Batches of one step on a stream, by its handle, of the device of their tables' HBM tiers. Of each:
 # the partitions of a variable, and of arrays there the addresses: ids, how many there are, and out.
 def lookup_on_device(
-    batches: list[tuple[list[Table], int, int, int]], stream: int, train: bool
+    batches: list[tuple[list[Table], int, int, int]], stream: int, train: bool, count: bool
 ) -> None: ...
 
-# Likewise: ids, how many there are, gradients; kept and refused, arrays of int64 or 0 for none, and
-# the reasons; see core/update/batch_conditions.h.
+# Likewise: ids, how many there are, gradients; kept and refused, arrays of int64 or 0 for none, the
+# reasons, and left_out, as refused; see core/update/batch_conditions.h.
 def apply_on_device(
-    batches: list[tuple[list[Table], int, int, int, int, int, list[str]]],
+    batches: list[tuple[list[Table], int, int, int, int, int, list[str], int]],
     stream: int,
     global_step: int | None = None,
+) -> None: ...
+
+# Asks for a batch ahead: of ids at an address, with a turn of each partition.
+def prefetch_on_device(
+    partitions: list[Table], ids: int, count: int, stream: int, turns: list[int]
 ) -> None: ...
 
 class Save:

@@ -4,19 +4,22 @@ An initializer is any callable that takes a shape (rows, dim) and returns that m
 values. A variable calls it once, with `InitializerOption.default_value_dim` rows.
 
 The random ones draw from `numpy.random.RandomState(seed)`: NumPy promises that its streams never
-change, unlike those of `numpy.random.Generator`, so a seed means the same rows for good.
+change, unlike those of `numpy.random.Generator`, so a seed means the same rows for good. Without a
+seed, a variable takes one from its name, so that no two variables start alike, and each starts
+alike every time; outside of a variable it is 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
+from embstore.table import checks
 
 __all__ = [
     "Constant",
@@ -94,15 +97,15 @@ class RandomUniform:
 
     minval: float = -0.05
     maxval: float = 0.05
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.real("minval", self.minval)
-        _checks.real("maxval", self.maxval, at_least=self.minval)
-        _checks.integer("seed", self.seed, at_least=0, at_most=_SEED_MAX)
+        checks.real("minval", self.minval)
+        checks.real("maxval", self.maxval, at_least=self.minval)
+        _check_seed(self.seed)
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
-        values = np.random.RandomState(self.seed).uniform(self.minval, self.maxval, shape)
+        values = _stream(self.seed).uniform(self.minval, self.maxval, shape)
         return values.astype(np.float32)
 
 
@@ -112,13 +115,13 @@ class RandomNormal:
 
     mean: float = 0.0
     stddev: float = 0.05
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         _check_normal(self.mean, self.stddev, self.seed)
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
-        values = np.random.RandomState(self.seed).normal(self.mean, self.stddev, shape)
+        values = _stream(self.seed).normal(self.mean, self.stddev, shape)
         return values.astype(np.float32)
 
 
@@ -128,7 +131,7 @@ class TruncatedNormal:
 
     mean: float = 0.0
     stddev: float = 0.05
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         _check_normal(self.mean, self.stddev, self.seed)
@@ -146,10 +149,10 @@ class _VarianceScaling:
     table of initial rows counts as the weight matrix, as it does in DeepRec.
     """
 
-    seed: int = 0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.integer("seed", self.seed, at_least=0, at_most=_SEED_MAX)
+        _check_seed(self.seed)
 
     def _uniform(self, shape: Shape, variance: float) -> NDArray[np.float32]:
         limit = np.sqrt(3.0 * variance)
@@ -209,18 +212,37 @@ class LecunNormal(_VarianceScaling):
         return self._normal(shape, 1.0 / shape[0])
 
 
-def check_initializer(initializer: object) -> None:
-    """Raises InvalidArgumentError where `initializer` can't be one."""
+_RANDOM = (RandomUniform, RandomNormal, TruncatedNormal, _VarianceScaling)
+
+
+def made_initializer(initializer: Initializer | type[Initializer]) -> Initializer:
+    """The initializer, or the one that a class of them makes without arguments.
+
+    Raises InvalidArgumentError where it can't be one.
+    """
+    made: object = initializer
     if isinstance(initializer, type):
-        raise InvalidArgumentError(
-            f"initializer is the class {initializer.__name__}; make one: {initializer.__name__}()"
-        )
-    if not callable(initializer):
+        try:
+            made = initializer()
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"initializer is the class {initializer.__name__}, which needs arguments; make "
+                f"one: {initializer.__name__}(...)"
+            ) from error
+    if not callable(made):
         raise InvalidArgumentError(
             "initializer must be one of embstore.initializers or a callable of the shape "
-            f"(rows, dim), got {type(initializer).__name__}; given values go into "
+            f"(rows, dim), got {type(made).__name__}; given values go into "
             "initializers.Constant(values)"
         )
+    return made
+
+
+def with_seed_of(name: str, initializer: Initializer) -> Initializer:
+    """`initializer`, or where its seed is left open the same one with that of a variable's name."""
+    if isinstance(initializer, _RANDOM) and initializer.seed is None:
+        return replace(initializer, seed=zlib.crc32(name.encode()))
+    return initializer
 
 
 def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
@@ -243,14 +265,23 @@ def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
     return np.ascontiguousarray(rows, np.float32)
 
 
-def _check_normal(mean: float, stddev: float, seed: int) -> None:
-    _checks.real("mean", mean)
-    _checks.real("stddev", stddev, at_least=0)
-    _checks.integer("seed", seed, at_least=0, at_most=_SEED_MAX)
+def _check_normal(mean: float, stddev: float, seed: int | None) -> None:
+    checks.real("mean", mean)
+    checks.real("stddev", stddev, at_least=0)
+    _check_seed(seed)
 
 
-def _truncated_standard_normal(shape: Shape, seed: int) -> NDArray[np.float64]:
-    stream = np.random.RandomState(seed)
+def _check_seed(seed: int | None) -> None:
+    if seed is not None:
+        checks.integer("seed", seed, at_least=0, at_most=_SEED_MAX)
+
+
+def _stream(seed: int | None) -> np.random.RandomState:
+    return np.random.RandomState(0 if seed is None else seed)
+
+
+def _truncated_standard_normal(shape: Shape, seed: int | None) -> NDArray[np.float64]:
+    stream = _stream(seed)
     wanted = shape[0] * shape[1]
     kept = np.empty(0)
     while kept.size < wanted:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
+from embstore.table import checks
 
 __all__ = [
     "SGD",
@@ -49,7 +49,7 @@ class Optimizer:
 
     def check_learning_rate(self, value: object) -> float:
         """`value` as a learning rate; InvalidArgumentError where the rule can't work with it."""
-        return _checks.real("learning_rate", value, at_least=0)
+        return checks.real("learning_rate", value, at_least=0)
 
     def params(self) -> dict[str, float]:
         """The arguments as the core takes them."""
@@ -60,9 +60,7 @@ class Optimizer:
 class SGD(Optimizer):
     """w -= learning_rate * g."""
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ()
+    slots = ()
 
     learning_rate: float
 
@@ -77,16 +75,14 @@ class Adagrad(Optimizer):
     Without an epsilon, as in TensorFlow 1: the accumulator starts above 0.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accumulator",)
+    slots = ("accumulator",)
 
     learning_rate: float
     initial_accumulator_value: float = 0.1
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+        checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,7 @@ class AdagradDecay(Optimizer):
     initial_accumulator_value), once an apply at most; then as Adagrad.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accumulator", "accumulator_decay_power")
+    slots = ("accumulator", "accumulator_decay_power")
 
     learning_rate: float
     initial_accumulator_value: float = 0.1
@@ -109,11 +103,11 @@ class AdagradDecay(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        _checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
-        _checks.integer(
+        checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+        checks.integer(
             "accumulator_decay_step", self.accumulator_decay_step, at_least=1, unit="steps"
         )
-        _checks.real("accumulator_decay_rate", self.accumulator_decay_rate, above=0, below=1)
+        checks.real("accumulator_decay_rate", self.accumulator_decay_rate, above=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -132,9 +126,7 @@ class Adam(Optimizer):
     row's. PyTorch's epsilon is added after the bias correction of v, so it weighs differently.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("m", "v")
+    slots = ("m", "v")
 
     learning_rate: float = 0.001
     beta1: float = 0.9
@@ -152,9 +144,7 @@ class AdamAsync(Optimizer):
     v += (1 - beta2) * (g² - v); m = beta1 * m + learning_rate * g / sqrt(v + epsilon); w -= m.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("m", "v")
+    slots = ("m", "v")
 
     learning_rate: float = 0.001
     beta1: float = 0.9
@@ -178,9 +168,7 @@ class AdamW(Optimizer):
     m^ = m / (1 - beta1^t) and v^ = v / (1 - beta2^t).
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("m", "v")
+    slots = ("m", "v")
 
     weight_decay: float
     learning_rate: float = 0.001
@@ -189,7 +177,7 @@ class AdamW(Optimizer):
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        _checks.real("weight_decay", self.weight_decay, at_least=0)
+        checks.real("weight_decay", self.weight_decay, at_least=0)
         _check_adam(self)
 
 
@@ -201,9 +189,7 @@ class Adamax(Optimizer):
     w -= learning_rate / (1 - beta1^t) * m / (u + epsilon).
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("m", "u")
+    slots = ("m", "u")
 
     learning_rate: float = 0.001
     beta1: float = 0.9
@@ -223,9 +209,7 @@ class Adadelta(Optimizer):
     accum_update += (1 - rho) * (d² - accum_update); w -= learning_rate * d.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accum", "accum_update")
+    slots = ("accum", "accum_update")
 
     learning_rate: float = 0.001
     rho: float = 0.95
@@ -233,8 +217,8 @@ class Adadelta(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        _checks.real("rho", self.rho, at_least=0, below=1)
-        _checks.real("epsilon", self.epsilon, above=0)
+        checks.real("rho", self.rho, at_least=0, below=1)
+        checks.real("epsilon", self.epsilon, above=0)
 
 
 @dataclass(frozen=True)
@@ -253,9 +237,9 @@ class RMSprop(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        _checks.real("rho", self.rho, at_least=0, below=1)
-        _checks.real("momentum", self.momentum, at_least=0, below=1)
-        _checks.real("epsilon", self.epsilon, above=0)
+        checks.real("rho", self.rho, at_least=0, below=1)
+        checks.real("momentum", self.momentum, at_least=0, below=1)
+        checks.real("epsilon", self.epsilon, above=0)
 
     @property
     def name(self) -> str:
@@ -278,12 +262,10 @@ class Ftrl(Optimizer):
     TensorFlow's Ftrl differs in this: it holds l1 against each weight.
     """
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ("accum", "linear")
+    slots = ("accum", "linear")
 
     def check_learning_rate(self, value: object) -> float:
-        return _checks.real("learning_rate", value, above=0)  # it is divided by
+        return checks.real("learning_rate", value, above=0)  # it is divided by
 
     learning_rate: float
     learning_rate_power: float = -0.5
@@ -293,10 +275,10 @@ class Ftrl(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        _checks.real("learning_rate_power", self.learning_rate_power, at_most=0)
-        _checks.real("initial_accumulator_value", self.initial_accumulator_value, at_least=0)
-        _checks.real("l1_regularization_strength", self.l1_regularization_strength, at_least=0)
-        _checks.real("l2_regularization_strength", self.l2_regularization_strength, at_least=0)
+        checks.real("learning_rate_power", self.learning_rate_power, at_most=0)
+        checks.real("initial_accumulator_value", self.initial_accumulator_value, at_least=0)
+        checks.real("l1_regularization_strength", self.l1_regularization_strength, at_least=0)
+        checks.real("l2_regularization_strength", self.l2_regularization_strength, at_least=0)
 
 
 _NAMES = ", ".join(name for name in __all__ if name != "Optimizer")
@@ -304,9 +286,9 @@ _NAMES = ", ".join(name for name in __all__ if name != "Optimizer")
 
 def _check_adam(optimizer: Adam | AdamAsync | AdamW | Adamax) -> None:
     optimizer.check_learning_rate(optimizer.learning_rate)
-    _checks.real("beta1", optimizer.beta1, at_least=0, below=1)
-    _checks.real("beta2", optimizer.beta2, at_least=0, below=1)
-    _checks.real("epsilon", optimizer.epsilon, above=0)
+    checks.real("beta1", optimizer.beta1, at_least=0, below=1)
+    checks.real("beta2", optimizer.beta2, at_least=0, below=1)
+    checks.real("epsilon", optimizer.epsilon, above=0)
 
 
 def check_optimizer(optimizer: object) -> None:

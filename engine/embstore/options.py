@@ -7,17 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from embstore import _checks
-from embstore._device_table import check_device
-from embstore._gpu import check_gpu
 from embstore.devices import Device
+from embstore.devices.device_table import check_device
 from embstore.errors import InvalidArgumentError
-from embstore.initializers import Initializer, check_initializer
+from embstore.gpu.choice import check_gpu
+from embstore.initializers import Initializer, made_initializer
+from embstore.table import checks
 
 __all__ = [
     "NODE_PMEM",
@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 Path: TypeAlias = "str | os.PathLike[str]"
+
+_OFF = -1.0  # DeepRec's word for a threshold that isn't there
 
 DEFAULT_TIER_BYTES = 1 << 30
 
@@ -120,6 +122,30 @@ TIER_KINDS: Mapping[StorageType, tuple[TierKind, ...]] = MappingProxyType(
     }
 )
 
+_EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
+
+
+class _Choice(Generic[_EnumT]):
+    """A dataclass's field that is set to a member of an enum, its name or its number, and has the
+    member.
+    """
+
+    def __init__(self, default: _EnumT) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, option: object | None, owner: type) -> _EnumT:
+        if option is None:
+            return self._default
+        chosen: _EnumT = vars(option)[self._name]
+        return chosen
+
+    def __set__(self, option: object, value: int | str) -> None:
+        vars(option)[self._name] = _member(type(self._default), self._name, value)
+
+
 _ON_SSD = frozenset({_SSDHASH, _LEVELDB})
 _NEEDS_PATH = _ON_SSD | {TierKind.PMEM_LIBPMEM}
 _TAKES_PATH = _NEEDS_PATH | {_PMEM}
@@ -161,19 +187,17 @@ class SSDHashOption:
     direct_io: bool = False
     io_scheme: IoScheme | str = IoScheme.AUTO
     keep_files: bool = False
-    file_bytes: int = 64 << 20
-    buffer_bytes: int = 4 << 20
+    file_bytes: int | str = 64 << 20
+    buffer_bytes: int | str = 4 << 20
 
     def __post_init__(self) -> None:
         for name in ("direct_io", "keep_files"):
-            _set(self, name, _checks.flag(name, getattr(self, name)))
+            _set(self, name, checks.flag(name, getattr(self, name)))
         for name, at_least, at_most in (
             ("file_bytes", 64 << 10, 1 << 40),
             ("buffer_bytes", 128 << 10, 1 << 30),
         ):
-            value = _checks.integer(
-                name, getattr(self, name), at_least=at_least, at_most=at_most, unit="bytes"
-            )
+            value = checks.size(name, getattr(self, name), at_least=at_least, at_most=at_most)
             _set(self, name, value)
         try:
             _set(self, "io_scheme", IoScheme(self.io_scheme))
@@ -188,11 +212,13 @@ class SSDHashOption:
 class StorageOption:
     """A storage type and, for its tiers, where they lie and how large they may become.
 
+    storage_type, cache_strategy: a member, or its name in upper or lower case, as "dram_pmem".
     storage_path: a directory, for every tier that keeps files; or a list with an entry, or
         None, a tier. A relative path is from where the process works when the variable is made.
         A directory that doesn't exist is made, its parents aren't. NODE_PMEM: where
         the shard's node has its PMem (see `embstore.server`); for variables with shards.
-    storage_size: bytes a tier, first tier first; 1 GiB where the list is short or has None, but a
+    storage_size: bytes a tier, first tier first, as numbers or as "512M" or "4G" (binary units);
+        1 GiB where the list is short or has None, but a
         last tier on SSD is then unlimited, and a tier of DRAM has the --cache_size of the shard's
         node where storage_path is NODE_PMEM and the node has one. A tier holds
         bytes // row_bytes rows, where row_bytes =
@@ -202,12 +228,14 @@ class StorageOption:
         on their way down. A first tier in DRAM may grow by the rows of one batch.
     ssdhash_option: for a storage type with an SSDHASH tier; None: SSDHashOption().
     durability: "checkpoint": the rows of the PMem tier lie in a pool at storage_path that outlives
-        the process, and `embstore.persist` makes checkpoints of them (see `embstore.durability`).
+        the process, and `embstore.persist` makes checkpoints of them.
         The pool's file is then as large as that tier's storage_size. A row takes
         round_up(64 + row_bytes, 256) bytes of it, those in HBM and DRAM too, and those that changed
         since a checkpoint that is kept once more. A tier of SSDHASH below the pool takes part in
         its checkpoints: its files stay too, and those that a checkpoint needs take space beside the
-        rows' own. A storage type with LEVELDB can't have it. None: nothing outlives the variable.
+        rows' own. DRAM_PMEM, DRAM_PMEM_SSDHASH and these below HBM can have it; those with LEVELDB
+        can't, since LevelDB merges its files by itself, and keeps none for a checkpoint. None:
+        nothing outlives the variable.
     devices: a device, or None, a tier, first tier first; None for the rest where the list is short.
         Work on a tier's rows then takes at least as long as it would on its device: each call waits
         for what it took less, and so do eviction and compaction threads. None: it takes what it
@@ -220,18 +248,16 @@ class StorageOption:
         process that has the rows, else "cuda". The CUDA device has not run on a GPU yet.
     """
 
-    storage_type: StorageType = StorageType.DRAM
+    storage_type: _Choice[StorageType] = _Choice(StorageType.DRAM)
     storage_path: Path | Sequence[Path | None] | None = None
-    storage_size: Sequence[int | None] | None = None
-    cache_strategy: CacheStrategy = CacheStrategy.LFU
+    storage_size: Sequence[int | str | None] | None = None
+    cache_strategy: _Choice[CacheStrategy] = _Choice(CacheStrategy.LFU)
     ssdhash_option: SSDHashOption | None = None
     durability: str | None = None
     devices: Sequence[Device | None] | None = None
     device: str | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "storage_type", _member(StorageType, "storage_type", self.storage_type))
-        _set(self, "cache_strategy", _member(CacheStrategy, "cache_strategy", self.cache_strategy))
         if self.device is not None:
             check_gpu("device", self.device)
             if not self.has_hbm:
@@ -323,15 +349,15 @@ class StorageOption:
         if _PMEM not in kinds:
             raise InvalidArgumentError(
                 f"durability: {self.storage_type.name} has no tier of PMem below DRAM "
-                f"({_names(kinds)})"
+                f"({_names(kinds)}); DRAM_PMEM, DRAM_PMEM_SSDHASH and these below HBM have one"
             )
         if _LEVELDB in kinds:
             name = self.storage_type.name
             raise InvalidArgumentError(
-                f"durability: {name} can't have it, since a LEVELDB tier keeps no checkpoints; use "
-                f"{name.replace('LEVELDB', 'SSDHASH')}. If an earlier version kept the table with "
-                "LEVELDB, restore it with that version and es.save() it, then es.restore() the "
-                "save here"
+                f"durability: {name} can't have it, since LevelDB merges its files by itself, and "
+                f"keeps none for a checkpoint; use {name.replace('LEVELDB', 'SSDHASH')}. If an "
+                "earlier version kept the table with LEVELDB, restore it with that version and "
+                "es.save() it, then es.restore() the save here"
             )
         if self.ssdhash_option is not None and self.ssdhash_option.keep_files:
             raise InvalidArgumentError(
@@ -344,19 +370,20 @@ class StorageOption:
 class InitializerOption:
     """Initial rows: key k starts as row k % default_value_dim (floor modulo) of one table.
 
-    initializer: beats the `initializer=` of `get_embedding_variable`.
+    initializer: beats the `initializer=` of `get_embedding_variable`. A class of initializers
+        stands for the one that it makes without arguments.
     default_value_no_permission: what a key reads while a filter keeps it out.
     """
 
-    initializer: Initializer | None = None
+    initializer: Initializer | type[Initializer] | None = None
     default_value_dim: int = 4096
     default_value_no_permission: float = 0.0
 
     def __post_init__(self) -> None:
         if self.initializer is not None:
-            check_initializer(self.initializer)
-        _checks.integer("default_value_dim", self.default_value_dim, at_least=1, unit="rows")
-        _checks.real("default_value_no_permission", self.default_value_no_permission)
+            _set(self, "initializer", made_initializer(self.initializer))
+        checks.integer("default_value_dim", self.default_value_dim, at_least=1, unit="rows")
+        checks.real("default_value_no_permission", self.default_value_no_permission)
 
 
 @dataclass(frozen=True)
@@ -367,10 +394,10 @@ class CounterFilter:
         32 to 64 bytes of memory.
     """
 
-    filter_freq: int
+    filter_freq: int = 0
 
     def __post_init__(self) -> None:
-        _checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
+        checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
 
 
 @dataclass(frozen=True)
@@ -382,22 +409,32 @@ class CBFFilter:
 
     max_element_size: distinct keys a partition that the filter is made for.
     false_positive_probability: of a key that was never seen to count as seen, when there are so
-        many.
-    counter_type: an integer type of numpy; a counter has its width and no sign, and ends at its
-        greatest value. There are about 1.44 * log2(1 / false_positive_probability) counters a key.
+        many. -1.0 (with max_element_size=0): there is no Bloom filter, and keys are counted one by
+        one, as by CounterFilter(filter_freq).
+    counter_type: an integer type of numpy or TensorFlow; a counter has its width and no sign, and
+        ends at its greatest value. There are about 1.44 * log2(1 / false_positive_probability)
+        counters a key.
     """
 
-    filter_freq: int
-    max_element_size: int
-    false_positive_probability: float
+    filter_freq: int = 0
+    max_element_size: int = 0
+    false_positive_probability: float = -1.0
     counter_type: DTypeLike = np.uint64
 
     def __post_init__(self) -> None:
-        _checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
-        _checks.integer("max_element_size", self.max_element_size, at_least=1, unit="keys")
-        _checks.real(
-            "false_positive_probability", self.false_positive_probability, above=0.0, below=1.0
-        )
+        checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
+        if self.counts_exactly:
+            if self.max_element_size != 0:
+                raise InvalidArgumentError(
+                    "max_element_size must be left at 0 where false_positive_probability is -1.0, "
+                    f"which switches the Bloom filter off, got {self.max_element_size!r}; give a "
+                    "false_positive_probability, for example 0.01"
+                )
+        else:
+            checks.integer("max_element_size", self.max_element_size, at_least=1, unit="keys")
+            checks.real(
+                "false_positive_probability", self.false_positive_probability, above=0.0, below=1.0
+            )
         if self.filter_freq >= 1 << self.counter_bits:
             raise InvalidArgumentError(
                 f"filter_freq must be below {1 << self.counter_bits}, where counters of "
@@ -405,9 +442,16 @@ class CBFFilter:
             )
 
     @property
+    def counts_exactly(self) -> bool:
+        """Whether it is a CounterFilter: its Bloom filter is off."""
+        return self.false_positive_probability == _OFF
+
+    @property
     def counter_bits(self) -> int:
         try:
-            dtype: np.dtype[Any] = np.dtype(self.counter_type)
+            dtype: np.dtype[Any] = np.dtype(
+                getattr(self.counter_type, "as_numpy_dtype", self.counter_type)
+            )
         except TypeError:
             dtype = np.dtype(object)
         if dtype.kind not in "ui":
@@ -420,22 +464,30 @@ class CBFFilter:
 
 @dataclass(frozen=True)
 class GlobalStepEvict:
-    """At a save, rows whose last update is more than `steps_to_live` steps ago are dropped."""
+    """At a save, rows whose last update is more than `steps_to_live` steps ago are dropped.
 
-    steps_to_live: int
+    steps_to_live: None: no row is.
+    """
+
+    steps_to_live: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.integer("steps_to_live", self.steps_to_live, at_least=1, unit="steps")
+        if self.steps_to_live is not None:
+            checks.integer("steps_to_live", self.steps_to_live, at_least=1, unit="steps")
 
 
 @dataclass(frozen=True)
 class L2WeightEvict:
-    """At a save, rows for which half the sum of the squared weights is less are dropped."""
+    """At a save, rows for which half the sum of the squared weights is less are dropped.
 
-    l2_weight_threshold: float
+    l2_weight_threshold: -1.0: no row is.
+    """
+
+    l2_weight_threshold: float = -1.0
 
     def __post_init__(self) -> None:
-        _checks.real("l2_weight_threshold", self.l2_weight_threshold, above=0.0)
+        if self.l2_weight_threshold != _OFF:
+            checks.real("l2_weight_threshold", self.l2_weight_threshold, above=0.0)
 
 
 @dataclass(frozen=True)
@@ -443,7 +495,8 @@ class EmbeddingVariableOption:
     """Everything about a variable but its name, dim and optimizer.
 
     filter_option: which keys get a row; None: all that are updated.
-    evict_option: which rows a save drops; None: none.
+    evict_option: which rows saves, `embstore.persist` and `EmbeddingVariable.evict` drop; None:
+        none.
     """
 
     storage_option: StorageOption = field(default_factory=StorageOption)
@@ -459,6 +512,17 @@ class EmbeddingVariableOption:
         if self.evict_option is not None:
             _check_kind("evict_option", self.evict_option, GlobalStepEvict, L2WeightEvict)
 
+    def least_to_stay(self, global_step: int) -> tuple[int | None, float | None]:
+        """The least version, and the least half square of the weights, of rows that aren't evicted;
+        None: any.
+        """
+        option = self.evict_option
+        if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
+            return global_step - option.steps_to_live, None
+        if isinstance(option, L2WeightEvict) and option.l2_weight_threshold != _OFF:
+            return None, option.l2_weight_threshold
+        return None, None
+
 
 def _set(option: object, name: str, value: object) -> None:
     object.__setattr__(option, name, value)  # the dataclasses are frozen for everyone else
@@ -470,16 +534,13 @@ def _check_kind(name: str, value: object, *kinds: type) -> None:
         raise InvalidArgumentError(f"{name} must be {wanted}, got {type(value).__name__}")
 
 
-_EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
-
-
-def _member(kind: type[_EnumT], name: str, value: int) -> _EnumT:
+def _member(kind: type[_EnumT], name: str, value: int | str) -> _EnumT:
     try:
-        return kind(value)
-    except ValueError:
+        return kind[value.upper()] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
         known = ", ".join(member.name for member in kind)
         raise InvalidArgumentError(
-            f"{name} must be an embstore.{kind.__name__} ({known}), got {value!r}"
+            f"{name} must be an embstore.{kind.__name__} or its name ({known}), got {value!r}"
         ) from None
 
 
@@ -528,13 +589,13 @@ def _path_text(path: object) -> str | None:
             f"storage_path must hold paths or None, got {type(path).__name__}"
         )
     text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text or not _checks.is_utf8(text):
+    if not isinstance(text, str) or not text or "\0" in text or not checks.is_utf8(text):
         raise InvalidArgumentError(f"storage_path must name a directory, got {text!r}")
     return text
 
 
 def _absolute(path: Path | None) -> Path | None:
-    return path if path is None or path == NODE_PMEM else _checks.absolute("storage_path", path)
+    return path if path is None or path == NODE_PMEM else checks.absolute("storage_path", path)
 
 
 def _tier_sizes(
@@ -556,9 +617,7 @@ def _tier_sizes(
         for i, kind in enumerate(kinds)
     ]
     given = [
-        default[i]
-        if size is None
-        else _checks.integer(f"storage_size[{i}]", size, at_least=1, unit="bytes")
+        default[i] if size is None else checks.size(f"storage_size[{i}]", size)
         for i, size in enumerate(storage_size)
     ]
     return (*given, *default[len(given) :])

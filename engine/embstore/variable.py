@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embstore import _checks, _core
-from embstore._closing_at_exit import close_at_exit
-from embstore._device_batches import (
+from embstore import _core
+from embstore.devices import Access
+from embstore.errors import (
+    EmbStoreError,
+    InvalidArgumentError,
+    ShardLostError,
+    UnsupportedError,
+)
+from embstore.gpu.batches import (
     IdsOnDevice,
     OnDevice,
     check_same_gpu,
@@ -23,27 +29,27 @@ from embstore._device_batches import (
     is_on_device,
     to_host,
 )
-from embstore._gpu import full_name
-from embstore._prefetched import Prefetched
-from embstore._several_shards import Later, Part, apply_to_all, look_up_later, wait_for_all
-from embstore._shard import LocalShard, Shard, ShardRows
-from embstore._steps_on_device import ApplyStep, LookUpStep, apply_together, look_up_together
-from embstore.devices import Access
-from embstore.errors import (
-    ClosedError,
-    EmbStoreError,
-    ForkedError,
-    InvalidArgumentError,
-    ShardLostError,
-    UnsupportedError,
-)
+from embstore.gpu.choice import full_name
+from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
+from embstore.table import checks
+from embstore.table.closing_at_exit import close_at_exit
+from embstore.table.elsewhere import (
+    AskedRows,
+    ShardElsewhere,
+    UniqueKeys,
+    Update,
+    ask_together,
+    push_together,
+    together,
+)
+from embstore.table.internals import VariableInternals
+from embstore.table.several_shards import Part, apply_to_all
+from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from embstore._persist_writer import PersistWriter
 
 __all__ = ["EmbeddingVariable"]
 
@@ -51,11 +57,15 @@ OnDamage: TypeAlias = Literal["raise", "skip"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
 
+_NO_IDS = np.empty(0, np.int64)
+
+ROWS_A_CHUNK = 1 << 16
+
 
 class EmbeddingVariable:
     """Rows of `dim` float32 values by int64 key; every int64 is a legal key.
 
-    ids: int64, of any shape; an array must be int64 already, lists of ints are converted.
+    ids: int64, of any shape; shorter integers and lists of ints are converted.
     Every method may be called from any thread. Use it as a context manager, or `close()` it, to
     give its memory and files back; one that is open when the program ends is closed then. Made by
     `get_embedding_variable`.
@@ -78,23 +88,17 @@ class EmbeddingVariable:
         self._dim = dim
         self._optimizer = optimizer
         self._option = ev_option
-        self._made_in = _core.fork_generation()
-        # Held while a batch goes to the partitions: that all have room is settled before the first
-        # changes, and must stay so.
-        self._partitions_lock = threading.Lock()
-        # For embstore.checkpoint: held over a save or a restore; and the id of the last of either,
-        # which an incremental save goes on from.
-        self._checkpoint_lock = threading.Lock()
-        self._last_save: str | None = None
-        # For embstore.durability: what writes the checkpoints of the pool.
-        self._persist_writer: PersistWriter | None = None
-        # How often the learning rate was set or restored: who knows what it was then need not ask a
-        # shard elsewhere for it at every step.
-        self._rate_changes = 0
-        self._shards = tuple(shards)
-        self._is_elsewhere = any(hasattr(shard, "lookup_later") for shard in self._shards)
-        self._is_shared = False  # with the other workers of a job, who train it too
-        self._prefetched = Prefetched()
+        self.internals = VariableInternals(name, optimizer, shards)  # for embstore alone
+        self._shards = self.internals.shards
+        # As batch_lock, of a single shard elsewhere, during no save.
+        self._one_push = threading.Lock()
+        # All of them, or none.
+        self._elsewhere = cast(
+            "list[ShardElsewhere]", list(shards) if self.internals.is_elsewhere else []
+        )
+        # The ids of the last look-up for training of shards elsewhere: an update follows, mostly by
+        # the same. It takes them.
+        self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
         # The id of the checkpoint that close() makes where files are kept.
         self._kept_as = os.urandom(16)
         if ev_option.storage_option.keeps_rows:
@@ -123,15 +127,15 @@ class EmbeddingVariable:
         (`SSDHashOption.keep_files`). Raises InvalidArgumentError where the variable has no
         optimizer, or the optimizer can't work with the value.
         """
-        self._check_trainable()
+        self.internals.check_trainable()
         return self._shards[0].learning_rate()
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        rate = self._check_trainable().check_learning_rate(value)
-        self._refuse_if_forked()
-        with self._partitions_lock:  # so that no batch trains some of its keys by the old one
-            self._rate_changes += 1
+        rate = self.internals.check_trainable().check_learning_rate(value)
+        self.internals.refuse_if_forked()
+        with self.internals.batch_lock:  # so that no batch trains some of its keys by the old one
+            self.internals.rate_changes += 1
             for shard in self._shards:
                 shard.set_learning_rate(rate)
 
@@ -146,18 +150,30 @@ class EmbeddingVariable:
     @overload
     def lookup(
         self,
-        ids: _checks.Ids,
+        ids: checks.Ids,
         *,
         train: bool = False,
+        count: bool = True,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]: ...
     @overload
-    def lookup(self, ids: OnDevice, *, train: bool = False, out: Any = None) -> Any: ...
-    def lookup(self, ids: _checks.Ids | OnDevice, *, train: bool = False, out: Any = None) -> Any:
+    def lookup(
+        self, ids: OnDevice, *, train: bool = False, count: bool = True, out: Any = None
+    ) -> Any: ...
+    def lookup(
+        self,
+        ids: checks.Ids | OnDevice,
+        *,
+        train: bool = False,
+        count: bool = True,
+        out: Any = None,
+    ) -> Any:
         """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
 
         train: a lookup that `apply_gradients` will follow, which counts and promotes; so this one
             doesn't. A serving lookup does both by itself. Neither inserts rows.
+        count: False for an evaluation between steps of training: rows' ranks and tiers stay as
+            training has them. (`stats()` counts its hits and misses like all others.)
         out: C-contiguous float32 of that shape to write into and return, in place of a new array.
 
         ids on a GPU: an array that speaks DLPack, as PyTorch's CUDA tensors and `DeviceArray` do,
@@ -169,28 +185,38 @@ class EmbeddingVariable:
         """
         if is_on_device(ids):
             look_up = LookUpStep.of(self, ids, out)
-            look_up_together([look_up], train)
+            look_up_together([look_up], train, count)
             return look_up.out
-        keys = _checks.ids(ids)
+        keys = checks.ids(ids)
         shape = (*keys.shape, self._dim)
         if out is None:
             out = np.empty(shape, np.float32)
         else:
-            _checks.out(out, shape, keys)
+            checks.out(out, shape, keys)
         keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
-        if not train or not self._is_elsewhere:
-            self._look_up(keys, train, rows)
-            return out
-        pending = self._prefetched.take(keys) or _Pending(self, keys)
-        pending.write_to(rows)
+        if self._elsewhere:
+            self._ask_for(keys, train, count).write_to(rows)
+        else:
+            self._look_up(keys, train, count, rows)
         return out
+
+    def _ask_for(self, keys: NDArray[np.int64], train: bool, count: bool = True) -> AskedRows:
+        """The rows of a look-up, which were prefetched, or are yet to be asked for."""
+        self.internals.refuse_if_forked()
+        prefetched = self.internals.prefetched.take(keys) if train else None
+        unique = None if prefetched is None else prefetched.unique
+        if unique is None and (train or not count):
+            unique = UniqueKeys(keys, len(self._elsewhere))
+        if train:
+            self._looked_up = keys.copy(), unique
+        return prefetched or AskedRows(self._elsewhere, self._dim, keys, unique)
 
     @property
     def gpu(self) -> str | None:
         """The GPU of all partitions' tiers of HBM in this process, where batches of ids may stay:
         "cuda:N" or "emulated". None: there is none.
         """
-        shards = self._shards_with_hbm()
+        shards = self.internals.shards_with_hbm()
         return full_name(shards[0].gpu) if shards and shards[0].gpu else None
 
     def synchronize(self) -> None:
@@ -199,15 +225,15 @@ class EmbeddingVariable:
             if isinstance(shard, LocalShard):
                 shard.synchronize()
 
-    def prefetch(self, *batch: _checks.Ids | OnDevice) -> None:
+    def prefetch(self, *batch: checks.Ids | OnDevice) -> None:
         """Has the rows of a batch on their way while others are trained.
 
         batch: the ids of the look-ups for training that will come, those of one `apply_gradients`;
             batches in the order in which they will be trained. Ids may be on a GPU, as `lookup()`
             takes them; the host reads them when their stream gets there, and waits for nothing.
 
-        Look-ups and training give the same with this and without. `embstore.pulling` does it for
-        the batches of a loop. What is asked for:
+        Look-ups and training give the same with this and without. `embstore.prefetching` does it
+        for the batches of a loop. What is asked for:
 
         - Shards elsewhere (`shards`) are asked for their rows, which they read when the batches
           before have been trained. A look-up with other ids, or sooner, reads its rows itself.
@@ -217,14 +243,26 @@ class EmbeddingVariable:
           Ids without a row get none, and nothing is counted.
         - Other variables have their rows here already, and do nothing.
         """
-        if self._is_elsewhere:
-            arrays = [ids_on_host(ids).reshape(-1) for ids in batch]
-            self._refuse_if_forked()
-            self._prefetched.add(arrays, lambda ids, ahead: _Pending(self, ids, ahead))
+        if self.internals.is_elsewhere:
+            ask_together(self._add_prefetched(batch))
         else:
             self._prefetch_to_hbm(batch)
 
-    def _prefetch_to_hbm(self, batch: Sequence[_checks.Ids | OnDevice]) -> None:
+    def _add_prefetched(self, batch: Sequence[checks.Ids | OnDevice]) -> list[AskedRows]:
+        """What `prefetch` asks shards elsewhere for; not asked yet."""
+        arrays = [ids_on_host(ids).reshape(-1) for ids in batch]
+        self.internals.refuse_if_forked()
+        added: list[AskedRows] = []
+
+        def begin(ids: NDArray[np.int64], ahead: int) -> AskedRows:
+            unique = UniqueKeys(ids, len(self._elsewhere))
+            added.append(AskedRows(self._elsewhere, self._dim, ids, unique, ahead=ahead))
+            return added[-1]
+
+        self.internals.prefetched.add(arrays, begin)
+        return added
+
+    def _prefetch_to_hbm(self, batch: Sequence[checks.Ids | OnDevice]) -> None:
         gpu = self.gpu
         here: list[NDArray[np.int64]] = []
         there: list[IdsOnDevice] = []
@@ -234,52 +272,35 @@ class EmbeddingVariable:
                 check_same_gpu(self._name, there[-1], gpu)
             else:
                 here.append(ids_on_host(ids).reshape(-1))
-        shards = self._shards_with_hbm()
+        shards = self.internals.shards_with_hbm()
         if not shards:
             return
         turns = [shard.next_turn() for shard in shards]
         keys = np.concatenate(here) if here else np.empty(0, np.int64)
-        self._refuse_if_forked()
+        self.internals.refuse_if_forked()
         parts = [keys]
         if len(shards) > 1:
             parts = [keys[where] for _, where in self._routed(keys)]
-        for number, (shard, turn, part) in enumerate(zip(shards, turns, parts, strict=True)):
+        for shard, turn, part in zip(shards, turns, parts, strict=True):
             shard.prefetch(part, turn)
-            for on_device in there:
-                shard.prefetch_on_device(
-                    on_device.address,
-                    prod(on_device.shape),
-                    on_device.stream,
-                    turn,
-                    number,
-                    len(shards),
-                )
+        for on_device in there:
+            prefetch_on_device(
+                shards, on_device.address, prod(on_device.shape), on_device.stream, turns
+            )
 
-    @property
-    def _prefetches(self) -> bool:
-        """Whether `prefetch` has anything to do."""
-        return self._is_elsewhere or bool(self._shards_with_hbm())
-
-    def _shards_with_hbm(self) -> list[LocalShard]:
-        """All of them, or none."""
-        shards = [shard for shard in self._shards if isinstance(shard, LocalShard) and shard.gpu]
-        return shards if len(shards) == len(self._shards) else []
-
-    def _look_up(self, keys: NDArray[np.int64], train: bool, rows: NDArray[np.float32]) -> None:
+    def _look_up(
+        self, keys: NDArray[np.int64], train: bool, count: bool, rows: NDArray[np.float32]
+    ) -> None:
         if len(self._shards) == 1:
-            self._shards[0].lookup(keys, train, rows)
+            self._shards[0].lookup(keys, train, rows, count=count)
             return
-        wheres, asked = [], []
         for shard, where in self._routed(keys):
-            wheres.append(where)
-            asked.append(look_up_later(shard, keys[where], train))
-        for where, found in zip(wheres, wait_for_all(asked), strict=True):
-            rows[where] = found
+            rows[where] = shard.lookup(keys[where], train, count=count)
 
     def apply_gradients(
         self,
-        ids: _checks.Ids | OnDevice,
-        grads: _checks.Rows | OnDevice,
+        ids: checks.Ids | OnDevice,
+        grads: checks.Rows | OnDevice,
         global_step: int | None = None,
     ) -> None:
         """Trains the rows of `ids`, inserting those that are new, with one optimizer step.
@@ -293,62 +314,104 @@ class EmbeddingVariable:
         `drain()` or `synchronize()`, and it counts as an apply. For a variable without HBM, and
         while a save is under way, they are copied to the host.
 
-        Whole or not at all: an error leaves every row as it was. StoreFullError where the new rows
+        Whole or not at all: an error leaves every row as it was. InvalidArgumentError where a
+        gradient on the host is NaN or infinite. StoreFullError where the new rows
         have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
         can't be made.
         """
-        self._check_trainable()
+        self.internals.check_trainable()
         if global_step is not None:
-            global_step = _checks.integer("global_step", global_step, at_least=0)
+            global_step = checks.integer("global_step", global_step, at_least=0)
         if is_on_device(ids) and is_on_device(grads) and self.gpu is not None:
             apply_together([ApplyStep.of(self, ids, grads)], global_step)
             return
-        keys = ids_on_host(ids)
-        if is_on_device(grads):
-            grads = to_host("grads", grads)
-        values = _checks.grads(grads, (*keys.shape, self._dim))
-        keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
-        with self._prefetched.push():
+        keys, values = self._batch_on_host(ids, grads)
+        if self._elsewhere:
+            for _, why in push_elsewhere([(self, keys, values)], global_step):
+                raise why
+            return
+        with self._pushing():
             self._apply(keys, values, global_step)
         if len(self._shards) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
 
+    def _batch_on_host(
+        self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(n,) and (n, dim)."""
+        keys = ids_on_host(ids)
+        if is_on_device(grads):
+            grads = to_host("grads", grads)
+        values = checks.rows("grads", grads, (*keys.shape, self._dim))
+        keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
+        checks.finite_gradients(keys, values)
+        return keys, values
+
     def _apply(
         self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None
     ) -> None:
-        occurrences = None
-        if self._is_elsewhere:
-            unique = _core.UniqueIds(keys)
-            keys, occurrences = unique.keys(), unique.occurrences()
-            sums = np.empty((keys.size, self._dim), np.float32)
-            unique.sum(values, sums)
-            values = sums
         if len(self._shards) == 1:
-            self._shards[0].apply_gradients(keys, values, global_step, occurrences)
+            self._shards[0].apply_gradients(keys, values, global_step)
             return
-        self._refuse_if_forked()
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
         parts = [
-            Part(
-                shard,
-                keys[where],
-                values[where],
-                None if occurrences is None else occurrences[where],
-            )
+            Part(cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
-        with self._partitions_lock:
+        with self.internals.batch_lock:
             apply_to_all(parts, global_step)
 
-    def lookup_tier(self, ids: _checks.Ids) -> NDArray[np.int32]:
+    def _pushing(self) -> contextlib.AbstractContextManager[None]:
+        """In it a batch is applied, or pushed to shards elsewhere."""
+        self.internals.refuse_if_forked()
+        return self.internals.prefetched.push()
+
+    @property
+    def _push_lock(self) -> threading.Lock:
+        """Held from when a push to shards elsewhere gets its number until it is over."""
+        return self.internals.batch_lock if len(self._shards) > 1 else self._one_push
+
+    def _unique(self, keys: NDArray[np.int64]) -> UniqueKeys:
+        """Of a batch that is pushed to shards elsewhere."""
+        (looked_up, unique), self._looked_up = self._looked_up, (_NO_IDS, None)
+        if unique is None or not np.array_equal(looked_up, keys):
+            unique = UniqueKeys(keys, len(self._elsewhere))
+        return unique
+
+    def _why_not_pushed(self, unique: UniqueKeys) -> EmbStoreError | None:
+        """What a push to shards elsewhere is refused by before it is sent."""
+        try:
+            for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True):
+                shard.check_takes(end - begin)
+        except EmbStoreError as error:
+            return error
+        return None
+
+    def _updates(self, unique: UniqueKeys, sums: NDArray[np.float32]) -> list[Update]:
+        """A push to shards elsewhere: each key goes to its shard once, with the sum of its
+        gradients. Every shard takes part, if only with an empty batch: each counts the applies
+        itself.
+        """
+        return [
+            Update(
+                shard,
+                shard.begin_push(),
+                unique.keys[begin:end],
+                sums[begin:end],
+                unique.occurrences[begin:end],
+            )
+            for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True)
+        ]
+
+    def lookup_tier(self, ids: checks.Ids) -> NDArray[np.int32]:
         """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.lookup_tier(keys), np.int32)
 
-    def get_frequency(self, ids: _checks.Ids) -> NDArray[np.int64]:
+    def get_frequency(self, ids: checks.Ids) -> NDArray[np.int64]:
         """How often each key occurred in `apply_gradients`; 0 for unknown keys; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.frequency(keys), np.int64)
 
-    def get_version(self, ids: _checks.Ids) -> NDArray[np.int64]:
+    def get_version(self, ids: checks.Ids) -> NDArray[np.int64]:
         """The global step of each key's last apply; -1 for unknown keys; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.version(keys), np.int64)
 
@@ -365,14 +428,56 @@ class EmbeddingVariable:
         on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
             DamagedRowsError, which has their `keys`, or "skip" them.
         """
-        skip = _checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
+        skip = checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
+        return self._exported([shard.export(skip) for shard in self._shards])
+
+    def export_in_chunks(
+        self,
+        rows: int = ROWS_A_CHUNK,
+        *,
+        first_key: int = checks.INT64_MIN,
+        last_key: int = checks.INT64_MAX,
+        on_damage: OnDamage = "raise",
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """The rows of keys from first_key to last_key, both included, in ascending order of keys.
+
+        Each chunk has at most so many `rows`, as `export()` gives them, and no other is in memory;
+        the keys of the range are, 8 bytes each, and 16 while they are looked up. Which keys there
+        are is looked up at the first chunk, and a chunk has its rows as they are when it is asked
+        for; those that were removed meanwhile are left out. So where a table is trained meanwhile,
+        the chunks aren't of one moment; `embstore.save` keeps one.
+        """
+        most = checks.integer("rows", rows, at_least=1)
+        first = checks.integer("first_key", first_key, at_least=checks.INT64_MIN)
+        last = checks.integer("last_key", last_key, at_least=checks.INT64_MIN)
+        skip = checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
+        return self._chunks(most, first, last, skip)
+
+    def _chunks(
+        self, most: int, first: int, last: int, skip: bool
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        held = [shard.keys(first, last) for shard in self._shards]
+        keys = held[0]
+        if len(held) > 1:
+            keys = np.concatenate(held)
+            keys.sort()
+        del held
+        for begin in range(0, keys.size, most):
+            chunk = keys[begin : begin + most]
+            # Not kept here: the next chunk is made beside what the caller has.
+            yield self._exported(
+                [shard.export(skip, chunk[where]) for shard, where in self._routed(chunk)]
+            )
+
+    def _exported(self, parts: Sequence[ShardRows]) -> dict[str, NDArray[Any]]:
+        """In ascending order of keys. parts: of each shard, in that order."""
         slots = self._optimizer.slots if self._optimizer is not None else ()
         names = ("keys", "values", "freqs", "versions", *slots)
-        parts = [_columns(shard.export(skip)) for shard in self._shards]
-        columns = parts[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([part[0] for part in parts]))
-            columns = [np.concatenate(column)[order] for column in zip(*parts, strict=True)]
+        of_shards = [_columns(part) for part in parts]
+        columns = of_shards[0]
+        if len(of_shards) > 1:
+            order = np.argsort(np.concatenate([of_shard[0] for of_shard in of_shards]))
+            columns = [np.concatenate(column)[order] for column in zip(*of_shards, strict=True)]
         return dict(zip(names, columns, strict=True))
 
     def damaged_keys(self) -> NDArray[np.int64]:
@@ -386,13 +491,88 @@ class EmbeddingVariable:
 
     def drop_damaged(self) -> NDArray[np.int64]:
         """Removes those rows; their keys start anew. Returns the keys, (n,), ascending."""
-        self._refuse_if_forked()
+        self.internals.refuse_if_forked()
         dropped = []
-        self._prefetched.forget()
+        self.internals.prefetched.forget()
         for shard in self._shards:
             dropped.append(shard.find_damaged())
             shard.drop(dropped[-1])
         return np.sort(np.concatenate(dropped))
+
+    def put(
+        self,
+        ids: checks.Ids,
+        values: checks.Rows,
+        *,
+        slots: Mapping[str, checks.Rows] | None = None,
+        freqs: checks.Ids | None = None,
+        version: int = 0,
+    ) -> None:
+        """Sets rows to given values, and inserts those that are new, whatever a filter says: rows
+        that come from another program, say.
+
+        ids: no two the same.
+        values: the weights, float32 of ids.shape + (dim,).
+        slots: by name, what the optimizer keeps beside them, all of its slots, as `export()` has
+            them; of the same shape. None: rows keep their slots, and new ones get their initial
+            values.
+        freqs: how often each id occurred, of ids.shape, from 1 to 2**32 - 1; added to what rows
+            have. None: once.
+        version: the rows' global step.
+
+        Whole or not at all in each partition. No apply is counted. Raises as `apply_gradients`.
+        """
+        keys = checks.ids(ids)
+        shape = (*keys.shape, self._dim)
+        columns = [checks.rows("values", values, shape)]
+        if slots is not None:
+            names = self.internals.check_trainable().slots
+            if set(slots) != set(names):
+                raise InvalidArgumentError(
+                    f"slots must have {', '.join(names) or 'nothing'}, got {', '.join(slots)}"
+                )
+            columns += [checks.rows(f"slots[{name!r}]", slots[name], shape) for name in names]
+        if freqs is None:
+            counted = np.ones(keys.size, np.uint32)
+        else:
+            counted = checks.counts("freqs", freqs, keys.shape).reshape(-1)
+        step = checks.integer("version", version, at_least=0)
+        keys = keys.reshape(-1)
+        checks.distinct("ids", keys)
+        rows = np.concatenate([column.reshape(-1, self._dim) for column in columns], axis=1)
+        self.internals.refuse_if_forked()
+        self.internals.prefetched.forget()
+        with self.internals.checkpointing, self.internals.batch_lock:
+            for shard, where in self._routed(keys):
+                shard.put(keys[where], rows[where], slots is not None, counted[where], step)
+
+    def remove(self, ids: checks.Ids) -> int:
+        """Removes the rows of `ids`, whichever tier they are in; returns how many there were.
+
+        Their keys start anew; the next incremental save tells of them. A key that waits at its
+        filter goes on waiting.
+        """
+        keys = checks.ids(ids).reshape(-1)
+        self.internals.refuse_if_forked()
+        self.internals.prefetched.forget()
+        with self.internals.checkpointing, self.internals.batch_lock:
+            if len(self._shards) == 1:
+                return self._shards[0].drop(keys)
+            return sum(shard.drop(keys[where]) for shard, where in self._routed(keys))
+
+    def evict(self, global_step: int) -> int:
+        """Removes the rows that `evict_option` says, in every tier; returns how many.
+
+        Saves and `embstore.persist` do it by themselves. Rows are looked for while batches go on,
+        and those of a partition removed between two of them. Without an evict_option nothing
+        happens.
+
+        global_step: what GlobalStepEvict counts from.
+        """
+        step = checks.integer("global_step", global_step, at_least=0)
+        self.internals.refuse_if_forked()
+        with self.internals.checkpointing:
+            return self.internals.evict(*self._option.least_to_stay(step))
 
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""
@@ -406,6 +586,8 @@ class EmbeddingVariable:
         misses: the others, whose row was in a lower tier, or that have none. A batch counts both
             when it is looked up, whether to serve or to train; applies, and what else reads rows,
             count neither. hits / (hits + misses) is the first tier's hit rate.
+        without_row: of the misses, the ids that had no row in any tier: new keys, and those that a
+            filter keeps out. All other misses had theirs in a lower tier.
         promotions and demotions: rows that went up to the first tier, and down by a tier.
         forgotten_accesses: ids looked up to serve that were never counted for the cache's ranking,
             since a save or a failing medium held moves off for too long.
@@ -457,12 +639,13 @@ class EmbeddingVariable:
         again. Where a shard's process died (ShardLostError), the variable goes on from the newest
         checkpoint that all shards have.
         """
-        if self._is_inherited():
+        if self.internals.is_inherited():
             return
         refused: EmbStoreError | None = None
-        self._prefetched.forget()
+        self.internals.prefetched.forget()
         try:
-            self._finish_persists()
+            for finish in self.internals.before_close:
+                finish()
         except EmbStoreError as error:
             refused = error
         if refused is None:
@@ -477,9 +660,9 @@ class EmbeddingVariable:
                 shard.close()
             except EmbStoreError as error:
                 refused = refused or error
-        if self._persist_writer is not None:
-            self._persist_writer.leave()
-            self._persist_writer = None
+        self.internals.before_close.clear()
+        while self.internals.after_close:
+            self.internals.after_close.pop()()
         if refused is not None:
             raise refused
 
@@ -500,28 +683,18 @@ class EmbeddingVariable:
             return error
         return None
 
-    def _forget_prefetched(self) -> None:
-        """Before rows change by something else than `apply_gradients`."""
-        self._prefetched.forget()
-        for shard in self._shards_with_hbm():
-            with contextlib.suppress(ClosedError, ForkedError):
-                shard.forget_prefetched()
-
-    def _finish_persists(self) -> None:
-        """Returns when no checkpoint of the pool is pending; raises what one met."""
-        if self._persist_writer is not None:
-            self._persist_writer.finish()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return self.total_count()[0]
+
+    def __bool__(self) -> bool:
+        return True  # an empty one is no less a variable
 
     def __repr__(self) -> str:
         storage_type = self._option.storage_option.storage_type.name
@@ -533,29 +706,6 @@ class EmbeddingVariable:
             "process; export() gives them"
         )
 
-    def _applies(self) -> int:
-        """How many applies it had. Asks every shard, which takes a call where one is elsewhere."""
-        return max(shard.apply_count() for shard in self._shards)
-
-    def _check_trainable(self) -> Optimizer:
-        if self._optimizer is None:
-            raise InvalidArgumentError(
-                f"{self._name} was made without an optimizer and can't be trained, nor has it a "
-                "learning_rate; give get_embedding_variable an optimizer="
-            )
-        return self._optimizer
-
-    def _is_inherited(self) -> bool:
-        return _core.fork_generation() != self._made_in
-
-    def _refuse_if_forked(self) -> None:
-        """Before a lock of Python's is waited for, which a thread may have held that isn't here."""
-        if self._is_inherited():
-            raise ForkedError(
-                f"{self._name} belongs to the process that this one was forked from; open it in "
-                "the worker, or start workers by spawn"
-            )
-
     def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Shard, NDArray[np.int64]]]:
         """Each partition with where in `keys` its own are, in order, so that sums stay the same."""
         positions, begins = _core.keys_by_partition(keys, len(self._shards))
@@ -564,11 +714,11 @@ class EmbeddingVariable:
 
     def _gather(
         self,
-        ids: _checks.Ids,
+        ids: checks.Ids,
         read: Callable[[Shard, NDArray[np.int64]], NDArray[_ScalarT]],
         dtype: type[_ScalarT],
     ) -> NDArray[_ScalarT]:
-        keys = _checks.ids(ids)
+        keys = checks.ids(ids)
         flat = keys.reshape(-1)
         if len(self._shards) == 1:
             return read(self._shards[0], flat).reshape(keys.shape)
@@ -578,38 +728,45 @@ class EmbeddingVariable:
         return result.reshape(keys.shape)
 
 
-class _Pending:
-    """The rows of a look-up for training, of shards elsewhere: each key goes to its shard once, and
-    its row comes once.
-
-    ahead: so many more pushes are to be applied before.
+def push_elsewhere(
+    batches: Sequence[tuple[EmbeddingVariable, NDArray[np.int64], NDArray[np.float32]]],
+    global_step: int | None,
+) -> list[tuple[EmbeddingVariable, EmbStoreError]]:
+    """Pushes a batch of ids and gradients to the shards elsewhere of each variable: all of them, or
+    none. Returns the variables that refuse theirs, and why.
     """
-
-    def __init__(self, variable: EmbeddingVariable, ids: NDArray[np.int64], ahead: int = 0) -> None:
-        self._unique = _core.UniqueIds(ids)
-        keys, occurrences = self._unique.keys(), self._unique.occurrences()
-        self._found = np.empty((keys.size, variable.dim), np.float32)
-        self._wheres: list[NDArray[np.intp]] = []
-        self._asked: list[Later[NDArray[np.float32]]] = []
-        if len(variable._shards) == 1:
-            (shard,) = variable._shards
-            self._asked.append(look_up_later(shard, keys, True, self._found, occurrences, ahead))
-            return
-        for shard, where in variable._routed(keys):
-            self._wheres.append(where)
-            self._asked.append(
-                look_up_later(shard, keys[where], True, None, occurrences[where], ahead)
-            )
-
-    def write_to(self, rows: NDArray[np.float32]) -> None:
-        answers = wait_for_all(self._asked)
-        for where, found in zip(self._wheres, answers, strict=False):  # of one shard: it is there
-            self._found[where] = found
-        self._unique.spread(self._found, rows)
-
-    def give_up(self) -> None:
-        for later in self._asked:
-            later.give_up()
+    uniques = [variable._unique(keys) for variable, keys, _ in batches]
+    # Before any takes a number, which its shards would wait for.
+    refused = [
+        (variable, why)
+        for (variable, _, _), unique in zip(batches, uniques, strict=True)
+        if (why := variable._why_not_pushed(unique)) is not None
+    ]
+    if refused or not batches:
+        return refused
+    with contextlib.ExitStack() as pushing:
+        # In one order in all threads.
+        for variable, _, _ in sorted(batches, key=lambda batch: id(batch[0])):
+            pushing.enter_context(variable._pushing())
+            pushing.enter_context(variable._push_lock)
+        rooms = together(
+            [
+                unique.keys.size * variable.dim
+                for (variable, _, _), unique in zip(batches, uniques, strict=True)
+            ]
+        )
+        pushed = []
+        for (variable, _, values), unique, room in zip(batches, uniques, rooms, strict=True):
+            sums = room.reshape(-1, variable.dim)
+            unique.sum(values, sums)
+            pushed.append(variable._updates(unique, sums))
+        refusals = push_together(pushed, global_step)
+    _core.wait_as_owed()  # not while others wait for a lock
+    return [
+        (variable, why)
+        for (variable, _, _), why in zip(batches, refusals, strict=True)
+        if why is not None
+    ]
 
 
 def _named(stats: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class _Recorded:
     """What was done with rows in the steps that count. hit_rate: of the ids, in the first tier."""
 
     phases: NDArray[np.void]
-    caches: Sequence[es.recording.Caches]
+    caches: Sequence[es.Caches]
     ran: RanIn
     hit_rate: float
 
@@ -144,7 +144,7 @@ def _run(
     shape: TableShape,
     first_tier_bytes: int | None,
     folder: Path,
-    caches: Sequence[es.recording.Caches],
+    caches: Sequence[es.Caches],
 ) -> _Recorded:
     """Fill a table and train it. first_tier_bytes: None for one memory."""
     random = np.random.default_rng(_SEED)
@@ -217,7 +217,7 @@ def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> 
     for tier, device in enumerate(placement):
         assert device is not None
         phases = recorded.phases[recorded.phases["tier"] == tier]
-        cache = recorded.caches.index(es.recording.Caches.of(device))
+        cache = recorded.caches.index(es.Caches.of(device))
         total_ns += float(es.phase_times_ns(device, phases, cache=cache).sum())
     return total_ns / shape.ids
 
@@ -225,7 +225,7 @@ def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> 
 def _hit_rate(shape: TableShape, recorded: _Recorded, device: MemoryModeDevice) -> float:
     """Of all ids, those that found their row in a cache, the CPU's or that of DRAM. An id of which
     a batch has two is looked for once, and found the second time."""
-    cache = recorded.caches.index(es.recording.Caches.of(device))
+    cache = recorded.caches.index(es.Caches.of(device))
     misses = sum(
         float(recorded.phases[name][:, cache].sum()) for name in ("clean_misses", "dirty_misses")
     )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sharded import remote_shards
 
 import embstore as es
-from embstore.cluster.ray_actor import wait_for
+from embstore.cluster.ray.calls import wait_for
 
 WORKERS = 2
 SHARDS = 2

@@ -20,14 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-from job_training import Export
 from servers import Server, end, first_line, free_port, sessions_folder, start
 
 __all__ = ["Hunt", "Kill", "drawn", "hunt"]
 
 _MARK = "EMBSTORE_HUNT"  # in the environment of every process that a hunt starts
-_PROGRAM = Path(__file__).with_name("hunted_program.py")
 _NODES = 2  # beside the head
 _RUN_S = 150.0  # that a run may take after its last kill
 _ENDED_S = 30.0
@@ -94,6 +91,7 @@ class Hunt:
         self._mark = uuid.uuid4().hex
         self._head: Server | None = None
         self._nodes: dict[int, Server] = {}
+        self._command: list[str] = []  # of the run
         self._driver: subprocess.Popen[str] | None = None
         self.done: Counter[str] = Counter()
 
@@ -140,19 +138,21 @@ class Hunt:
 
     # --- A run of the job
 
-    def run(self, kills: Sequence[Kill], storage: str) -> tuple[Export, int]:
-        """What the job comes to, and how many of the kills were done before it ended."""
+    def run(self, kills: Sequence[Kill], program: Path, *arguments: str) -> tuple[Path, int]:
+        """Of a program that begins a job; it is given a folder and the arguments. Returns the
+        folder, and how many of the kills were done before the job ended.
+        """
         folder = self._folder / uuid.uuid4().hex
         folder.mkdir()
         (folder / "ssd").mkdir()
         # A job doesn't begin on pools that have checkpoints of another.
         for part in self._folder.glob("pmem*/*.part*"):
             part.unlink()
-        self._begin_driver(folder, storage)
+        self._command = [sys.executable, str(program), str(folder), *arguments]
+        self._begin_driver(folder)
         killed = 0
-        result = folder / "result.npz"
         for kill in kills:
-            if not self._wait_for(kill, folder) or not self._do(kill, folder, storage):
+            if not self._wait_for(kill, folder) or not self._do(kill, folder):
                 break
             killed += 1
             self.done[kill.kind] += 1
@@ -160,20 +160,18 @@ class Hunt:
         while self._goes_on(folder):
             assert time.monotonic() - began < _RUN_S, f"never ends: {_described(self._ours())}"
             time.sleep(0.05)
-        with np.load(result) as found:
-            export = dict(found)
         _wait(
             lambda: not self._alive(folder),
             _ENDED_S,
             lambda: f"left by the job: {_described(self._alive(folder).values())}",
         )
-        return export, killed
+        return folder, killed
 
-    def _begin_driver(self, folder: Path, storage: str) -> None:
+    def _begin_driver(self, folder: Path) -> None:
         assert self._head is not None
         with (folder / "told").open("a") as told:
             self._driver = subprocess.Popen(
-                [sys.executable, str(_PROGRAM), str(folder), storage],
+                self._command,
                 stdout=told,
                 stderr=told,
                 text=True,
@@ -219,7 +217,7 @@ class Hunt:
         time.sleep(kill.delay_s)
         return self._goes_on(folder)
 
-    def _do(self, kill: Kill, folder: Path, storage: str) -> bool:
+    def _do(self, kill: Kill, folder: Path) -> bool:
         """False where the job ended before there was anybody to kill."""
         if any((folder / "checkpoints").glob(".unfinished-*/*")):
             self.done["of them in a checkpoint"] += 1
@@ -228,7 +226,7 @@ class Hunt:
             self._driver.kill()
             self._driver.wait()
             self._tell(f"{kill}: {self._driver.pid}")
-            self._begin_driver(folder, storage)
+            self._begin_driver(folder)
             return True
         chance = random.Random(repr(kill))
         if kill.kind == "kill a node":

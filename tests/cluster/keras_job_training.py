@@ -89,7 +89,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> tuple[Export | None, list[
             os.kill(os.getpid(), signal.SIGKILL)
         part: Any = Part(worker.rank, done)
         if worker.rank == 0:  # one pulls, and the other doesn't
-            part = es.keras.pulling(part, model, shuffle=False)
+            part = es.keras.prefetching(part, model, shuffle=False)
         fitted = model.fit(part, shuffle=False, validation_data=batch(2, 0), verbose=0)
         losses += fitted.history["val_loss"]
         done += EVERY

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from processes import assert_gone, descendants
 
-from embstore.cluster.ray_cluster import start_on_loopback
+from embstore.cluster.ray.cluster import start_on_loopback
 
 
 @contextlib.contextmanager

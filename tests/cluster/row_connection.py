@@ -11,39 +11,49 @@ from collections.abc import Callable
 from typing import Any
 
 import embstore as es
-from embstore._shard import LocalShard, Shard, ShardSpec
-from embstore._variable_making import make_variable
-from embstore.cluster.connections import ServerAddress
-from embstore.cluster.pushes import PushRules
-from embstore.cluster.remote_shard import Membership, RemoteShard
-from embstore.cluster.row_server import RowServer
-from embstore.cluster.shard_actor import Answer
+from embstore.cluster.ray.calls import Answer
+from embstore.cluster.rows.connections import ServerAddress
+from embstore.cluster.rows.pushes import PushRules
+from embstore.cluster.rows.remote_shard import RemoteShard
+from embstore.cluster.rows.row_server import RowServer
+from embstore.cluster.rows.server_link import ServerLink
+from embstore.table.making import make_variable
+from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DIM = 3
 
 
 class ActorHere:
-    """What isn't a look-up or a push goes straight to the shard."""
+    """What isn't a look-up or a push goes straight to the shards, by their tables' numbers."""
 
     node = "127.0.0.1"
     process_id = 0
 
-    def __init__(self, shard: LocalShard) -> None:
-        self._shard = shard
+    def __init__(self, shards: dict[int, LocalShard]) -> None:
+        self._shards = shards
 
     def call(
         self,
+        table: int,
         method: str,
         arguments: tuple[Any, ...],
         options: dict[str, Any],
         check_alive: Callable[[], None],
     ) -> Answer:
         check_alive()
-        return Answer(getattr(self._shard, method)(*arguments, **options))
+        return Answer(getattr(self._shards[table], method)(*arguments, **options))
 
 
-class ServedVariable:
-    """A variable's shards behind row servers, for as many workers as the rules say."""
+def served(
+    shards: int, rules: PushRules, storage_size: int | None = None
+) -> contextlib.closing[ServedVariables]:
+    return contextlib.closing(ServedVariables(shards, rules, storage_size))
+
+
+class ServedVariables:
+    """Variables whose shards are at servers, shard i of each at server i, for as many workers as
+    the rules say.
+    """
 
     def __init__(self, shards: int, rules: PushRules, storage_size: int | None = None) -> None:
         """storage_size: of each shard, in bytes of DRAM; None: all that there is."""
@@ -53,8 +63,13 @@ class ServedVariable:
             es.StorageType.DRAM, storage_size=None if storage_size is None else [storage_size]
         )
         self._option = es.EmbeddingVariableOption(storage)
-        self.local: list[LocalShard] = []
-        self.servers: list[RowServer] = []
+        self.servers = [RowServer("127.0.0.1", rules) for _ in range(shards)]
+        self.shards: list[dict[int, LocalShard]] = [{} for _ in range(shards)]  # by table
+
+    @property
+    def local(self) -> list[LocalShard]:
+        """Those of the first table."""
+        return [shards[0] for shards in self.shards]
 
     def of_worker(
         self,
@@ -62,25 +77,47 @@ class ServedVariable:
         through: Callable[[ServerAddress], ServerAddress] = lambda address: address,
         silence_s: float = 20.0,
     ) -> es.EmbeddingVariable:
-        """As that worker sees it. through: gives the address that it connects to."""
+        """The first table as that worker sees it."""
+        return self.many_of_worker(worker, 1, through, silence_s)[0]
+
+    def many_of_worker(
+        self,
+        worker: int,
+        tables: int,
+        through: Callable[[ServerAddress], ServerAddress] = lambda address: address,
+        silence_s: float = 20.0,
+    ) -> list[es.EmbeddingVariable]:
+        """As many tables as that worker sees them. through: gives the address that it connects
+        to.
+        """
+        links = []
+        for order, (server, shards) in enumerate(zip(self.servers, self.shards, strict=True)):
+            actor: Any = ActorHere(shards)
+            links.append(
+                ServerLink(
+                    actor,
+                    order,
+                    through(server.address),
+                    worker=worker,
+                    silence_s=silence_s,
+                    prepares_in_turn=not self._rules.is_synchronous,
+                )
+            )
+        return [self._seen_through(links, table) for table in range(tables)]
+
+    def _seen_through(self, links: list[ServerLink], table: int) -> es.EmbeddingVariable:
         numbers = itertools.count()
 
         def make_shard(spec: ShardSpec) -> Shard:
             number = next(numbers)
-            if number == len(self.local):
-                self.local.append(LocalShard(spec))
-                self.servers.append(RowServer(self.local[-1], spec.dim, "127.0.0.1", self._rules))
-            membership = Membership(
-                worker=worker,
-                silence_s=silence_s,
-                leave=lambda: None,
-                pushes_alone=not self._rules.is_synchronous,
-            )
-            actor: Any = ActorHere(self.local[number])
-            return RemoteShard(actor, spec, through(self.servers[number].address), membership)
+            shards = self.shards[number]
+            if table not in shards:
+                shards[table] = LocalShard(spec)
+                self.servers[number].add(table, shards[table])
+            return RemoteShard(links[number], table, spec, leave=lambda: None).as_shard()
 
         return make_variable(
-            "var",
+            "var" if table == 0 else f"var{table}",
             DIM,
             initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
             optimizer=es.optimizers.Adagrad(0.1),
@@ -93,8 +130,9 @@ class ServedVariable:
     def close(self) -> None:
         for server in self.servers:
             server.close()
-        for shard in self.local:
-            shard.close()
+        for shards in self.shards:
+            for shard in shards.values():
+                shard.close()
 
 
 class BreakingWire:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.cluster.remote_shard import RemoteShard
+from embstore.cluster.rows.remote_shard import RemoteShard
 
 MIB = 1 << 20
 
@@ -25,7 +25,8 @@ def twins(
     """With a folder: rows beyond the first 32 of a shard lie in files there."""
     with contextlib.ExitStack() as stack:
         made = []
-        for where in ({"partition_num": shards}, {"shards": shards}):
+        places: list[dict[str, Any]] = [{"partition_num": shards}, {"shards": shards}]
+        for where in places:
             chosen = dict(options)
             if folder is not None:
                 place = folder / "-".join(where)
@@ -68,7 +69,7 @@ def assert_same(got: Export, wanted: Export) -> None:
         np.testing.assert_array_equal(got[column], values, err_msg=column)
 
 
-def remote_shards(var: es.EmbeddingVariable) -> list[RemoteShard]:
+def remote_shards(var: es.EmbeddingVariable) -> Sequence[RemoteShard]:
     shards = [shard for shard in var._shards if isinstance(shard, RemoteShard)]
     assert len(shards) == var.partition_num
     return shards

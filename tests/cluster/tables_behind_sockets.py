@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 import pytest
 from row_connection import ActorHere
 
 import embstore as es
-from embstore._shard import LocalShard, Shard, ShardSpec
-from embstore._variable_making import make_variable
-from embstore.cluster.pushes import PushRules
-from embstore.cluster.remote_shard import Membership, RemoteShard
-from embstore.cluster.row_server import RowServer
+from embstore.cluster.rows.pushes import PushRules
+from embstore.cluster.rows.remote_shard import RemoteShard
+from embstore.cluster.rows.row_server import RowServer
+from embstore.cluster.rows.server_link import ServerLink
+from embstore.table.making import make_variable
+from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 __all__ = ["TablesBehindSockets"]
 
 
 class TablesBehindSockets:
-    """What `shards=` makes while it is in use; `local` has the shards of each name."""
+    """What `shards=` makes while it is in use: shard i of each table is at server i.
+
+    local: the shards by their names.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.local: dict[str, LocalShard] = {}
+        self.servers: list[RowServer] = []
+        self._links: list[ServerLink] = []
+        self._of_server: list[dict[int, LocalShard]] = []
         self._open = contextlib.ExitStack()
         monkeypatch.setattr(
             "embstore.cluster.sharded_variable.make_sharded_variable", self._variable
@@ -40,15 +48,18 @@ class TablesBehindSockets:
     def _variable(
         self, name: str, embedding_dim: int, *, shards: int, **given: Any
     ) -> es.EmbeddingVariable:
+        numbers = itertools.count()
 
         def make_shard(spec: ShardSpec) -> Shard:
+            number = next(numbers)
+            if number == len(self.servers):
+                self._start_server()
             local = self.local[spec.name] = LocalShard(spec)
-            server = RowServer(local, spec.dim, "127.0.0.1", PushRules())
+            table = len(self._of_server[number])
+            self._of_server[number][table] = local
+            self.servers[number].add(table, local)
             self._open.callback(local.close)
-            self._open.callback(server.close)
-            membership = Membership(worker=0, silence_s=20.0, leave=lambda: None)
-            actor: Any = ActorHere(local)
-            return RemoteShard(actor, spec, server.address, membership)
+            return RemoteShard(self._links[number], table, spec, leave=lambda: None).as_shard()
 
         given["ev_option"] = given["ev_option"] or es.EmbeddingVariableOption()
         variable = make_variable(
@@ -61,3 +72,12 @@ class TablesBehindSockets:
         )
         self._open.callback(variable.close)
         return variable
+
+    def _start_server(self) -> None:
+        server = RowServer("127.0.0.1", PushRules())
+        shards: dict[int, LocalShard] = {}
+        actor: Any = ActorHere(shards)
+        self._links.append(ServerLink(actor, len(self.servers), server.address))
+        self.servers.append(server)
+        self._of_server.append(shards)
+        self._open.callback(server.close)

@@ -32,6 +32,7 @@ def losses(shards: int | None, **options: Any) -> tuple[str, float | None, int]:
     return result.losses_sha256, result.auc, result.table_rows
 
 
+@pytest.mark.long
 def test_tables_on_servers_give_the_losses_of_tables_here(ray: Any) -> None:
     assert ray.is_initialized()
     assert losses(2) == losses(None)

@@ -129,6 +129,7 @@ assert not ray.is_initialized()
 """
 
 
+@pytest.mark.long
 def test_what_is_closed_after_ray_was_shut_down_starts_no_other_ray() -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_devices import ExampleDevice
 from job_training import EVERY, STEPS, Export, durable, train, trained_here, variable
 from sharded import assert_same, remote_shards
 
 import embstore as es
-from embstore.cluster.ray_actor import wait_for
+from embstore.cluster.ray.calls import wait_for
 from embstore.errors import (
     CheckpointError,
     InvalidArgumentError,
@@ -33,7 +34,9 @@ from embstore.errors import (
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("ray")]
 
 
-@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("workers", "shards"), [pytest.param(1, 1, marks=pytest.mark.long), (3, 2)]
+)
 def test_rows_are_those_of_one_process(tmp_path: Path, workers: int, shards: int) -> None:
     rows, *others = es.cluster.run(
         train, tmp_path, shards, workers=workers, checkpoints=tmp_path / "checkpoints"
@@ -137,6 +140,7 @@ def test_a_job_whose_shards_would_begin_by_rows_of_an_earlier_one_is_refused(
         variable(shards=1, storage_option=files)
 
 
+@pytest.mark.long
 def test_a_job_whose_place_another_has_taken_names_no_checkpoint(tmp_path: Path) -> None:
     refused = pytest.raises(CheckpointError, match="another job has begun to keep")
     with (
@@ -225,6 +229,7 @@ def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards
     assert_same(rows, trained_here(2))
 
 
+@pytest.mark.long
 def test_what_workers_tell_is_handed_on() -> None:
     heard: list[tuple[int, int]] = []
     es.cluster.run(tell, workers=2, told=lambda rank, step: heard.append((rank, step)))
@@ -241,6 +246,7 @@ def tell(worker: es.cluster.Worker) -> None:
     worker.meet()
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_by_itself_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         es.cluster.run(fail, tmp_path, workers=2)
@@ -269,7 +275,11 @@ def raise_two_arguments() -> None:
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
-        (raise_two_arguments, r"worker 0: .*TwoArgumentsError: 7: no such column"),
+        pytest.param(
+            raise_two_arguments,
+            r"worker 0: .*TwoArgumentsError: 7: no such column",
+            marks=pytest.mark.long,
+        ),
         (lambda: sys.exit(3), "worker 0: SystemExit: 3"),
     ],
 )
@@ -286,6 +296,7 @@ def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
     assert len(list(tmp_path.iterdir())) == 1, "nothing is tried again"
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "connection")
     assert es.cluster.run(fail_where_another_dies, tmp_path, workers=2) == [1, 1]
@@ -326,6 +337,7 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
             es.cluster.run(train, tmp_path, 1, checkpoints=checkpoints)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     with pytest.raises(CheckpointError, match="has a checkpoint of step 1, and this one would be"):
@@ -386,6 +398,26 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
         again.leave()
         with pytest.raises(WorkerLostError):
             old.close()
+
+
+@pytest.mark.long
+def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> None:
+    def paced(latency_ns: float) -> es.EmbeddingVariable:
+        device = ExampleDevice("slow-memory", lambda *_: latency_ns)
+        option = es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(storage_type=es.StorageType.DRAM, devices=[device])
+        )
+        return es.get_embedding_variable("paced", 4, ev_option=option, shards=1)
+
+    with es.cluster.Job(workers=1) as job:
+        worker = es.cluster.join(job.ticket, 0)
+        with (
+            paced(2000),
+            paced(2000),
+            pytest.raises(InvalidArgumentError, match="otherwise than another worker"),
+        ):
+            paced(3000)
+        worker.leave()
 
 
 @contextlib.contextmanager

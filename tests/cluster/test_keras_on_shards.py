@@ -93,6 +93,7 @@ def test_a_model_trains_saves_and_loads_as_one_whose_table_is_here(tmp_path: Pat
     close(here, there, loaded)
 
 
+@pytest.mark.long
 def test_weights_go_from_tables_there_to_tables_here_and_back(tmp_path: Path) -> None:
     here, there = twins()
     train(there)
@@ -169,6 +170,39 @@ def test_a_model_goes_on_from_a_checkpoint_of_its_servers(served: Any, tmp_path:
     np.testing.assert_array_equal(predictions(fresh), saved)
     assert train(fresh, seed=1) == losses
     close(fresh)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("in_pools", [False, True], ids=["in DRAM", "in pools"])
+def test_a_relative_path_is_from_where_the_program_works(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pools: bool
+) -> None:
+    """And not from where the servers work."""
+    from embstore.openembedding import checkpoints
+
+    monkeypatch.chdir(tmp_path)
+    server = {"pmem_pool_root_path": "pools", "cache_size": 1, "checkpoint_path": "listed"}
+    monkeypatch.setattr(served.flags, "config", json.dumps({"server": server} if in_pools else {}))
+    if not in_pools:
+        monkeypatch.setattr(served.exb, "save_server_model", checkpoints.save_server_model)
+        monkeypatch.setattr(served.exb, "load_server_model", checkpoints.load_server_model)
+
+    def served_model() -> Any:
+        layer = keras.layers.Embedding(KEYS, DIM, name="table")
+        return compiled(served.distributed_model(model_over(layer), num_shards=SHARDS))
+
+    model = served_model()
+    train(model)
+    model.save("A")
+    saved = predictions(model)
+    train(model, seed=1)
+    close(model)
+    fresh = served_model()
+    fresh.load_weights("A")
+    np.testing.assert_array_equal(predictions(fresh), saved)
+    close(fresh)
+    expected = {"A"} | ({"pools", "listed"} if in_pools else set())
+    assert {path.name for path in tmp_path.iterdir()} == expected
 
 
 def test_without_a_number_each_server_has_one_shard(served: Any) -> None:

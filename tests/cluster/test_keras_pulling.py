@@ -174,7 +174,10 @@ as_this_backend_has_it = DATASETS[0]
 @pytest.mark.parametrize(
     ("make", "as_dataset"),
     [(make, as_this_backend_has_it) for make in MODELS]
-    + [(of_one_table, as_dataset) for as_dataset in DATASETS[1:]],
+    + [
+        pytest.param(of_one_table, as_dataset, marks=pytest.mark.long)
+        for as_dataset in DATASETS[1:]
+    ],
 )
 def test_fit_gives_the_same_losses_and_rows(
     make: Callable[..., Any], as_dataset: Callable[..., Any]
@@ -184,7 +187,7 @@ def test_fit_gives_the_same_losses_and_rows(
         model = compiled(make, **where)
         dataset = as_dataset(samples())
         if is_pulled:
-            dataset = es.keras.pulling(dataset, model, shuffle=False)
+            dataset = es.keras.prefetching(dataset, model, shuffle=False)
         fitted = model.fit(
             dataset,
             epochs=3,
@@ -212,16 +215,16 @@ def test_the_next_batch_is_read_before_the_step_that_looks_it_up(
     own: list[bool] = []
     tables = es.keras.variables(model)
     for table in tables:
-        take = table._prefetched.take
+        take = table.internals.prefetched.take
 
         def counted(ids: Any, take: Any = take) -> Any:
             rows = take(ids)
             own.append(rows is None)
             return rows
 
-        table._prefetched.take = counted  # type: ignore[method-assign]
+        table.internals.prefetched.take = counted  # type: ignore[method-assign]
     model.fit(
-        es.keras.pulling(as_this_backend_has_it(samples()), model, shuffle=False),
+        es.keras.prefetching(as_this_backend_has_it(samples()), model, shuffle=False),
         validation_data=as_this_backend_has_it(samples(1)),
         epochs=2,
         verbose=0,
@@ -236,7 +239,7 @@ def test_the_shards_have_read_the_next_batch_when_its_step_begins(
     served: TablesBehindSockets,
 ) -> None:
     model = compiled(of_one_table, shards=2)
-    batches = iter(es.keras.pulling(Batches(samples()), model, shuffle=False))
+    batches = iter(es.keras.prefetching(Batches(samples()), model, shuffle=False))
     for _ in range(2):
         model.train_on_batch(*next(batches))
     following = next(batches)
@@ -256,7 +259,7 @@ def test_a_table_with_hbm_is_trained_to_the_same_bits() -> None:
         model = compiled(of_one_table, ev_option=option)
         dataset = as_this_backend_has_it(samples())
         if is_pulled:
-            dataset = es.keras.pulling(dataset, model, shuffle=False)
+            dataset = es.keras.prefetching(dataset, model, shuffle=False)
         model.fit(dataset, epochs=3, shuffle=False, verbose=0)
         (table,) = es.keras.variables(model)
         exports.append(table.export())
@@ -271,7 +274,7 @@ def test_the_next_batchs_rows_come_up_to_hbm_before_its_step() -> None:
     model.fit(Batches(samples()), shuffle=False, verbose=0)  # a row for each id
     (table,) = es.keras.variables(model)
     asked = 0
-    for given, labels in es.keras.pulling(Batches(samples()), model, shuffle=False):
+    for given, labels in es.keras.prefetching(Batches(samples()), model, shuffle=False):
         users = given["users"].reshape(-1, 1)
         ids = np.concatenate([given["items"], users, (given["items"] + users) % KEYS], axis=1)
         table.drain()
@@ -289,10 +292,10 @@ def test_an_epoch_that_ends_early_leaves_nothing_behind() -> None:
 
     model = compiled(of_one_table, shards=2)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(es.keras.pulling(Batches(samples()), model), callbacks=[Stop()], verbose=0)
+        model.fit(es.keras.prefetching(Batches(samples()), model), callbacks=[Stop()], verbose=0)
     (table,) = es.keras.variables(model)
     gc.collect()  # of the error's frames
-    assert not table._prefetched._batches
+    assert not table.internals.prefetched._batches
     model.fit(Batches(samples()), verbose=0)
 
 
@@ -300,10 +303,10 @@ def test_a_frozen_table_is_not_asked() -> None:
     model = compiled(of_one_table, shards=2)
     model.get_layer("table").trainable = False
     model.compile("sgd", "mse")
-    dataset = es.keras.pulling(as_this_backend_has_it(samples()), model)
+    dataset = es.keras.prefetching(as_this_backend_has_it(samples()), model)
     model.fit(dataset, verbose=0)
     (table,) = es.keras.variables(model)
-    assert not table._prefetched._batches
+    assert not table.internals.prefetched._batches
 
 
 # --- What can't be found out
@@ -349,10 +352,10 @@ def test_a_model_with_a_call_of_its_own_is_refused() -> None:
 
 def refused(model: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match="model must be compiled first"):
-        es.keras.pulling([], model)
+        es.keras.prefetching([], model)
     model.compile("sgd", "mse")
     with pytest.raises(UnsupportedError, match=message):
-        es.keras.pulling(as_this_backend_has_it(samples()), model)
+        es.keras.prefetching(as_this_backend_has_it(samples()), model)
 
 
 def test_data_that_fit_does_not_take_is_refused() -> None:
@@ -360,7 +363,7 @@ def test_data_that_fit_does_not_take_is_refused() -> None:
     refused: list[Any] = [3, np.zeros((4, LENGTH)), iter([])]
     for dataset in refused:
         with pytest.raises((InvalidArgumentError, UnsupportedError), match="dataset"):
-            es.keras.pulling(dataset, model)
+            es.keras.prefetching(dataset, model)
 
 
 def test_openembedding_has_it_under_the_same_name() -> None:

@@ -1,5 +1,5 @@
 """A job ends with the rows, the weights and the losses of one to which nothing happens, whatever is
-killed.
+killed. An asynchronous job ends with the rows of updates that were applied once each.
 
     pytest tests/cluster/test_killed_jobs.py -m long --kills 50 --kills-seed 3
 """
@@ -9,12 +9,16 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import hunted_asynchronous_program
+import hunted_program
+import numpy as np
 import pytest
-from hunted_program import trained_here
 from job_hunt import KINDS, STORAGES, drawn, hunt
 from sharded import assert_same
+from updates_seen import assert_updates_were_applied_once
 
 KILLS = 4  # without --kills
 KILLS_A_RUN = 6
@@ -24,8 +28,40 @@ SEED = 413  # a shard, a worker, a node and the driver, each at another moment
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    count = pytestconfig.getoption("kills", None) or KILLS
-    seed = pytestconfig.getoption("kills_seed", None) or SEED
+    def check(folder: Path, arguments: tuple[str, ...]) -> None:
+        del arguments
+        with np.load(folder / "result.npz") as result:
+            assert_same(dict(result), hunted_program.trained_here())
+
+    runs: list[tuple[str, ...]] = [(storage,) for storage in STORAGES]
+    _outlives(Path(hunted_program.__file__), runs, check, tmp_path, pytestconfig)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_an_asynchronous_job_applies_each_update_once_whatever_is_killed(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    def check(folder: Path, arguments: tuple[str, ...]) -> None:
+        assert_updates_were_applied_once(folder, "meeting" in arguments)
+
+    alone = [(storage,) for storage in STORAGES]
+    meeting = [(storage, "meeting") for storage in STORAGES]
+    runs = [alone[0], meeting[1], alone[2], meeting[3], meeting[0], alone[1], meeting[2], alone[3]]
+    program = Path(hunted_asynchronous_program.__file__)
+    _outlives(program, runs, check, tmp_path, pytestconfig)
+
+
+def _outlives(
+    program: Path,
+    runs: list[tuple[str, ...]],
+    check: Callable[[Path, tuple[str, ...]], None],
+    folder: Path,
+    config: pytest.Config,
+) -> None:
+    """runs: the arguments of each; check: looks at the folder of one that has ended."""
+    count = config.getoption("kills", None) or KILLS
+    seed = config.getoption("kills_seed", None) or SEED
     kills = drawn(count, seed)
     began = time.monotonic()
 
@@ -33,12 +69,12 @@ def test_a_job_outlives_kills_at_any_moment(tmp_path: Path, pytestconfig: pytest
         print(f"{time.monotonic() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
 
     tell(f"pytest tests/cluster/test_killed_jobs.py -m long --kills {count} --kills-seed {seed}")
-    with hunt(tmp_path, tell) as hunted:
+    with hunt(folder, tell) as hunted:
         tell("the cluster is there")
-        for storage in itertools.cycle(STORAGES):
-            got, killed = hunted.run(kills[:KILLS_A_RUN], storage)
-            tell(f"a run on {storage} has ended after {killed} kills")
-            assert_same(got, trained_here())
+        for arguments in itertools.cycle(runs):
+            ended, killed = hunted.run(kills[:KILLS_A_RUN], program, *arguments)
+            tell(f"a run of {' '.join(arguments)} has ended after {killed} kills")
+            check(ended, arguments)
             kills = kills[killed:]
             if not kills:
                 break

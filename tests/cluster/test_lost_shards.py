@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
 TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restore"
 
 
+@pytest.mark.long
 def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_save_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -61,9 +62,10 @@ def test_a_stopped_shard_is_told_of_rather_than_waited_for() -> None:
     with twins(2) as (_, there):
         train(there, seed=1)
         stopped = remote_shards(there)[1]
-        stopped._connections._silence_s = 1.0
-        while stopped._connections._idle:
-            stopped._connections._idle.pop().close()
+        connections = stopped.server._connections
+        connections._silence_s = 1.0
+        while connections._idle:
+            connections._idle.pop().close()
         os.kill(stopped.process_id, signal.SIGSTOP)
         try:
             for _ in range(2):
@@ -78,11 +80,11 @@ def test_a_stopped_shard_is_told_of_rather_than_waited_for() -> None:
 def test_nobody_is_served_without_the_token() -> None:
     import socket
 
-    from embstore.cluster import wire
+    from embstore.cluster.rows import wire
 
     with twins(1) as (_, there):
         (shard,) = remote_shards(there)
-        address = shard._connections._address
+        address = shard.server.address
         assert address.host == "127.0.0.1"
         with socket.create_connection((address.host, address.port), 10) as stranger:
             stranger.settimeout(10)
@@ -92,10 +94,11 @@ def test_nobody_is_served_without_the_token() -> None:
 
 
 def test_an_error_that_isnt_embstores_own_is_named() -> None:
-    from embstore.cluster import wire
+    from embstore.cluster.rows import wire
 
-    packed = wire.pack_refusal(MemoryError("no room"))
-    error = wire.unpack_refusal(packed, "the shard var")
+    packed = wire.pack_refusals([None, MemoryError("no room")])
+    done, error = wire.unpack_refusals(packed, ["the shard other", "the shard var"])
+    assert done is None
     assert type(error) is EmbStoreError
     assert str(error) == "MemoryError: no room (the shard var)"
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import embstore as es
-from embstore._shard import ShardSpec
-from embstore.cluster.counted_shard import WINDOW_S, CountedShard, Rate
-from embstore.cluster.node_settings import NodeSettings
-from embstore.cluster.shard_status import ShardName, status_of
+from embstore.cluster.server.counted_shard import WINDOW_S, CountedShard, Rate
+from embstore.cluster.server.node_settings import NodeSettings
+from embstore.cluster.server.status import status_of
 from embstore.errors import InvalidArgumentError, MissingDeviceError, StoreFullError
+from embstore.options import TierKind
+from embstore.table.shard import ShardSpec, TierSpec
 
 MIB = 1 << 20
 
@@ -26,12 +25,12 @@ def option(path: Any, sizes: Any, kind: es.StorageType = es.StorageType.DRAM_PME
 
 def spec(storage: es.StorageOption, name: str = "var.part1") -> ShardSpec:
     tiers = [
-        (tier.kind.value, None if tier.path is None else f"{tier.path}/{name}", tier.size_bytes)
+        TierSpec(tier.kind, None if tier.path is None else f"{tier.path}/{name}", tier.size_bytes)
         for tier in storage.tiers()
     ]
     return ShardSpec(
         name, 3, np.zeros((1, 3), np.float32), "SGD", {"learning_rate": 0.1}, tiers, "LFU", None,
-        0.0, (False, "auto", 64 * MIB, 4 * MIB), False,
+        0.0, es.SSDHashOption(), False,
     )  # fmt: skip
 
 
@@ -44,8 +43,8 @@ def test_a_node_gives_its_own_path_and_cache() -> None:
         ("/mnt/pmem1", 64 * MIB),
     ]
     assert settled.tiers == [
-        ("DRAM", None, 5 * MIB),
-        ("PMEM_LIBPMEM", "/mnt/pmem1/var.part1", 64 * MIB),
+        TierSpec(TierKind.DRAM, None, 5 * MIB),
+        TierSpec(TierKind.PMEM_LIBPMEM, "/mnt/pmem1/var.part1", 64 * MIB),
     ]
 
 
@@ -55,7 +54,7 @@ def test_what_a_variable_says_itself_is_kept(path: Any) -> None:
         node = NodeSettings("/mnt/pmem1", 5 * MIB)
         _, settled = node.settle(storage.tiers(), spec(storage))
         before = spec(storage).tiers
-        assert [size for _, _, size in settled.tiers] == [size for _, _, size in before]
+        assert [tier.size_bytes for tier in settled.tiers] == [tier.size_bytes for tier in before]
     storage = option(path, None)
     assert NodeSettings("/mnt/pmem1").settle(storage.tiers(), spec(storage))[1].tiers == (
         spec(storage).tiers
@@ -67,7 +66,7 @@ def test_a_checkpointed_pool_may_lie_in_a_nodes_pmem() -> None:
         es.StorageType.DRAM_PMEM, es.cluster.NODE_PMEM, durability="checkpoint"
     )
     _, settled = NodeSettings("/mnt/pmem1").settle(storage.tiers(), spec(storage))
-    assert settled.tiers[1] == ("PMEM_POOL", "/mnt/pmem1/var.part1", 1 << 30)
+    assert settled.tiers[1] == TierSpec(TierKind.PMEM_POOL, "/mnt/pmem1/var.part1", 1 << 30)
 
 
 def test_a_node_without_pmem_says_how_it_is_to_be_started() -> None:
@@ -95,12 +94,6 @@ def test_a_size_that_is_none_is_the_default() -> None:
         (1 << 30, True),
         (MIB, False),
     ]
-
-
-@given(st.text(min_size=1), st.integers(0, 4095), st.integers(1, 4096))
-def test_an_actors_name_tells_what_shard_it_is(variable: str, index: int, shards: int) -> None:
-    name = ShardName(variable.replace("\0", ""), index, shards, "0f")
-    assert ShardName.of(name.text) == name
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:

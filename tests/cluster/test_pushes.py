@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from row_connection import DIM, BreakingWire, ServedVariable
+from row_connection import DIM, BreakingWire, served
 
 import embstore as es
-from embstore._shard import LocalShard
-from embstore.cluster.connections import ServerAddress
-from embstore.cluster.pushes import PushRules
+from embstore.cluster.rows.connections import ServerAddress
+from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
     EmbStoreError,
     InvalidArgumentError,
@@ -26,23 +24,15 @@ from embstore.errors import (
     StoreFullError,
     WorkerLostError,
 )
+from embstore.table.elsewhere import UniqueKeys, Update
+from embstore.table.several_shards import GradientPart, prepare_together
+from embstore.table.shard import LocalShard
 
 pytestmark = pytest.mark.timeout(120)
 
 STEPS = 30
 
 Batch = tuple[NDArray[np.int64], NDArray[np.float32]]
-
-
-@contextlib.contextmanager
-def served(
-    shards: int, rules: PushRules, storage_size: int | None = None
-) -> Iterator[ServedVariable]:
-    variable = ServedVariable(shards, rules, storage_size)
-    try:
-        yield variable
-    finally:
-        variable.close()
 
 
 def batch(worker: int, step: int) -> Batch:
@@ -149,13 +139,24 @@ def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
         np.testing.assert_array_equal(first.lookup([1, 2], train=True), before)
 
 
-def test_what_one_shard_refuses_no_shard_applies() -> None:
+def test_what_one_shard_refuses_no_shard_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(2, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(0), variable.of_worker(1)]
         ids = np.arange(20)
         before = workers[0].lookup(ids, train=True)
-        refusing = Refusing(variable.local[1])
-        variable.servers[1]._pushes._sequences[0]._shard = refusing
+
+        def all_but_one(
+            batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
+        ) -> list[int | Exception]:
+            made = [prepare_together([batch], scale)[0] for batch in batches]
+            refused = [shard is variable.local[1] for shard, _ in batches]
+            for (shard, _), number, is_refused in zip(batches, made, refused, strict=True):
+                if is_refused and isinstance(number, int):
+                    shard.abort_apply(number)
+            gone = StorageError("the medium is gone")
+            return [gone if is_refused else n for n, is_refused in zip(made, refused, strict=True)]
+
+        monkeypatch.setattr("embstore.cluster.rows.pushes.prepare_together", all_but_one)
         for _ in range(2):
             with ThreadPoolExecutor(2) as threads:
                 done = [
@@ -166,7 +167,7 @@ def test_what_one_shard_refuses_no_shard_applies() -> None:
                     with pytest.raises(EmbStoreError, match=r"the medium is gone|given up"):
                         each.result()
         np.testing.assert_array_equal(workers[1].lookup(ids, train=True), before)
-        refusing.refuses = False
+        monkeypatch.undo()
         with ThreadPoolExecutor(2) as threads:
             done = [threads.submit(w.apply_gradients, ids, one_row(1, 20)) for w in workers]
             for each in done:
@@ -175,31 +176,10 @@ def test_what_one_shard_refuses_no_shard_applies() -> None:
         assert workers[0].get_version(ids).tolist() == [0] * 20
 
 
-class Refusing:
-    """A shard that can't prepare."""
-
-    refuses = True
-
-    def __init__(self, shard: LocalShard) -> None:
-        self._shard = shard
-        self.commit_apply = shard.commit_apply
-        self.abort_apply = shard.abort_apply
-
-    def prepare_apply(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> int:
-        if self.refuses:
-            raise StorageError("the medium is gone")
-        return self._shard.prepare_apply(ids, grads, occurrences)
-
-
 def test_workers_that_train_differently_are_told() -> None:
     with served(1, PushRules(workers=2, patience_s=5)) as variable:
         first, second = variable.of_worker(0), variable.of_worker(1)
-        second._shards[0]._begin_push()  # type: ignore[attr-defined]
+        second._shards[0].begin_push()  # type: ignore[attr-defined]
         with pytest.raises(InvalidArgumentError, match=r"worker 1 is at push 2.*at 1: all workers"):
             second.apply_gradients([1], one_row(1))
         stranger = variable.of_worker(2)
@@ -216,6 +196,28 @@ def test_asynchronous_workers_wait_for_nobody() -> None:
             first.apply_gradients([1, 2], one_row(1, 2))
         second.apply_gradients([2], one_row(1))
         assert first.get_frequency([1, 2]).tolist() == [3, 4]
+
+
+@pytest.mark.timeout(60)  # a push that is held up waits for ever
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_up(
+    tmp_path: Path, dies: int
+) -> None:
+    rules = PushRules(workers=2, is_synchronous=False, patience_s=0.5)
+    with served(2, rules, 64 * 1024) as variable:
+        workers = [variable.of_worker(worker) for worker in range(2)]
+        dead, living = workers[dies], workers[1 - dies]
+        ids = np.arange(2000)  # near the capacity: a shard holds one push at a time
+        left = dead._updates(UniqueKeys(ids, 2), one_row(1, ids.size))
+        assert [part.shard.server.prepare([part]).wait() for part in left] == [[None], [None]]
+        living.apply_gradients(ids + 5000, one_row(1, ids.size))
+        es.save(tmp_path / "saved", [living], 1)  # which no push may be held over
+        assert (living.get_frequency(ids) == 0).all()
+        # It wasn't dead, but slow: it is told.
+        for part in left:
+            (told,) = part.shard.server.commit([part], None).wait()
+            with pytest.raises(WorkerLostError, match=rf"worker {dies} has neither committed nor"):
+                raise told or AssertionError("nothing")
 
 
 @pytest.mark.timeout(60)  # pushes that wait for each other wait for ever
@@ -254,16 +256,17 @@ def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> Non
     with served(2, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
         before = [shard.lookup(ids, train=True) for shard in variable.local]
-        waiting = [
-            [shard.prepare_later(ids, grads, None) for shard in var._shards]  # type: ignore[attr-defined]
+        pushes = [
+            [Update(shard, shard.begin_push(), ids, grads, None) for shard in var._elsewhere]
             for var in workers
         ]
-        (number,) = {later.wait() for of_worker in waiting for later in of_worker}
-        (first, second), others = workers[0]._shards, workers[1]._shards
-        first.commit_apply(number, None)
-        for shard in others:
-            shard.abort_apply(number)
-        second.commit_apply(number, None)
+        waiting = [part.shard.server.prepare([part]) for of_worker in pushes for part in of_worker]
+        assert [later.wait() for later in waiting] == [[None]] * 4
+        (first, second), others = pushes
+        assert first.shard.server.commit([first], None).wait() == [None]
+        for part in others:
+            assert part.shard.server.abort([part]).wait() == [None]
+        assert second.shard.server.commit([second], None).wait() == [None]
         for shard, rows in zip(variable.local, before, strict=True):
             assert (shard.lookup(ids, train=True) != rows).all()
         with ThreadPoolExecutor(2) as threads:  # and both go on
@@ -276,16 +279,17 @@ def test_who_has_given_a_push_up_goes_on_when_the_others_have_decided_on_it() ->
     with served(1, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
         before = workers[0].lookup(ids, train=True)
-        shards = [var._shards[0] for var in workers]
-        waiting = [shard.prepare_later(ids, grads, None) for shard in shards]  # type: ignore[attr-defined]
-        (number,) = {later.wait() for later in waiting}
-        shards[0].abort_apply(number)
+        parts = [var._updates(UniqueKeys(ids, 1), grads)[0] for var in workers]
+        waiting = [part.shard.server.prepare([part]) for part in parts]
+        assert [later.wait() for later in waiting] == [[None], [None]]
+        first, second = parts
+        first.shard.server.abort([first]).wait()
         with ThreadPoolExecutor(2) as threads:
             next_of_first = threads.submit(workers[0].apply_gradients, ids, grads)
             time.sleep(0.2)
             assert not next_of_first.done()
             np.testing.assert_array_equal(workers[0].lookup(ids, train=True), before)
-            shards[1].abort_apply(number)
+            second.shard.server.abort([second]).wait()
             workers[1].apply_gradients(ids, grads)
             next_of_first.result()
         assert workers[0].get_frequency(ids).tolist() == [2, 2], "once each"
@@ -294,8 +298,8 @@ def test_who_has_given_a_push_up_goes_on_when_the_others_have_decided_on_it() ->
 def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)
-        (shard,) = var._shards
-        shard.prepare_apply(np.arange(4), one_row(1, 4))
+        (interrupted,) = var._updates(UniqueKeys(np.arange(4), 1), one_row(1, 4))
+        interrupted.shard.server.prepare([interrupted]).wait()
         var.apply_gradients([5], one_row(1))
         assert var.export()["keys"].tolist() == [5]
 
@@ -303,7 +307,7 @@ def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
 def test_an_answer_that_takes_longer_than_silence_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("embstore.cluster.wire.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("embstore.cluster.rows.wire.WAITING_EVERY_S", 0.1)
     with served(1, PushRules(workers=2, patience_s=30)) as variable:
         first, second = (variable.of_worker(worker, silence_s=0.5) for worker in range(2))
         with ThreadPoolExecutor(1) as threads:
@@ -321,7 +325,8 @@ def test_a_silent_shard_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         variable.servers[0]._pulse.close()
         awake = threading.Event()
         monkeypatch.setattr(
-            variable.local[0], "lookup", lambda *given: (awake.wait(20), given[2])[1]
+            "embstore.cluster.rows.row_server.look_up_together",
+            lambda *_: [awake.wait(20) and None],
         )
         with pytest.raises(ShardLostError, match=r"no sign of life for 0.3 s"):
             var.lookup([1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -82,6 +83,7 @@ def head(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         yield running
 
 
+@pytest.mark.long
 def test_rows_lie_in_each_servers_pmem_and_status_tells_of_them(
     folder: Path, head: Server, tmp_path: Path
 ) -> None:
@@ -103,7 +105,7 @@ def test_rows_lie_in_each_servers_pmem_and_status_tells_of_them(
             processes = {worker.pid, *head.everything(), *joined.everything()}
             assert listening(processes) == LOOPBACK
             assert_status_tells(folder, head.address, told)
-            assert_a_stopped_shard_is_told_of(folder, head.address, told["processes"])
+            assert_a_stopped_server_is_told_of(folder, head.address, told["processes"])
             _, err = worker.communicate("end\n", timeout=30)
             assert worker.returncode == 0, err
         finally:
@@ -134,6 +136,10 @@ def assert_status_tells(folder: Path, address: str, told: dict[str, object]) -> 
     ]
     assert [shard["process_id"] for shard in seen["shards"]] == told["processes"]
     assert len({shard["node_id"] for shard in seen["shards"]}) == 2
+    assert sorted(server["process_id"] for server in seen["servers"]) == sorted(told["processes"])
+    for of in seen["servers"]:
+        assert of["answers"]
+        assert of["requests"]["LOOK_UP"] == of["requests"]["PREPARE"] == 5
     assert sum(shard["status"]["rows"] for shard in seen["shards"]) == told["rows"]
     for shard in seen["shards"]:
         of = shard["status"]
@@ -143,17 +149,19 @@ def assert_status_tells(folder: Path, address: str, told: dict[str, object]) -> 
         assert of["applied_ids_per_s"] > 0
 
 
-def assert_a_stopped_shard_is_told_of(folder: Path, address: str, processes: list[int]) -> None:
+def assert_a_stopped_server_is_told_of(folder: Path, address: str, processes: list[int]) -> None:
     os.kill(processes[1], signal.SIGSTOP)
     try:
         text = status_text(folder, address, "--timeout", "1")
     finally:
         os.kill(processes[1], signal.SIGCONT)
-    (living,) = [line for line in text.splitlines() if "0 of 2" in line]
-    (stopped,) = [line for line in text.splitlines() if "1 of 2" in line]
-    assert "does not answer" in stopped
-    assert str(processes[1]) in stopped
-    assert "does not answer" not in living
+    lines = {
+        process: [line for line in text.splitlines() if str(process) in line]
+        for process in processes
+    }
+    assert ["does not answer" in line for line in lines[processes[1]]] == [True]
+    assert not any("does not answer" in line for line in lines[processes[0]])
+    assert any("0 of 2" in line for line in lines[processes[0]]), "its shard is told of"
 
 
 def test_another_version_of_ray_is_told_what_to_install(folder: Path, head: Server) -> None:
@@ -189,6 +197,7 @@ def test_who_has_another_token_is_told_what_to_copy(folder: Path, head: Server) 
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.long
 def test_a_server_whose_ray_dies_says_so_and_leaves_nothing(folder: Path) -> None:
     at = f"127.0.0.1:{free_port()}"
     process = start([sys.executable, "-m", "embstore.server", "--bind_ip", at], folder)
@@ -204,6 +213,7 @@ def test_a_server_whose_ray_dies_says_so_and_leaves_nothing(folder: Path) -> Non
     assert "Ray's raylet has ended" in err
 
 
+@pytest.mark.long
 def test_a_server_that_is_told_to_end_while_it_starts_leaves_nothing(folder: Path) -> None:
     at = f"127.0.0.1:{free_port()}"
     process = start([sys.executable, "-m", "embstore.server", "--bind_ip", at], folder)
@@ -223,6 +233,33 @@ def name_of(process: int) -> str:
     return Path(f"/proc/{process}/comm").read_text().strip()
 
 
+WITHOUT_A_CLUSTER = """
+import sys
+import embstore as es
+import ray
+
+with es.get_embedding_variable("alone", 3, optimizer=es.optimizers.Adagrad(0.1), shards=1):
+    print(ray.get_runtime_context().gcs_address, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.long
+def test_status_finds_a_program_that_trains_without_a_cluster(folder: Path) -> None:
+    program = start([sys.executable, "-c", WITHOUT_A_CLUSTER], folder)
+    try:
+        address = first_line(program).strip()
+        asked = start([sys.executable, "-m", "embstore.server", "status"], folder)
+        out, err = asked.communicate(timeout=60)
+        if asked.returncode != 0:  # another cluster runs on this computer, too
+            assert re.search(rf"Ray clusters have a node .* choose .*\b{re.escape(address)}\b", err)
+            out = status_text(folder, address)
+        assert re.search(r"alone +\W +0 of 1", out), out
+    finally:
+        end(program)
+
+
+@pytest.mark.long
 def test_status_of_a_cluster_that_isnt_there_says_what_to_start(folder: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     process = start(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from embstore.cluster.head_probe import check_answers
+from embstore.cluster.ray.head_probe import check_answers
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.server.__main__ import main
 from embstore.server.bind_address import BindAddress
@@ -29,7 +29,7 @@ from embstore.server.bind_address import BindAddress
         (["--pmem", "/not/there"], "--pmem: /not/there isn't a directory"),
         (["--pmem", __file__], "isn't a directory; give one on the mount"),
         (["--cache_size", "100"], "--cache_size is of the DRAM in front of --pmem; give that too"),
-        (["--pmem", "/tmp", "--cache_size", "0"], "--cache_size must be from 1 to"),
+        (["--pmem", "/tmp", "--cache_size", "0"], "--cache_size must be at least 1048576 bytes"),
         (["--master_endpoint", "127.0.0.1"], "--master_endpoint must be IP:PORT"),
         (["--master_endpoint", "198.51.100.7:6379"], "can't reach each other; give addresses of"),
         (["--master_endpoint", "127.0.0.1:1"], "nothing can be reached at 127.0.0.1:1 .*refused"),

@@ -65,7 +65,7 @@ def test_hits_are_counted_as_often_as_ids_occur() -> None:
     with twins(2, filter_option=es.CBFFilter(3, 1000, 0.01)) as (here, there):
         for var in (here, there):
             train(var, seed=1)
-        for counter in ("hits", "misses"):
+        for counter in ("hits", "misses", "without_row"):
             assert there.stats()[counter] == here.stats()[counter], counter
         assert_same(there.export(), here.export())
 
@@ -108,6 +108,7 @@ def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path)
         assert_same(there.export(), here.export())
 
 
+@pytest.mark.long
 def test_many_threads_may_use_it() -> None:
     with twins(2) as (here, there):
         failed: list[BaseException] = []
@@ -146,6 +147,7 @@ def test_its_accesses_cant_be_recorded_from_here() -> None:
         pass
 
 
+@pytest.mark.long
 def test_it_is_closed_once_and_for_all() -> None:
     with twins(2) as (_, there):
         there.close()
@@ -180,6 +182,7 @@ def test_shards_without_a_first_number_are_refused() -> None:
         es.get_embedding_variable("var", 3, partition_num=2, shards=2)
 
 
+@pytest.mark.long
 def test_shards_of_pmem_go_where_there_is_enough(tmp_path: Path) -> None:
     def make(size: int) -> es.EmbeddingVariable:
         storage = es.StorageOption(es.StorageType.DRAM_PMEM, [None, tmp_path], [MIB, size])

@@ -11,7 +11,8 @@ import pytest
 from sharded import MIB, train_a_little
 
 import embstore as es
-from embstore.cluster import placing, ray_cluster
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.server import placing
 from embstore.errors import EmbStoreError, InvalidArgumentError, MissingDeviceError
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -56,12 +57,14 @@ def test_shards_ask_ray_for_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) ->
         make_table("cuda")
 
 
+@pytest.mark.long
 def test_a_shard_that_has_its_share_opens_the_gpu_itself() -> None:
     # There is no driver here: that is what the shard's own process says.
     with pytest.raises(EmbStoreError, match="driver"):
         make_table("cuda")
 
 
+@pytest.mark.long
 def test_the_environment_of_the_one_who_makes_the_table_says_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sharded import twins
 
 import embstore as es
-from embstore.cluster.ray_actor import RayActor
+from embstore.cluster.server.handle import ServerHandle
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
 
@@ -23,13 +23,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     connections of their own.
     """
     methods: list[str] = []
-    call = RayActor.call
+    call = ServerHandle.call
 
-    def counted(self: RayActor, method: str, *arguments: Any) -> Any:
+    def counted(self: ServerHandle, table: int, method: str, *arguments: Any) -> Any:
         methods.append(method)
-        return call(self, method, *arguments)
+        return call(self, table, method, *arguments)
 
-    monkeypatch.setattr(RayActor, "call", counted)
+    monkeypatch.setattr(ServerHandle, "call", counted)
     return methods
 
 

@@ -38,7 +38,7 @@ def durable(
             durability="checkpoint",
             device="emulated" if kinds[0] is TierKind.HBM else None,
         ),
-        **options,
+        **{"restores": True, **options},
     )
 
 
@@ -64,6 +64,7 @@ def make(
         ev_option=es.EmbeddingVariableOption(
             storage_option=storage or es.StorageOption(),
             filter_option=options.pop("filter_option", None),
+            evict_option=options.pop("evict_option", None),
         ),
         **options,
     )

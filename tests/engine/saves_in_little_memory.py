@@ -1,5 +1,5 @@
-"""Saves and restores a table many times larger than its first tier, and prints by how much the
-process's memory grew while that was done.
+"""Saves a table many times larger than its first tier, and writes its rows into files; restores and
+reads it; and prints by how much the process's memory grew while that was done.
 
     python saves_in_little_memory.py DIRECTORY STORAGE_TYPE ROWS
 """
@@ -20,6 +20,7 @@ import embstore as es
 
 DIM = 64
 FIRST_TIER = 4 << 20
+ROWS_A_FILE = 10_000
 MIB = 1 << 20
 
 
@@ -74,6 +75,12 @@ def main(path: Path, storage_type: es.StorageType, rows: int) -> None:
         var.drain()
         with measured(result, "save"):
             es.save(path / "saved", [var], 1)
+        with measured(result, "write"):
+            es.write_rows(path / "written", var, file_format="safetensors", rows_a_file=ROWS_A_FILE)
+    with variable(path / "read", storage_type) as var:
+        with measured(result, "read"):
+            assert es.read_rows(path / "written", var) == rows
+        assert var.total_count() == (rows, DIM)
     with variable(path / "again", storage_type) as var:
         with measured(result, "restore"):
             es.restore(path / "saved", [var])

@@ -169,6 +169,7 @@ POOL = """
 import sys
 import numpy as np
 import embstore as es
+from embstore.checkpoint.persist.writer import finish_persists
 from test_access_counts import since, touched
 
 dim = int(sys.argv[2])
@@ -182,11 +183,11 @@ var.apply_gradients(ids, np.ones((100, dim), np.float32))
 assert touched(var, 1) == {}, touched(var, 1)
 directory = sys.argv[1] + "/checkpoint"
 es.persist([var], directory, global_step=1)
-var._finish_persists()
+finish_persists(var)
 print({access.name: told for access, told in touched(var, 1).items()})
 var.apply_gradients(ids[:10], np.ones((10, dim), np.float32))
 es.persist([var], directory, global_step=2)
-var._finish_persists()
+finish_persists(var)
 print({access.name: told for access, told in touched(var, 1).items()})
 var.close()
 """

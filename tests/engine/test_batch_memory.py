@@ -91,7 +91,7 @@ def train_once(storage_type: int, partition_num: int, threads: int) -> None:
         (es.StorageType.DRAM, 1, 3),
         pytest.param(es.StorageType.DRAM, 4, 1, marks=pytest.mark.long),
         pytest.param(es.StorageType.DRAM_SSDHASH, 1, 1, marks=pytest.mark.long),
-        (es.StorageType.DRAM_SSDHASH, 3, 2),
+        pytest.param(es.StorageType.DRAM_SSDHASH, 3, 2, marks=pytest.mark.long),
         pytest.param(es.StorageType.DRAM_LEVELDB, 1, 1, marks=pytest.mark.long),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import embstore as es
 from embstore import _core
 from embstore.bench import _yardsticks
 from embstore.bench.__main__ import main
-from embstore.bench.durability_suite import STORAGE_TYPES
+from embstore.bench.durability_suite import TABLE_OF_RUN
 from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
 from embstore.bench.stores import STORE_NAMES
@@ -116,7 +117,7 @@ def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
         assert goal["reached"] == reached
 
 
-@pytest.mark.parametrize("storage_type", STORAGE_TYPES)
+@pytest.mark.parametrize("storage_type", ["DRAM_PMEM", "DRAM_PMEM_SSDHASH"])
 def test_durability_times_checkpoints_and_the_ways_back(storage_type: str, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
@@ -132,6 +133,38 @@ def test_durability_times_checkpoints_and_the_ways_back(storage_type: str, tmp_p
     assert document["restore_s"] > 0
     assert len(document["goals"]) == 3
     assert not list(files.iterdir())
+
+
+@pytest.mark.parametrize("storage_type", ["HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH"])
+def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
+    storage_type: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    updates: list[str] = []
+    apply_gradients = es.EmbeddingVariable.apply_gradients
+
+    def noted(variable: es.EmbeddingVariable, ids: Any, grads: Any, *step: Any) -> None:
+        updates.append(ids.device if isinstance(ids, es.DeviceArray) else "host")
+        apply_gradients(variable, ids, grads, *step)
+
+    monkeypatch.setattr(es.EmbeddingVariable, "apply_gradients", noted)
+    arguments = ["durability", *TINY, "--dim", "5", "--storage-type", storage_type]
+    document = figures_of([*arguments, "--device", "emulated"], tmp_path)
+
+    assert document["kind"] == "functional-only"
+    assert [run["run"] for run in document["runs"]] == list(TABLE_OF_RUN)
+    # Whatever names a time, a rate or a ratio of them.
+    text = json.dumps({name: part for name, part in document.items() if name != "options"})
+    assert not re.search(r"_s\b|per_s|ratio|seconds|goals", text)
+    printed = capsys.readouterr().out
+    assert "functional-only" in printed
+    assert "restore_persisted()" in printed
+    assert not re.search(r"batches/s|\bms\b|seconds", printed)
+    assert (
+        updates.count("emulated") == len(TABLE_OF_RUN) * 2 * 2
+    )  # batches, and rounds with the first
 
 
 def test_a_folder_that_is_not_there_is_refused(

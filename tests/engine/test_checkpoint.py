@@ -143,7 +143,8 @@ def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path:
         es.save_incremental(tmp_path / "b", [var], 3)
         full, a, b = (files_of(tmp_path / name)[1].stat().st_size for name in ("full", "a", "b"))
         row = 40 + 4 * 3 * 2
-        assert full - a == row
+        initial_rows = 32 + 4096 * 4 * 3  # which the full save has
+        assert full - a == row + initial_rows
         assert a - b == 2 * row + 32  # and the header of a block
         # A variable goes on from what it was restored from, as from a save.
         es.restore(tmp_path / "full", [other], incremental=[tmp_path / "a", tmp_path / "b"])
@@ -397,3 +398,58 @@ def test_rows_that_werent_trained_for_long_go_from_every_tier(tmp_path: Path, st
         var.apply_gradients(np.arange(100, 125), np.ones((25, 3), np.float32))
         var.drain()
         assert var.total_count() == (30, 3)
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_rows_can_be_evicted_without_a_save(
+    tmp_path: Path, stack: Stack, partition_num: int
+) -> None:
+    option = es.GlobalStepEvict(5)
+    with (
+        variable(stack, rows=64, evict_option=option, partition_num=partition_num) as var,
+        variable() as other,
+    ):
+        for step in range(30):
+            var.apply_gradients([step], np.ones((1, 3), np.float32), global_step=step)
+        var.drain()
+        es.save(tmp_path / "full", [var], global_step=5)
+        assert var.evict(9) == 4
+        assert var.evict(9) == 0
+        assert var.export()["keys"].tolist() == list(range(4, 30))
+        # The next incremental save tells of them.
+        es.save_incremental(tmp_path / "more", [var], global_step=9)
+        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
+        assert_same(other.export(), var.export())
+
+
+def test_without_an_evict_option_nothing_is_evicted() -> None:
+    with variable() as var:
+        var.apply_gradients([1], np.ones((1, 3), np.float32), global_step=0)
+        assert var.evict(1000) == 0
+        assert var.total_count()[0] == 1
+        with pytest.raises(InvalidArgumentError, match="global_step"):
+            var.evict(-1)
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_chosen_rows_can_be_removed(tmp_path: Path, stack: Stack, partition_num: int) -> None:
+    with variable(stack, partition_num=partition_num) as var, variable() as other:
+        keys = np.arange(60)
+        initial = var.lookup(keys)
+        for _ in range(2):
+            var.apply_gradients(keys, np.ones((60, 3), np.float32))
+        var.drain()
+        es.save(tmp_path / "full", [var], 1)
+        left = var.lookup(keys[30:])
+        assert var.remove([[0, 1], [1, 29]]) == 3
+        assert var.remove([0, 1, 29, 1000]) == 0
+        assert var.remove(keys[:30]) == 27
+        assert var.remove([]) == 0
+        assert var.export()["keys"].tolist() == list(range(30, 60))
+        np.testing.assert_array_equal(var.lookup(keys), np.concatenate([initial[:30], left]))
+        assert (var.get_frequency(keys[:30]) == 0).all()
+        es.save_incremental(tmp_path / "more", [var], 2)
+        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
+        assert_same(other.export(), var.export())

@@ -20,7 +20,8 @@ from checkpoint_variables import Export, assert_same, files_of, train, variable
 from engine_storage import Stack
 
 import embstore as es
-from embstore import _core, _manifest
+from embstore import _core
+from embstore.checkpoint import manifest as manifests
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -34,7 +35,8 @@ from embstore.errors import (
 def saved(tmp_path: Path) -> Iterator[tuple[es.EmbeddingVariable, Path, Path, Export]]:
     """A small variable, its full save, the incremental one after it, and what it held before a
     restore."""
-    with variable(partition_num=2, filter_option=es.CounterFilter(2)) as var:
+    few = es.InitializerOption(default_value_dim=4)  # they are saved, and damaged byte by byte
+    with variable(partition_num=2, filter_option=es.CounterFilter(2), init_option=few) as var:
         train(var, 1, batches=1, keys=6)
         es.save(tmp_path / "full", [var], 1)
         train(var, 2, batches=1, keys=8)
@@ -95,7 +97,7 @@ def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
     """As whoever wants it to be believed would."""
     fields = json.loads(manifest.read_text().replace(old, new))
     del fields["checksum"]
-    manifest.write_bytes(_manifest._text(fields))
+    manifest.write_bytes(manifests._text(fields))
 
 
 @pytest.mark.parametrize("name", ["../elsewhere.rows", "{folder}/elsewhere.rows", "..", ""])
@@ -155,7 +157,7 @@ def _with_version(offset: int) -> Callable[[bytes], bytes]:
     ("name", "change", "what"),
     [
         ("manifest.json", lambda text: text.replace(b'"version": 2', b'"version": 3'), "version 3"),
-        ("var-0.0.rows", _with_version(8), "version 3"),
+        ("var-0.0.rows", _with_version(8), "version 4"),
         ("var-0.0.rows", lambda _: b"something else entirely" * 10, "isn't a file of"),
     ],
 )
@@ -223,7 +225,7 @@ def test_a_file_that_cant_be_written_leaves_the_last_save_good(
 def test_a_full_disk_leaves_the_last_save_good(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only who may mount a file system can fill one")
     try:

@@ -14,8 +14,8 @@ from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
 from embstore import _core
-from embstore._shard import LocalShard, SaveRequest
 from embstore.errors import InvalidArgumentError
+from embstore.table.shard import LocalShard, SaveRequest
 
 DIM = 3
 ROW_BYTES = 32  # weights and an accumulator
@@ -108,6 +108,7 @@ def test_each_id_is_a_hit_or_a_miss_once(make_variable: MakeVariable) -> None:
     var.lookup(on_device(ids), train=True)
     stats = var.stats()  # when the look-up is done
     assert (stats["hits"], stats["misses"]) == (80, 81)
+    assert stats["without_row"] == 1
 
 
 def test_the_arrays_of_a_look_up_may_go_before_it_is_done(make_variable: MakeVariable) -> None:
@@ -255,6 +256,7 @@ def test_partitions_count_each_access_once(make_variable: MakeVariable) -> None:
     var.apply_gradients(on_device(ids[: 2 * keys.size]), ones(ids[: 2 * keys.size]))
     stats = var.stats()
     assert (stats["hits"], stats["misses"]) == (2 * 48, 2 * 2)
+    assert stats["without_row"] == 2 * 2
     for tier in stats["tiers"]:
         updated = [
             count["accesses"] for count in tier["accesses"] if count["access"] is es.Access.UPDATE

@@ -30,8 +30,6 @@ from durable_table import (
 from engine_storage import skip_without_library
 
 import embstore as es
-from embstore._shard import LocalShard, Shard, ShardSpec
-from embstore._variable_making import make_variable
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -41,6 +39,8 @@ from embstore.errors import (
     StoreFullError,
 )
 from embstore.options import TIER_KINDS, TierKind
+from embstore.table.making import make_variable
+from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DURABLE_TYPES = (
     es.StorageType.DRAM_PMEM,
@@ -155,6 +155,26 @@ def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
         assert variable.export()["keys"].tolist() == keys[50:].tolist()
         es.restore_persisted([variable], place / "checkpoints", 1)
         assert contents(variable) == plain(30)
+
+
+def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.StorageType) -> None:
+    option = es.GlobalStepEvict(5)
+    with (
+        durable(place, storage_type=storage_type, evict_option=option) as variable,
+        make("like", evict_option=option) as like,
+    ):
+        train(variable, range(20))
+        train(like, range(20))
+        es.save(place / "save", [like], 20)
+        wanted = contents(like)
+        rows, _ = variable.total_count()
+        es.persist([variable], place / "checkpoints", global_step=20)
+        assert contents(variable) == wanted
+        assert variable.total_count()[0] < rows
+        train(variable, range(20, 23))  # lost
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == wanted
 
 
 def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(
@@ -330,12 +350,36 @@ def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
         assert contents(variable) == after
 
 
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_a_pool_of_an_earlier_run_is_refused_when_a_variable_is_made_that_is_not_to_be_restored(
+    place: Path, storage_type: es.StorageType, partition_num: int
+) -> None:
+    def opened(*, restores: bool) -> es.EmbeddingVariable:
+        return durable(
+            place, storage_type=storage_type, partition_num=partition_num, restores=restores
+        )
+
+    with opened(restores=False) as variable:  # the pool is new
+        train(variable, range(20))
+        es.persist([variable], place / "checkpoints")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"table: its pool in .*restores=True.*discard"):
+            opened(restores=False)
+    with opened(restores=True) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(20)
+    with opened(restores=True) as variable:
+        es.discard_persisted([variable])
+    with opened(restores=False) as variable:
+        assert variable.total_count() == (0, DIM)
+
+
 def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
     shutil.rmtree(place / "checkpoints" / "checkpoint-00000001")
-    with durable(place) as variable:
+    with durable(place, restores=False) as variable:
         train(variable, range(3))
         assert contents(variable) == plain(3)
 
@@ -583,8 +627,9 @@ def test_a_leveldb_tier_keeps_no_checkpoints_and_the_error_names_the_type_that_d
 
 def test_the_core_makes_no_pool_above_a_leveldb_tier(place: Path) -> None:
     def make_above_leveldb(spec: ShardSpec) -> Shard:
-        dram, pool, (_, path, size) = spec.tiers
-        return LocalShard(replace(spec, tiers=[dram, pool, ("LEVELDB", path, size)]))
+        dram, pool, files = spec.tiers
+        below = replace(files, kind=TierKind.LEVELDB)
+        return LocalShard(replace(spec, tiers=[dram, pool, below]))
 
     storage = es.StorageOption(
         es.StorageType.DRAM_PMEM_SSDHASH,

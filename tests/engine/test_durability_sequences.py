@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import embstore as es
+from embstore.checkpoint.persist.writer import finish_persists
 from embstore.errors import StoreFullError
 from embstore.options import TIER_KINDS, TierKind
 
@@ -86,7 +87,7 @@ class DurableTable(RuleBasedStateMachine):
 
     def go_back(self, chosen: int | None) -> None:
         """To a checkpoint, or to the newest; to nothing, where there's none."""
-        self.variable._finish_persists()
+        finish_persists(self.variable)
         listed = es.persisted(self.place / "list") if self.recorded else []
         assert listed == sorted(self.recorded)[-self.keep :]
         if not listed:
@@ -105,7 +106,7 @@ class DurableTable(RuleBasedStateMachine):
             self.variable.close()
             self.variable = self.opened()
         else:
-            self.variable._finish_persists()
+            finish_persists(self.variable)
         self.go_back(data.draw(st.sampled_from([None, *es.persisted(self.place / "list")])))
 
     def teardown(self) -> None:

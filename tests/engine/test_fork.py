@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -206,7 +207,7 @@ def test_a_child_that_lives_on_keeps_nobody_from_where_the_parent_persisted(
         os._exit(0)
     try:
         var.close()
-        again = make_variable(name="var", storage=storage)
+        again = make_variable(name="var", storage=storage, restores=True)
         assert es.restore_persisted([again], tmp_path / "checkpoints") == 1
         assert again.total_count() == (50, 3)
     finally:
@@ -284,6 +285,37 @@ def test_locks_that_threads_held_at_the_fork_stop_nobody(
             thread.join()
 
 
+def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once(
+    make_variable: MakeVariable,
+) -> None:
+    """Other threads may have any lock of Python's that an update takes."""
+    var = make_variable(partition_num=2)
+    done = threading.Event()
+
+    def work() -> None:
+        expect_forked(lambda: var.apply_gradients([1, 2], np.ones((2, 3), np.float32)))
+        var.internals.forget_prefetched()
+
+    def train() -> None:
+        while not done.is_set():
+            var.apply_gradients([1, 2], np.ones((2, 3), np.float32))
+
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            in_child(work)
+    finally:
+        done.set()
+        sys.setswitchinterval(interval_s)
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.long
 def test_a_child_forked_while_a_thread_opens_files_is_not_stopped_by_its_locks(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
@@ -330,7 +362,7 @@ import embstore as es
 
 def make(name):
     return es.get_embedding_variable(
-        name, 3, optimizer=es.optimizers.Adagrad(0.1),
+        name, 3, initializer=es.initializers.Zeros(), optimizer=es.optimizers.Adagrad(0.1),
         ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
             es.StorageType.DRAM_SSDHASH, [None, Path(sys.argv[1])], [256 * 32],
             ssdhash_option=es.SSDHashOption(io_scheme=es.IoScheme.IO_URING))))
@@ -364,7 +396,8 @@ for _ in range(4):
 for child in children:
     assert os.waitpid(child, 0)[1] == 0
 train(mine)
-plain = es.get_embedding_variable("plain", 3, optimizer=es.optimizers.Adagrad(0.1))
+plain = es.get_embedding_variable(
+    "plain", 3, initializer=es.initializers.Zeros(), optimizer=es.optimizers.Adagrad(0.1))
 for _ in range(6):
     train(plain)
 assert (mine.lookup(ids) == plain.lookup(ids)).all()

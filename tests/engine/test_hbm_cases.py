@@ -4,6 +4,7 @@ partitions.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from plain_partition import partitions_of
 
 import embstore as es
-from embstore._device_batches import BatchConditions
-from embstore._steps_on_device import ApplyStep, apply_together
 from embstore.errors import InvalidArgumentError, StoreFullError
+from embstore.gpu.batches import BatchConditions
+from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.options import TIER_KINDS, TierKind
 
 HBM_TYPES = [kind for kind, tiers in TIER_KINDS.items() if TierKind.HBM in tiers]
@@ -76,9 +77,9 @@ class Caller:
         return es.DeviceArray(ids, device="emulated") if self.on_device else ids
 
     def lookup(
-        self, var: es.EmbeddingVariable, ids: Any, *, train: bool = True
+        self, var: es.EmbeddingVariable, ids: Any, *, train: bool = True, count: bool = True
     ) -> NDArray[np.float32]:
-        rows: Any = var.lookup(self.ids(ids), train=train)
+        rows: Any = var.lookup(self.ids(ids), train=train, count=count)
         found: NDArray[np.float32] = rows.numpy() if self.on_device else rows
         return found
 
@@ -172,6 +173,66 @@ def the_least_recent_row_goes_down_as_it_is(caller: Caller) -> None:
         assert var.get_version(order[: i + 1]).min() >= 0
 
 
+def reads_below(var: es.EmbeddingVariable, call: Callable[[], object]) -> int:
+    """How many rows the tiers below HBM are read for by a call, and by the moves that it causes."""
+
+    def count() -> int:
+        var.drain()
+        stats = var.stats()["tiers"]
+        tiers = len(stats) // var.partition_num
+        return sum(
+            told["accesses"]
+            for number, tier in enumerate(stats)
+            if number % tiers > 0
+            for told in tier["accesses"]
+            if told["access"] in (es.Access.LOAD, es.Access.FILE_READ)
+        )
+
+    before = count()
+    call()
+    return count() - before
+
+
+def a_key_that_is_missed_is_read_below_once_however_often_it_occurs(caller: Caller) -> None:
+    if caller.stack.tiers == 1:
+        return
+    var = caller.make()
+    *keys, once, often, absent = caller.of_one_partition(UPPER_ROWS * (caller.stack.tiers - 1) + 3)
+    for level in range(caller.stack.tiers - 1):
+        own = keys[UPPER_ROWS * level :][:UPPER_ROWS]
+        caller.apply(var, np.repeat(own, 20 * (caller.stack.tiers - level)))
+    caller.apply(var, [once, often])
+    last = caller.stack.tiers - 1
+    assert tiers(var, [once, often]) == [last, last]
+    for how in ({"train": True}, {"train": False}, {"train": False, "count": False}):
+        reads = [
+            reads_below(var, functools.partial(caller.lookup, var, batch, **how))
+            for batch in ([once, absent], [often, absent, often, absent, often, keys[0], often])
+        ]
+        assert tiers(var, [once, often]) == [last, last]
+        assert reads[0] == reads[1], how
+    trained = caller.lookup(var, [often, absent])
+    served = caller.lookup(var, [often, absent] * 100, train=False)
+    np.testing.assert_array_equal(served, np.tile(trained, (100, 1)))
+    assert tiers(var, [once, often, keys[0]]) == [last, 0, 0]  # each was counted
+
+
+def of_a_batch_the_last_look_up_of_a_key_ranks_it(caller: Caller) -> None:
+    if caller.stack.tiers == 1:
+        return
+    var = caller.make(es.CacheStrategy.LRU)
+    keys = caller.of_one_partition(2 * UPPER_ROWS + 1)
+    twice, once = keys[:2]
+    for key in keys[: UPPER_ROWS + 2]:
+        caller.apply(var, [key])
+    assert 0 not in tiers(var, [twice, once])
+    caller.lookup(var, [twice, once, twice], train=False)
+    assert tiers(var, [twice, once]) == [0, 0]
+    for key in keys[UPPER_ROWS + 2 :]:
+        caller.apply(var, [key])
+    assert [min(tier, 1) for tier in tiers(var, [twice, once])] == [0, 1]
+
+
 def batches_that_overlap_may_be_on_their_way_at_once(caller: Caller) -> None:
     plain = caller.make_variable(name="plain")
     var = caller.make()
@@ -222,6 +283,36 @@ def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
             var.synchronize()
         plain.apply_gradients(ids[:0], grads[:0])  # it counts as an apply
         assert_same(var.export(), plain.export())
+
+
+def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> None:
+    if not caller.on_device:
+        return
+    plain = caller.make_variable(name="plain", optimizer=es.optimizers.Adam(0.1))
+    var = caller.make(optimizer=es.optimizers.Adam(0.1), times=2)
+    random = np.random.default_rng(4)
+    on_gpu = []
+    for step in range(8):
+        ids = random.integers(0, 40, 30)
+        grads = random.standard_normal((30, DIM)).astype(np.float32)
+        on_gpu.append(
+            ApplyStep.of(
+                var,
+                caller.ids(ids),
+                es.DeviceArray(grads, device="emulated"),
+                BatchConditions(left_out=caller.ids([7 if step in (0, 3, 4) else 0])),
+            )
+        )
+        apply_together(on_gpu[-1:], None)
+        if step in (0, 3, 4):
+            plain.internals.leave_out_apply()
+        else:
+            plain.apply_gradients(ids, grads)
+        if step == 5:
+            var.learning_rate = plain.learning_rate = 0.5  # of later batches alone
+    var.drain()
+    assert_same(var.export(), plain.export())
+    assert var.internals.applies() == plain.internals.applies() == 8
 
 
 def an_empty_batch_changes_nothing_but_the_count_of_applies(caller: Caller) -> None:
@@ -296,7 +387,9 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
         for save in saves
     )
     row = 40 + 2 * 4 * DIM  # a key, what is counted, weights and the accumulator
-    assert (full - first, first - second) == ((keys.size - len(touched)) * row, 0)
+    initial_rows = 32 + 4096 * 4 * DIM  # which a full save has
+    rows_of_full = (keys.size - len(touched)) * row
+    assert (full - first, first - second) == (initial_rows + rows_of_full, 0)
 
 
 CASES = [
@@ -304,8 +397,11 @@ CASES = [
     a_key_that_occurs_twice_in_a_batch_is_one_row,
     the_least_frequent_row_goes_down_as_it_is,
     the_least_recent_row_goes_down_as_it_is,
+    a_key_that_is_missed_is_read_below_once_however_often_it_occurs,
+    of_a_batch_the_last_look_up_of_a_key_ranks_it,
     batches_that_overlap_may_be_on_their_way_at_once,
     ids_that_the_gpu_leaves_out_are_not_trained,
+    batches_that_the_gpu_leaves_out_count_and_change_nothing,
     an_empty_batch_changes_nothing_but_the_count_of_applies,
     an_empty_table_is_exported_and_restored,
     frequencies_outlive_growth_and_a_restore,

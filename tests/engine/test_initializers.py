@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from engine_storage import MakeVariable
+from numpy.typing import NDArray
 
 import embstore as es
 from embstore import initializers
@@ -113,7 +114,7 @@ def test_any_callable_of_a_shape_is_an_initializer(make_variable: MakeVariable) 
 @pytest.mark.parametrize(
     ("initializer", "message"),
     [
-        (initializers.Ones, "initializer is the class Ones"),
+        (initializers.Constant, "initializer is the class Constant, which needs arguments"),
         (np.ones((8, 3)), r"initializers\.Constant"),
         (3.0, "initializer must be"),
         (lambda shape: np.ones(shape[1]), r"initializer must return .*\(4096, 3\)"),
@@ -140,3 +141,17 @@ def test_what_isnt_an_initializer_is_refused(
 def test_an_argument_that_cant_work_is_named(make: Make, argument: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{argument} must be"):
         make()
+
+
+@pytest.mark.parametrize("kind", [None, *RANDOM])
+def test_variables_start_apart_and_each_starts_alike_every_time(
+    make_variable: MakeVariable, kind: Make | None
+) -> None:
+    def values(name: str, **arguments: int) -> NDArray[np.float32]:
+        var = make_variable(name=name, initializer=kind and kind(**arguments))
+        return var.lookup(np.arange(4096))
+
+    np.testing.assert_array_equal(values("user"), values("user"))
+    assert (values("user") != values("item")).mean() > 0.99
+    if kind is not None:
+        np.testing.assert_array_equal(values("user", seed=0), values("item", seed=0))

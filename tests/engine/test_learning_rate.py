@@ -15,7 +15,7 @@ from engine_storage import MakeVariable
 from plain_table import PlainTable
 
 import embstore as es
-from embstore import _core, graph, optimizers
+from embstore import _core, optimizers
 from embstore.errors import ClosedError, InvalidArgumentError
 
 DIM = 13
@@ -196,42 +196,3 @@ def test_a_variable_that_only_serves_takes_rows_without_a_rate(tmp_path: Path) -
         es.save(tmp_path / "served", [serving], 1)
         es.restore(tmp_path / "served", [serving])
         assert serving.total_count() == var.total_count()
-
-
-# --- In graphs
-
-
-def _graph_losses(trainer: graph.Trainer, feeds: list[dict[Any, Any]]) -> list[float]:
-    var = graph.GraphVariable("var", 1, initializer=es.initializers.Zeros())
-    rows = graph.embedding_lookup(var, [1])
-    step = trainer.minimize(graph.reduce_sum(rows))
-    with graph.Session() as session:
-        session.run(graph.Initialize())
-        values = []
-        for feed in feeds:
-            session.run(step, feed)
-            values.append(float(session.run(rows)[0, 0]))
-        return values
-
-
-def test_a_placeholder_is_the_rate_of_each_run() -> None:
-    rate = graph.Placeholder(np.float32, name="rate")
-    trainer = es.deeprec.train.GradientDescentOptimizer(rate)
-    assert _graph_losses(trainer, [{rate: 0.5}, {rate: 2.0}]) == [-0.5, -2.5]
-
-
-def test_a_callable_is_asked_for_the_rate_at_each_run() -> None:
-    rates = iter([0.5, 2.0])
-    trainer = es.deeprec.train.GradientDescentOptimizer(learning_rate=lambda: next(rates))
-    assert _graph_losses(trainer, [{}, {}]) == [-0.5, -2.5]
-
-
-def test_a_rate_that_no_run_can_use_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="learning_rate must be a tensor or a callable"):
-        graph.Trainer(optimizers.SGD(0.1), learning_rate="fast")  # type: ignore[arg-type]
-    rate = graph.Placeholder(np.float32, name="rate")
-    trainer = es.deeprec.train.GradientDescentOptimizer(rate)
-    with pytest.raises(InvalidArgumentError, match="learning_rate must be one number"):
-        _graph_losses(trainer, [{rate: [0.5, 0.1]}])
-    with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
-        _graph_losses(trainer, [{rate: -1.0}])

@@ -13,9 +13,9 @@ from engine_storage import MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore._shard import LocalShard, SaveRequest
 from embstore.errors import DamagedRowsError, InvalidArgumentError, StoreFullError
 from embstore.options import TIER_KINDS, TierKind
+from embstore.table.shard import LocalShard, SaveRequest
 
 HBM_TYPES = [kind for kind, tiers in TIER_KINDS.items() if TierKind.HBM in tiers]
 OPTIMIZERS = [es.optimizers.Adagrad(0.1), es.optimizers.Adam(0.1), es.optimizers.SGD(0.1)]

@@ -99,6 +99,7 @@ def share_of_each_thread(threads: int, batches: int) -> None:
         var.close()
 
 
+@pytest.mark.long
 def test_each_of_100_threads_gets_its_share_although_all_wait_for_room() -> None:
     run_function("test_many_threads", "share_of_each_thread(100, 12)", timeout=100)
 

@@ -14,7 +14,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import embstore as es
-from embstore import deeprec
 from embstore.errors import InvalidArgumentError
 from embstore.options import TIER_KINDS
 
@@ -68,6 +67,7 @@ def make(name: str, storage: es.StorageOption, partition_num: int) -> es.Embeddi
         optimizer=es.optimizers.Adagrad(0.1),
         ev_option=es.EmbeddingVariableOption(storage_option=storage),
         partition_num=partition_num,
+        restores=True,
     )
 
 
@@ -141,7 +141,6 @@ REFUSED = [
 TAKERS: dict[str, Callable[[Any], object]] = {
     "get_embedding_variable": lambda name: es.get_embedding_variable(name, 3),
     "shards": lambda name: es.get_embedding_variable(name, 3, shards=2),
-    "deeprec": lambda name: deeprec.get_embedding_variable(name, 3),
 }
 
 

@@ -69,6 +69,7 @@ def variable(
             storage_option=storage or es.StorageOption(), **options
         ),
         partition_num=partition_num,
+        restores=True,
     )
 
 
@@ -103,6 +104,14 @@ def test_a_save_is_restored_onto_any_number_of_partitions(kept: Path, partitions
         assert_same(var.export(), wanted(kept, "full")[0])
         assert es.restore(kept / "full", [var], [kept / "increment"]) == 12
         assert_same(var.export(), wanted(kept, "increment")[0])
+
+
+def test_of_a_save_that_has_no_initial_rows_the_variable_keeps_its_own(kept: Path) -> None:
+    untrained = np.arange(10_000, 15_000)
+    with variable(1) as var:
+        own = var.lookup(untrained)
+        es.restore(kept / "full", [var])
+        np.testing.assert_array_equal(var.lookup(untrained), own)
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])
@@ -170,7 +179,7 @@ def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
     files = [file for file in files_of(tmp_path) if file.suffix == ".rows"]
     assert len(files) == 3
     for file in files:
-        assert file.read_bytes()[8:12] == b"\2\0\0\0"
+        assert file.read_bytes()[8:12] == b"\3\0\0\0"
         assert _core.verify_rows(str(file), 3)["is_placed_by_hash"]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import embstore as es
 from embstore.options import TIER_KINDS, TierKind
 
 GIB = 1 << 30
+_IN_FILES = (TierKind.PMEM_LIBPMEM, TierKind.SSDHASH, TierKind.LEVELDB)
 
 
 def test_storage_types_have_deeprecs_numbers() -> None:
@@ -45,7 +50,36 @@ def test_a_compound_name_lists_its_tiers(storage_type: es.StorageType) -> None:
 
 
 def test_a_number_will_do_for_a_storage_type() -> None:
-    assert es.StorageOption(3, storage_path="/tmp").storage_type is es.StorageType.PMEM_LIBPMEM  # type: ignore[arg-type]
+    assert es.StorageOption(3, storage_path="/tmp").storage_type is es.StorageType.PMEM_LIBPMEM
+
+
+@pytest.mark.parametrize("storage_type", es.StorageType)
+@pytest.mark.parametrize("spelled", [str.upper, str.lower])
+def test_a_name_will_do_for_a_storage_type(
+    storage_type: es.StorageType, spelled: Callable[[str], str], tmp_path: Path
+) -> None:
+    path = tmp_path if any(kind in _IN_FILES for kind in TIER_KINDS[storage_type]) else None
+    option = es.StorageOption(spelled(storage_type.name), storage_path=path)
+    assert option == es.StorageOption(storage_type, storage_path=path)
+    assert option.storage_type is storage_type
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("lru", es.CacheStrategy.LRU), ("LFU", es.CacheStrategy.LFU)]
+)
+def test_a_name_will_do_for_a_cache_strategy(name: str, strategy: es.CacheStrategy) -> None:
+    assert es.StorageOption(cache_strategy=name).cache_strategy is strategy
+
+
+def test_options_by_name_are_copied_and_pickled_as_others_are() -> None:
+    option = es.StorageOption("dram_pmem", cache_strategy="lru")
+    copies = [replace(option), copy.deepcopy(option), pickle.loads(pickle.dumps(option))]
+    assert copies == [option] * 3
+    assert repr(option) == repr(
+        es.StorageOption(es.StorageType.DRAM_PMEM, cache_strategy=es.CacheStrategy.LRU)
+    )
+    with pytest.raises(FrozenInstanceError):
+        option.storage_type = es.StorageType.DRAM  # type: ignore[misc]
 
 
 def test_a_tier_without_a_size_has_one_gib() -> None:
@@ -59,6 +93,30 @@ def test_a_last_tier_on_ssd_without_a_size_has_no_limit(tmp_path: Path) -> None:
     )
     sizes = [tier.size_bytes for tier in option.tiers()]
     assert sizes == [1024, GIB, None]
+
+
+@pytest.mark.parametrize(
+    ("size", "size_bytes"),
+    [("100", 100), ("3K", 3 << 10), ("512M", 512 << 20), ("4G", 4 << 30), ("2T", 2 << 40)],
+)
+def test_a_size_may_have_a_unit(size: str, size_bytes: int) -> None:
+    (tier,) = es.StorageOption(storage_size=[size]).tiers()
+    assert tier.size_bytes == size_bytes
+
+
+@pytest.mark.parametrize("size", ["", "0", "-1", "4 G", "4g", "4GB", "1.5G", "9" * 15 + "T", "٣"])
+def test_what_is_no_size_is_refused(size: str) -> None:
+    with pytest.raises(es.errors.InvalidArgumentError, match=r"storage_size\[0\]"):
+        es.StorageOption(storage_size=[size])
+
+
+def test_the_files_of_ssdhash_take_sizes_too() -> None:
+    option = es.SSDHashOption(file_bytes="64K", buffer_bytes="1M")
+    assert (option.file_bytes, option.buffer_bytes) == (64 << 10, 1 << 20)
+    with pytest.raises(
+        es.errors.InvalidArgumentError, match="file_bytes must be at least 65536 bytes"
+    ):
+        es.SSDHashOption(file_bytes="1K")
 
 
 def test_pmem_is_libpmem_on_its_path_and_memkind_without_one(tmp_path: Path) -> None:

@@ -168,6 +168,18 @@ def test_a_batch_that_is_asked_for_in_the_middle_of_a_step_is_the_next(
     assert up(var, COLD[:20]) == 0
 
 
+@pytest.mark.parametrize("count", [False, True])
+def test_a_look_up_that_no_update_follows_delays_no_batch(
+    make_variable: MakeVariable, ids_on: ToIds, count: bool
+) -> None:
+    var = trained(make_variable)
+    var.lookup(ids_on(HOT[:5]), count=count)
+    var.prefetch(ids_on(COLD[:20]))
+    var.apply_gradients(COLD[:20], ones(COLD[:20]))
+    var.prefetch(COLD[20:60])
+    assert up(var, COLD[20:60]) == HBM_ROWS  # so none of the first batch stays
+
+
 def test_a_later_batch_takes_no_room_from_an_earlier_one(
     make_variable: MakeVariable, ids_on: ToIds
 ) -> None:
@@ -228,7 +240,7 @@ def test_no_row_is_made_and_nothing_is_counted(make_variable: MakeVariable, ids_
     after = var.stats()
     np.testing.assert_array_equal(var.get_frequency(np.r_[waiting, HOT]), counts)
     assert set(var.lookup_tier([*waiting, 999])) == {-1}
-    for name in ("hits", "misses", "waiting_keys", "promotions", "demotions"):
+    for name in ("hits", "misses", "without_row", "waiting_keys", "promotions", "demotions"):
         assert after[name] == before[name], name
     assert var.total_count() == (HBM_ROWS, DIM)
 
@@ -296,7 +308,7 @@ def test_a_loop_that_asks_ahead_trains_as_one_in_dram(
         initializer=initializer, storage=hbm(kind, tmp_path if kind is not KINDS[0] else None)
     )
     expected = trained_by(plain, batches(60), np.asarray)
-    pulled = es.pulling(batches(60), {var: ids_on}, depth=depth)
+    pulled = es.prefetching(batches(60), {var: ids_on}, depth=depth)
     for got, wanted in zip(trained_by(var, pulled, ids_on), expected, strict=True):
         np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
     got, wanted = var.export(), plain.export()
@@ -324,7 +336,7 @@ def test_a_loop_that_asks_ahead_misses_fewer_rows(make_variable: MakeVariable) -
 
 def test_a_loop_that_ends_early_lets_rows_go(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
-    for _ in es.pulling(iter([COLD[:20], COLD[20:40]]), {var: lambda ids: ids}):
+    for _ in es.prefetching(iter([COLD[:20], COLD[20:40]]), {var: lambda ids: ids}):
         break
     var.prefetch(COLD[40:60], HOT[:20])
     assert up(var, np.r_[COLD[40:60], HOT[:20]]) == 40
@@ -332,6 +344,6 @@ def test_a_loop_that_ends_early_lets_rows_go(make_variable: MakeVariable) -> Non
 
 def test_a_loop_whose_variable_closes_may_end(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
-    for _ in es.pulling(iter([COLD[:20], COLD[20:40]]), {var: lambda ids: ids}):
+    for _ in es.prefetching(iter([COLD[:20], COLD[20:40]]), {var: lambda ids: ids}):
         var.close()
         break

@@ -10,7 +10,7 @@ import pytest
 from checkpoint_variables import files_of
 
 import embstore as es
-from embstore._manifest import FILE_NAME, Manifest
+from embstore.checkpoint.manifest import FILE_NAME, Manifest
 
 FIRST_TIER_ROWS = 200
 ROW_BYTES = 32

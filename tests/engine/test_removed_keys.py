@@ -13,7 +13,7 @@ import pytest
 from programs import run_function
 
 import embstore as es
-from embstore import _saves
+from embstore.checkpoint import directories
 
 MIB = 1 << 20
 KEYS = 100_000
@@ -55,7 +55,7 @@ def fail_to_save(var: es.EmbeddingVariable, path: Path, step: int, incremental: 
     path.mkdir(exist_ok=True)
     save = es.save_incremental if incremental else es.save
     with (
-        patch.object(_saves, "sync", side_effect=OSError(5, "the medium fails")),
+        patch.object(directories, "sync", side_effect=OSError(5, "the medium fails")),
         pytest.raises(es.errors.StorageError, match="the medium fails"),
     ):
         save(path, [var], step)
@@ -87,6 +87,7 @@ def evict_again_and_again() -> None:
     assert grown < 4 * MIB, f"{grown / MIB:.0f} MiB more after {ROUNDS} saves that failed"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
     run_function("test_removed_keys", "evict_again_and_again()")
@@ -94,7 +95,7 @@ def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("several_tiers", [False, True])
-def test_a_chain_of_saves_is_the_table_whatever_was_removed_and_came_back(
+def test_a_chain_ofdirectories_is_the_table_whatever_was_removed_and_came_back(
     tmp_path: Path, seed: int, several_tiers: bool
 ) -> None:
     """Rows come, are dropped, are evicted by saves that succeed or fail, and come back."""
@@ -125,7 +126,7 @@ def test_a_chain_of_saves_is_the_table_whatever_was_removed_and_came_back(
 
 
 def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_path: Path) -> None:
-    sync = _saves.sync
+    sync = directories.sync
     with variable() as var:
         train(var, np.arange(10), 1)
         es.save(tmp_path / "base", [var], 1)
@@ -137,7 +138,7 @@ def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_pat
             var._shards[0].drop(np.array([3, 4]))
             sync(directory)
 
-        with patch.object(_saves, "sync", side_effect=drop_and_sync):
+        with patch.object(directories, "sync", side_effect=drop_and_sync):
             es.save_incremental(tmp_path / "first", [var], 2)
         es.save_incremental(tmp_path / "second", [var], 3)
     with variable() as restored:

@@ -155,6 +155,7 @@ def durable_variable(
         ev_option=es.EmbeddingVariableOption(
             storage_option=es.StorageOption(storage_type, str(path), sizes, durability="checkpoint")
         ),
+        restores=True,
     )
 
 

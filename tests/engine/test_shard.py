@@ -15,9 +15,9 @@ from engine_storage import MIB
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore._shard import LocalShard, Shard, ShardSpec
-from embstore._variable_making import make_variable
 from embstore.errors import ClosedError, StoreFullError
+from embstore.table.making import make_variable
+from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 pytestmark = pytest.mark.timeout(120)  # a process that is gone answers nothing
 
@@ -57,15 +57,16 @@ class ShardElsewhere:
         train: bool,
         out: NDArray[np.float32] | None = None,
         occurrences: NDArray[np.uint32] | None = None,
+        count: bool = True,
     ) -> NDArray[np.float32]:
-        rows: NDArray[np.float32] = self._call("lookup", ids, train, None, occurrences)
+        rows: NDArray[np.float32] = self._call("lookup", ids, train, None, occurrences, count)
         if out is None:
             return rows
         out[...] = rows
         return out
 
     def __getattr__(self, method: str) -> Any:
-        if method not in dir(Shard):
+        if method.startswith("_") or method not in dir(LocalShard):
             raise AttributeError(method)
         return lambda *arguments, **options: self._call(method, *arguments, **options)
 

@@ -43,6 +43,18 @@ def test_hits_are_ids_whose_row_was_in_the_first_tier_and_misses_all_others(
     batch = np.concatenate([upper, upper[:2], lower, lower[:3], unknown])
     var.lookup(batch.reshape(-1, 1), train=train)
     assert counted(var, before) == (upper.size + 2, lower.size + 3 + 3)
+    assert var.stats()["without_row"] - before["without_row"] == 3
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_keys_that_a_filter_keeps_out_have_no_row(
+    make_variable: MakeVariable, partition_num: int
+) -> None:
+    var = make_variable(filter=es.CounterFilter(3), partition_num=partition_num)
+    var.apply_gradients([1, 1, 1, 2], np.ones((4, 3), np.float32))
+    var.lookup([1, 2, 2, 3])
+    stats = var.stats()
+    assert (stats["hits"], stats["misses"], stats["without_row"]) == (1, 3, 3)
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])

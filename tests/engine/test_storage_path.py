@@ -92,7 +92,7 @@ def test_pools_persist_to_a_relative_path_and_find_it_from_elsewhere(
     es.persist([var], elsewhere.parent / "checkpoints", global_step=2)
     wanted = var.lookup(IDS)
     var.close()
-    again = make_variable(name="var", storage=storage(elsewhere.parent / "rows"))
+    again = make_variable(name="var", storage=storage(elsewhere.parent / "rows"), restores=True)
     assert es.restore_persisted([again], "../checkpoints") == 2
     np.testing.assert_array_equal(again.lookup(IDS), wanted)
     assert list(elsewhere.iterdir()) == []

@@ -112,14 +112,15 @@ def test_a_lower_row_that_is_served_is_a_miss_that_comes_up(
     assert after["hits"] == before["hits"]
 
 
-def test_a_training_lookup_moves_nothing(
-    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
+@pytest.mark.parametrize("kind", [{"train": True}, {"count": False}], ids=str)
+def test_a_lookup_to_train_or_evaluate_moves_nothing(
+    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf, kind: dict[str, Any]
 ) -> None:
     var = make_variable(storage=storage_of(tiered_stack, 4096, upper_bytes=ROW_BYTES))
     train(var, np.array([1, 1, 2]))
     var.drain()
     for _ in range(5):
-        var.lookup([2], train=True)
+        var.lookup([2], **kind)
     var.drain()
     assert var.lookup_tier([1, 2]).tolist() == [0, 1]
     assert var.get_frequency([1, 2]).tolist() == [2, 1]

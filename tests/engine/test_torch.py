@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable
+from engine_storage import MakeVariable, Stack, StorageOf
 
 import embstore as es
 from embstore.errors import (
@@ -170,6 +170,27 @@ def test_serving_gives_rows_without_a_gradient(
     assert var.total_count() == (0, DIM)
 
 
+@pytest.mark.parametrize("module", [es.torch.Embedding, es.torch.EmbeddingBag])
+def test_an_evaluation_moves_no_row_and_serving_does(
+    make_variable: MakeVariable, storage_of: StorageOf, module: Any
+) -> None:
+    storage = storage_of(Stack(es.StorageType.DRAM_SSDHASH), 4096, upper_bytes=16)
+    var = make_variable(storage=storage, optimizer=es.optimizers.SGD(0.1))
+    var.apply_gradients([1, 1, 1, 2], np.ones((4, 3), np.float32))
+    var.drain()
+    model, ids = module(var), torch.tensor([[2, 2, 2, 2, 2]])
+    wanted = model(ids)
+    model.eval()
+    for _ in range(3):
+        torch.testing.assert_close(model(ids), wanted)
+    var.drain()
+    assert var.lookup_tier([1, 2]).tolist() == [0, 1]
+    model.serves = True
+    model(ids)
+    var.drain()
+    assert var.lookup_tier([1, 2]).tolist() == [1, 0]
+
+
 def test_a_forward_alone_trains_nothing(var: es.EmbeddingVariable) -> None:
     rows = es.torch.Embedding(var)(torch.tensor([1]))
     del rows
@@ -282,7 +303,7 @@ def test_modules_of_a_variable_have_one_parameter_without_elements_and_no_state(
     assert rows.grad is None
     assert layer.state_dict() == {}
     assert repr(layer) == f"Embedding({var!r})"
-    assert repr(bag).endswith("combiner='sqrtn')")
+    assert repr(bag).endswith("mode='sqrtn')")
     assert repr(rows) == f"Rows({var!r})"
 
 
@@ -416,7 +437,7 @@ def test_a_scaler_without_the_optimizer_of_rows_is_an_error_in_its_first_step(
     step(torch.amp.GradScaler("cpu", enabled=False))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
 def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, backend: str) -> None:
     class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -450,6 +471,7 @@ def test_a_variable_that_nothing_holds_any_more_is_told_from_a_trained_one() -> 
         loss.backward()
 
 
+@pytest.mark.long
 def test_a_script_ends_without_a_word_about_leaks() -> None:
     program = """
 import torch
@@ -468,28 +490,28 @@ untrained = model(torch.tensor([5]))
     assert (run.returncode, run.stderr) == (0, "")
 
 
-COMBINERS = ("sum", "mean", "sqrtn")
+MODES = ("sum", "mean", "sqrtn")
 
 
-def combined(rows: Any, combiner: str) -> Any:
+def combined(rows: Any, mode: str) -> Any:
     """One bag by hand."""
     if len(rows) == 0:
         return torch.zeros(DIM)
-    divisor = {"sum": 1.0, "mean": float(len(rows)), "sqrtn": len(rows) ** 0.5}[combiner]
+    divisor = {"sum": 1.0, "mean": float(len(rows)), "sqrtn": len(rows) ** 0.5}[mode]
     return rows.sum(0) / divisor
 
 
-@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("offsets", [[0, 2, 2, 5], [0], [0, 0, 6], [0, 6, 6]])
 def test_bags_by_offsets(
-    var: es.EmbeddingVariable, table: Any, combiner: str, offsets: list[int]
+    var: es.EmbeddingVariable, table: Any, mode: str, offsets: list[int]
 ) -> None:
-    layer, twin = es.torch.EmbeddingBag(var, combiner), Twin(table)
+    layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
     ids = torch.tensor([1, 2, 3, 3, 4, 1])
     bags = layer(ids, torch.tensor(offsets))
     ends = [*offsets[1:], len(ids)]
     by_hand = torch.stack(
-        [combined(twin(ids[a:b]), combiner) for a, b in zip(offsets, ends, strict=True)]
+        [combined(twin(ids[a:b]), mode) for a, b in zip(offsets, ends, strict=True)]
     )
     torch.testing.assert_close(bags, by_hand)
     bags.pow(3).sum().backward()
@@ -498,23 +520,21 @@ def test_bags_by_offsets(
     assert_same_rows(var, twin)
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean"])
-def test_bags_are_those_of_torch(var: es.EmbeddingVariable, table: Any, combiner: str) -> None:
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_are_those_of_torch(var: es.EmbeddingVariable, table: Any, mode: str) -> None:
     ids, offsets = torch.tensor([1, 2, 3, 3, 4, 1]), torch.tensor([0, 2, 2, 5])
-    layer = es.torch.EmbeddingBag(var, combiner)
+    layer = es.torch.EmbeddingBag(var, mode)
     for arguments in ((ids, offsets), (ids.view(2, 3),)):
-        theirs = torch.nn.functional.embedding_bag(
-            arguments[0], table, *arguments[1:], mode=combiner
-        )
+        theirs = torch.nn.functional.embedding_bag(arguments[0], table, *arguments[1:], mode=mode)
         torch.testing.assert_close(layer(*arguments), theirs)
 
 
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, combiner: str) -> None:
-    layer, twin = es.torch.EmbeddingBag(var, combiner), Twin(table)
+@pytest.mark.parametrize("mode", MODES)
+def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, mode: str) -> None:
+    layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
     ids = torch.tensor([[1, 2, 2], [3, 4, 5]])
     bags = layer(ids)
-    by_hand = torch.stack([combined(twin(bag), combiner) for bag in ids])
+    by_hand = torch.stack([combined(twin(bag), mode) for bag in ids])
     torch.testing.assert_close(bags, by_hand)
     bags.pow(3).sum().backward()
     by_hand.pow(3).sum().backward()
@@ -522,9 +542,9 @@ def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, combiner: s
     assert_same_rows(var, twin)
 
 
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_empty_bags_give_zeros(var: es.EmbeddingVariable, combiner: str) -> None:
-    layer = es.torch.EmbeddingBag(var, combiner)
+@pytest.mark.parametrize("mode", MODES)
+def test_empty_bags_give_zeros(var: es.EmbeddingVariable, mode: str) -> None:
+    layer = es.torch.EmbeddingBag(var, mode)
     none = torch.empty(0, dtype=torch.int64)
     assert torch.equal(layer(none, torch.tensor([0, 0])), torch.zeros(2, DIM))
     assert torch.equal(layer(none.view(3, 0)), torch.zeros(3, DIM))
@@ -578,10 +598,10 @@ def test_ids_of_another_kind_are_refused(var: es.EmbeddingVariable) -> None:
         es.torch.Embedding(var)(torch.tensor([1.0]))
 
 
-def test_a_module_needs_a_variable_and_a_known_combiner(var: es.EmbeddingVariable) -> None:
+def test_a_module_needs_a_variable_and_a_known_mode(var: es.EmbeddingVariable) -> None:
     with pytest.raises(InvalidArgumentError, match="variable must be"):
         es.torch.Embedding(torch.nn.Embedding(3, 3))
-    with pytest.raises(InvalidArgumentError, match=r"combiner must be one of .*, got 'max'"):
+    with pytest.raises(InvalidArgumentError, match=r"mode must be one of .*, got 'max'"):
         es.torch.EmbeddingBag(var, "max")
 
 

@@ -214,7 +214,30 @@ def test_a_scaler_leaves_out_steps_with_infinite_gradients_and_unscales_others(
                     np.testing.assert_array_equal(got, wanted)
     assert scales[:6] == scales[6:]
     assert_same(ours, theirs)
-    assert ours.optimizers[1].global_step == 4
+    assert ours.optimizers[1].global_step == 6
+
+
+def test_a_step_that_a_scaler_leaves_out_is_none_to_the_formula(
+    make_variable: MakeVariable,
+) -> None:
+    """Adam's depends on how many updates there were."""
+    rows = []
+    for batches in ([1, None, 2, None, None, 1, 3], [1, 2, 1, 3]):
+        var = make_variable(optimizer=es.optimizers.Adam(0.1))
+        layer = es.torch.Embedding(var)
+        optimizer = es.torch.Optimizer(layer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100)
+        for ids in batches:
+            loss = layer(torch.tensor([1, ids or 7])).pow(2).sum()
+            scaler.scale(loss if ids else loss * float("inf")).backward()
+            scaler.step(optimizer)
+            scaler.update(4.0)
+            optimizer.zero_grad()
+        assert optimizer.global_step == var.internals.applies() == len(batches)
+        assert var.get_version([1, 7]).tolist() == [len(batches) - 1, -1]
+        rows.append(var.export())
+    for column in rows[0].keys() - {"versions"}:
+        np.testing.assert_array_equal(rows[0][column], rows[1][column])
 
 
 def test_rates_are_scheduled(pair: Pair) -> None:
@@ -391,14 +414,57 @@ def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVar
         assert len(es.torch.Optimizer(of).param_groups) == 1
     with pytest.raises(InvalidArgumentError, match="of has no embedding variable"):
         es.torch.Optimizer(torch.nn.Linear(2, 2))
-    with pytest.raises(InvalidArgumentError, match="of must be a module, a variable"):
-        es.torch.Optimizer([torch.nn.Linear(2, 2).weight])
+    for of in (torch.nn.Linear(2, 2).weight, [torch.nn.Linear(2, 2).weight]):
+        with pytest.raises(InvalidArgumentError, match="of has no embedding variable"):
+            es.torch.Optimizer(of)
+    wrong: list[Any] = [3, [3], [torch.ones(2)], {"params": 3}]
+    for what in wrong:
+        with pytest.raises(InvalidArgumentError, match="of must be a module, a variable"):
+            es.torch.Optimizer(what)
+    for group in ({"lr": 0.1}, {"params": [var], "momentum": 0.9}):
+        with pytest.raises(InvalidArgumentError, match='a group must have "params", and may have'):
+            es.torch.Optimizer([group])
     with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
         es.torch.Optimizer(var, lr=-1)
     with pytest.raises(InvalidArgumentError, match="without an optimizer"):
         es.torch.Optimizer(make_variable(optimizer=None))
     with pytest.raises(InvalidArgumentError, match="params must be the Rows of one variable"):
         es.torch.Optimizer(var).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        lambda model: model.parameters(),
+        lambda model: list(model.parameters()),
+        lambda model: [model.one.rows, model.both.rows],
+        lambda model: [{"params": model.parameters()}],
+        lambda model: {"params": [model.one, model.both]},
+    ],
+)
+def test_it_is_made_from_parameters_as_optimizers_of_pytorch_are(
+    pair: Pair, parameters: Callable[[Any], Any]
+) -> None:
+    ours, theirs = pair
+    ours.optimizers[1] = es.torch.Optimizer(parameters(ours.model))
+    for batch in BATCHES:
+        ours.backward(batch[0])
+        theirs.backward(batch[0])
+        ours.step()
+        theirs.step()
+        assert_same(ours, theirs)
+
+
+def test_groups_of_parameters_may_have_rates_of_their_own(make_variable: MakeVariable) -> None:
+    slow, quick = make_variable(name="slow"), make_variable(name="quick")
+    groups: list[dict[str, Any]] = [
+        {"params": [slow]},
+        {"params": es.torch.Embedding(quick).parameters(), "lr": 0.5},
+    ]
+    optimizer = es.torch.Optimizer(groups, lr=0.125)
+    assert (slow.learning_rate, quick.learning_rate) == (0.125, 0.5)
+    told = [(group["name"], group["lr"]) for group in optimizer.param_groups]
+    assert told == [("slow", 0.125), ("quick", 0.5)]
 
 
 def test_a_gradient_of_rows_is_only_replaced_by_one_like_it(pair: Pair) -> None:

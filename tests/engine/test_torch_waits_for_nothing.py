@@ -13,8 +13,8 @@ import pytest
 from engine_storage import MakeVariable
 
 import embstore as es
-from embstore._device_batches import BatchConditions
 from embstore.errors import InvalidArgumentError
+from embstore.gpu.batches import BatchConditions
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +67,11 @@ class Step:
         del variable
         assert grads.shape == (len(ids), DIM)
         assert grads.is_meta
-        for array, shape in ((conditions.kept, ids.shape), (conditions.refused, (1,))):
+        for array, shape in (
+            (conditions.kept, ids.shape),
+            (conditions.refused, (1,)),
+            (conditions.left_out, (1,)),
+        ):
             if array is not None:
                 told: Any = array
                 assert (told.shape, told.dtype, told.is_meta) == (shape, torch.int64, True)
@@ -84,14 +88,16 @@ def var(make_variable: MakeVariable) -> es.EmbeddingVariable:
 @pytest.fixture
 def step(var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
     del var  # comes first
+    # A step of any optimizer ends what is known of the backward passes of tests before.
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1).step()
     step = Step()
 
-    def lookup(_: Any, ids: Any, *, train: bool = False) -> Any:
-        del train
-        return torch.empty((*ids.shape, DIM), device=ids.device)
+    def lookup_many(_: Any, ids: Any, *, train: bool, count: bool) -> Any:
+        del train, count
+        return [torch.empty((*own.shape, DIM), device=own.device) for own in ids]
 
     monkeypatch.setattr(es.EmbeddingVariable, "gpu", property(lambda _: "meta"))
-    monkeypatch.setattr(es.EmbeddingVariable, "lookup", lookup)
+    monkeypatch.setattr("embstore.torch.lookup.lookup_many", lookup_many)
     monkeypatch.setattr("embstore.torch.rows.ApplyStep", step)
     monkeypatch.setattr("embstore.torch.rows.apply_together", lambda of, _: step.applied.extend(of))
     for module, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
@@ -102,11 +108,13 @@ def step(var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.parametrize("padding_idx", [None, 2])
 @pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("unscales", [False, True])
 def test_a_step_needs_no_value_of_a_tensor(
-    var: es.EmbeddingVariable, step: Step, padding_idx: int | None, gathers: bool
+    var: es.EmbeddingVariable, step: Step, padding_idx: int | None, gathers: bool, unscales: bool
 ) -> None:
     layer = es.torch.Embedding(var, padding_idx=padding_idx)
     bag = es.torch.EmbeddingBag(var, padding_idx=padding_idx)
+    collection = es.torch.EmbeddingBagCollection({"a": bag, "b": bag})
     optimizer = es.torch.Optimizer(layer) if gathers else None
     offsets = torch.empty(3, dtype=torch.int64, device="meta")
     for _ in range(2):
@@ -114,21 +122,29 @@ def test_a_step_needs_no_value_of_a_tensor(
             layer(step.ids()).sum()
             + bag(step.ids(), offsets).sum()
             + bag(step.ids().view(2, 3)).sum()
+            + collection(jagged(step)).values().sum()
         ).backward()
         if optimizer is not None:
-            assert looked_at(layer.rows).shape == (18, DIM)
+            assert looked_at(layer.rows).shape == (24, DIM)
             for _ in range(2):
                 torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
                 torch.nn.utils.clip_grad_value_(layer.parameters(), 1.0)
-            unscale_(optimizer)
-            optimizer.step()
+            scaler = scaler_on_gpu()
+            if unscales:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
             optimizer.zero_grad()
     assert len(step.applied) == 2
     for conditions in step.applied:
         assert (conditions.kept is None) == (padding_idx is None)
         assert conditions.refused is not None
+        assert (conditions.left_out is None) == (not gathers)
     with torch.no_grad():
         bag(step.ids(), offsets)
+
+
+def jagged(step: Step) -> es.torch.KeyedJaggedTensor:
+    return es.torch.KeyedJaggedTensor(["a", "b"], step.ids(), step.ids(4), length_per_key=[2, 4])
 
 
 def looked_at(rows: es.torch.Rows) -> Any:
@@ -136,10 +152,12 @@ def looked_at(rows: es.torch.Rows) -> Any:
     return rows.grad
 
 
-def unscale_(optimizer: Any) -> None:
-    """As GradScaler does it; it can't be made for a GPU that isn't there."""
-    one = torch.ones(1, device="meta")
-    torch.amp.GradScaler("cpu")._unscale_grads_(optimizer, one, one.clone(), False)
+def scaler_on_gpu() -> Any:
+    """A GradScaler with its scale there; it can't be made for a GPU that isn't."""
+    scaler = torch.amp.GradScaler("cpu")
+    scaler._scale = torch.ones((), device="meta")
+    scaler._growth_tracker = torch.zeros((), dtype=torch.int32, device="meta")
+    return scaler
 
 
 def test_a_wait_is_noticed(step: Step) -> None:

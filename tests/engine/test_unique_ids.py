@@ -19,14 +19,18 @@ INT64 = np.iinfo(np.int64)
     st.lists(st.one_of(st.integers(-3, 3), st.integers(int(INT64.min), int(INT64.max)))),
     st.integers(1, 9),
     st.integers(0, 9),
+    st.integers(1, 4),
 )
 def test_it_has_each_key_once_and_gives_each_id_its_row(
-    ids: list[int], dim: int, seed: int
+    ids: list[int], dim: int, seed: int, partitions: int
 ) -> None:
     batch = np.array(ids, np.int64)
-    unique = _core.UniqueIds(batch)
-    keys = list(dict.fromkeys(ids))  # in the order of their first occurrence
+    unique = _core.UniqueIds(batch, partitions)
+    in_order = np.array(list(dict.fromkeys(ids)), np.int64)  # of their first occurrence
+    order, begins = _core.keys_by_partition(in_order, partitions)
+    keys = in_order[order].tolist()
     assert unique.keys().tolist() == keys
+    assert unique.begins() == begins
     assert unique.occurrences().tolist() == [ids.count(key) for key in keys]
 
     random = np.random.default_rng(seed)
@@ -68,7 +72,7 @@ def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
     wanted, got = every.export(), once.export()
     for column in wanted:
         np.testing.assert_array_equal(got[column], wanted[column], err_msg=column)
-    for counter in ("hits", "misses", "waiting_keys"):
+    for counter in ("hits", "misses", "without_row", "waiting_keys"):
         assert once.stats()[counter] == every.stats()[counter], counter
 
 

@@ -116,11 +116,36 @@ def test_every_int64_is_a_legal_key(var: es.EmbeddingVariable) -> None:
     np.testing.assert_array_equal(exported["values"], var.lookup(exported["keys"]))
 
 
-def test_nan_and_infinite_gradients_are_taken_as_they_are(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([1], np.array([[np.nan, np.inf, 1.0]], np.float32))
-    row = var.lookup([1])[0]
-    assert np.isnan(row[:2]).all()
-    assert np.isfinite(row[2])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 5000, 9999])
+def test_a_gradient_that_isnt_finite_is_named_and_trains_nothing(
+    var: es.EmbeddingVariable, bad: float, at: int
+) -> None:
+    ids = np.arange(10_000) + 7
+    grads = np.full((10_000, 3), np.finfo(np.float32).max, np.float32)  # of these, sums overflow
+    grads[at, 2] = bad
+    told = rf"that of ids\[{at}\], key {at + 7}, has {bad} in column 2"
+    with pytest.raises(InvalidArgumentError, match=told):
+        var.apply_gradients(ids, grads)
+    assert var.total_count()[0] == 0
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u1", "u2", "u4", ">i8"])
+def test_ids_of_integers_that_int64_has_are_taken(var: es.EmbeddingVariable, dtype: str) -> None:
+    ids = np.array([[100, 3], [100, 4]], dtype)
+    var.apply_gradients(ids, np.ones((2, 2, 3), np.float32))
+    assert var.export()["keys"].tolist() == [3, 4, 100]
+    assert var.get_frequency(ids).tolist() == [[2, 1], [2, 1]]
+    assert var.lookup(ids).shape == (2, 2, 3)
+
+
+def test_its_length_is_its_rows_and_an_empty_one_is_no_less_there(
+    var: es.EmbeddingVariable,
+) -> None:
+    assert len(var) == 0
+    assert var
+    var.apply_gradients([1, 1, 2], np.ones((3, 3), np.float32))
+    assert len(var) == 2
 
 
 def test_unknown_keys_read_their_row_of_the_default_table(
@@ -191,8 +216,11 @@ def test_stats_tell_hits_from_misses_and_what_rows_take(var: es.EmbeddingVariabl
 
 def test_rows_lie_at_the_address_that_stats_give(var: es.EmbeddingVariable) -> None:
     var.apply_gradients([1], TWOS)
-    var.drain()  # a row comes to HBM by a move
+    var.drain()
     tier = var.stats()["tiers"][0]
+    if var.ev_option.storage_option.has_hbm:
+        assert tier["address"] == 0  # this process can't read a GPU's memory
+        return
     row = (ctypes.c_float * 3).from_address(tier["address"])
     np.testing.assert_array_equal(np.array(row, np.float32), var.lookup([1])[0])
 
@@ -250,9 +278,11 @@ def test_a_variable_cant_be_copied_and_says_so(make_variable: MakeVariable) -> N
 def test_without_an_initializer_rows_start_as_a_truncated_normal(
     make_variable: MakeVariable,
 ) -> None:
-    var = make_variable(initializer=None)
-    wanted = es.initializers.TruncatedNormal()((4096, 3))
-    np.testing.assert_array_equal(var.lookup(np.arange(4096)), wanted)
+    var = make_variable(initializer=None, dim=16)
+    values = var.lookup(np.arange(4096))
+    assert abs(float(values.mean())) < 0.001
+    assert 0.04 < float(values.std()) < 0.05
+    assert np.abs(values).max() < 0.1
 
 
 def test_the_option_s_initializer_beats_the_argument(make_variable: MakeVariable) -> None:

@@ -137,6 +137,24 @@ def test_a_saved_model_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> Non
     assert len(es.keras.variables(loaded)) == 2
 
 
+@pytest.mark.parametrize("serves", [False, True])
+def test_an_evaluation_moves_no_row_and_a_layer_that_serves_does(
+    serves: bool, tmp_path: Path
+) -> None:
+    option = es.EmbeddingVariableOption(es.StorageOption("dram_ssdhash", tmp_path, [16]))
+    items = table(ev_option=option, optimizer=es.optimizers.SGD(0.1))
+    layer = DistributedEmbedding(FeatureConfig("one", items))
+    layer.serves = serves
+    assert layer.serves is serves
+    rows = layer.variables_by_table["items"]
+    rows.apply_gradients([1, 1, 1, 2], np.ones((4, DIM), np.float32))
+    rows.drain()
+    model = keras.Sequential([keras.Input((), dtype="int64"), layer])
+    model.predict(np.full(5, 2), verbose=0)
+    rows.drain()
+    assert rows.lookup_tier([1, 2]).tolist() == ([1, 0] if serves else [0, 1])
+
+
 def test_tables_are_given_by_name() -> None:
     layer = DistributedEmbedding([FeatureConfig("one", table(vocabulary_size=5))])
     tables = layer.get_embedding_tables()

@@ -183,6 +183,32 @@ def test_every_int64_is_a_key() -> None:
     np.testing.assert_array_equal(held["freqs"], 2)
 
 
+@pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.parametrize("how", ["evaluate", "predict", "test_on_batch", "predict_on_batch"])
+def test_an_evaluation_moves_no_row_and_a_model_that_serves_does(
+    how: str, serves: bool, tmp_path: Path
+) -> None:
+    first_tier_of_one_row = es.StorageOption("dram_ssdhash", tmp_path, [16])
+    layer = es.keras.Embedding(
+        None,
+        DIM,
+        ev_option=es.EmbeddingVariableOption(storage_option=first_tier_of_one_row),
+        optimizer=es.optimizers.SGD(0.1),
+        name="table",
+    )
+    layer.serves = serves
+    model = over(layer)
+    model.compile("sgd", "mse")
+    table = layer.variable
+    table.apply_gradients([1, 1, 1, 2], np.ones((4, DIM), np.float32))
+    table.drain()
+    ids = np.full((BATCH, LENGTH), 2)
+    given = (ids,) if how.startswith("predict") else (ids, labels_of(ids))
+    getattr(model, how)(*given)
+    table.drain()
+    assert table.lookup_tier([1, 2]).tolist() == ([1, 0] if serves else [0, 1])
+
+
 def test_predictions_and_evaluations_insert_nothing() -> None:
     model = over(es.keras.Embedding(-1, DIM, name="table"))
     model.compile(OPTIMIZERS["Adagrad"](), "mse")

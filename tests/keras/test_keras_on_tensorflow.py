@@ -1,5 +1,5 @@
-"""The tests of this folder, and of what is pulled, once more with Keras on TensorFlow, which needs
-a process of its own.
+"""The tests of this folder, of what is pulled and of many tables, once more with Keras on
+TensorFlow, which needs a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _python_with_tensorflow() -> str | None:
 PYTHON = _python_with_tensorflow()
 
 HERE = Path(__file__).parent
-PULLING = HERE.parent / "cluster" / "test_keras_pulling.py"
+CLUSTER = HERE.parent / "cluster"
 
 pytestmark = [
     pytest.mark.long,
@@ -39,7 +39,11 @@ pytestmark = [
 def test_keras_on_tensorflow_passes_the_same_tests() -> None:
     assert PYTHON is not None
     result = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE, PULLING],
+        [
+            *(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE),
+            CLUSTER / "test_keras_pulling.py",
+            CLUSTER / "test_modules_of_many_tables.py",
+        ],
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
         capture_output=True,
         text=True,

@@ -180,7 +180,7 @@ def test_shares_are_fair_and_no_more_than_there_is(
 
 
 def test_waiting_for_servers_that_never_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from embstore.cluster import ray_cluster
+    from embstore.cluster.ray import cluster as ray_cluster
     from embstore.openembedding import servers
 
     class Ray:

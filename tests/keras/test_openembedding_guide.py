@@ -115,6 +115,21 @@ def test_a_model_of_a_class_of_its_own_trains_and_keeps_its_tables(tmp_path: Pat
         embed.distributed_model(LogisticRegression(), explicit=True)
 
 
+@pytest.mark.parametrize("ids", [IDS, -1])
+def test_without_an_initializer_rows_start_as_keras_has_them(ids: int) -> None:
+    layer = embed.Embedding(ids, 4, embeddings_initializer=None, name="rows")
+    model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
+    compiled(embed.distributed_model(model), adam())
+    rows = model.predict(np.arange(IDS)[:, None], verbose=0)
+    expected = keras.ops.convert_to_numpy(
+        keras.initializers.GlorotUniform()((IDS if ids > 0 else 4096, 4))
+    )
+    np.testing.assert_allclose(np.abs(rows).max(), np.abs(expected).max(), rtol=0.05)
+    assert len(np.unique(rows)) > 0.99 * rows.size
+    converted = network(optimizer=adam(), embeddings_initializer=None)
+    assert len(tables_of(converted)) == 1
+
+
 def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
     regularized = network(embeddings_regularizer="l2", embeddings_constraint="non_neg")
     (table,) = tables_of(embed.distributed_model(regularized))
@@ -172,6 +187,14 @@ def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
     train(model, epochs=2, callbacks=[every_epoch])
     fresh.load_weights(tmp_path / "epoch2.keras")
     assert train(fresh, seed=1) == train(model, seed=1)
+
+
+def test_the_checkpoint_of_an_example_is_told_what_keras_needs(tmp_path: Path) -> None:
+    """OpenEmbedding's examples name it so; the guide has the line that takes its place."""
+    with pytest.raises(ValueError, match=r"must end in `\.keras`"):
+        keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch") + "{epoch}")
+    guide = Path(__file__).parents[2] / "engine" / "docs" / "keras-and-openembedding.md"
+    assert 'ModelCheckpoint(path + "{epoch}.keras")' in guide.read_text(encoding="utf-8")
 
 
 def test_a_keras_file_is_whole_for_whoever_loads_it(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     program = [sys.executable, "-c", KILLED, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -225,7 +225,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(
     assert done.returncode == status
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.long)])
 def test_pytest_goes_on_without_what_only_the_lab_needs(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:

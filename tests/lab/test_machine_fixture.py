@@ -294,6 +294,7 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
     assert properties["topology"] == "one"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist")
 def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
     lab: Lab, pytester: pytest.Pytester

@@ -302,6 +302,16 @@ def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "public" in printed  # of Optane 200
 
 
+def test_times_below_a_nanosecond_are_no_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a GPU, which has many accesses in flight."""
+    assert main(["model", "devices"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    gpus = [line.split()[1:5] for line in printed if line.split()[1:2] == ["gpu"]]
+    assert len(gpus) == 3
+    assert all(float(read) < float(write) < 10 for _, _, read, write in gpus)
+    assert all(float(read) > 0 for _, _, read, _ in gpus)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from embstore.devices import Access
-from embstore.optimizers import Adagrad
 from embstore.options import StorageType
 from pmemlab.errors import PlanError
 from pmemlab.model.planning.accesses import DeviceAccess, StepAccesses, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent
 from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.planned_tables import planned_table
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.tiers import PLANNED_TYPES, named_devices, placements
@@ -84,14 +84,23 @@ def test_every_type_with_hbm_is_planned_with_one_dram_for_its_tier_and_the_index
 
 
 def test_plans_with_gpus_are_in_machines_that_hold_them() -> None:
-    workload = Workload(
-        rows=10**8, dim=64, optimizer=Adagrad(0.1), skew=1.05, lookups_per_s=1e6, batch_ids=65536
-    )
+    table = planned_table("table", rows=10**8, dim=64, skew=1.05)
+    workload = Workload((table,), lookups_per_s=1e6, batch_ids=65536)
     pool = named_devices(["h100-sxm", "ddr5-snc", "nvme-p4510"])
     plans = make_plans(workload, pool, load_prices(), CPU, Settings(), HBM_TYPES[:3]).plans
     rates = {plan.storage_type: plan.lookups_per_s for plan in plans}
     assert {plan.machine for plan in plans} <= {"p5.4xlarge", "p5.48xlarge"}
     assert rates["HBM"] > 2 * rates["HBM_DRAM"] > 2 * rates["HBM_DRAM_SSDHASH"]
+
+
+def test_machines_that_are_rented_together_are_paid_for_together() -> None:
+    pool = named_devices(["gb200", "ddr5-snc"])
+    for rows, machines in ((10**8, 18), (2 * 10**10, 18), (3 * 10**10, 36)):
+        table = planned_table("table", rows=rows, dim=64, skew=1.05)
+        workload = Workload((table,), lookups_per_s=1e6, batch_ids=65536)
+        [plan] = make_plans(workload, pool, load_prices(), CPU, Settings(), [StorageType.HBM]).plans
+        assert (plan.machine, plan.machines) == ("gb200-4x", machines)
+        assert plan.usd_per_month == pytest.approx(machines * 42 * 730)
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_every_machine_of_the_lab_has_a_source_and_devices_that_there_are() -> N
         for holding in machine.holds:
             for name in holding.devices:
                 assert name in device_names()
-                gpus = {"a100-80": "gpu", "h100-sxm": "gpu"}
-                kind = "block" if "nvme" in name else gpus.get(name, "memory")
+                is_gpu = name in ("a100-80", "gb200", "h100-sxm")
+                kind = "block" if "nvme" in name else "gpu" if is_gpu else "memory"
                 assert load_device(name).kind == kind
 
 

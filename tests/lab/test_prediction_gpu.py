@@ -68,7 +68,7 @@ def recorded(kind: es.StorageType, first_tier_rows: int) -> Recorded:
         variable.apply_gradients(keys, np.ones((keys.size, DIM), np.float32))
         variable.drain()
         before = variable.stats()
-        with es.record_accesses(variable, caches=[es.recording.Caches(0)]) as recording:
+        with es.record_accesses(variable, caches=[es.Caches(0)]) as recording:
             began = time.perf_counter()
             for ids in batches:
                 variable.lookup(ids, train=True)

@@ -209,10 +209,14 @@ def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
     bounds = "lookups a second of choices with HBM are bounds"
     assert bounds not in words(page_of(folder))
     [first, *others] = json.loads((folder / "plan.json").read_text())["plans"]
-    plan = {**PLAN, "plans": [{**first, "storage_type": "HBM_DRAM"}, *others]}
+    plan = {**PLAN, "plans": [{**first, "storage_type": "HBM_DRAM", "step_ms": 0.0731}, *others]}
     (folder / "plan.json").write_text(json.dumps(plan))
     part = section(page_of(folder), "prices")
     assert bounds in words(part)
+    assert " 0.0731 " in words(part)
+    assert "beside such bounds further down" in words(part)
+    (folder / "fidelity.json").unlink()
+    assert "further down" not in words(section(page_of(folder), "prices"))
     assert "with the memory of GPUs" in part
     assert "with persistent memory" not in part
 

@@ -28,6 +28,7 @@ sys.exit(main(["report", sys.argv[2]]))
 """
 
 
+@pytest.mark.long
 def test_a_built_wheel_writes_the_page(tmp_path: Path) -> None:
     wheel = _python(BUILD, str(LAB), str(tmp_path)).strip()
     installed = tmp_path / "installed"

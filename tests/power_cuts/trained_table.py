@@ -46,6 +46,7 @@ def make(storage: es.StorageOption) -> es.EmbeddingVariable:
         ev_option=es.EmbeddingVariableOption(
             storage_option=storage, filter_option=es.CounterFilter(2)
         ),
+        restores=True,
     )
 
 

@@ -224,6 +224,7 @@ def test_a_test_with_the_fixture_passes_where_all_is_synced(
     run_test("os.fsync(file.fileno())").assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_a_test_with_the_fixture_fails_with_commands_that_replay(
     run_test: Callable[..., pytest.RunResult],
 ) -> None:

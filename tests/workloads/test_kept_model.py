@@ -195,7 +195,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(part: Callable[...
 DIES = """
 import os, signal, sys
 import embstore as es
-from embstore._persisted_checkpoints import CheckpointDirectory
+from embstore.checkpoint.persist.checkpoints import CheckpointDirectory
 from pmemlab.workloads import wdl
 
 moment, checkpoint, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]

@@ -250,6 +250,7 @@ def test_the_command_line_is_read_without_pytorch() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+@pytest.mark.long
 def test_training_leaves_pytorchs_compiler_alone() -> None:
     """It takes an emulated machine half a minute to import."""
     script = (

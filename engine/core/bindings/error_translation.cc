@@ -1,9 +1,8 @@
 #include "bindings/error_translation.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
-#include <exception>
+#include <new>
 
 #include "errors/error.h"
 
@@ -43,6 +42,19 @@ void translate(const std::exception_ptr& exception, void*) {
 }
 
 }  // namespace
+
+nb::object python_error_of(const std::exception_ptr& exception) {
+  if (exception == nullptr) return nb::none();
+  try {
+    translate(exception, nullptr);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  const nb::python_error raised;  // takes what was set
+  return nb::borrow(raised.value());
+}
 
 void translate_errors() { nb::register_exception_translator(translate); }
 

@@ -24,6 +24,7 @@
 #include "bindings/error_translation.h"
 #include "bindings/keys_by_partition.h"
 #include "bindings/table_handle.h"
+#include "bindings/tables_together.h"
 #include "bindings/unique_ids.h"
 #include "errors/error.h"
 #include "files/path_lock.h"
@@ -31,6 +32,7 @@
 #include "pacing/owed_waits.h"
 #include "pacing/recording.h"
 #include "pacing/tier_pacer.h"
+#include "row/finite_values.h"
 #include "table.h"
 
 namespace nb = nanobind;
@@ -57,10 +59,11 @@ nb::object read_per_id(const Ids& ids, Read read) {
   return to_numpy(std::move(values));
 }
 
-nb::tuple export_rows(const TableHandle& table, bool skip_damaged) {
+nb::tuple export_rows(const TableHandle& table, bool skip_damaged, const std::optional<Ids>& keys) {
   ExportedRows rows = [&] {
     const nb::gil_scoped_release release;
-    return table->export_rows(skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
+    const OnDamage on_damage = skip_damaged ? OnDamage::kSkip : OnDamage::kRaise;
+    return keys ? table->export_rows(span_of(*keys), on_damage) : table->export_rows(on_damage);
   }();
   const size_t count = rows.keys.size();
   const size_t dim = static_cast<size_t>(table->dim());
@@ -117,6 +120,7 @@ nb::dict stats(const TableHandle& table) {
   nb::dict dict;
   dict["hits"] = stats.hits;
   dict["misses"] = stats.misses;
+  dict["without_row"] = stats.without_row;
   dict["promotions"] = stats.promotions;
   dict["demotions"] = stats.demotions;
   dict["forgotten_accesses"] = stats.forgotten_accesses;
@@ -251,34 +255,6 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
   new (self) TableHandle(spec, std::move(device_names));
 }
 
-// What was prepared, until it's committed or aborted, which takes locks: without the interpreter's.
-class PreparedHandle {
- public:
-  explicit PreparedHandle(std::unique_ptr<Table::PreparedApply> prepared) : prepared_(std::move(prepared)) {}
-
-  void commit(std::optional<int64_t> global_step) {
-    const PutWaitsOff other_batches_are_prepared;
-    const auto prepared = std::move(prepared_);
-    if (prepared == nullptr)
-      throw Error(ErrorKind::kInvalidArgument, "a batch was committed or aborted twice");
-    prepared->commit(global_step);
-  }
-  void abort() {
-    const PutWaitsOff other_batches_are_prepared;
-    prepared_.reset();
-  }
-
- private:
-  std::unique_ptr<Table::PreparedApply> prepared_;
-};
-
-void bind_prepared_apply(nb::module_& module) {
-  nb::class_<PreparedHandle>(module, "PreparedApply")
-      .def("commit", &PreparedHandle::commit, "global_step"_a = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
-}
-
 struct RecordingHandle {
   std::shared_ptr<Recording> recording;
 };
@@ -332,6 +308,12 @@ void bind_recording(nb::module_& module) {
              "rounds"_a, "outcomes"_a);
 }
 
+// `count`: of a look-up that isn't for training, whether it serves.
+LookUpFor purpose_of(bool train, bool count) {
+  if (train) return LookUpFor::kTraining;
+  return count ? LookUpFor::kServing : LookUpFor::kEvaluation;
+}
+
 void bind_table(nb::module_& module) {
   nb::class_<TableHandle>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
@@ -343,15 +325,15 @@ void bind_table(nb::module_& module) {
       .def(
           "lookup",
           [](const TableHandle& handle, const Ids& ids, const MutableRows& out, bool train,
-             const Occurrences& occurrences) {
+             const Occurrences& occurrences, bool count) {
             const Table& table = handle.table();
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
             const auto stand_for = span_of(occurrences, ids);
             const nb::gil_scoped_release release;
-            table.lookup(span_of(ids), out.data(), train, stand_for);
+            table.lookup(span_of(ids), out.data(), purpose_of(train, count), stand_for);
           },
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
-          "occurrences"_a.noconvert() = nb::none())
+          "occurrences"_a.noconvert() = nb::none(), "count"_a = true)
       .def(
           "next_turn", [](const TableHandle& table) { return table->next_turn(); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -363,15 +345,6 @@ void bind_table(nb::module_& module) {
             table.prefetch(span_of(ids), turn);
           },
           "ids"_a.noconvert(), "turn"_a)
-      .def(
-          "prefetch_on_device",
-          [](const TableHandle& handle, uint64_t ids, size_t count, uintptr_t stream, uint64_t turn,
-             uint32_t partition, uint32_t partition_count) {
-            Table& table = handle.table();
-            const nb::gil_scoped_release release;
-            table.prefetch_on_device(ids_on_device(ids, count, stream), turn, {partition, partition_count});
-          },
-          "ids"_a, "count"_a, "stream"_a, "turn"_a, "partition"_a = 0, "partition_count"_a = 1)
       .def(
           "forget_prefetched", [](const TableHandle& table) { table->forget_prefetched(); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -423,7 +396,17 @@ void bind_table(nb::module_& module) {
       .def(
           "size", [](const TableHandle& table) { return table->row_count(); },
           nb::call_guard<nb::gil_scoped_release>())
-      .def("export", &export_rows, "skip_damaged"_a = false)
+      .def(
+          "keys",
+          [](const TableHandle& table, int64_t first, int64_t last) {
+            std::vector<int64_t> keys = [&] {
+              const nb::gil_scoped_release release;
+              return table->keys_in({first, last});
+            }();
+            return to_numpy(std::move(keys));
+          },
+          "first"_a, "last"_a)
+      .def("export", &export_rows, "skip_damaged"_a = false, "keys"_a.noconvert() = nb::none())
       .def("stats", &stats)
       .def("find_damaged",
            [](const TableHandle& table) {
@@ -440,6 +423,26 @@ void bind_table(nb::module_& module) {
             return table->drop(span_of(keys));
           },
           "keys"_a.noconvert())
+      .def(
+          "put",
+          [](const TableHandle& table, const Ids& keys, const Rows& values, bool with_slots,
+             const Occurrences& frequencies, int64_t version) {
+            const nb::gil_scoped_release release;
+            table->put(span_of(keys), values.data(), with_slots, span_of(frequencies, keys), version);
+          },
+          "keys"_a.noconvert(), "values"_a.noconvert(), "with_slots"_a, "frequencies"_a.noconvert(),
+          "version"_a)
+      .def(
+          "evict",
+          [](const TableHandle& table, std::optional<int64_t> least_version,
+             std::optional<double> least_half_square) {
+            const nb::gil_scoped_release release;
+            return table->evict({least_version, least_half_square});
+          },
+          "least_version"_a.none(), "least_half_square"_a.none())
+      .def(
+          "leave_out_apply", [](const TableHandle& table) { table->leave_out_apply(); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def(
           "apply_count", [](const TableHandle& table) { return table->apply_count(); },
           nb::call_guard<nb::gil_scoped_release>())
@@ -476,7 +479,7 @@ void bind_table(nb::module_& module) {
 // The partitions of a variable; addresses and counts of what a batch has on its device.
 using LookUpTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t>;
 using ApplyTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t, uint64_t, uint64_t,
-                              std::vector<std::string>>;
+                              std::vector<std::string>, uint64_t>;
 
 std::vector<Table*> tables_of(const std::vector<const TableHandle*>& handles) {
   std::vector<Table*> tables;
@@ -484,16 +487,16 @@ std::vector<Table*> tables_of(const std::vector<const TableHandle*>& handles) {
   return tables;
 }
 
-void look_up_on_device(const std::vector<LookUpTuple>& batches, uintptr_t stream, bool train) {
+void look_up_on_device(const std::vector<LookUpTuple>& batches, uintptr_t stream, bool train, bool count) {
   std::vector<std::vector<const Table*>> tables;
   std::vector<Table::LookUpOnDevice> look_ups;
-  for (const auto& [partitions, ids, count, out] : batches) {
+  for (const auto& [partitions, ids, ids_count, out] : batches) {
     const std::vector<Table*> of = tables_of(partitions);
     tables.emplace_back(of.begin(), of.end());
-    look_ups.push_back({tables.back(), ids_on_device(ids, count, stream), {out}});
+    look_ups.push_back({tables.back(), ids_on_device(ids, ids_count, stream), {out}});
   }
   const nb::gil_scoped_release release;
-  Table::lookup_on_device(look_ups, train);
+  Table::lookup_on_device(look_ups, purpose_of(train, count));
 }
 
 void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
@@ -501,11 +504,13 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
   std::vector<std::vector<Table*>> tables;
   std::vector<Table::ApplyOnDevice> applies;
   size_t table_count = 0;
-  for (const auto& [partitions, ids, count, grads, kept, refused, reasons] : batches) {
+  for (const auto& [partitions, ids, count, grads, kept, refused, reasons, left_out] : batches) {
     tables.push_back(tables_of(partitions));
     table_count += partitions.size();
-    applies.push_back(
-        {tables.back(), ids_on_device(ids, count, stream), {grads}, {{kept}, {refused}, reasons}});
+    applies.push_back({tables.back(),
+                       ids_on_device(ids, count, stream),
+                       {grads},
+                       {{kept}, {refused}, reasons, {left_out}}});
   }
   const nb::gil_scoped_release release;
   std::optional<PutWaitsOff> caller_holds_a_lock;
@@ -513,9 +518,18 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
   Table::apply_on_device(applies, global_step);
 }
 
+void prefetch_on_device(const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count,
+                        uintptr_t stream, const std::vector<uint64_t>& turns) {
+  const std::vector<Table*> tables = tables_of(partitions);
+  const nb::gil_scoped_release release;
+  Table::prefetch_on_device(tables, ids_on_device(ids, count, stream), turns);
+}
+
 void bind_steps_on_device(nb::module_& module) {
-  module.def("lookup_on_device", &look_up_on_device, "batches"_a, "stream"_a, "train"_a);
+  module.def("lookup_on_device", &look_up_on_device, "batches"_a, "stream"_a, "train"_a, "count"_a);
   module.def("apply_on_device", &apply_on_device, "batches"_a, "stream"_a, "global_step"_a = nb::none());
+  module.def("prefetch_on_device", &prefetch_on_device, "partitions"_a, "ids"_a, "count"_a, "stream"_a,
+             "turns"_a);
 }
 
 }  // namespace
@@ -529,8 +543,15 @@ NB_MODULE(_core, module) {
       .def(nb::init<const std::string&, const std::string&>(), "lock_path"_a, "path"_a)
       .def("release", &embstore::files::PathLock::release);
   embstore::bind_device_memory(module);
+  module.def(
+      "first_not_finite",
+      [](const embstore::Rows& values) {
+        const nb::gil_scoped_release release;
+        return embstore::first_not_finite({values.data(), values.size()});
+      },
+      "values"_a.noconvert());
   embstore::bind_keys_by_partition(module);
-  embstore::bind_prepared_apply(module);
+  embstore::bind_tables_together(module);
   embstore::bind_recording(module);
   embstore::bind_table(module);
   embstore::bind_steps_on_device(module);

@@ -1,6 +1,7 @@
 #include "bindings/unique_ids.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <string>
@@ -31,12 +32,13 @@ void bind_unique_ids(nb::module_& module) {
   nb::class_<UniqueIds>(module, "UniqueIds")
       .def(
           "__init__",
-          [](UniqueIds* self, const Ids& ids) {
+          [](UniqueIds* self, const Ids& ids, size_t partition_count) {
             const nb::gil_scoped_release release;
-            new (self) UniqueIds(span_of(ids));
+            new (self) UniqueIds(span_of(ids), partition_count);
           },
-          "ids"_a.noconvert())
+          "ids"_a.noconvert(), "partition_count"_a = 1)
       .def("keys", [](const UniqueIds& unique) { return to_numpy(std::vector(unique.keys)); })
+      .def("begins", [](const UniqueIds& unique) { return unique.begins; })
       .def("occurrences", [](const UniqueIds& unique) { return to_numpy(std::vector(unique.occurrences)); })
       .def(
           "spread",

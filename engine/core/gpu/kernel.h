@@ -22,6 +22,7 @@ struct Runs {
 template <class Arguments>
 struct Kernel {
   static_assert(sizeof(Runs<Arguments>) <= Runs<Arguments>::kMostBytes);
+  static_assert(Runs<Arguments>::kMost >= 20);  // docs/tables.md says so
 
   const char* name;               // of the function in the PTX
   void (*run)(const void* runs);  // one thread of it, compiled for the CPU
@@ -36,6 +37,10 @@ struct Grid {
   static Grid of(uint64_t count, uint32_t block_threads) {
     const uint64_t blocks = (count + block_threads - 1) / block_threads;
     return {static_cast<uint32_t>(blocks == 0 ? 1 : blocks), block_threads};
+  }
+  // The same for one of so many tables that share the items: each has about as many, and its threads take several where it has more.
+  static Grid over(uint64_t count, uint32_t block_threads, uint32_t tables) {
+    return tables == 1 ? of(count, block_threads) : of(2 * count / tables + 1, block_threads);
   }
 };
 

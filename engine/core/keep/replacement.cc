@@ -47,6 +47,20 @@ void Replacement::clear() {
   floors_.assign(floors_.size(), std::nullopt);
 }
 
+void Replacement::replace_initial_rows(std::span<const float> values, size_t dim) {
+  const auto own_dim = static_cast<size_t>(table_.layout.dim());
+  const size_t common = std::min(dim, own_dim);
+  std::vector<float> fitted;
+  fitted.reserve(values.size() / dim * own_dim);
+  for (size_t row = 0; row < values.size() / dim; ++row) {
+    const float* const saved = values.data() + row * dim;
+    const float* const own = table_.initial.of(static_cast<int64_t>(row));
+    fitted.insert(fitted.end(), saved, saved + common);
+    fitted.insert(fitted.end(), own + common, own + own_dim);
+  }
+  table_.initial.replace(std::move(fitted), table_.epochs);
+}
+
 void Replacement::make_room(uint64_t rows) {
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = store_.shard(s);

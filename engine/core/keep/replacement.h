@@ -28,6 +28,10 @@ class Replacement {
   const float* initial_weights(int64_t key) const { return table_.initial.of(key); }
   float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
+  // Has keys without a row read rows of `dim` floats, which are cut, or go on as they are now, where the table has another
+  // dim.
+  void replace_initial_rows(std::span<const float> values, size_t dim);
+
   // Removes every row and forgets every waiting key.
   void clear();
 

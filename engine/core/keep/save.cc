@@ -56,16 +56,19 @@ void WaitingKeys::write(checkpoint::Writer& file) const {
   for (const Sketch& sketch : sketches_) file.add_sketch(sketch.header, sketch.counters);
 }
 
-ExportedRows export_rows(TableParts& table, OnDamage on_damage) {
-  RowStore& store = *table.store;
+std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) {
   std::vector<int64_t> keys;
   for (int s = 0; s < kShards; ++s) {
-    IndexShard& shard = store.shard(s);
+    IndexShard& shard = table.store->shard(s);
     MutexLock lock(shard.mutex);
-    shard.for_each([&keys](int64_t key, RowRef) { keys.push_back(key); });
+    shard.for_each([&keys, range](int64_t key, RowRef) {
+      if (range.first <= key && key <= range.last) keys.push_back(key);
+    });
   }
-  std::sort(keys.begin(), keys.end());
+  return keys;
+}
 
+ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDamage on_damage) {
   const auto dim = static_cast<size_t>(table.layout.dim());
   ExportedRows exported;
   exported.frequencies.reserve(keys.size());

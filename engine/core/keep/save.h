@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,12 @@ struct ExportedRows {
   std::vector<int64_t> frequencies;
   std::vector<int64_t> versions;
   std::vector<std::vector<float>> slots;
+};
+
+// Both ends are in it.
+struct KeyRange {
+  int64_t first = std::numeric_limits<int64_t>::min();
+  int64_t last = std::numeric_limits<int64_t>::max();
 };
 
 // Rows that are read at a time: a megabyte of them, and not so many that their bookkeeping is more.
@@ -89,7 +96,11 @@ class WaitingKeys {
 };
 
 // Each of these REQUIRES a Standstill.
-ExportedRows export_rows(TableParts& table, OnDamage on_damage) REQUIRES(table.gate);
+// The keys in the range that have a row, in no order.
+std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) REQUIRES(table.gate);
+// `keys`: ascending, and each has a row.
+ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDamage on_damage)
+    REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
 // Removes rows, and has the next incremental save tell of it. Says how many there were.
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) REQUIRES(table.gate);

@@ -213,7 +213,7 @@ bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim
   return 0.5 * sum < *least_half_square;
 }
 
-TableSave::TableSave(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction)
+TableSave::TableSave(TableParts& table, checkpoint::Writer* file, const EvictionRule& eviction)
     : turn_(table),
       table_(table),
       operation_(table, Operation::Uses::kRowsForLong),
@@ -273,7 +273,7 @@ void TableSave::find_evicted() {
   }
 }
 
-void TableSave::evict() {
+uint64_t TableSave::evict() {
   std::vector<int64_t> changed;
   HasRow has_row(*table_.store);
   for (int s = 0; s < kShards; ++s) {
@@ -290,8 +290,15 @@ void TableSave::evict() {
   visits.visit(changed, [this](size_t, const RowHeader& header, const float* row) {
     if (eviction_.evicts(header, row, table_.layout.dim())) evicted_.push_back(header.key);
   });
-  if (!evicted_.empty()) drop_rows(table_, evicted_);
+  const uint64_t evicted = evicted_.empty() ? 0 : drop_rows(table_, evicted_);
   evicted_ = {};
+  return evicted;
+}
+
+uint64_t TableSave::evict_alone() {
+  settle(table_.mover.get());
+  const Standstill standstill(table_);
+  return eviction_.any() ? evict() : 0;
 }
 
 void TableSave::begin(bool waiting_keys) {
@@ -309,12 +316,13 @@ void TableSave::begin(bool waiting_keys) {
 }
 
 SavedTable TableSave::write(OnDamage on_damage) {
+  if (file_->is_first() && !file_->incremental()) file_->add_initial_rows(table_.initial.values());
   ChangingRows rows(table_, operation_);
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = table_.store->shard(s);
     rows.visit(
         shard, [this](const RowHeader& header) { return is_wanted(header); },
-        [this](const RowHeader& header, const float* row) { file_.add_row(header, row); },
+        [this](const RowHeader& header, const float* row) { file_->add_row(header, row); },
         [this, &shard](uint64_t written_below) {
           {
             const MutexLock lock(shard.mutex);
@@ -329,10 +337,10 @@ SavedTable TableSave::write(OnDamage on_damage) {
   }
   saved_.skipped = std::move(rows.damaged());
   std::sort(saved_.skipped.begin(), saved_.skipped.end());
-  if (file_.incremental()) {
-    for (const int64_t key : removed_keys_) file_.add_removed_key(key);
+  if (file_->incremental()) {
+    for (const int64_t key : removed_keys_) file_->add_removed_key(key);
   }
-  waiting_.write(file_);
+  waiting_.write(*file_);
   table_.store->tiers().compact();
   return std::move(saved_);
 }
@@ -349,7 +357,7 @@ void TableSave::write_images() {
     const size_t row_floats = table_.layout.row_floats();
     for (size_t i = 0; i < images.headers.size(); ++i) {
       if (is_wanted(images.headers[i])) {
-        file_.add_row(images.headers[i], images.floats.data() + i * row_floats);
+        file_->add_row(images.headers[i], images.floats.data() + i * row_floats);
       }
     }
   }

@@ -24,13 +24,16 @@ namespace embstore {
 
 class TableSave {
  public:
-  // Waits for the save before, and finds the rows that `eviction` says. `file` outlives this.
-  TableSave(TableParts& table, checkpoint::Writer& file, const EvictionRule& eviction);
+  // Waits for the save before, and finds the rows that `eviction` says. `file` outlives this; null where nothing is to be
+  // saved.
+  TableSave(TableParts& table, checkpoint::Writer* file, const EvictionRule& eviction);
   // A save that was not written is given up: the next one has what this one would have had.
   ~TableSave();
   TableSave(const TableSave&) = delete;
   TableSave& operator=(const TableSave&) = delete;
 
+  // Evicts rows at a moment of their own, and says how many. Once, in place of begin().
+  uint64_t evict_alone();
   // The moment: evicts rows, and begins the save of the others. Once.
   void begin(bool waiting_keys);
   // Writes the rows and what else there was at the moment. Once, after begin(). May be called in another thread. Damaged rows
@@ -39,18 +42,18 @@ class TableSave {
 
  private:
   void find_evicted();
-  void evict() REQUIRES(table_.gate);
+  uint64_t evict() REQUIRES(table_.gate);
   void watch(ShardSave::Keeps keeps) REQUIRES(table_.gate);
   void leave(int number);
   bool is_wanted(const RowHeader& header) const {
-    return !file_.incremental() || spans_.unsaved(static_cast<uint16_t>(header.save_span));
+    return !file_->incremental() || spans_.unsaved(static_cast<uint16_t>(header.save_span));
   }
   void write_images();
 
   const SaveTurn turn_;
   TableParts& table_;
   Operation operation_;
-  checkpoint::Writer& file_;
+  checkpoint::Writer* const file_;
   const EvictionRule eviction_;
   std::vector<int64_t> evicted_;                            // as they were when they were looked at
   std::array<std::unique_ptr<ShardSave>, kShards> shards_;  // null once the shard is written

@@ -10,61 +10,75 @@
 #include "errors/error.h"
 #include "gpu/buffers.h"
 #include "gpu/operations/fetch_rows.h"
+#include "gpu/operations/ids_by_partition.h"
 #include "gpu/operations/mirror.h"
 
 namespace embstore {
 
-// What a look-up in flight needs, made for so many ids. Used again when its step has ended.
-class DeviceLookUp::Memory final : public StepInFlight {
+// What a batch of a look-up in flight needs, made for so many ids. Used again when its step has ended.
+class LookUpMemory final : public StepInFlight {
  public:
-  Memory(gpu::Device& device, uint32_t most, uint32_t dim)
+  LookUpMemory(gpu::Device& device, const StepSize& of, uint32_t dim)
       : StepInFlight(device),
-        most_ids(most),
-        found(device, most),
-        miss_count(device, 1),
-        hit_count(device, 1),
-        missing(device, most),
-        positions(device, most),
-        rows(device, uint64_t{most} * dim),
+        size(of),
+        found(device, of.ids),
+        id_bounds(device, of.tables + 1),
+        miss_bounds(device, of.tables + 1),
+        missing(device, of.ids),
+        positions(device, of.ids),
+        rows(device, uint64_t{of.ids} * dim),
         beside(device),
         misses_are_known(device),
-        misses_are_fetched(device) {}
+        misses_are_fetched(device) {
+    if (of.tables > 1) by_table.emplace(device, of.ids, of.tables);
+    id_bounds[0] = 0;
+    miss_bounds[0] = 0;
+  }
 
-  const uint32_t most_ids;
+  // The ids in the order of the tables. Without them there is one table.
+  gpu::Global<const uint32_t> order() const {
+    return by_table ? by_table->order() : gpu::Global<const uint32_t>{};
+  }
+  gpu::Global<const uint32_t> bounds() const {
+    return by_table ? by_table->bounds() : gpu::Global<const uint32_t>{};
+  }
+  gpu::Places places(uint32_t table) const {
+    return by_table ? gpu::places_of(by_table->bounds(), table) : gpu::Places{};
+  }
+
+  const StepSize size;
+  std::optional<gpu::IdsByPartition> by_table;
   gpu::FoundBatch found;
-  gpu::PinnedArray<uint32_t> miss_count;
-  gpu::PinnedArray<uint32_t> hit_count;  // of a part of the ids
+  // Where each table's begin, and the last end.
+  gpu::PinnedArray<uint32_t> id_bounds;
+  gpu::PinnedArray<uint32_t> miss_bounds;
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> positions;  // of the missing ids, if they are wanted
   gpu::PinnedArray<float> rows;          // of the missing ids
-  const gpu::OwnedStream beside;         // on which those come, of all tables of the look-up
+  const gpu::OwnedStream beside;         // on which those come, of all batches of the look-up
   const gpu::OwnedEvent misses_are_known;
   const gpu::OwnedEvent misses_are_fetched;
-};
-
-struct DeviceLookUp::ShareInFlight {
-  size_t batch;  // its number
-  DeviceLookUp* table;
-  IdsOnDevice ids;
-  gpu::DeviceAddress out;
-  BatchPart part;
-  std::optional<uint64_t> first_stamp;
-  ReadMissing read;
-  std::shared_ptr<Memory> memory;
 };
 
 // What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
 struct DeviceLookUp::MissesOfTable {
   size_t batch;
   DeviceSteps* steps;
-  const Memory* memory;
-  uint32_t id_count;
-  bool is_of_all_ids;
+  const LookUpMemory* memory;
+  uint32_t table;
   bool is_served;
   size_t dim;
   ReadMissing read;
 
-  Missing missing() const;
+  uint32_t begin() const { return memory->miss_bounds[table]; }
+  Missing missing() const {
+    const uint32_t count = memory->miss_bounds[table + 1] - begin();
+    const uint32_t ids = memory->id_bounds[table + 1] - memory->id_bounds[table];
+    return {.ids = {memory->missing.data() + begin(), count},
+            .positions = {memory->positions.data() + begin(), is_served ? count : 0},
+            .hits = ids - count};
+  }
+  float* rows() const { return memory->rows.data() + begin() * dim; }
 };
 
 namespace {
@@ -84,116 +98,112 @@ void forget_rows(std::span<const int64_t> missing, const std::vector<int64_t>& k
 }  // namespace
 
 DeviceLookUp::DeviceLookUp(HbmTier& tier, DeviceSteps& steps, size_t dim)
-    : tier_(tier), device_(tier.device()), steps_(steps), dim_(static_cast<uint32_t>(dim)) {}
+    : StepMaker(tier, steps), dim_(static_cast<uint32_t>(dim)) {}
 
 DeviceLookUp::~DeviceLookUp() = default;
 
-bool DeviceLookUp::try_put(std::span<Batch> batches) {
-  const gpu::Stream stream = batches.front().ids.stream;
-  std::vector<DeviceSteps*> tables;
-  for (const Batch& batch : batches) {
-    for (const Share& share : batch.shares) tables.push_back(&share.table->steps_);
-  }
-  DeviceSteps::Turns turns(tables, stream, DeviceSteps::Effect::kReads);
-  if (turns.is_refused()) return false;
-  std::vector<ShareInFlight> in_flight;
-  std::vector<DeviceSteps::StepOfTable> steps;
-  for (size_t number = 0; number < batches.size(); ++number) {
-    const Batch& batch = batches[number];
-    for (const Share& share : batch.shares) {
-      DeviceLookUp& of = *share.table;
-      of.tier_.join(stream);
-      std::shared_ptr<Memory> memory = of.memories_.take(batch.ids.count, [&of](uint32_t most) {
-        return std::make_shared<Memory>(of.device_, most, of.dim_);
-      });
-      steps.push_back({&of.steps_, memory});
-      in_flight.push_back(
-          {number, &of, batch.ids, batch.out, share.part, share.first_stamp, share.read, std::move(memory)});
-    }
-  }
-  turns.put(steps, stream, [&] { put(in_flight, stream); });
-  return true;
+std::shared_ptr<LookUpMemory> DeviceLookUp::make_memory(const StepSize& size) const {
+  return std::make_shared<LookUpMemory>(device_, size, dim_);
 }
 
-void DeviceLookUp::put(std::span<ShareInFlight> shares, gpu::Stream stream) {
-  const ShareInFlight& first = shares.front();
-  gpu::Device& device = first.table->device_;
-  find(shares, stream);
-  device.record(first.memory->misses_are_known, stream);
-  device.wait(first.memory->beside, first.memory->misses_are_known);
+bool DeviceLookUp::try_put(std::span<Batch> batches) {
+  return StepMaker::try_put(batches, DeviceSteps::Effect::kReads, &DeviceLookUp::put);
+}
+
+void DeviceLookUp::put(std::span<const BatchInFlight> batches) {
+  const gpu::Stream stream = batches.front().batch->ids.stream;
+  const LookUpMemory& first = *batches.front().memory;
+  gpu::Device& device = batches.front().batch->shares.front().table->device_;
+  find(batches, stream);
+  device.record(first.misses_are_known, stream);
+  device.wait(first.beside, first.misses_are_known);
   try {
-    put_misses(shares);
-    copy_found(shares, stream);
+    put_misses(batches);
+    copy_found(batches, stream);
   } catch (...) {
-    gpu::ignoring_a_lost_device([&] { wait_for_misses(first, stream); });
+    gpu::ignoring_a_lost_device([&] { wait_for_misses(first, device, stream); });
     throw;
   }
-  wait_for_misses(first, stream);
+  wait_for_misses(first, device, stream);
 }
 
-void DeviceLookUp::find(std::span<const ShareInFlight> shares, gpu::Stream stream) {
+void DeviceLookUp::find(std::span<const BatchInFlight> batches, gpu::Stream stream) {
+  std::vector<gpu::IdsByPartition::Input> apart;
   std::vector<gpu::FoundBatch::Input> inputs;
-  for (const ShareInFlight& share : shares) {
-    Memory& memory = *share.memory;
+  for (const auto& [batch, memory] : batches) {
+    const uint32_t count = batch->ids.count;
+    gpu::Global<const int64_t> ids{batch->ids.ids, count};
+    if (memory->by_table) {
+      apart.push_back({&*memory->by_table, ids, {}, memory->id_bounds.global()});
+      ids = memory->by_table->ids().first(count).as_const();
+    } else {
+      memory->id_bounds[1] = count;
+    }
     gpu::FoundBatch::Input& input = inputs.emplace_back();
-    input = {.to = &memory.found,
-             .mirror = &share.table->tier_.mirror(),
-             .ids = {share.ids.ids, share.ids.count},
-             .part = share.part,
-             .missing_ids = memory.missing.global(),
-             .miss_count_on_host = memory.miss_count.global()};
-    if (!share.part.is_all()) input.hit_count_on_host = memory.hit_count.global();
-    if (share.first_stamp) input.missing_positions_on_host = memory.positions.global();
+    input = {.to = &memory->found,
+             .mirrors = {},
+             .ids = ids,
+             .bounds = memory->bounds(),
+             .missing_ids = memory->missing.global(),
+             .miss_bounds_on_host = memory->miss_bounds.global()};
+    for (const Share& share : batch->shares) input.mirrors.push_back(&share.table->tier_.mirror());
+    if (batch->shares.front().first_stamp) input.positions_on_host = memory->positions.global();
   }
+  gpu::IdsByPartition::take_apart(apart, stream);
+  // Where the ids are in the order of the tables is known from here on.
+  for (size_t i = 0; i < batches.size(); ++i) inputs[i].order = batches[i].memory->order();
   gpu::FoundBatch::find(inputs, stream);
 }
 
-void DeviceLookUp::copy_found(std::span<const ShareInFlight> shares, gpu::Stream stream) {
+void DeviceLookUp::copy_found(std::span<const BatchInFlight> batches, gpu::Stream stream) {
   gpu::Launches launches;
-  for (const ShareInFlight& share : shares) {
-    HbmTier& tier = share.table->tier_;
-    const gpu::Global<const uint32_t> slots = share.memory->found.slots().first(share.ids.count).as_const();
-    tier.rows().add_gather({share.out, share.ids.count, slots}, share.table->dim_, launches);
-    if (share.first_stamp) tier.ranks_to_count().add_hits(slots, *share.first_stamp, launches);
+  for (const auto& [batch, memory] : batches) {
+    const gpu::Global<const uint32_t> slots = memory->found.slots().first(batch->ids.count).as_const();
+    for (uint32_t t = 0; t < batch->shares.size(); ++t) {
+      const Share& share = batch->shares[t];
+      HbmTier& tier = share.table->tier_;
+      const gpu::Places places = memory->places(t);
+      tier.rows().add_gather({batch->out, batch->ids.count, slots, places, memory->order()},
+                             share.table->dim_, launches);
+      if (share.first_stamp) {
+        tier.ranks_to_count().add_hits(slots, places, memory->order(), *share.first_stamp, launches);
+      }
+    }
   }
-  launches.put(shares.front().table->device_, stream);
+  launches.put(batches.front().batch->shares.front().table->device_, stream);
 }
 
-void DeviceLookUp::put_misses(std::span<ShareInFlight> shares) {
-  gpu::Device& device = shares.front().table->device_;
-  const gpu::Stream beside = shares.front().memory->beside;
+void DeviceLookUp::put_misses(std::span<const BatchInFlight> batches) {
+  gpu::Device& device = batches.front().batch->shares.front().table->device_;
+  const gpu::Stream beside = batches.front().memory->beside;
   std::vector<MissesOfTable> of_tables;
   gpu::Launches launches;
-  for (ShareInFlight& share : shares) {
-    const uint32_t dim = share.table->dim_;
-    of_tables.push_back({.batch = share.batch,
-                         .steps = &share.table->steps_,
-                         .memory = share.memory.get(),
-                         .id_count = share.ids.count,
-                         .is_of_all_ids = share.part.is_all(),
-                         .is_served = share.first_stamp.has_value(),
-                         .dim = dim,
-                         .read = std::move(share.read)});
-    const gpu::FoundBatch& found = share.memory->found;
-    gpu::add_fetch(share.memory->rows.global().as_const(),
-                   found.missing_positions().first(share.ids.count).as_const(), found.miss_count().constant(),
-                   {share.out, uint64_t{share.ids.count} * dim}, dim, launches);
+  for (size_t number = 0; number < batches.size(); ++number) {
+    const auto& [batch, memory] = batches[number];
+    const uint32_t dim = batch->shares.front().table->dim_;
+    for (uint32_t t = 0; t < batch->shares.size(); ++t) {
+      Share& share = batch->shares[t];
+      of_tables.push_back({.batch = number,
+                           .steps = &share.table->steps_,
+                           .memory = memory.get(),
+                           .table = t,
+                           .is_served = share.first_stamp.has_value(),
+                           .dim = dim,
+                           .read = std::move(share.read)});
+    }
+    const gpu::FoundBatch& found = memory->found;
+    gpu::add_fetch(memory->rows.global().as_const(),
+                   found.missing_places().first(batch->ids.count).as_const(), memory->order(),
+                   found.miss_count().constant(), {batch->out, uint64_t{batch->ids.count} * dim}, dim,
+                   launches);
   }
   device.call_host([of_tables = std::move(of_tables)] { read_missing(of_tables); }, beside);
   launches.put(device, beside);
 }
 
-void DeviceLookUp::wait_for_misses(const ShareInFlight& first, gpu::Stream stream) {
-  gpu::Device& device = first.table->device_;
-  device.record(first.memory->misses_are_fetched, first.memory->beside);
-  device.wait(stream, first.memory->misses_are_fetched);
-}
-
-DeviceLookUp::Missing DeviceLookUp::MissesOfTable::missing() const {
-  const uint32_t count = memory->miss_count[0];
-  return {.ids = {memory->missing.data(), count},
-          .positions = {memory->positions.data(), is_served ? count : 0},
-          .hits = is_of_all_ids ? id_count - count : memory->hit_count[0]};
+void DeviceLookUp::wait_for_misses(const LookUpMemory& of, gpu::Device& device, gpu::Stream stream) {
+  device.record(of.misses_are_fetched, of.beside);
+  device.wait(stream, of.misses_are_fetched);
 }
 
 void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
@@ -208,7 +218,7 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
   };
   for (const MissesOfTable& one : of_tables) {
     const Missing missing = one.missing();
-    float* const rows = one.memory->rows.data();
+    float* const rows = one.rows();
     try {
       one.steps->check_not_used_by_thread();
       one.read(missing, rows);

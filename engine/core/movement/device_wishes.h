@@ -5,34 +5,39 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <vector>
 
-#include "tiers/hbm/device_steps.h"
 #include "tiers/hbm/ids_on_device.h"
-#include "tiers/hbm/step_memories.h"
+#include "tiers/hbm/step_maker.h"
 
 namespace embstore {
 
-class DeviceWishes {
+class WishMemory;
+
+class DeviceWishes final : public StepMaker<WishMemory> {
  public:
-  // Both outlive this.
-  DeviceWishes(gpu::Device& device, DeviceSteps& steps) : device_(device), steps_(steps) {}
-  ~DeviceWishes();
-  DeviceWishes(const DeviceWishes&) = delete;
-  DeviceWishes& operator=(const DeviceWishes&) = delete;
+  DeviceWishes(HbmTier& tier, DeviceSteps& steps) : StepMaker(tier, steps) {}
+  ~DeviceWishes() override;
 
   // Called when the stream gets there, by any thread. It must do no more than a function that a stream calls. If it throws, the
-  // steps keep the error.
+  // steps of the first table keep the error.
   using TakeIds = std::function<void(std::span<const int64_t> ids)>;
-  // Puts it on ids.stream. Waits for no stream. False where the thread uses rows: nothing was done.
-  bool try_put(const IdsOnDevice& ids, TakeIds take);
+  struct Share {
+    DeviceWishes* table;
+  };
+  struct Batch {
+    IdsOnDevice ids;
+    std::vector<Share> shares;  // of the tables whose rows are asked for
+    TakeIds take;
+  };
+  // Puts it on its stream. Waits for no stream. False where the thread uses rows: nothing was done, and the batch is as it was.
+  static bool try_put(Batch& batch);
 
  private:
-  class Memory;
-
-  gpu::Device& device_;
-  DeviceSteps& steps_;
-  StepMemories<Memory> memories_;  // guarded by the turn
+  std::shared_ptr<WishMemory> make_memory(const StepSize& size) const override;
+  static void put(const InFlight<Batch>& one);
 };
 
 }  // namespace embstore

@@ -102,7 +102,7 @@ bool Mover::has_work() const {
 
 void Mover::count_served(BatchPtr batch) {
   if (!has_room_in_log() && !wait_for_room_in_log(batch->size_bytes())) {
-    forgotten_.fetch_add(batch->ids.size(), std::memory_order_relaxed);
+    forgotten_.fetch_add(batch->access_count(), std::memory_order_relaxed);
     EvictionPool::instance().schedule(*this);
   } else {
     log_served(std::move(batch));

@@ -16,10 +16,10 @@ namespace embstore {
 
 class Phase;
 
-// A row that is to come up: for a serving look-up's access, which is counted, or for nothing that is.
+// A row that is to come up: for serving look-ups' accesses, which are counted, or for nothing that is.
 struct RowToCome {
   int64_t key;
-  std::optional<uint64_t> served_at;  // the access's stamp
+  std::optional<ServedAccesses> served;
 };
 
 // Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile. Only the new
@@ -42,20 +42,20 @@ class Promotion {
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
  private:
-  // Counts an access to the key's row in the slot of the first tier; false, and it isn't counted, if the row isn't there.
-  bool count_served(Slot slot, int64_t key, uint64_t stamp);
-  // Whether the accesses for which rows come are counted.
-  enum class Counts { kNothing, kServed };
+  // Counts accesses to the key's row in the slot of the first tier; false, and they aren't counted, if the row isn't there.
+  bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
-  void bring_up_missed(PageVector<RowToCome> missed, Counts counts);
-  // Moves up the rows that were found in lower tiers, and counts their accesses: a tag is a stamp, less the batch's first.
-  // Counts those that are up already. Adds to `missed` those that aren't what was read any more.
-  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, Counts counts);
+  void bring_up_missed(PageVector<RowToCome> missed);
+  // Moves up the rows that were found in lower tiers, and counts served_by(tag), where there is something. Counts those that are
+  // up already. Adds to `missed` those that aren't what was read any more.
+  template <class ServedBy>
+  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by);
   // Those from `first` to `end`, which are of that shard.
+  template <class ServedBy>
   void promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
-                     PageVector<RowToCome>& missed, Counts counts, Phase& phase);
+                     PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;

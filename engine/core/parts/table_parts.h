@@ -54,7 +54,7 @@ struct TableParts {
   const std::unique_ptr<const Optimizer> optimizer;
   const std::vector<float> slot_values;  // that new rows' slots start as
   const RowLayout layout;
-  const InitialRows initial;
+  InitialRows initial;
   const ShardFilters filters;
   AccessClock clock;
   Epochs epochs;

@@ -2,9 +2,14 @@
 // thread nor storage type.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "threads/epochs.h"
 
 namespace embstore {
 
@@ -13,22 +18,41 @@ class InitialRows {
   // `values`: rows of `dim` floats, at least one; key k starts as row k mod their number.
   // `no_permission_value`: what a key reads that waits for its row.
   InitialRows(std::vector<float> values, int dim, float no_permission_value)
-      : values_(std::move(values)),
-        dim_(dim),
-        count_(static_cast<int64_t>(values_.size()) / dim),
+      : dim_(dim),
+        rows_(std::make_unique<Rows>(std::move(values), dim)),
+        current_(rows_.get()),
         no_permission_(static_cast<size_t>(dim), no_permission_value) {}
 
+  // The row stays there as long as the caller's guard of the epochs.
   const float* of(int64_t key) const {
-    int64_t row = key % count_;
-    if (row < 0) row += count_;
-    return values_.data() + row * dim_;
+    const Rows& rows = *current_.load(std::memory_order_acquire);
+    int64_t row = key % rows.count;
+    if (row < 0) row += rows.count;
+    return rows.values.data() + row * dim_;
   }
   const float* no_permission() const { return no_permission_.data(); }
 
+  // Neither is to be called by several threads at once.
+  std::span<const float> values() const { return rows_->values; }
+  void replace(std::vector<float> values, Epochs& epochs) {
+    if (values == rows_->values) return;
+    auto rows = std::make_unique<Rows>(std::move(values), dim_);
+    current_.store(rows.get(), std::memory_order_release);
+    std::swap(rows_, rows);
+    epochs.retire(std::move(rows));
+  }
+
  private:
-  const std::vector<float> values_;
+  struct Rows final : Retirable {
+    Rows(std::vector<float> some, int64_t dim)
+        : values(std::move(some)), count(static_cast<int64_t>(values.size()) / dim) {}
+    const std::vector<float> values;
+    const int64_t count;
+  };
+
   const int64_t dim_;
-  const int64_t count_;
+  std::unique_ptr<Rows> rows_;
+  std::atomic<const Rows*> current_;
   const std::vector<float> no_permission_;
 };
 

@@ -26,13 +26,4 @@ inline uint64_t partition_of(int64_t key, uint64_t count) {
   return ((hash >> 32) * count + of_low_half) >> 32;
 }
 
-// The ids of a batch that lie in one of a variable's partitions. By default all.
-struct BatchPart {
-  uint32_t number = 0;
-  uint32_t count = 1;  // of partitions
-
-  bool is_all() const { return count == 1; }
-  bool has(int64_t id) const { return is_all() || partition_of(id, count) == number; }
-};
-
 }  // namespace embstore

@@ -25,6 +25,12 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
+// Accesses of serving look-ups to one row, which are counted together.
+struct ServedAccesses {
+  uint64_t stamp;  // of the last
+  uint64_t count;
+};
+
 // Time as ranking knows it: every id of every batch has a stamp of its own, in the order in which batches began.
 // At a billion ids a second it lasts for centuries.
 class AccessClock {

@@ -9,7 +9,8 @@ BatchInFlight::BatchInFlight(const RowLayout& layout) : tiers_(RowRef::kMaxTiers
 void BatchInFlight::clear() {
   ids.clear();
   refs.clear();
-  positions.clear();
+  last_positions.clear();
+  occurrences.clear();
   first_stamp = 0;
   found_.clear();
   for (RowBatch& rows : tiers_) rows.clear();
@@ -44,14 +45,16 @@ std::string BatchInFlight::damage(size_t i) const {
 
 size_t BatchInFlight::size_bytes() const {
   size_t bytes = ids.size() * sizeof(ids[0]) + refs.size() * sizeof(refs[0]) +
-                 positions.size() * sizeof(positions[0]) + found_.size() * sizeof(Found);
+                 (last_positions.size() + occurrences.size()) * sizeof(occurrences[0]) +
+                 found_.size() * sizeof(Found);
   for (const RowBatch& rows : tiers_) bytes += rows.size_bytes();
   return bytes;
 }
 
 size_t BatchInFlight::memory_bytes() const {
   size_t bytes = ids.capacity() * sizeof(ids[0]) + refs.capacity() * sizeof(refs[0]) +
-                 positions.capacity() * sizeof(positions[0]) + found_.capacity() * sizeof(Found);
+                 (last_positions.capacity() + occurrences.capacity()) * sizeof(occurrences[0]) +
+                 found_.capacity() * sizeof(Found);
   for (const RowBatch& rows : tiers_) bytes += rows.memory_bytes();
   return bytes;
 }

@@ -7,12 +7,14 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "memory/page_vector.h"
 #include "platform/prefetch.h"
 #include "row/key_hash.h"
+#include "row/ranking.h"
 #include "row/row_batch.h"
 #include "store/index/index_reader.h"
 #include "store/tier_stack.h"
@@ -92,8 +94,17 @@ class BatchInFlight {
   PageVector<int64_t> ids;
   PageVector<RowRef> refs;
   uint64_t first_stamp = 0;
-  PageVector<uint32_t> positions;  // of the ids, where the batch had others too; else empty
-  uint64_t stamp(size_t i) const { return first_stamp + (positions.empty() ? i : positions[i]); }
+  // Where each of the ids occurs last in the batch, and how often: empty where each occurs once, and the batch has no others.
+  PageVector<uint32_t> last_positions;
+  PageVector<uint32_t> occurrences;
+  ServedAccesses accesses(size_t i) const {
+    if (last_positions.empty()) return {first_stamp + i, 1};
+    return {first_stamp + last_positions[i], occurrences[i]};
+  }
+  uint64_t access_count() const {
+    return occurrences.empty() ? ids.size()
+                               : std::accumulate(occurrences.begin(), occurrences.end(), uint64_t{0});
+  }
 
  private:
   const RowBatch& rows_with(size_t i) const { return tiers_[found_[i].hit.ref.tier()]; }

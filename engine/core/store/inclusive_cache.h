@@ -197,9 +197,7 @@ class PoolClaim {
  public:
   // What is added comes from the other's, which outlives this; null: from the pool.
   explicit PoolClaim(InclusiveCache* copies, PoolClaim* from = nullptr) : copies_(copies), from_(from) {}
-  ~PoolClaim() {
-    if (count_ != 0) copies_->pool().give_claim_back(count_);
-  }
+  ~PoolClaim() { give_back(); }
   PoolClaim(PoolClaim&& other) noexcept
       : copies_(other.copies_),
         from_(other.from_),
@@ -217,6 +215,9 @@ class PoolClaim {
   void note_change(RowRef at) { noted_ += copies_ != nullptr && copies_->update_needs_claim(at); }
   // Claims as many as were counted; as try_add().
   bool try_add_noted() { return noted_ == 0 || try_add(std::exchange(noted_, 0)); }
+  void give_back() {
+    if (count_ != 0) copies_->pool().give_claim_back(std::exchange(count_, 0));
+  }
   // One of them is a row's now. REQUIRES: any are left.
   void pass_on() { --count_; }
   // The same of several: false, and none is, where there are no so many.

@@ -16,7 +16,7 @@ Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase, Po
       floats_(store.layout().row_floats()) {}
 
 Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
-                             std::optional<uint64_t> served_at) {
+                             const std::optional<ServedAccesses>& served) {
   const RowRef from = entry.ref();
   RowHeader header;
   const float* floats = nullptr;
@@ -32,13 +32,13 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
     floats = copy.batch->row(copy.i);
   }
   InclusiveCache* const cache = store_.cache();
-  const auto whom = served_at ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
+  const auto whom = served ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
   if (cache != nullptr && !cache->try_claim(from, whom, places_)) return Outcome::kNoRoom;
-  if (served_at) {
+  if (served) {
     if (shard.save != nullptr) shard.save->will_change(header, floats, hash_key(key));
     // Counted at once, so that a row that has just come isn't taken for colder than it is.
-    ++header.served;
-    header.stamp = std::max(header.stamp, *served_at);
+    header.served += served->count;
+    header.stamp = std::max(header.stamp, served->stamp);
   }
   const Slot slot = slots_.next();
   first_.put(slot, header, floats);

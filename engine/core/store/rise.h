@@ -23,10 +23,10 @@ class Rise {
     kDamaged,  // its medium doesn't give it back
     kNoRoom,   // the pool above it has no place that it could own
   };
-  // Brings up the row of `entry`, which `copy` has as it was read before. A row in memory is read where it is. `served_at`:
-  // the stamp of the serving look-up for which it comes, which is counted; nothing where it comes for an update.
+  // Brings up the row of `entry`, which `copy` has as it was read before. A row in memory is read where it is. `served`: the
+  // accesses for which it comes, which are counted; nothing where it comes for an update.
   Outcome bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
-                   std::optional<uint64_t> served_at) REQUIRES(shard.mutex);
+                   const std::optional<ServedAccesses>& served) REQUIRES(shard.mutex);
   // Has what bring_up() will copy fetched, of a row that was at `at`.
   void fetch(RowRef at, RowInFlight copy) const;
 

@@ -98,12 +98,12 @@ class ModelledTier {
     if (slots_.empty() || kind_ == Kind::kMiddle) return;
     const auto [key, slot] = *any();
     if (kind_ == Kind::kLagging) return lagging_.access(slot, ++now_);
-    check(tier_.ranks().count_served(slot, key, ++now_), "an access to a row isn't counted");
+    check(tier_.ranks().count_served(slot, key, {++now_, 1}), "an access to a row isn't counted");
   }
   // Counts an access to the row that left last: its slot may be free, or have another row.
   void access_too_late() {
     if (kind_ != Kind::kFirst || slots_.contains(last_left_.key)) return;
-    check(!tier_.ranks().count_served(last_left_.slot, last_left_.key, ++now_),
+    check(!tier_.ranks().count_served(last_left_.slot, last_left_.key, {++now_, 1}),
           "an access to a row that has left is counted");
   }
   void pin_or_unpin() {

@@ -169,6 +169,19 @@ TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
   check(described(1, explore(1)) != described(1, explore(2)), "two seeds give the same schedule");
 }
 
+TEST(schedules_have_checkpoints_of_partitions_and_steps_of_several_variables) {
+  constexpr uint64_t kSchedules = 300;
+  uint64_t checkpoints = 0;
+  uint64_t steps = 0;
+  for (uint64_t seed = 0; seed < kSchedules; ++seed) {
+    const Explored explored = explore(seed);
+    checkpoints += explored.has_checkpoints_of_partitions;
+    steps += explored.has_steps_of_variables;
+  }
+  check(checkpoints > kSchedules / 100, std::to_string(checkpoints) + " have checkpoints of partitions");
+  check(steps > kSchedules / 10, std::to_string(steps) + " have steps of several variables");
+}
+
 // What matters of the synchronisations that concern the device is noticed in so many schedules.
 constexpr uint64_t kSchedulesWithout = 4000;
 // In so many, these aren't.

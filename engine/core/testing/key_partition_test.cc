@@ -116,15 +116,6 @@ void test_a_partition_is_a_range_of_hashes() {
   }
 }
 
-void test_a_part_has_the_ids_of_its_partition() {
-  for (int64_t id = -100; id < 100; ++id) {
-    check(BatchPart{}.has(id), "a batch isn't whole");
-    for (uint32_t number = 0; number < 3; ++number) {
-      check(BatchPart{number, 3}.has(id) == (partition_of(id, 3) == number), "an id of another partition");
-    }
-  }
-}
-
 void test_a_batch_is_taken_apart_in_order() {
   const std::vector<int64_t> keys = {7, 7, -1, 0, 7, INT64_MIN, INT64_MAX, -1};
   for (size_t partitions = 1; partitions <= 20; ++partitions) {
@@ -150,7 +141,6 @@ int main() {
   embstore::test_partitions_by_the_indexs_own_hash_would_be_told();
   embstore::test_the_hash_is_the_published_one();
   embstore::test_a_partition_is_a_range_of_hashes();
-  embstore::test_a_part_has_the_ids_of_its_partition();
   embstore::test_a_batch_is_taken_apart_in_order();
   std::printf("held: keys are spread over partitions, and a partition's over its index\n");
 }

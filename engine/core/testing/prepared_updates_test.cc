@@ -104,7 +104,7 @@ void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
   std::atomic<bool> done{false};
   std::thread server([&] {
     std::vector<float> rows(gradients.size());
-    while (!done.load()) table.lookup(ids, rows.data(), /*train=*/false);
+    while (!done.load()) table.lookup(ids, rows.data(), LookUpFor::kServing);
   });
   for (int i = 0; i < kUpdates; ++i) table.prepare_apply(ids, gradients.data());
   done.store(true);

@@ -181,7 +181,7 @@ class Scene {
       case 0:
       case 1: return apply(1 + below(400));
       case 2: return apply(400);
-      case 3: return table_.lookup(some_keys(500), rows.data(), /*train=*/false);
+      case 3: return table_.lookup(some_keys(500), rows.data(), LookUpFor::kServing);
       case 4: return table_.drain();  // what was served is counted, and rows move
       default: {
         const std::vector<int64_t> ids = some_keys(100);

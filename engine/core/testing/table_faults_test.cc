@@ -200,8 +200,8 @@ class Scenario {
       case 5:
       case 6: apply(2 * kFirstTierRows); break;
       case 7:
-      case 8: look_up(1 + below(50), /*train=*/false); break;
-      case 9: look_up(400, below(2) == 0); break;
+      case 8: look_up(1 + below(50), LookUpFor::kServing); break;
+      case 9: look_up(400, static_cast<LookUpFor>(below(3))); break;
       case 10: look_up_and_apply(); break;
       case 11: settle(); break;
       case 12: save({}, below(2) == 0); break;
@@ -236,14 +236,14 @@ class Scenario {
     ++applies_;
   }
 
-  void look_up(uint64_t count, bool train) { look_up(some_keys(count), train); }
-  void look_up(const std::vector<int64_t>& ids, bool train) {
+  void look_up(uint64_t count, LookUpFor purpose) { look_up(some_keys(count), purpose); }
+  void look_up(const std::vector<int64_t>& ids, LookUpFor purpose) {
     std::vector<float> rows(ids.size() * kDim);
     attempt("lookup", [&] {
       std::vector<int64_t> damaged;
       std::fill(rows.begin(), rows.end(), -1.0f);
       try {
-        table_->lookup(ids, rows.data(), train);
+        table_->lookup(ids, rows.data(), purpose);
       } catch (const DamagedRowsError& error) {
         damaged = error.keys();
         compare_rows(ids, rows, damaged);
@@ -264,7 +264,7 @@ class Scenario {
   // What a look-up read is used by the update.
   void look_up_and_apply() {
     const std::vector<int64_t> ids = some_keys(200);
-    look_up(ids, /*train=*/true);
+    look_up(ids, LookUpFor::kTraining);
     apply(ids);
   }
 

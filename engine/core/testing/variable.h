@@ -35,10 +35,10 @@ class Variable {
   std::span<Table* const> all() const { return pointers_; }
   TableParts& parts() const { return partition(0).parts(); }
 
-  void lookup(std::span<const int64_t> ids, float* out, bool train) const {
+  void lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose) const {
     split(ids, [&](Table& table, std::span<const int64_t> own, std::span<const int64_t> at) {
       std::vector<float> rows(own.size() * dim());
-      table.lookup(own, rows.data(), train);
+      table.lookup(own, rows.data(), purpose);
       put_back(rows.data(), at, dim(), out);
     });
   }
@@ -83,10 +83,14 @@ class Variable {
     prepare_apply(ids, gradients)->commit(global_step);
   }
 
-  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, bool train) const {
+  void leave_out_apply() {
+    for (Table* table : pointers_) table->leave_out_apply();
+  }
+
+  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const {
     const std::vector<const Table*> tables(pointers_.begin(), pointers_.end());
     const Table::LookUpOnDevice batch{tables, ids, out};
-    Table::lookup_on_device({&batch, 1}, train);
+    Table::lookup_on_device({&batch, 1}, purpose);
   }
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {}) {
@@ -108,10 +112,7 @@ class Variable {
     split(ids, [&](Table& table, std::span<const int64_t> own, auto) { table.prefetch(own, turns[p++]); });
   }
   void prefetch_on_device(const IdsOnDevice& ids, const Turns& turns) {
-    for (size_t p = 0; p < partitions(); ++p) tables_[p]->prefetch_on_device(ids, turns[p], part(p));
-  }
-  BatchPart part(size_t number) const {
-    return {static_cast<uint32_t>(number), static_cast<uint32_t>(partitions())};
+    Table::prefetch_on_device(pointers_, ids, turns);
   }
   void forget_prefetched() {
     for (Table* table : pointers_) table->forget_prefetched();
@@ -165,6 +166,7 @@ class Variable {
       const TableStats one = partition(p).stats();
       sum.hits += one.hits;
       sum.misses += one.misses;
+      sum.without_row += one.without_row;
       sum.promotions += one.promotions;
       sum.demotions += one.demotions;
       sum.background_error += one.background_error;

@@ -16,6 +16,9 @@ struct BatchConditions {
   gpu::DeviceAddress kept;     // of each id: 0 leaves it and its gradients out; none: all are kept
   gpu::DeviceAddress refused;  // one: the number of a reason, from 1, or 0; none: the batch isn't refused
   std::vector<std::string> reasons;  // why it may be refused
+  // One: where it isn't 0, no row is updated, and that is no error: the apply counts, but the optimizer's own state stays as it is.
+  // None: the batch isn't left out.
+  gpu::DeviceAddress left_out = {};
 
   // Throws Error(kInvalidArgument) for what `refused` holds, unless it is 0.
   void check(int64_t number) const {

@@ -1,5 +1,6 @@
 #include "update/device_apply.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -9,230 +10,290 @@
 #include "gpu/kernels/scan.h"
 #include "gpu/operations/device_update.h"
 #include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/ids_by_partition.h"
 #include "gpu/operations/mirror.h"
 #include "gpu/operations/unique_batch.h"
 
 namespace embstore {
 
-// What an update in flight needs, made for so many ids. Used again when its step has ended.
-class DeviceApply::Memory final : public StepInFlight {
+// What a batch of an update in flight needs, made for so many ids. Used again when its step has ended.
+class ApplyMemory final : public StepInFlight {
  public:
-  Memory(gpu::Device& device, uint32_t most, uint32_t dim, bool any_marks)
+  ApplyMemory(gpu::Device& device, const StepSize& of, uint32_t of_dim, bool any_marks)
       : StepInFlight(device),
-        most_ids(most),
-        unique(device, most),
-        sorted(device, most, dim),
-        found(device, most),
-        distinct(device, 1),
-        miss_count(device, 1),
+        size(of),
+        dim(of_dim),
+        unique(device, of.ids),
+        sorted(device, of.ids, dim),
+        found(device, of.ids),
+        bounds(device, of.tables + 1),
+        bounds_on_device(device, of.tables + 1),
+        miss_bounds(device, of.tables + 1),
         refused(device, 1),
-        missing(device, most),
-        occurrences(device, most),
-        last_positions(device, most),
-        sums(device, uint64_t{most} * dim),
-        marked(device, any_marks ? most : 0),
-        marked_count(device, 1),
-        marked_count_on_device(device, 1),
-        to_update(device, 1),
-        to_update_on_device(device, 1) {}
+        left_out(device, 1),
+        missing(device, of.ids),
+        occurrences(device, of.ids),
+        last_positions(device, of.ids),
+        sums(device, uint64_t{of.ids} * dim),
+        marked(device, any_marks ? of.ids : 0),
+        marked_counts(device, of.tables),
+        marked_counts_on_device(device, of.tables),
+        to_update(device, of.tables + 1),
+        to_update_on_device(device, of.tables + 1),
+        steps(device, of.tables),
+        steps_on_device(device, of.tables) {
+    if (of.tables > 1) by_table.emplace(device, of.ids, of.tables);
+    bounds[0] = 0;
+    miss_bounds[0] = 0;
+  }
 
-  const uint32_t most_ids;
+  gpu::GradientSums::Input sort_input(uint32_t ids) {
+    return {&sorted, &unique, ids, by_table ? by_table->order() : gpu::Global<const uint32_t>{}};
+  }
+  // Of the distinct ids, a table's.
+  gpu::Places places(uint32_t table) const {
+    return by_table ? gpu::places_of(bounds_on_device.constant(), table)
+                    : gpu::Places{.end = unique.count().constant()};
+  }
+  // Those of them whose rows kernels update.
+  gpu::Places places_to_update(uint32_t table) const {
+    return gpu::places_of(to_update_on_device.constant(), table);
+  }
+  gpu::Global<uint32_t> marked_count_on_device(uint32_t table) const {
+    return {marked_counts_on_device.address() + table * sizeof(uint32_t), 1};
+  }
+  gpu::DeviceAddress step_on_device(uint32_t table) const {
+    return steps_on_device.address() + table * sizeof(gpu::StepInMemory);
+  }
+
+  const StepSize size;
+  const uint32_t dim;
+  std::optional<gpu::IdsByPartition>
+      by_table;  // the ids in the order of the tables; none: there is one table
   gpu::UniqueBatch unique;
   gpu::GradientSums sorted;
   gpu::FoundBatch found;
-  gpu::PinnedArray<uint32_t> distinct;  // how many ids
-  gpu::PinnedArray<uint32_t> miss_count;
-  gpu::PinnedArray<int64_t> refused;  // the number of a reason, or 0
+  // Of the distinct ids: where each table's begin, and the last end. On the device where there are several tables.
+  gpu::PinnedArray<uint32_t> bounds;
+  gpu::DeviceArray<uint32_t> bounds_on_device;
+  gpu::PinnedArray<uint32_t> miss_bounds;  // the same of those that are missing
+  gpu::PinnedArray<int64_t> refused;       // the number of a reason, or 0
+  gpu::PinnedArray<int64_t> left_out;      // 0: the batch isn't
   // Of the missing ids.
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> occurrences;
   gpu::PinnedArray<uint32_t> last_positions;
   gpu::PinnedArray<float> sums;
-  // Of the rows that the tier has.
+  // Of the rows that the tiers have. A table's begin where its distinct ids do.
   gpu::PinnedArray<Slot> marked;
-  gpu::PinnedArray<uint32_t> marked_count;
-  gpu::DeviceArray<uint32_t> marked_count_on_device;
-  std::optional<StepClaims> claims;
-  // How many distinct ids' rows kernels may update: all of them, or none.
+  gpu::PinnedArray<uint32_t> marked_counts;  // of each table
+  gpu::DeviceArray<uint32_t> marked_counts_on_device;
+  std::vector<StepClaims> claims;  // of each table
+  // Whose rows kernels may update: bounds of all distinct ids, or of none.
   gpu::PinnedArray<uint32_t> to_update;
   gpu::DeviceArray<uint32_t> to_update_on_device;
+  // By which they are updated, of each table.
+  gpu::PinnedArray<gpu::StepInMemory> steps;
+  gpu::DeviceArray<gpu::StepInMemory> steps_on_device;
 };
 
 DeviceApply::DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& layout)
-    : tier_(tier), device_(tier.device()), steps_(steps), dim_(static_cast<uint32_t>(layout.dim())) {}
+    : StepMaker(tier, steps), dim_(static_cast<uint32_t>(layout.dim())) {}
 
 DeviceApply::~DeviceApply() = default;
 
-struct DeviceApply::ShareInFlight {
-  size_t batch;  // its number
-  DeviceApply* table;
-  IdsOnDevice ids;
-  gpu::DeviceAddress gradients;
-  BatchPart part;
-  std::function<Update()> begin;
-  std::shared_ptr<Memory> memory;
-
-  gpu::GradientSums::Input sorted() const { return {&memory->sorted, &memory->unique, ids.count}; }
-};
+std::shared_ptr<ApplyMemory> DeviceApply::make_memory(const StepSize& size) const {
+  return std::make_shared<ApplyMemory>(device_, size, dim_, tier_.marks() != nullptr);
+}
 
 // What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
-struct DeviceApply::MissesOfTable {
-  DeviceSteps* steps;
-  Memory* memory;
-  PrepareRows prepare;
-
-  uint32_t distinct() const { return memory->distinct[0]; }
-  Missing missing() const {
-    const uint32_t count = memory->miss_count[0];
-    return {.ids = {memory->missing.data(), count},
-            .gradients = memory->sums.data(),
-            .occurrences = {memory->occurrences.data(), count},
-            .last_positions = {memory->last_positions.data(), count}};
-  }
-  Present present() const {
-    return {.count = distinct() - memory->miss_count[0],
-            .marked = {memory->marked.data(), memory->marked_count[0]}};
-  }
-};
 struct DeviceApply::MissesOfBatch {
   BatchConditions conditions;
-  std::vector<MissesOfTable> of_tables;
+  ApplyMemory* memory;
+  std::vector<DeviceSteps*> tables;
+  std::vector<Update> updates;  // of each table
+
+  uint32_t misses(size_t table) const { return memory->miss_bounds[table + 1] - memory->miss_bounds[table]; }
+  Missing missing(size_t table) const {
+    const uint32_t begin = memory->miss_bounds[table];
+    const uint32_t count = misses(table);
+    return {.ids = {memory->missing.data() + begin, count},
+            .gradients = memory->sums.data() + uint64_t{begin} * memory->dim,
+            .occurrences = {memory->occurrences.data() + begin, count},
+            .last_positions = {memory->last_positions.data() + begin, count}};
+  }
+  Present present(size_t table) const {
+    const uint32_t begin = memory->bounds[table];
+    return {.count = memory->bounds[table + 1] - begin - misses(table),
+            .marked = {memory->marked.data() + begin, memory->marked_counts[table]}};
+  }
 };
 
 bool DeviceApply::try_put(std::span<Batch> batches) {
-  const gpu::Stream stream = batches.front().ids.stream;
-  std::vector<DeviceSteps*> tables;
-  for (const Batch& batch : batches) {
-    for (const Share& share : batch.shares) tables.push_back(&share.table->steps_);
-  }
-  DeviceSteps::Turns turns(tables, stream, DeviceSteps::Effect::kChanges);
-  if (turns.is_refused()) return false;
-  std::vector<ShareInFlight> in_flight;
-  std::vector<DeviceSteps::StepOfTable> steps;
-  for (size_t number = 0; number < batches.size(); ++number) {
-    Batch& batch = batches[number];
+  return StepMaker::try_put(batches, DeviceSteps::Effect::kChanges, &DeviceApply::put,
+                            [batches] { return try_claim_places(batches); });
+}
+
+// For any of the ids, or none.
+bool DeviceApply::try_claim_places(std::span<Batch> batches) {
+  for (Batch& batch : batches) {
     for (Share& share : batch.shares) {
-      DeviceApply& of = *share.table;
-      of.tier_.join(stream);
-      std::shared_ptr<Memory> memory = of.memories_.take(batch.ids.count, [&of](uint32_t most) {
-        return std::make_shared<Memory>(of.device_, most, of.dim_, of.tier_.marks() != nullptr);
-      });
-      memory->claims.emplace(std::move(share.claims));
-      steps.push_back({&of.steps_, memory});
-      in_flight.push_back(
-          {number, &of, batch.ids, batch.gradients, share.part, std::move(share.begin), std::move(memory)});
+      if (share.table->tier_.marks() == nullptr || share.claims.places.try_add(batch.ids.count)) continue;
+      for (Batch& of : batches) {
+        for (Share& claimed : of.shares) claimed.claims.places.give_back();
+      }
+      return false;
     }
   }
-  turns.put(steps, stream, [&] { put(in_flight, batches); });
   return true;
 }
 
-void DeviceApply::put(std::span<const ShareInFlight> shares, std::span<Batch> batches) {
-  const gpu::Stream stream = shares.front().ids.stream;
-  gpu::Device& device = shares.front().table->device_;
+void DeviceApply::put(std::span<const BatchInFlight> batches) {
+  const gpu::Stream stream = batches.front().batch->ids.stream;
+  gpu::Device& device = batches.front().batch->shares.front().table->device_;
   std::vector<Update> updates;
-  for (const ShareInFlight& share : shares) updates.push_back(share.begin());
-  find(shares, batches);
-  std::vector<MissesOfBatch> misses(batches.size());
-  for (size_t i = 0; i < shares.size(); ++i) {
-    misses[shares[i].batch].of_tables.push_back(
-        {&shares[i].table->steps_, shares[i].memory.get(), std::move(updates[i].prepare_rows)});
-  }
-  for (size_t number = 0; number < batches.size(); ++number) {
-    const gpu::PinnedArray<int64_t>& refused = misses[number].of_tables.front().memory->refused;
-    misses[number].conditions = std::move(batches[number].conditions);
-    refused[0] = 0;
-    if (const gpu::DeviceAddress of = misses[number].conditions.refused) {
-      device.copy_to_host(refused.data(), of, sizeof(int64_t), stream);
+  for (const auto& [batch, memory] : batches) {
+    memory->claims.clear();
+    for (Share& share : batch->shares) {
+      memory->claims.push_back(std::move(share.claims));
+      updates.push_back(share.begin());
     }
   }
+  find(batches, stream);
+  std::vector<MissesOfBatch> misses;
+  auto update = updates.cbegin();
+  for (const auto& [batch, memory] : batches) {
+    MissesOfBatch& of = misses.emplace_back();
+    of.conditions = std::move(batch->conditions);
+    of.memory = memory.get();
+    for (const Share& share : batch->shares) {
+      of.tables.push_back(&share.table->steps_);
+      of.updates.push_back(*update++);
+    }
+    const auto tell = [&](const gpu::PinnedArray<int64_t>& to, gpu::DeviceAddress from) {
+      to[0] = 0;
+      if (from) device.copy_to_host(to.data(), from, sizeof(int64_t), stream);
+    };
+    tell(memory->refused, of.conditions.refused);
+    tell(memory->left_out, of.conditions.left_out);
+  }
   device.call_host([misses = std::move(misses)] { update_missing(misses); }, stream);
-  update_found(shares, updates, stream);
+  update_found(batches, updates, stream);
 }
 
-void DeviceApply::find(std::span<const ShareInFlight> shares, std::span<const Batch> batches) {
-  const gpu::Stream stream = shares.front().ids.stream;
+void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream stream) {
+  std::vector<gpu::IdsByPartition::Input> apart;
   std::vector<gpu::UniqueBatch::Input> unique;
+  for (const auto& [batch, memory] : batches) {
+    const uint32_t count = batch->ids.count;
+    const gpu::Global<const int64_t> ids{batch->ids.ids, count};
+    const gpu::Global<const int64_t> kept{batch->conditions.kept, batch->conditions.kept ? count : 0};
+    if (memory->by_table) {
+      apart.push_back({&*memory->by_table, ids, kept, {}});
+      unique.push_back({.to = &memory->unique,
+                        .ids = memory->by_table->ids().first(count).as_const(),
+                        .id_count = memory->by_table->count()});
+    } else {
+      const gpu::Global<uint32_t> distinct{memory->bounds.global().address + sizeof(uint32_t), 1};
+      unique.push_back({.to = &memory->unique, .ids = ids, .kept = kept, .count_on_host = distinct});
+    }
+  }
+  gpu::IdsByPartition::take_apart(apart, stream);
+  gpu::UniqueBatch::make_unique(unique, stream);
+
   std::vector<gpu::GradientSums::Input> sorted;
+  for (const auto& [batch, memory] : batches) sorted.push_back(memory->sort_input(batch->ids.count));
+  gpu::GradientSums::sort(sorted, stream);
+  std::vector<gpu::GradientSums::Bounds> bounds;
   std::vector<gpu::FoundBatch::Input> found;
   std::vector<gpu::GradientSums::Summed> summed;
-  for (const ShareInFlight& share : shares) {
-    Memory& memory = *share.memory;
-    const uint32_t ids = share.ids.count;
-    const gpu::DeviceAddress kept = batches[share.batch].conditions.kept;
-    unique.push_back({.to = &memory.unique,
-                      .ids = {share.ids.ids, ids},
-                      .kept = {kept, kept ? ids : 0},
-                      .part = share.part,
-                      .count_on_host = memory.distinct.global()});
-    sorted.push_back(share.sorted());
-    // All distinct ids are in the part.
-    found.push_back({.to = &memory.found,
-                     .mirror = &share.table->tier_.mirror(),
-                     .ids = memory.unique.keys().first(ids).as_const(),
-                     .id_count = memory.unique.count().constant(),
-                     .missing_ids = memory.missing.global(),
-                     .miss_count_on_host = memory.miss_count.global()});
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const auto& [batch, memory] = batches[i];
+    const uint32_t ids = batch->ids.count;
+    gpu::FoundBatch::Input& input = found.emplace_back();
+    input = {.to = &memory->found,
+             .mirrors = {},
+             .ids = memory->unique.keys().first(ids).as_const(),
+             .id_count = memory->unique.count().constant(),
+             .missing_ids = memory->missing.global(),
+             .miss_bounds_on_host = memory->miss_bounds.global()};
+    for (const Share& share : batch->shares) input.mirrors.push_back(&share.table->tier_.mirror());
+    if (memory->by_table) {
+      input.bounds = memory->bounds_on_device.constant();
+      bounds.push_back({&sorted[i], memory->by_table->bounds(), memory->bounds_on_device.global(),
+                        memory->bounds.global()});
+    }
     summed.push_back(
-        {share.sorted(),
-         share.gradients,
-         {memory.found.missing_positions().first(ids).as_const(), memory.found.miss_count().constant()},
-         {memory.sums.global(), memory.occurrences.global(), memory.last_positions.global()}});
+        {sorted[i],
+         batch->gradients,
+         {memory->found.missing_places().first(ids).as_const(), memory->found.miss_count().constant()},
+         {memory->sums.global(), memory->occurrences.global(), memory->last_positions.global()}});
   }
-  gpu::UniqueBatch::make_unique(unique, stream);
-  gpu::GradientSums::sort(sorted, stream);
+  gpu::GradientSums::find_bounds(bounds, stream);
   gpu::FoundBatch::find(found, stream);
   gpu::GradientSums::sum(summed, stream);
-  list_marked(shares, stream);
+  list_marked(batches, stream);
 }
 
-void DeviceApply::list_marked(std::span<const ShareInFlight> shares, gpu::Stream stream) {
-  gpu::Device& device = shares.front().table->device_;
-  std::vector<const ShareInFlight*> above_pools;
-  for (const ShareInFlight& share : shares) {
-    share.memory->marked_count[0] = 0;
-    if (share.table->tier_.marks() != nullptr) above_pools.push_back(&share);
+void DeviceApply::list_marked(std::span<const BatchInFlight> batches, gpu::Stream stream) {
+  gpu::Device& device = batches.front().batch->shares.front().table->device_;
+  std::vector<const BatchInFlight*> above_pools;
+  for (const BatchInFlight& one : batches) {
+    const gpu::PinnedArray<uint32_t>& counts = one.memory->marked_counts;
+    std::fill_n(counts.data(), counts.count(), 0);
+    if (one.batch->shares.front().table->tier_.marks() != nullptr) above_pools.push_back(&one);
   }
   gpu::Launches launches;
   const auto copy_counts = [&](auto from, auto to) {
-    for (const ShareInFlight* share : above_pools) {
-      launches.add(gpu::copy_count, {1, 1}, {from(*share->memory).as_const(), to(*share->memory)});
+    for (const BatchInFlight* one : above_pools) {
+      const gpu::Global<uint32_t> counts = to(*one->memory);
+      launches.add(gpu::copy_words, gpu::Grid::of(counts.count, gpu::kMostBlockThreads),
+                   {from(*one->memory).as_const(), counts});
     }
     launches.put(device, stream);
   };
-  const auto of_host = [](const Memory& memory) { return memory.marked_count.global(); };
-  const auto of_device = [](const Memory& memory) { return memory.marked_count_on_device.global(); };
+  const auto of_host = [](const ApplyMemory& memory) { return memory.marked_counts.global(); };
+  const auto of_device = [](const ApplyMemory& memory) { return memory.marked_counts_on_device.global(); };
   copy_counts(of_host, of_device);
-  for (const ShareInFlight* share : above_pools) {
-    const Memory& memory = *share->memory;
-    share->table->tier_.marks()->add_list(memory.found.slots().first(share->ids.count).as_const(),
-                                          memory.unique.count().constant(), memory.marked.global(),
-                                          of_device(memory), launches);
+  for (const BatchInFlight* one : above_pools) {
+    const ApplyMemory& memory = *one->memory;
+    const gpu::Global<const uint32_t> slots = memory.found.slots().first(one->batch->ids.count).as_const();
+    for (uint32_t t = 0; t < one->batch->shares.size(); ++t) {
+      one->batch->shares[t].table->tier_.marks()->add_list(slots, memory.places(t), memory.marked.global(),
+                                                           memory.marked_count_on_device(t), launches);
+    }
   }
   launches.put(device, stream);
   copy_counts(of_device, of_host);
 }
 
-void DeviceApply::update_found(std::span<const ShareInFlight> shares, std::span<const Update> updates,
+void DeviceApply::update_found(std::span<const BatchInFlight> batches, std::span<const Update> updates,
                                gpu::Stream stream) {
-  gpu::Device& device = shares.front().table->device_;
+  gpu::Device& device = batches.front().batch->shares.front().table->device_;
   gpu::Launches launches;
-  for (const ShareInFlight& share : shares) {
-    launches.add(gpu::copy_count, {1, 1},
-                 {share.memory->to_update.global().as_const(), share.memory->to_update_on_device.global()});
+  const auto add_copy = [&launches](gpu::DeviceAddress from, gpu::DeviceAddress to, uint64_t words) {
+    launches.add(gpu::copy_words, gpu::Grid::of(words, gpu::kMostBlockThreads), {{from, words}, {to, words}});
+  };
+  for (const auto& [batch, memory] : batches) {
+    add_copy(memory->to_update.global().address, memory->to_update_on_device.address(),
+             memory->to_update.count());
+    add_copy(memory->steps.global().address, memory->steps_on_device.address(),
+             memory->steps.count() * gpu::StepInMemory::kWords);
   }
   launches.put(device, stream);
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const ShareInFlight& share = shares[i];
-    const Memory& memory = *share.memory;
-    HbmTier& tier = share.table->tier_;
-    const gpu::Global<const uint32_t> count = memory.to_update_on_device.constant();
-    const gpu::Global<const uint32_t> slots = memory.found.slots().first(share.ids.count).as_const();
-    if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, count, launches);
-    gpu::DeviceUpdate(slots, count, memory.unique, memory.sorted, share.gradients, share.table->dim_)
-        .add(updates[i].step, tier.rows_to_change(), launches);
-    tier.ranks_to_count().add_update(slots, count, memory.unique, memory.sorted, updates[i].counted,
-                                     launches);
+  auto update = updates.begin();
+  for (const auto& [batch, memory] : batches) {
+    const gpu::Global<const uint32_t> slots = memory->found.slots().first(batch->ids.count).as_const();
+    for (uint32_t t = 0; t < batch->shares.size(); ++t, ++update) {
+      const DeviceApply& of = *batch->shares[t].table;
+      HbmTier& tier = of.tier_;
+      const gpu::Places places = memory->places_to_update(t);
+      if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, places, launches);
+      gpu::DeviceUpdate(slots, places, memory->unique, memory->sorted, batch->gradients, of.dim_)
+          .add(update->kind, memory->step_on_device(t), tier.rows_to_change(), launches);
+      tier.ranks_to_count().add_update(slots, places, memory->unique, memory->sorted, update->counted,
+                                       launches);
+    }
   }
   launches.put(device, stream);
 }
@@ -240,7 +301,7 @@ void DeviceApply::update_found(std::span<const ShareInFlight> shares, std::span<
 void DeviceApply::update_missing(std::span<const MissesOfBatch> batches) {
   std::vector<DeviceSteps*> tables;
   for (const MissesOfBatch& batch : batches) {
-    for (const MissesOfTable& one : batch.of_tables) tables.push_back(one.steps);
+    tables.insert(tables.end(), batch.tables.begin(), batch.tables.end());
   }
   const DeviceSteps::Function function(tables);
   if (function.is_too_late()) return;
@@ -248,26 +309,30 @@ void DeviceApply::update_missing(std::span<const MissesOfBatch> batches) {
 }
 
 void DeviceApply::update_missing(const MissesOfBatch& batch) {
-  const std::vector<MissesOfTable>& of_tables = batch.of_tables;
-  const MissesOfTable* at = &of_tables.front();
+  ApplyMemory& memory = *batch.memory;
+  const bool is_left_out = memory.left_out[0] != 0;
+  for (size_t t = 0; t < batch.tables.size() && !is_left_out; ++t) {
+    memory.steps[t] = gpu::StepInMemory(batch.updates[t].begin());
+  }
+  size_t at = 0;
   bool is_applied = false;
   try {
-    for (const MissesOfTable& one : of_tables) one.steps->check_not_used_by_thread();
-    batch.conditions.check(at->memory->refused[0]);
+    for (const DeviceSteps* table : batch.tables) table->check_not_used_by_thread();
+    batch.conditions.check(memory.refused[0]);
     std::vector<std::unique_ptr<PreparedRows>> prepared;
-    for (const MissesOfTable& one : of_tables) {
-      at = &one;
-      prepared.push_back(one.prepare(one.missing(), one.present(), *one.memory->claims));
+    for (size_t t = 0; t < batch.tables.size() && !is_left_out; ++t) {
+      at = t;
+      prepared.push_back(batch.updates[t].prepare_rows(batch.missing(t), batch.present(t), memory.claims[t]));
     }
     for (const auto& one : prepared) one->commit();
-    is_applied = true;
+    is_applied = !is_left_out;
   } catch (...) {
-    at->steps->keep_error(std::current_exception());
+    batch.tables[at]->keep_error(std::current_exception());
   }
-  for (const MissesOfTable& one : of_tables) {
-    one.memory->to_update[0] = is_applied ? one.distinct() : 0;
-    one.memory->claims.reset();
+  for (size_t bound = 0; bound <= batch.tables.size(); ++bound) {
+    memory.to_update[bound] = is_applied ? memory.bounds[bound] : 0;
   }
+  memory.claims.clear();
 }
 
 }  // namespace embstore

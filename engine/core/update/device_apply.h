@@ -2,9 +2,10 @@
 //
 // On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
 // are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
-// updates the rows that the tier has: a batch is applied whole or not at all. A batch may be of several tables, of which each has a
-// part of the ids and leaves the others out, and the function updates rows of all of them, or of none. Several batches may be put at once.
-// Kernels are launched once for all tables. See gpu/README.md.
+// updates the rows that the tier has: a batch is applied whole or not at all. Whether it is may be known on the device alone, so the
+// values of the optimizer's step are made when the stream gets there. A batch may be of several tables, a variable's partitions:
+// its ids are put in their order, made distinct and sorted once, so that each table has neighbouring places, and the function updates rows
+// of all of them, or of none. Several batches may be put at once. Kernels are launched once for all tables. See gpu/README.md.
 //
 // Above a durable pool the function also learns which rows of the tier are about to differ from their copies there: those that
 // are marked, as nobody has changed them since they were copied.
@@ -19,25 +20,21 @@
 #include "gpu/device.h"
 #include "gpu/device_address.h"
 #include "gpu/kernels/ranks.h"
-#include "row/key_partition.h"
 #include "row/row_layout.h"
 #include "rules/any_step.h"
-#include "tiers/hbm/device_steps.h"
-#include "tiers/hbm/hbm_tier.h"
 #include "tiers/hbm/ids_on_device.h"
-#include "tiers/hbm/step_memories.h"
+#include "tiers/hbm/step_maker.h"
 #include "update/batch_conditions.h"
 #include "update/step_claims.h"
 
 namespace embstore {
 
-class DeviceApply {
+class ApplyMemory;
+
+class DeviceApply final : public StepMaker<ApplyMemory> {
  public:
-  // Both outlive this.
   DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& layout);
-  ~DeviceApply();
-  DeviceApply(const DeviceApply&) = delete;
-  DeviceApply& operator=(const DeviceApply&) = delete;
+  ~DeviceApply() override;
 
   // The distinct ids that aren't in the tier.
   struct Missing {
@@ -63,15 +60,19 @@ class DeviceApply {
   using PrepareRows = std::function<std::unique_ptr<PreparedRows>(
       const Missing& missing, const Present& present, StepClaims& claims)>;
   struct Update {
-    AnyStep step;
+    AnyStep kind;  // a step of the kind that `begin` gives
     gpu::CountedUpdate counted;
-    PrepareRows prepare_rows;
+    // Called when the stream gets there, by any thread, in the order of the steps, unless the batch is left out: gives the step by
+    // which rows are updated, after which the optimizer's own state is one further. It doesn't throw.
+    std::function<AnyStep()> begin;
+    PrepareRows prepare_rows;  // later
   };
 
-  // What is updated in one table. `claims`: for as many rows as there are ids in the batch.
+  // What is updated in one table. `claims`: of slots, for as many rows as there are ids in the batch, and none of places: those are
+  // claimed when the step begins, and what it doesn't need goes back before the host uses the rows again. So an update by the host is
+  // refused only where there are no places for its rows.
   struct Share {
     DeviceApply* table;
-    BatchPart part;
     StepClaims claims;
     std::function<Update()> begin;
   };
@@ -79,33 +80,32 @@ class DeviceApply {
     IdsOnDevice ids;
     gpu::DeviceAddress gradients;  // a row for each id
     BatchConditions conditions;
-    std::vector<Share> shares;
+    std::vector<Share> shares;  // of the tables, in the order of their partitions
   };
   // Puts the updates of all batches on their stream; each is applied whole or not at all. Waits for no stream. False where the host
-  // uses rows of one of the tables for long: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is
+  // uses rows of one of the tables for long, or a pool has too few places free: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is
   // refused updates no row: the steps keep the reason. REQUIRES: all are on one stream, and no table is there twice.
   static bool try_put(std::span<Batch> batches);
 
  private:
-  class Memory;
-  struct ShareInFlight;
-  struct MissesOfTable;
+  static bool try_claim_places(std::span<Batch> batches);
+
+  using BatchInFlight = InFlight<Batch>;
   struct MissesOfBatch;
 
-  static void put(std::span<const ShareInFlight> shares, std::span<Batch> batches);
-  static void find(std::span<const ShareInFlight> shares, std::span<const Batch> batches);
-  static void list_marked(std::span<const ShareInFlight> shares, gpu::Stream stream);
-  static void update_found(std::span<const ShareInFlight> shares, std::span<const Update> updates,
+  std::shared_ptr<ApplyMemory> make_memory(const StepSize& size) const override;
+
+  static void put(std::span<const BatchInFlight> batches);
+  static void find(std::span<const BatchInFlight> batches, gpu::Stream stream);
+  static void list_marked(std::span<const BatchInFlight> batches, gpu::Stream stream);
+  // `updates`: of all batches' tables.
+  static void update_found(std::span<const BatchInFlight> batches, std::span<const Update> updates,
                            gpu::Stream stream);
   // Called by the stream.
   static void update_missing(std::span<const MissesOfBatch> batches);
   static void update_missing(const MissesOfBatch& batch);
 
-  HbmTier& tier_;
-  gpu::Device& device_;
-  DeviceSteps& steps_;
   const uint32_t dim_;
-  StepMemories<Memory> memories_;  // guarded by the turn
 };
 
 }  // namespace embstore

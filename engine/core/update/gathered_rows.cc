@@ -219,7 +219,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
 bool GatheredRows::bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Rise& rise) {
   const int64_t id = batch_.keys()[key].key;
   const RowInFlight copy = copy_of(key);
-  const Rise::Outcome outcome = rise.bring_up(shard, entry, id, copy, /*served_at=*/std::nullopt);
+  const Rise::Outcome outcome = rise.bring_up(shard, entry, id, copy, /*served=*/std::nullopt);
   if (outcome == Rise::Outcome::kNoRoom) pool_is_full_ = true;
   if (outcome == Rise::Outcome::kDamaged) {
     if (damaged_.empty()) first_damage_ = copy.batch->damage(copy.i);

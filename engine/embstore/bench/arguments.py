@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from embstore.errors import InvalidArgumentError
+from embstore.gpu.choice import check_gpu
+
 
 def positive(text: str) -> int:
     value = int(text)
@@ -24,3 +27,11 @@ def folder(text: str) -> Path:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text} is no directory")
     return Path(text)
+
+
+def gpu(text: str) -> str:
+    """cuda, cuda:N or emulated."""
+    try:
+        return check_gpu("it", text)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

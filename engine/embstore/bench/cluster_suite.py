@@ -17,7 +17,7 @@ from embstore.bench.dict_actor import DictActor
 from embstore.bench.measure import Figure, compare
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
-from embstore.cluster.ray_cluster import join_or_start
+from embstore.cluster.ray.cluster import join_or_start
 from embstore.variable import EmbeddingVariable
 
 __all__ = [

@@ -3,6 +3,9 @@
 The same batches train tables with a tier of PMem in turn: without durability, with it and no
 checkpoint, with one in the pool in the middle of each round, and with a whole or an incremental
 save there. Every round ends when what it wrote is durable. Then each way back is timed.
+
+Tables with HBM are trained by ids and gradients on the GPU. On an emulated one all is done, and
+nothing is timed: the results say that rows came back, and no rates.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,12 +24,15 @@ from typing import Any
 import numpy as np
 
 import embstore as es
-from embstore.bench.contenders import Ids, Rows, scrambled_keys
+from embstore.bench.contenders import Ids, scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure, figures, quiesce
 from embstore.bench.tiers_figures import Goal
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
+from embstore.checkpoint.persist.writer import finish_persists
+from embstore.gpu.choice import EMULATED
+from embstore.options import TIER_KINDS, TierKind
 
 WITHOUT, WITH = "without durability", "durable, no checkpoint"
 PERSIST, SAVE, INCREMENTAL = "persist()", "save()", "save_incremental()"
@@ -39,7 +45,8 @@ TABLE_OF_RUN = {
     SAVE: "saved",
     INCREMENTAL: "saved in increments",
 }
-STORAGE_TYPES = ("DRAM_PMEM", "DRAM_PMEM_SSDHASH")
+STORAGE_TYPES = ("DRAM_PMEM", "DRAM_PMEM_SSDHASH", "HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH")
+MEASURED, FUNCTIONAL_ONLY = "measured", "functional-only"
 
 MOST_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's
 LEAST_RATE_WITH_DURABILITY = 0.9  # of that without
@@ -51,10 +58,11 @@ class DurabilityOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
     storage_type: str = STORAGE_TYPES[0]
+    device: str = "cuda"  # as `StorageOption.device`, where a tier is HBM
     rows: int = 1_000_000
     dim: int = 64
-    first_tier: float = 0.1  # of the rows
-    second_of_three: float = 0.3  # of the rows, where there are three tiers
+    first_tier: float = 0.1  # of the rows, in each tier above PMem
+    pool: float = 0.3  # of the rows, in PMem above another tier
     batch_size: int = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
     batches: int = 200  # between two checkpoints
@@ -66,19 +74,39 @@ class DurabilityOptions:
     def row_bytes(self) -> int:
         return 2 * 4 * ((self.dim + 3) // 4 * 4)
 
+    @property
+    def tiers(self) -> Sequence[TierKind]:
+        return TIER_KINDS[es.StorageType[self.storage_type]]
+
+    @property
+    def gpu(self) -> str | None:
+        """The device that has ids and gradients."""
+        return self.device if TierKind.HBM in self.tiers else None
+
+    @property
+    def kind(self) -> str:
+        """Of the figures: an emulated GPU's would mean nothing."""
+        return FUNCTIONAL_ONLY if self.gpu == EMULATED else MEASURED
+
+    @property
+    def pool_number(self) -> int:
+        return self.tiers.index(TierKind.PMEM)
+
     def storage_size(self, *, is_durable: bool) -> list[int]:
         """Bytes of the tiers but those on SSD, which have no limit. With durability and without,
-        the second tier holds as many rows."""
-        is_last = self.storage_type == "DRAM_PMEM"
+        the tier on PMem holds as many rows."""
+        is_last = self.pool_number == len(self.tiers) - 1
         first_rows = int(self.first_tier * self.rows)
-        second_rows = self.rows if is_last else int(self.second_of_three * self.rows)
+        rows_above = first_rows * self.pool_number
+        pool_rows = self.rows if is_last else int(self.pool * self.rows)
+        sizes = [first_rows * self.row_bytes] * self.pool_number
         if not is_durable:
-            return [first_rows * self.row_bytes, second_rows * self.row_bytes]
+            return [*sizes, pool_rows * self.row_bytes]
         # A pool has a place for each row above it too, and room for what changes between two
         # checkpoints: as much again, to be on the safe side; a quarter of it above another tier.
-        places = 2.5 * second_rows if is_last else (first_rows + second_rows) * 4 / 3
+        places = 2.5 * pool_rows if is_last else (rows_above + pool_rows) * 4 / 3
         place_bytes = (64 + self.row_bytes + 255) // 256 * 256
-        return [first_rows * self.row_bytes, int(places * place_bytes) + (8 << 20)]
+        return [*sizes, int(places * place_bytes) + (8 << 20)]
 
 
 @dataclass(frozen=True)
@@ -157,10 +185,22 @@ def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
 
 
 def to_json(options: DurabilityOptions, results: DurabilityResults) -> dict[str, object]:
-    return {
+    """Without a figure of time where nothing was timed."""
+    document: dict[str, object] = {
         "suite": "durability",
+        "kind": options.kind,
         "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
         "file_system": file_system_of(Path(_parent(options) or tempfile.gettempdir())),
+    }
+    if options.kind == FUNCTIONAL_ONLY:
+        return {
+            **document,
+            "runs": [{"run": result.run} for result in results.runs],
+            "pool_bytes": results.pool_bytes,
+            "save_bytes": results.save_bytes,
+        }
+    return {
+        **document,
         **asdict(results),
         "goals": [{**asdict(goal), "reached": goal.reached} for goal in results.goals(options.dim)],
     }
@@ -201,8 +241,10 @@ class _Table:
                     storage_path=str(self._folder),
                     storage_size=options.storage_size(is_durable=self._is_durable),
                     durability="checkpoint" if self._is_durable else None,
+                    device=options.gpu,
                 )
             ),
+            restores=True,
         )
 
     def checkpoint(self, run: str) -> None:
@@ -217,10 +259,10 @@ class _Table:
             shutil.rmtree(self._folder / f"increment{self._saves - 1}", ignore_errors=True)
 
     def wait(self) -> None:
-        self.variable._finish_persists()
+        finish_persists(self.variable)
 
     def tier(self) -> dict[str, Any]:
-        tier: dict[str, Any] = self.variable.stats()["tiers"][1]
+        tier: dict[str, Any] = self.variable.stats()["tiers"][self._options.pool_number]
         return tier
 
     def saved_bytes(self) -> int:
@@ -245,14 +287,19 @@ def _train(
     zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
     random = np.random.default_rng(options.seed)
     grads = random.standard_normal((options.batch_size, options.dim), np.float32) * np.float32(0.01)
-    out = np.empty_like(grads)
+    out: Any = np.empty_like(grads)
+    by = _where_trained(grads, options)
+    if options.gpu is not None:
+        out = es.DeviceArray.empty(grads.shape, np.float32, options.gpu)
     seconds: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     call_s: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     for number in range(options.rounds + 1):  # the first isn't counted
-        batches = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
+        drawn = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
+        batches = [_where_trained(ids, options) for ids in drawn]
         for run in _in_turn(number):
             watcher.begin(f"{run}: training")
-            of_round, of_call = _train_round(tables[TABLE_OF_RUN[run]], run, batches, out, grads)
+            table = tables[TABLE_OF_RUN[run]]
+            of_round, of_call = _train_round(table, run, batches, out, by)
             if number > 0:
                 seconds[run].append(of_round)
                 call_s[run].append(of_call)
@@ -282,8 +329,13 @@ def _in_turn(number: int) -> Iterable[str]:
     return TABLE_OF_RUN if number % 2 == 0 else reversed(TABLE_OF_RUN)
 
 
+def _where_trained(array: Any, options: DurabilityOptions) -> Any:
+    """The array, on the GPU if there is one."""
+    return array if options.gpu is None else es.DeviceArray(array, options.gpu)
+
+
 def _train_round(
-    table: _Table, run: str, batches: list[Ids], out: Rows, grads: Rows
+    table: _Table, run: str, batches: Sequence[Any], out: Any, grads: Any
 ) -> tuple[float, float]:
     """Seconds of the round, and of those the call that makes the checkpoint.
 
@@ -300,6 +352,7 @@ def _train_round(
             table.checkpoint(run)
             in_call = time.perf_counter() - before
     table.wait()
+    table.variable.synchronize()
     return time.perf_counter() - start, in_call
 
 

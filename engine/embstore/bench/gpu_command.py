@@ -7,12 +7,11 @@ import os
 
 from rich.table import Table
 
-from embstore._gpu import VARIABLE, check_gpu
 from embstore.bench import arguments, gpu_suite
 from embstore.bench.gpu_suite import EMULATED, MEANINGLESS, GpuOptions, GpuResults
 from embstore.bench.report import Report
 from embstore.bench.watcher import Watcher
-from embstore.errors import InvalidArgumentError
+from embstore.gpu.choice import VARIABLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     positive = arguments.positive
     parser.add_argument(
         "--device",
-        type=_gpu,
+        type=arguments.gpu,
         default=os.environ.get(VARIABLE) or default.device,
         help=f"cuda, cuda:N, or emulated, whose rates mean nothing (default: {VARIABLE} of the "
         "environment, else cuda)",
@@ -37,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
     parser.add_argument("--seed", type=int, default=default.seed)
-
-
-def _gpu(text: str) -> str:
-    try:
-        return check_gpu("it", text)
-    except InvalidArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def options_of(parsed: argparse.Namespace) -> GpuOptions:

@@ -1,21 +1,24 @@
-"""Makes variables whose shards are actors on the nodes of a Ray cluster."""
+"""Makes variables whose shards are at servers on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from embstore import _checks
-from embstore._shard import Shard, ShardSpec
-from embstore._variable_making import MAX_PARTITIONS, make_variable
-from embstore.cluster import ray_cluster
-from embstore.cluster.placing import Placing
-from embstore.cluster.pushes import PushRules
-from embstore.cluster.remote_shard import Membership, RemoteShard
-from embstore.cluster.worker import current_worker
+from embstore import _core
+from embstore.cluster.job.worker import current_worker
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.rows.pushes import PushRules
+from embstore.cluster.rows.remote_shard import RemoteShard
+from embstore.cluster.rows.server_link import ServerLink, ServerLinks
+from embstore.cluster.server.placing import Placing
+from embstore.cluster.server.servers import Servers
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
+from embstore.table import checks
+from embstore.table.making import MAX_PARTITIONS, make_variable
+from embstore.table.shard import Shard, ShardSpec
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["make_sharded_variable"]
@@ -25,15 +28,16 @@ def make_sharded_variable(
     name: str,
     embedding_dim: int,
     *,
-    initializer: Initializer | None,
+    initializer: Initializer | type[Initializer] | None,
     optimizer: Optimizer | None,
     ev_option: EmbeddingVariableOption,
     shards: int,
+    restores: bool,
 ) -> EmbeddingVariable:
     """As `embstore.get_embedding_variable` with `shards`; in a worker of a job, the variable of
     that name that all workers share.
     """
-    count = _checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
+    count = checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
     storage = ev_option.storage_option
     tiers = storage.tiers()
@@ -52,6 +56,7 @@ def make_sharded_variable(
             elsewhere=True,
             # Workers leave it to their restore, which one of them carries out.
             discards_unlisted=worker is None,
+            restores=restores or worker is not None,
         )
 
     if worker is not None:
@@ -61,16 +66,39 @@ def make_sharded_variable(
                 "those that are kept where there is none; leave it out"
             )
         variable = make(lambda spec: worker.shard(name, count, tiers, spec))
-        variable._is_shared = True
+        variable.internals.is_shared = True
         return variable
-    placing = Placing(name, count, tiers, PushRules())
+    placing = Placing(name, count, tiers, _servers_of_program())
 
     def make_shard(spec: ShardSpec) -> Shard:
         made = placing.open(spec)
-        return RemoteShard(made.actor, spec, made.address, Membership())
+        link = _links.use(made.address, lambda: ServerLink(made.actor, made.server, made.address))
+
+        def ended() -> None:
+            _links.leave(link)
+            placing.leave(made)
+
+        return RemoteShard(link, made.table, spec, ended=ended).as_shard()
 
     try:
         return make(make_shard)
     except BaseException:
         placing.end()
         raise
+
+
+_links = ServerLinks()
+_of_program: tuple[object, Servers] | None = None
+
+
+def _servers_of_program() -> Servers:
+    """Those that hold the tables of this program where it isn't a worker of a job.
+
+    Servers of another Ray cluster, that the program was at before, are nobody's any more.
+    """
+    global _of_program
+    context = ray_cluster.join_or_start().get_runtime_context()
+    here = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
+    if _of_program is None or _of_program[0] != here:
+        _of_program = here, Servers(PushRules())
+    return _of_program[1]

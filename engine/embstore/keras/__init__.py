@@ -21,7 +21,9 @@ keras-rs. `variables(model)` are the tables themselves, for `embstore.save` and 
 
 A file of `model.save` or `save_weights` has the rows, with slots, frequencies, versions and the
 keys that wait; a load of a file that lacks them raises. What is written into a `.keras` file goes
-through memory; for tables that are too large for it see `rows_kept_apart`. What would lose rows
+through memory; for tables that are too large for it see `rows_kept_apart`. A model that is loaded
+or cloned has its tables where its author had them, unless `rows_at` says otherwise. What would
+lose rows
 unseen raises: `get_weights` and `set_weights`, and with them
 `EarlyStopping(restore_best_weights=True)`, take `ModelCheckpoint` in place.
 
@@ -30,7 +32,8 @@ a model's file those write and read the rows themselves, in a folder that Python
 where some are on other computers, have TMPDIR name one that all of them share.
 In the workers of a job (`embstore.cluster.run`) such tables are shared, and `averaged(optimizer)`
 has dense weights follow the mean of the workers' gradients, on torch.
-`model.fit(pulling(dataset, model))` asks them for the rows of the next batch while one is trained.
+`model.fit(prefetching(dataset, model))` asks them for the rows of the next batch while one is
+trained.
 
 Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
 that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
@@ -53,7 +56,8 @@ from embstore.keras.configs import FeatureConfig, TableConfig
 from embstore.keras.distributed import DistributedEmbedding
 from embstore.keras.embedding import Embedding
 from embstore.keras.models import distributed_model, save_as_original_model, variables
-from embstore.keras.pulled import pulling
+from embstore.keras.places import rows_at
+from embstore.keras.prefetching import prefetching
 from embstore.keras.saving import rows_kept_apart
 
 __all__ = [
@@ -63,7 +67,8 @@ __all__ = [
     "TableConfig",
     "averaged",
     "distributed_model",
-    "pulling",
+    "prefetching",
+    "rows_at",
     "rows_kept_apart",
     "save_as_original_model",
     "variables",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.private import scaling_optimizer, trainable_variables_of
 from embstore.keras.rows import Rows
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["averaged"]
 
 _MARK = "_embstore_averages"
-_MOST_FRAMES = 12  # between: Keras's own
 
 
 def averaged(optimizer: Any, group: Any = None) -> Any:
@@ -64,12 +62,13 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
     # In place of a class around the optimizer: tables know Keras's optimizers by their classes.
     def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         nonlocal is_compared
-        of = list(
-            optimizer._trainable_variables if trainable_variables is None else trainable_variables
-        )
+        of = trainable_variables
+        if of is None:
+            of = trainable_variables_of(optimizer)
         dense = [i for i, variable in enumerate(of) if not isinstance(variable, Rows)]
         if not is_compared:
-            if _is_inner_of_loss_scaling(optimizer):
+            scaling = scaling_optimizer()  # which Keras may have put around it
+            if scaling is not None and scaling is not optimizer:
                 raise UnsupportedError(
                     "a LossScaleOptimizer leaves out steps in one worker that others make; give "
                     "averaged the LossScaleOptimizer itself, or compile with auto_scale_loss=False"
@@ -87,20 +86,6 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
     optimizer.apply = apply_mean
     setattr(optimizer, _MARK, True)
     return optimizer
-
-
-def _is_inner_of_loss_scaling(optimizer: Any) -> bool:
-    """Whether a LossScaleOptimizer, which Keras may have put around it, is at work."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return False
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _means(gradients: list[Tensor], group: Any) -> list[Tensor]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from embstore.errors import UnsupportedError
+from embstore.keras.steps import Assigned, train_tables, train_together
 
 if TYPE_CHECKING:
     from embstore.keras.rows import Rows
     from embstore.keras.table import Table
 
-__all__ = ["check_backend", "lookup", "train_when"]
+__all__ = ["check_backend", "lookup", "together"]
 
 
 def check_backend() -> None:
@@ -35,12 +38,35 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     return tensorflow_lookup.lookup(table, rows, ids, training)
 
 
-def train_when(table: Table, looked_up: Any, optimizer: Any, loss_scale: Any) -> None:
-    """`Table.train`, as soon as the gradient `looked_up`, a scalar tensor, is known."""
+def together(
+    look_ups: Sequence[tuple[Table, Rows, Any]], training: bool
+) -> contextlib.AbstractContextManager[Any]:
+    """In it look-ups of these ids, which are about to be made in this order, have their rows:
+    servers are asked once for all.
+    """
     if keras.backend.backend() == "torch":
-        rate = float(optimizer.learning_rate)
-        table.train(float(looked_up), rate, float(loss_scale), optimizer)
+        from embstore.keras import torch_lookup
+
+        return torch_lookup.together(look_ups)
+    from embstore.keras import tensorflow_lookup
+
+    return tensorflow_lookup.together(look_ups, training)
+
+
+def _train(assigned: Sequence[Assigned], optimizer: Any) -> None:
+    """As soon as the gradients are known."""
+    if keras.backend.backend() == "torch":
+        train_tables(
+            [each.table for each in assigned],
+            [float(each.looked_up) for each in assigned],
+            [float(each.loss_scale) for each in assigned],
+            float(optimizer.learning_rate),
+            optimizer,
+        )
         return
     from embstore.keras import tensorflow_lookup
 
-    tensorflow_lookup.train_when(table, looked_up, optimizer, loss_scale)
+    tensorflow_lookup.train(assigned, optimizer)
+
+
+train_together(_train)

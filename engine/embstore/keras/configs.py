@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import TruncatedNormal
-from embstore.keras.described import described, from_description
-from embstore.keras.embedding import checked_parts, described_rule, rule_from_description
+from embstore.keras.described import described
+from embstore.keras.embedding import checked_parts
 from embstore.keras.initializers import initializer_from_keras
-from embstore.keras.optimizers import own_rule
+from embstore.keras.optimizers import described_rule, own_rule
+from embstore.keras.places import arguments_of_copy
 from embstore.options import EmbeddingVariableOption
+from embstore.table import checks
 
 __all__ = ["COMBINERS", "FeatureConfig", "TableConfig"]
 
@@ -46,11 +47,11 @@ class TableConfig:
     shards: int | None = None
 
     def __post_init__(self) -> None:
-        if "/" in _checks.variable_name(self.name):
+        if "/" in checks.variable_name(self.name):
             raise InvalidArgumentError(f"name must have no /, got {self.name!r}")
-        dim = _checks.integer("embedding_dim", self.embedding_dim, at_least=1)
-        self.combiner = _checks.choice("combiner", self.combiner, COMBINERS)
-        self.placement = _checks.choice("placement", self.placement, ("auto", "default_device"))
+        dim = checks.integer("embedding_dim", self.embedding_dim, at_least=1)
+        self.combiner = checks.choice("combiner", self.combiner, COMBINERS)
+        self.placement = checks.choice("placement", self.placement, ("auto", "default_device"))
         self.partition_num, self.shards = checked_parts(self.partition_num, self.shards)
         rows = self.vocabulary_size if (self.vocabulary_size or 0) > 0 else 4096
         if self.initializer is None:
@@ -76,11 +77,7 @@ class TableConfig:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TableConfig:
-        config = dict(config)
-        for name in ("initializer", "ev_option"):
-            config[name] = from_description(config[name])
-        config["optimizer"] = rule_from_description(config["optimizer"])
-        return cls(**config)
+        return cls(**arguments_of_copy(config, "initializer"))
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ import keras
 from keras import ops, tree
 
 from embstore.errors import InvalidArgumentError
+from embstore.keras.backend import together
 from embstore.keras.configs import FeatureConfig, TableConfig
 from embstore.keras.embedding import Embedding
 from embstore.variable import EmbeddingVariable
@@ -65,6 +66,16 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         """Each table's `embstore.EmbeddingVariable` by the table's name."""
         return {embedding.name: embedding.variable for embedding in self._embeddings}
 
+    @property
+    def serves(self) -> bool:
+        """As of `Embedding`, for all tables."""
+        return all(embedding.serves for embedding in self._embeddings)
+
+    @serves.setter
+    def serves(self, value: bool) -> None:
+        for embedding in self._embeddings:
+            embedding.serves = value
+
     def embedding_of_features(self) -> list[Embedding]:
         """What each feature is looked up in, in the order of `keras.tree.flatten`."""
         return [self._embedding_of(feature) for feature in self._features]
@@ -82,12 +93,16 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         if weights is not None:
             _check_same("weights", structure, weights)
             flat_weights = tree.flatten(weights)
-        combined = [
-            self._combined(feature, ids, weight, training)
-            for feature, ids, weight in zip(
-                self._features, tree.flatten(inputs), flat_weights, strict=True
-            )
+        flat_ids = tree.flatten(inputs)
+        look_ups = [
+            (embedding.table, embedding.rows, ops.cast(ids, "int64"))
+            for embedding, ids in zip(self.embedding_of_features(), flat_ids, strict=True)
         ]
+        with together(look_ups, bool(training)):
+            combined = [
+                self._combined(feature, ids, weight, training)
+                for feature, ids, weight in zip(self._features, flat_ids, flat_weights, strict=True)
+            ]
         return tree.pack_sequence_as(structure, combined)
 
     def _embedding_of(self, feature: FeatureConfig) -> Embedding:

@@ -10,19 +10,22 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
+from embstore.initializers import made_initializer
 from embstore.keras.backend import check_backend, lookup
-from embstore.keras.described import described, from_description
+from embstore.keras.described import described
 from embstore.keras.initializers import initializer_from_keras
-from embstore.keras.optimizers import OwnRule, own_rule
+from embstore.keras.optimizers import OwnRule, described_rule, own_rule
+from embstore.keras.places import arguments_of_copy
+from embstore.keras.private import is_input
 from embstore.keras.rows import Rows
 from embstore.keras.saving import load_table, save_table
 from embstore.keras.table import Table
 from embstore.options import EmbeddingVariableOption, StorageOption
+from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "any_key", "checked_parts", "described_rule", "rule_from_description"]
+__all__ = ["Embedding", "any_key", "checked_parts"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 
@@ -49,6 +52,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     `variable` is the `embstore.EmbeddingVariable`, whose name is the layer's.
 
+    `evaluate` and `predict` neither count for the ranking of rows nor move any. Where the model
+    serves, set `serves` to True.
+
     Raises InvalidArgumentError, also for ids that are out of range, and as
     `embstore.get_embedding_variable` does.
     """
@@ -74,14 +80,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                     "have; leave it out"
                 )
         super().__init__(**kwargs)
-        _checks.variable_name(self.name)
+        checks.variable_name(self.name)
         self.input_dim = (
             None
             if any_key(input_dim)
-            else _checks.integer("input_dim", input_dim, at_least=1, unit="ids")
+            else checks.integer("input_dim", input_dim, at_least=1, unit="ids")
         )
-        self.output_dim = _checks.integer("output_dim", output_dim, at_least=1)
-        self.mask_zero = _checks.flag("mask_zero", mask_zero)
+        self.output_dim = checks.integer("output_dim", output_dim, at_least=1)
+        self.mask_zero = checks.flag("mask_zero", mask_zero)
         self.supports_masking = self.mask_zero
         self.autocast = False
         self.supports_jit = False  # XLA can't call out of a graph
@@ -93,8 +99,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 f"{type(ev_option).__name__}"
             )
         self.ev_option = option
-        chosen = option.init_option.initializer
-        if chosen is None:
+        if option.init_option.initializer is not None:
+            chosen = made_initializer(option.init_option.initializer)
+        else:
             rows = self.input_dim or option.init_option.default_value_dim
             chosen = initializer_from_keras(embeddings_initializer, rows, self.output_dim)
         self._own_rule: OwnRule | None = None if optimizer is None else own_rule(optimizer)
@@ -118,8 +125,22 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return self._table.variable
 
     @property
+    def serves(self) -> bool:
+        """Whether look-ups that aren't for training count for the ranking of rows, and move any."""
+        return self._table.serves
+
+    @serves.setter
+    def serves(self, value: bool) -> None:
+        self._table.serves = checks.flag("serves", value)
+
+    @property
     def table(self) -> Table:
         return self._table
+
+    @property
+    def rows(self) -> Rows:
+        """What stands for the table among the model's variables, once the layer is built."""
+        return self._rows
 
     def place(
         self, storage: StorageOption, partition_num: int = 1, shards: int | None = None
@@ -193,15 +214,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Embedding:
-        config = dict(config)
-        for name in ("embeddings_initializer", "ev_option"):
-            config[name] = from_description(config[name])
-        config["optimizer"] = rule_from_description(config["optimizer"])
-        return cls(**config)
+        return cls(**arguments_of_copy(config, "embeddings_initializer"))
 
     def _check_dtype(self, inputs: Any, symbolic: bool) -> None:
         dtype = keras.backend.standardize_dtype(inputs.dtype)
-        if self.input_dim is None and dtype != "int64" and _is_input(inputs):
+        if self.input_dim is None and dtype != "int64" and is_input(inputs):
             self._refuse_dtype("the Input", dtype)  # Keras would cut what is fed to it
         if dtype.startswith("int") or dtype in ("uint8", "uint16", "uint32"):
             return
@@ -221,7 +238,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | None]:
-    partition_num = _checks.integer("partition_num", partition_num, at_least=1)
+    partition_num = checks.integer("partition_num", partition_num, at_least=1)
     if shards is None:
         return partition_num, None
     if partition_num != 1:
@@ -229,30 +246,7 @@ def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | No
             f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
             "shard is one partition"
         )
-    return partition_num, _checks.integer("shards", shards, at_least=1)
-
-
-def described_rule(rule: OwnRule | None) -> Any:
-    if rule is None:
-        return None
-    schedule = None
-    if rule.schedule is not None:
-        schedule = keras.optimizers.schedules.serialize(rule.schedule)
-    return {"rule": described("optimizer", rule.optimizer), "schedule": schedule}
-
-
-def rule_from_description(description: Any) -> Any:
-    if description is None:
-        return None
-    optimizer = from_description(description["rule"])
-    if description["schedule"] is None:
-        return optimizer
-    return OwnRule(optimizer, keras.optimizers.schedules.deserialize(description["schedule"]))
-
-
-def _is_input(tensor: Any) -> bool:
-    history = getattr(tensor, "_keras_history", None)
-    return history is not None and isinstance(history.operation, keras.layers.InputLayer)
+    return partition_num, checks.integer("shards", shards, at_least=1)
 
 
 def _without_initializer(option: EmbeddingVariableOption) -> EmbeddingVariableOption:

@@ -20,10 +20,13 @@ _MODULE = "embeddings_initializer"
 
 
 def initializer_from_keras(initializer: Any, rows: int, dim: int) -> Initializer:
-    """One of embstore's stays as it is; others are Keras's, or the names of them.
+    """One of embstore's stays as it is; others are Keras's, or the names of them. None is what
+    Keras takes for weights without an initializer: "glorot_uniform".
 
     rows: of the table, which initializers of scaled variance count as fan-in.
     """
+    if initializer is None:
+        initializer = "glorot_uniform"
     if type(initializer).__module__ == initializers.__name__:
         chosen: Initializer = initializer
         return chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from embstore.errors import UnsupportedError
 from embstore.keras.distributed import DistributedEmbedding
 from embstore.keras.embedding import Embedding
 from embstore.keras.models import embeddings
+from embstore.keras.private import Functional, functional_of, nodes_of
+from embstore.keras.table import Table
 
-__all__ = ["LookUps"]
+__all__ = ["LookUps", "forget_asked", "trained_tables"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class LookUps:
         self._takers: list[tuple[Embedding | _Inner, int]] = []  # with the number of their tensors
         tensors: list[Any] = []
         found: set[int] = set()
-        for node in _nodes(graph):
+        for node in nodes_of(graph):
             for taker, taken in _taken(node):
                 self._takers.append((taker, len(taken)))
                 tensors += taken
@@ -50,7 +52,7 @@ class LookUps:
         for layer in [] if self._part is None else embeddings(self._part):
             raise UnsupportedError(
                 f"{layer.name}: {model.name} computes ids from its rows, so they aren't known "
-                "before it is trained; leave pulling out"
+                "before it is trained; leave prefetching out"
             )
 
     def layers(self) -> Iterator[Embedding]:
@@ -79,26 +81,33 @@ class LookUps:
         return result
 
 
+def trained_tables(look_ups: LookUps) -> list[Table]:
+    """Those that a step trains, and that have rows to be asked for ahead."""
+    tables = {id(layer.table): layer.table for layer in look_ups.layers() if layer.trainable}
+    return [table for table in tables.values() if table.variable.internals.prefetches]
+
+
+def forget_asked(tables: Sequence[Table]) -> None:
+    """What a loop before has asked for, and not trained."""
+    for table in tables:
+        table.variable.internals.forget_prefetched()
+
+
 def _graph_of(model: Any) -> Any:
     if isinstance(model, keras.Sequential) and type(model).call is keras.Sequential.call:
-        if model._functional is None:
+        functional = functional_of(model)
+        if functional is None:
             raise UnsupportedError(
                 f"{model.name} isn't built yet; begin it with a keras.Input, or build it"
             )
-        return model._functional
-    functional = keras.src.models.Functional
-    if isinstance(model, functional) and type(model).call is functional.call:
+        return functional
+    if isinstance(model, Functional) and type(model).call is Functional.call:
         return model
     raise UnsupportedError(
         f"{model.name} is a {type(model).__name__} with a call of its own, of which nobody can "
         "tell what it looks up; make it a Sequential or functional model, or train it in a loop "
-        "over embstore.pulling"
+        "over embstore.prefetching"
     )
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    for depth in sorted(graph._nodes_by_depth, reverse=True):
-        yield from graph._nodes_by_depth[depth]
 
 
 def _taken(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
@@ -113,7 +122,7 @@ def _taken(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
         elif isinstance(layer, DistributedEmbedding):
             for embedding, tensor in zip(layer.embedding_of_features(), tensors, strict=True):
                 yield embedding, [tensor]
-        elif isinstance(layer, (keras.Sequential, keras.src.models.Functional)):
+        elif isinstance(layer, (keras.Sequential, Functional)):
             yield _Inner(LookUps(layer), inputs), tensors
         else:
             raise _unreachable(
@@ -128,5 +137,5 @@ def _ids(look_ups: LookUps) -> set[int]:
 def _unreachable(layer: Embedding, why: str) -> UnsupportedError:
     return UnsupportedError(
         f"{layer.name}: what it looks up can't be told from a batch, since {why}; have a "
-        "Sequential or functional model call it, or train in a loop over embstore.pulling"
+        "Sequential or functional model call it, or train in a loop over embstore.prefetching"
     )

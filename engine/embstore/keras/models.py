@@ -11,6 +11,7 @@ import numpy as np
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.keras.embedding import Embedding
+from embstore.keras.private import layers_in
 from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
@@ -197,4 +198,4 @@ def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any
 
 def _layers(layer: Any) -> Iterator[Any]:
     if isinstance(layer, keras.layers.Layer):
-        yield from layer._flatten_layers()
+        yield from layers_in(layer)

@@ -10,9 +10,18 @@ import keras
 
 from embstore import optimizers
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.described import described, from_description
+from embstore.keras.private import learning_rate_of
 from embstore.optimizers import Optimizer, check_optimizer
 
-__all__ = ["OwnRule", "own_rule", "rule_of", "same_rule"]
+__all__ = [
+    "OwnRule",
+    "described_rule",
+    "own_rule",
+    "rule_from_description",
+    "rule_of",
+    "same_rule",
+]
 
 _KNOWN = "SGD, Adagrad, Adam, Adamax, Adadelta, RMSprop, Ftrl"
 
@@ -47,7 +56,7 @@ def own_rule(optimizer: Any) -> OwnRule:
             "optimizer must be one of embstore.optimizers, or of keras.optimizers or its name, "
             f"got {optimizer!r}"
         ) from None
-    schedule = theirs._learning_rate
+    schedule = learning_rate_of(theirs)
     if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         if callable(schedule):
             raise UnsupportedError(
@@ -57,6 +66,24 @@ def own_rule(optimizer: Any) -> OwnRule:
             )
         return OwnRule(rule_of(theirs))
     return OwnRule(replace(rule_of(theirs), learning_rate=float(schedule(0))), schedule)  # type: ignore[call-arg]
+
+
+def described_rule(rule: OwnRule | None) -> Any:
+    if rule is None:
+        return None
+    schedule = None
+    if rule.schedule is not None:
+        schedule = keras.optimizers.schedules.serialize(rule.schedule)
+    return {"rule": described("optimizer", rule.optimizer), "schedule": schedule}
+
+
+def rule_from_description(description: Any) -> Any:
+    if description is None:
+        return None
+    optimizer = from_description(description["rule"])
+    if description["schedule"] is None:
+        return optimizer
+    return OwnRule(optimizer, keras.optimizers.schedules.deserialize(description["schedule"]))
 
 
 def same_rule(one: Optimizer, other: Optimizer) -> bool:

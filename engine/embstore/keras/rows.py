@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any, NoReturn
 
 import keras
-from keras.src.backend.common import global_state
 
 from embstore.errors import UnsupportedError
-from embstore.keras.backend import train_when
+from embstore.keras.private import applying_optimizer, scaling_optimizer
+from embstore.keras.steps import Assigned, assign
 from embstore.keras.table import Table
 
 __all__ = ["Rows"]
@@ -30,7 +28,7 @@ class Rows(keras.Variable):  # type: ignore[misc]
         self.table = table
 
     def assign(self, value: Any) -> Any:
-        optimizer = _applying_optimizer()
+        optimizer = applying_optimizer()
         if optimizer is None:
             self._refuse("set")
         for option in ("use_ema", "gradient_accumulation_steps"):
@@ -39,7 +37,8 @@ class Rows(keras.Variable):  # type: ignore[misc]
                     f"{self.table.name}: rows can't follow keras.optimizers."
                     f"{type(optimizer).__name__} with {option}; compile the model without"
                 )
-        train_when(self.table, value, optimizer, _loss_scale(optimizer))
+        if not assign(Assigned(self.table, value, _loss_scale(optimizer)), optimizer):
+            self._refuse("set")
         return value
 
     def numpy(self) -> NoReturn:
@@ -56,26 +55,8 @@ class Rows(keras.Variable):  # type: ignore[misc]
         )
 
 
-def _applying_optimizer() -> Any:
-    """The Keras optimizer that is at work: it names itself to the variables that it makes."""
-    scopes = global_state.get_global_attribute("name_scope_stack") or []
-    callers = [scope.caller for scope in scopes]
-    found = [caller for caller in callers if isinstance(caller, keras.optimizers.Optimizer)]
-    return found[-1] if found else None
-
-
 def _loss_scale(optimizer: Any) -> Any:
     """What the loss was multiplied by, and assigned gradients still are; a number or tensor."""
     scale = optimizer.loss_scale_factor or 1.0
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        outer = frame.f_locals.get("self")
-        if isinstance(outer, keras.optimizers.LossScaleOptimizer):  # which tells it to nobody
-            return outer.dynamic_scale.value * scale
-        frame = frame.f_back
-    return scale
-
-
-_MOST_FRAMES = 12  # between: Keras's own
+    scaling = scaling_optimizer()
+    return scale if scaling is None else scaling.dynamic_scale.value * scale

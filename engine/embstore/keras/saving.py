@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from embstore._manifest import Manifest
-from embstore._restore_plan import SaveOnMedium, plan_restore
-from embstore._save_job import SaveJob
-from embstore.checkpoint import saves_waiting_keys
+from embstore.checkpoint.arguments import checkpoint_locks, saves_waiting_keys
+from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
+from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import CheckpointError
 from embstore.keras.described import described, from_description
 from embstore.keras.table import Table
@@ -112,9 +112,9 @@ def load_table(table: Table, store: Any) -> None:
 def _write(table: Table, directory: Path) -> None:
     # Not embstore.save, since increments of the user's own saves must not follow this one.
     variable = table.variable
-    step = variable._applies()
+    step = variable.internals.applies()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
-    with variable._checkpoint_lock:
+    with checkpoint_locks([variable]):
         entry, _ = job.write(variable, directory, 0)
     Manifest(job.save_id, "full", step, (entry,)).write(directory)
 
@@ -125,5 +125,7 @@ def _restore(table: Table, directory: Path) -> None:
     # Keras tells layers by their place in the model; names may differ.
     (entry,) = save.manifest.variables
     renamed = replace(save.manifest, variables=(replace(entry, name=variable.name),))
-    plan_restore(variable, [replace(save, manifest=renamed)], saves_waiting_keys()).carry_out()
-    variable._last_save = None  # what it would be of is gone with the folder
+    plan = plan_restore(variable, [replace(save, manifest=renamed)], saves_waiting_keys())
+    with checkpoint_locks([variable]):
+        plan.carry_out()
+        variable.internals.last_save = None  # what it would be of is gone with the folder

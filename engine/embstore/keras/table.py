@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embstore._variable_making import get_embedding_variable
-from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore import _core
+from embstore.errors import InUseError, InvalidArgumentError, UnsupportedError
 from embstore.initializers import Constant, Initializer
 from embstore.keras.optimizers import OwnRule, rule_of, same_rule
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
+from embstore.table.getting import get_embedding_variable
+from embstore.table.many import lookup_many
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table"]
+__all__ = ["Table", "look_up_many", "looked_up_together"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -38,6 +42,9 @@ class Table:
     own: None where the rows are trained by the rule of the optimizer that the model has.
     vocabulary_size: ids must be below it and not negative; None: any int64 is a key.
     partition_num and shards: as of `embstore.get_embedding_variable`.
+
+    serves: whether look-ups that aren't for training count for the ranking of rows, and move them.
+        False: they are an evaluation's.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class Table:
         self.dim = dim
         self.own = own
         self.vocabulary_size = vocabulary_size
+        self.serves = False
         self._initializer = initializer
         self._option = ev_option
         self._partition_num = partition_num
@@ -66,6 +74,7 @@ class Table:
         # Of which variable, after how many changes of its own, the rate is known to be what.
         self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
+        self._ready = threading.local()  # of `looked_up_together`
 
     @property
     def variable(self) -> EmbeddingVariable:
@@ -79,6 +88,11 @@ class Table:
     @property
     def is_made(self) -> bool:
         return self._variable is not None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its shards lie, or will lie, in other processes."""
+        return self._shards is not None
 
     @property
     def initial_rows(self) -> Floats | None:
@@ -131,18 +145,33 @@ class Table:
         with self._lock:
             if self._variable is not None:
                 self._variable.close()
-            self._variable = get_embedding_variable(
-                self.name,
-                self.dim,
-                initializer=self._initializer,
-                optimizer=optimizer,
-                ev_option=self._option,
-                partition_num=self._partition_num,
-                shards=self._shards,
-            )
+            try:
+                self._variable = get_embedding_variable(
+                    self.name,
+                    self.dim,
+                    initializer=self._initializer,
+                    optimizer=optimizer,
+                    ev_option=self._option,
+                    partition_num=self._partition_num,
+                    shards=self._shards,
+                    restores=True,  # a model is made before its weights are loaded
+                )
+            except InUseError as error:
+                raise InUseError(
+                    f"{error}. If this is a copy of a model that has them, make it in `with "
+                    "embstore.keras.rows_at(folder):`"
+                ) from error
 
     def lookup(self, ids: Ids, *, train: bool) -> Floats:
         """The rows of `ids`: float32 of ids.shape + (dim,)."""
+        self._check_vocabulary(ids)
+        ready: list[tuple[bool, Ids, Floats]] = getattr(self._ready, "rows", [])
+        for i, (to_train, asked, _) in enumerate(ready):
+            if to_train == train and np.array_equal(asked, ids):
+                return ready.pop(i)[2]
+        return self.variable.lookup(ids, train=train, count=self.serves)
+
+    def _check_vocabulary(self, ids: Ids) -> None:
         size = self.vocabulary_size
         if size is not None and ids.size:
             least, most = ids.min(), ids.max()
@@ -152,31 +181,29 @@ class Table:
                     f"says, got {least if least < 0 else most}; with input_dim=None any int64 is "
                     "a key"
                 )
-        return self.variable.lookup(ids, train=train)
 
     def next_number(self) -> int:
         return next(self._numbers)
 
     def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> float:
-        """Keeps a look-up's gradients until `train`; returns 1, or nan if one isn't finite.
+        """Keeps a look-up's gradients until `update`; returns 1, or nan if one isn't finite.
 
         grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
         """
         part = _Gathered(number, ids.reshape(-1), grads.reshape(-1, self.dim), owner)
         with self._lock:
             self._gathered.append(part)
-        # A sum is finite only where its parts are, and fast; a finite one may still overflow.
-        with np.errstate(over="ignore", invalid="ignore"):
-            finite = np.isfinite(grads.sum()) or np.isfinite(grads).all()
-        return 1.0 if finite else float("nan")
+        return 1.0 if _core.first_not_finite(part.grads) is None else float("nan")
 
     def forget(self) -> None:
         """Drops what was gathered: the gradient that it was counted by was set to nothing."""
         with self._lock:
             self._gathered = []
 
-    def train(self, looked_up: float, rate: float, loss_scale: float, optimizer: Any) -> None:
-        """One step with the gradients of the last `looked_up` look-ups that came back.
+    def update(
+        self, looked_up: float, rate: float, loss_scale: float, optimizer: Any
+    ) -> tuple[EmbeddingVariable, Ids, Floats]:
+        """The next step, by the gradients of the last `looked_up` look-ups that came back.
 
         Older ones were dropped by whoever set the model's gradients to zero.
 
@@ -205,10 +232,10 @@ class Table:
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
-            wanted = rate if self.own is None else self.own.rate(variable._applies())
+            wanted = rate if self.own is None else self.own.rate(variable.internals.applies())
             if wanted is not None:
                 self._set_rate(variable, wanted)
-            variable.apply_gradients(ids, grads)
+            return variable, ids, grads
 
     def train_by(self, theirs: Any) -> None:
         """Says, before the first step does, by which Keras optimizer the model is compiled."""
@@ -217,12 +244,12 @@ class Table:
                 self._trainable(theirs)
 
     def _set_rate(self, variable: EmbeddingVariable, wanted: float) -> None:
-        known = (variable, variable._rate_changes, wanted)
+        known = (variable, variable.internals.rate_changes, wanted)
         if known == self._rate_known:
             return
         if np.float32(wanted) != np.float32(variable.learning_rate):
             variable.learning_rate = wanted
-        self._rate_known = (variable, variable._rate_changes, wanted)
+        self._rate_known = (variable, variable.internals.rate_changes, wanted)
 
     def _trainable(self, theirs: Any) -> EmbeddingVariable:
         rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
@@ -249,3 +276,35 @@ class Table:
         if self._converted is None or self._converted[0] is not theirs:
             self._converted = (theirs, rule_of(theirs))
         return self._converted[1]
+
+
+@contextlib.contextmanager
+def looked_up_together(look_ups: Sequence[tuple[Table, Ids]], *, train: bool) -> Iterator[None]:
+    """In it this thread's look-ups of these ids have their rows: each server was asked once for
+    those of all tables that have their shards elsewhere.
+    """
+    elsewhere = [(table, ids) for table, ids in look_ups if table.is_elsewhere]
+    rows = look_up_many(elsewhere, train=train)
+    for table, _ in elsewhere:
+        table._ready.rows = []
+    for (table, ids), found in zip(elsewhere, rows, strict=True):
+        table._ready.rows.append((train, ids, found))
+    try:
+        yield
+    finally:
+        for table, _ in elsewhere:
+            table._ready.rows = []
+
+
+def look_up_many(look_ups: Sequence[tuple[Table, Ids]], *, train: bool) -> list[Floats]:
+    """As `Table.lookup` of each; servers are asked once for all."""
+    for table, ids in look_ups:
+        table._check_vocabulary(ids)
+    rows: dict[int, Floats] = {}
+    counts = [train or table.serves for table, _ in look_ups]  # in training it makes no difference
+    for count in set(counts):
+        where = [i for i, each in enumerate(counts) if each == count]
+        variables = [look_ups[i][0].variable for i in where]
+        found = lookup_many(variables, [look_ups[i][1] for i in where], train=train, count=count)
+        rows |= zip(where, found, strict=True)
+    return [rows[i] for i in range(len(look_ups))]

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from embstore.keras.table import Table
+from embstore.keras.steps import Assigned, train_tables
+from embstore.keras.table import Table, look_up_many
 
 if TYPE_CHECKING:
     from embstore.keras.rows import Rows
 
-__all__ = ["lookup", "train_when"]
+__all__ = ["lookup", "together", "train"]
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+class _Ready(threading.local):
+    """Of `together`: by the id() of a table what each of its next look-ups gives, in order: a
+    tensor of the rows, and one of the look-up's number.
+    """
+
+    def __init__(self) -> None:
+        self.of_tables: dict[int, list[tuple[Any, Any]]] = {}
+
+
+_ready = _Ready()
 
 
 def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
-    def read(keys: NDArray[np.int64]) -> tuple[NDArray[np.float32], np.int64]:
+    def read(keys: Ids) -> tuple[Floats, np.int64]:
         return table.lookup(keys, train=training), np.int64(table.next_number())
 
-    def gather(number: np.int64, keys: NDArray[np.int64], grads: NDArray[np.float32]) -> np.float32:
+    def gather(number: np.int64, keys: Ids, grads: Floats) -> np.float32:
         # A copy: the memory is TensorFlow's, and it has other plans for it.
         return np.float32(table.gather(int(number), keys.copy(), np.array(grads, np.float32)))
 
+    of_table = _ready.of_tables.get(id(table))
+    ready = of_table.pop(0) if of_table else None
+
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def differentiable(_parameter: Any) -> tuple[Any, Any]:
-        values, number = tf.numpy_function(read, [ids], (tf.float32, tf.int64))
+        values, number = ready or tf.numpy_function(read, [ids], (tf.float32, tf.int64))
         values.set_shape((*ids.shape, table.dim))
 
         def gradient(upstream: Any) -> Any:
@@ -40,9 +62,52 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     return differentiable(tf.convert_to_tensor(rows.value))
 
 
-def train_when(table: Table, looked_up: Any, optimizer: Any, loss_scale: Any) -> None:
-    def train(count: np.float32, rate: np.float32, scale: np.float32) -> None:
-        table.train(float(count), float(rate), float(scale), optimizer)
+@contextlib.contextmanager
+def together(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> Iterator[None]:
+    """As `backend.together`, of tables that have their shards elsewhere."""
+    elsewhere = [(table, ids) for table, _, ids in look_ups if table.is_elsewhere]
+    if not elsewhere:
+        yield
+        return
 
+    def read(*keys: Ids) -> list[Any]:
+        tables = [table for table, _ in elsewhere]
+        rows = look_up_many(list(zip(tables, keys, strict=True)), train=training)
+        return [*rows, *(np.int64(table.next_number()) for table in tables)]
+
+    count = len(elsewhere)
+    found = tf.numpy_function(
+        read, [ids for _, ids in elsewhere], [tf.float32] * count + [tf.int64] * count
+    )
+    of_tables: dict[int, list[tuple[Any, Any]]] = {}
+    for (table, _), rows, number in zip(elsewhere, found[:count], found[count:], strict=True):
+        of_tables.setdefault(id(table), []).append((rows, number))
+    _ready.of_tables = of_tables
+    try:
+        yield
+    finally:
+        _ready.of_tables = {}
+
+
+def train(assigned: Sequence[Assigned], optimizer: Any) -> None:
+    """Trains the tables as soon as their gradients are known. Those that have their shards
+    elsewhere are trained together; others by as many threads as TensorFlow gives them.
+    """
+    together = [each for each in assigned if each.table.is_elsewhere]
+    groups = [[each] for each in assigned if not each.table.is_elsewhere]
+    for group in [*groups, together] if together else groups:
+        _train_as_one(group, optimizer)
+
+
+def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> None:
+    tables = [each.table for each in assigned]
+    count = len(tables)
+
+    def train(rate: np.float32, *told: np.float32) -> None:
+        numbers = [float(each) for each in told]
+        train_tables(tables, numbers[:count], numbers[count:], float(rate), optimizer)
+
+    looked_up = [each.looked_up for each in assigned]
+    scales = [tf.cast(each.loss_scale, tf.float32) for each in assigned]
     rate = tf.cast(optimizer.learning_rate, tf.float32)
-    tf.numpy_function(train, [looked_up, rate, tf.cast(loss_scale, tf.float32)], [])
+    tf.numpy_function(train, [rate, *looked_up, *scales], [])

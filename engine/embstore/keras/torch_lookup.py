@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._compile import _disable_dynamo
 
-from embstore.keras.table import Table
+from embstore.keras.table import Table, looked_up_together
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from embstore.keras.rows import Rows
 
-__all__ = ["lookup"]
+__all__ = ["lookup", "together"]
 
 
 def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
@@ -22,13 +24,17 @@ def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
         return torch.empty((*ids.shape, table.dim), device="meta")
     kept_ids = ids.detach().cpu()
     parameter = rows.value
-    if torch.is_grad_enabled() and parameter.requires_grad:
+    if _trains(rows):
         if parameter.grad is None:
             table.forget()
         values: Tensor = _Lookup.apply(parameter, kept_ids.clone(), table)  # type: ignore[no-untyped-call]
     else:
         values = torch.from_numpy(table.lookup(kept_ids.numpy(), train=False))
     return values.to(ids.device)
+
+
+def _trains(rows: Rows) -> bool:
+    return bool(torch.is_grad_enabled() and rows.value.requires_grad)
 
 
 # As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
@@ -39,6 +45,24 @@ def lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # torch.compile breaks its graph here
         return _outside_of_graphs(table, rows, ids)
     return _eager_lookup(table, rows, ids)
+
+
+def together(
+    look_ups: Sequence[tuple[Table, Rows, Tensor]],
+) -> contextlib.AbstractContextManager[Any]:
+    """As `backend.together`."""
+    if torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    with contextlib.ExitStack() as both:
+        for trains in (False, True):
+            of_these = [
+                (table, ids.detach().cpu().numpy())
+                for table, rows, ids in look_ups
+                if _trains(rows) == trains and not ids.is_meta
+            ]
+            if of_these:
+                both.enter_context(looked_up_together(of_these, train=trains))
+        return both.pop_all()
 
 
 class _Lookup(torch.autograd.Function):

@@ -7,15 +7,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from embstore import _checks, checkpoint, durability
-from embstore._manifest import Manifest
-from embstore._persisted_checkpoints import checkpoint_path, listed_numbers
-from embstore._saves import sync
+from embstore.checkpoint.arguments import directory_path
+from embstore.checkpoint.directories import sync
+from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.persist import persisting
+from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
+from embstore.checkpoint.persist.writer import writer_of
+from embstore.checkpoint.restore import restore
+from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 from embstore.keras.models import variables
 from embstore.openembedding.flags import flags
 from embstore.openembedding.server_config import server_config
 from embstore.options import TierKind
+from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
@@ -43,14 +48,12 @@ def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = 
     """
     del include_optimizer
     tables = variables(model)
-    checkpoint.save(
-        _folder(filepath), tables, max((table._applies() for table in tables), default=0)
-    )
+    save(_folder(filepath), tables, max((table.internals.applies() for table in tables), default=0))
 
 
 def load_server_model(model: Any, filepath: PathLike) -> None:
     """Restores what `save_server_model` saved, as `embstore.restore` does."""
-    checkpoint.restore(_folder(filepath), variables(model))
+    restore(_folder(filepath), variables(model))
 
 
 def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
@@ -62,12 +65,12 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
 
     Raises as `embstore.persist` does.
     """
-    window = _checks.integer(
+    window = checks.integer(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=_MOST_WINDOW
     )
     folder = _folder(filepath)
     tables = variables(model)
-    made = durability.make_checkpoint(
+    made = persisting.make_checkpoint(
         tables, _listed_at(tables), window, None, keep=window + 1 + _KEPT_FOR_THE_SAVE_BEFORE
     )
     _write_note(folder, {"checkpoint": made.number, "id": made.id.hex()})
@@ -93,16 +96,16 @@ def restore_server_model(model: Any, filepath: PathLike) -> None:
             f"{note}: names checkpoint {number}, which was given up by a restore of an older one; "
             f"the one of that number in {directory} is another"
         )
-    durability.restore_persisted(tables, directory, number)
+    persisting.restore_persisted(tables, directory, number)
 
 
 def should_persist_server_model(model: Any) -> bool:
     """Whether a checkpoint costs little now: none is pending, and a table's cache is full."""
     tables = variables(model)
-    writers = [table._persist_writer for table in tables]
+    writers = map(writer_of, tables)
     if any(writer is not None and writer.is_pending() for writer in writers):
         return False
-    return any(durability.should_persist([table]) for table in tables)
+    return any(persisting.should_persist([table]) for table in tables)
 
 
 def _listed_at(tables: list[EmbeddingVariable]) -> Path:
@@ -121,7 +124,7 @@ def _listed_at(tables: list[EmbeddingVariable]) -> Path:
 
 
 def _folder(filepath: PathLike) -> Path:
-    path = checkpoint.directory_path(filepath)
+    path = directory_path(filepath)
     if "://" in os.fspath(filepath):
         raise InvalidArgumentError(f"filepath must be a folder, got the URI {filepath}")
     return path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embstore import _checks
-from embstore.cluster.head_probe import host_and_port
+from embstore.cluster.ray.head_probe import host_and_port
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.table import checks
 
 __all__ = ["Flags", "checked", "flags"]
 
@@ -47,13 +47,13 @@ def checked(flags: Flags) -> Flags:
             "the address that Ray has for their node, which is chosen where that node is started; "
             'leave bind_ip at ""'
         )
-    if _checks.integer("flags.num_workers", flags.num_workers, at_least=1) != 1:
+    if checks.integer("flags.num_workers", flags.num_workers, at_least=1) != 1:
         raise UnsupportedError(
             f"flags.num_workers is {flags.num_workers}, but a model of embstore.openembedding is "
             "trained by one process; leave it at 1, and give that process the batches of all, or "
             "train an embstore.keras model by embstore.cluster.run"
         )
-    servers = _checks.integer("flags.wait_num_servers", flags.wait_num_servers, at_least=-1)
+    servers = checks.integer("flags.wait_num_servers", flags.wait_num_servers, at_least=-1)
     if servers == 0:
         raise InvalidArgumentError("flags.wait_num_servers must be -1 or at least 1, got 0")
     if servers > 0 and not flags.master_endpoint:

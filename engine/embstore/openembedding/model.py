@@ -9,13 +9,14 @@ from typing import Any
 
 import keras
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.keras.models import converted_model, embeddings, original_model, table_of, variables
-from embstore.keras.pulled import pulling as pulled
+from embstore.keras.prefetching import prefetching
+from embstore.keras.private import Functional, layers_in
 from embstore.keras.saving import rows_kept_apart
 from embstore.openembedding import checkpoints, exb, model_files
 from embstore.openembedding.embedding import Embedding, place_by_flags
+from embstore.table import checks
 
 __all__ = ["Model", "distributed_model", "pulling", "save_as_original_model"]
 
@@ -48,7 +49,7 @@ class ServedModel:
         include_optimizer: False: without how the model was compiled, and without what its
             optimizer keeps of the dense weights.
         """
-        if _checks.flag("include_optimizer", include_optimizer):
+        if checks.flag("include_optimizer", include_optimizer):
             self._save("save", filepath, model_files.WHOLE, overwrite, True, kwargs)
             return
         with _uncompiled(self):
@@ -126,7 +127,7 @@ def distributed_model(
     """
     if getattr(model, "compiled", False):
         raise InvalidArgumentError("model must not be compiled yet; compile what is returned")
-    size = _checks.integer("sparse_as_dense_size", sparse_as_dense_size, at_least=0)
+    size = checks.integer("sparse_as_dense_size", sparse_as_dense_size, at_least=0)
 
     def convert(layer: Any) -> Any:
         if layer.input_dim <= size:
@@ -140,8 +141,8 @@ def distributed_model(
             explicit=explicit,
         )
 
-    if isinstance(model, (keras.Sequential, keras.src.models.Functional)):
-        if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
+    if isinstance(model, (keras.Sequential, Functional)):
+        if any(isinstance(layer, keras.layers.Embedding) for layer in layers_in(model)):
             model = converted_model(model, keras.layers.Embedding, convert)
     elif explicit:
         raise UnsupportedError(
@@ -155,14 +156,14 @@ def distributed_model(
 
 
 def pulling(dataset: Any, model: Any, steps: int | None = None) -> Any:
-    """`embstore.keras.pulling`: the dataset for `model.fit`, which asks the servers for the rows of
-    the next batch while one is trained.
+    """`embstore.keras.prefetching`: the dataset for `model.fit`, which asks the servers for the
+    rows of the next batch while one is trained.
 
     steps: has no effect; what was asked for and isn't trained is given up.
     """
     if steps is not None:
-        _checks.integer("steps", steps, at_least=-1)
-    return pulled(dataset, model)
+        checks.integer("steps", steps, at_least=-1)
+    return prefetching(dataset, model)
 
 
 def save_as_original_model(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embstore._saves import sync
+from embstore.checkpoint.directories import sync
 from embstore.errors import InvalidArgumentError, StorageError
 
 __all__ = ["ModelFiles", "being_saved", "is_keras_file", "saved"]

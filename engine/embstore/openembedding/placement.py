@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embstore import _checks
 from embstore.openembedding.flags import Flags, checked
 from embstore.openembedding.server_config import ServerConfig, server_config
 from embstore.openembedding.servers import joined_servers
 from embstore.options import StorageOption, StorageType
+from embstore.table import checks
 
 __all__ = ["Placement", "TableNeed", "placements", "shares"]
 
@@ -88,7 +88,7 @@ def shares(total: int, weights: Sequence[int], most: Sequence[int | None]) -> li
 def _parts(need: TableNeed, servers: int) -> int:
     if need.num_shards is None or need.num_shards == -1:
         return servers
-    return _checks.integer("num_shards", need.num_shards, at_least=1)
+    return checks.integer("num_shards", need.num_shards, at_least=1)
 
 
 def _storage(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError, MissingLibraryError, UnsupportedError
+from embstore.table import checks
 
 __all__ = ["ServerConfig", "server_config"]
 
@@ -124,6 +124,6 @@ def _path(name: str, server: dict[str, Any]) -> str | None:
 
 
 def _megabytes(name: str, server: dict[str, Any], default: int) -> int:
-    return _checks.integer(
+    return checks.integer(
         f"flags.config: server.{name}", server.pop(name, default), at_least=1, unit="MB"
     )

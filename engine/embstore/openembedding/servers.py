@@ -7,8 +7,9 @@ import socket
 import time
 from typing import Any
 
-from embstore.cluster import PMEM_RESOURCE, ray_cluster
-from embstore.cluster.head_probe import host_and_port
+from embstore.cluster import PMEM_RESOURCE
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.ray.head_probe import host_and_port
 from embstore.errors import InvalidArgumentError, MissingDeviceError
 from embstore.openembedding.flags import Flags
 

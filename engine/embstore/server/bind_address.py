@@ -7,8 +7,8 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from embstore.cluster.head_probe import host_and_port
-from embstore.cluster.ray_cluster import LOOPBACK
+from embstore.cluster.ray.cluster import LOOPBACK
+from embstore.cluster.ray.head_probe import host_and_port
 from embstore.errors import EmbStoreError, InvalidArgumentError
 
 __all__ = ["BindAddress"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
-from embstore.cluster import ray_cluster
-from embstore.cluster.node_settings import NodeSettings
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.ray import private
+from embstore.cluster.server.node_settings import NodeSettings
 from embstore.errors import EmbStoreError
 from embstore.server import process_tree
 from embstore.server.bind_address import BindAddress
@@ -78,14 +78,11 @@ def _start(
     settings: NodeSettings,
 ) -> Any:
     if master is None:
-        importlib.import_module(
-            "ray._private.authentication.authentication_token_setup"
-        ).ensure_token_if_auth_enabled(create_token_if_missing=True)
+        private.make_token()
     else:
         ray_cluster.authenticate(ray, "--master_endpoint", master)
-    # What `ray start` does; but that puts other addresses in place of those that it is given, and
-    # has no second node on a loopback address.
-    parameters = importlib.import_module("ray._private.parameter").RayParams(
+    return private.start_node(
+        is_head=master is None,
         node_ip_address=bind.ip,
         gcs_server_port=bind.port if master is None else None,
         gcs_address=master,
@@ -95,12 +92,6 @@ def _start(
         include_log_monitor=False,
         no_monitor=True,  # which starts computers of a cloud
         env_vars=settings.environment(),
-    )
-    return importlib.import_module("ray._private.node").Node(
-        parameters,
-        head=master is None,
-        shutdown_at_exit=False,
-        spawn_reaper=True,  # ends them where this process is killed
     )
 
 

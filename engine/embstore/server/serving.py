@@ -9,17 +9,18 @@ import time
 from types import FrameType
 
 from embstore.cluster import PMEM_RESOURCE
-from embstore.cluster.head_probe import check_answers, host_and_port
-from embstore.cluster.node_settings import NodeSettings
-from embstore.cluster.ray_cluster import ADDRESS_VARIABLE, LOOPBACK
+from embstore.cluster.ray.cluster import ADDRESS_VARIABLE, LOOPBACK
+from embstore.cluster.ray.head_probe import check_answers, host_and_port
+from embstore.cluster.server.node_settings import NodeSettings
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.server import ray_node
 from embstore.server.bind_address import BindAddress
 from embstore.server.pmem_place import PmemPlace
+from embstore.table import checks
 
 __all__ = ["serve"]
 
-_MOST_CACHE_MIB = 1 << 30
+_MOST_CACHE_BYTES = 1 << 50
 _LOOKED_AFTER_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -95,16 +96,13 @@ def _check_reach(bind: BindAddress, master: str) -> None:
         )
 
 
-def _cache_bytes(cache_size: int | None, pmem: str | None) -> int | None:
+def _cache_bytes(cache_size: str | None, pmem: str | None) -> int | None:
     if cache_size is None:
         return None
     if pmem is None:
         raise InvalidArgumentError("--cache_size is of the DRAM in front of --pmem; give that too")
-    if not 1 <= cache_size <= _MOST_CACHE_MIB:
-        raise InvalidArgumentError(
-            f"--cache_size must be from 1 to {_MOST_CACHE_MIB} MB, got {cache_size}"
-        )
-    return cache_size << 20
+    in_megabytes = f"{cache_size}M" if cache_size.isascii() and cache_size.isdigit() else cache_size
+    return checks.size("--cache_size", in_megabytes, at_least=1 << 20, at_most=_MOST_CACHE_BYTES)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,9 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pmem", metavar="DIR", help="where NODE_PMEM is on this node")
     parser.add_argument(
         "--cache_size",
-        type=int,
         metavar="MB",
-        help="of DRAM (2**20 bytes each) for each shard that lies in --pmem and names no size",
+        help="of DRAM (2**20 bytes each; or a size like 4G) for each shard that lies in --pmem and "
+        "names no size",
     )
     parser.add_argument(
         "--master_endpoint",

@@ -1,4 +1,4 @@
-"""`status`: nodes and shards of a cluster, whose program need not be known."""
+"""`status`: nodes, servers and shards of a cluster, whose program need not be known."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import logging
 import os
 
-from embstore.cluster import ray_cluster
-from embstore.cluster.ray_cluster import ADDRESS_VARIABLE, LOOPBACK
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.ray import private
+from embstore.cluster.ray.cluster import ADDRESS_VARIABLE
 from embstore.errors import EmbStoreError
-from embstore.server import ray_node, status_report
+from embstore.server import status_report
 from embstore.server.cluster_status import cluster_status
 
 __all__ = ["tell_status"]
@@ -22,15 +23,14 @@ def tell_status(arguments: list[str]) -> None:
     parsed = _parser().parse_args(arguments)
     os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "10")  # a minute otherwise
     ray = ray_cluster.library()
+    endpoint: str = parsed.master_endpoint or _only_cluster_here()
     try:
-        ray_cluster.connect(
-            ray, "--master_endpoint", parsed.master_endpoint, logging_level=logging.WARNING
-        )
+        ray_cluster.connect(ray, "--master_endpoint", endpoint, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if isinstance(error, EmbStoreError):
             raise
         raise EmbStoreError(
-            f"--master_endpoint: {parsed.master_endpoint} can't be asked; ask on a computer that "
+            f"--master_endpoint: {endpoint} can't be asked; ask on a computer that "
             f"is a node of the cluster, as its servers' user: {' '.join(str(error).split())}"
         ) from error
     try:
@@ -43,23 +43,41 @@ def tell_status(arguments: list[str]) -> None:
         status_report.print_tables(status)
 
 
+def _only_cluster_here() -> str:
+    """A program that trains without a cluster has one of its own on this computer."""
+    found = sorted(private.clusters_here())
+    if not found:
+        raise EmbStoreError(
+            "no Ray cluster has a node on this computer, and so no table has shards here; start a "
+            "server (python -m embstore.server), or give --master_endpoint the address that one "
+            "printed"
+        )
+    if len(found) > 1:
+        raise EmbStoreError(
+            f"--master_endpoint: {len(found)} Ray clusters have a node on this computer; choose "
+            f"one of {', '.join(found)}"
+        )
+    return found[0]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m embstore.server status",
-        description="How a cluster's nodes and shards are doing; to be asked on one of its nodes.",
+        description="How a cluster's nodes, servers and shards are doing; to be asked on a node.",
     )
     parser.add_argument(
         "--master_endpoint",
         metavar="IP:PORT",
-        default=os.environ.get(ADDRESS_VARIABLE) or f"{LOOPBACK}:{ray_node.DEFAULT_PORT}",
-        help="of the cluster; %(default)s by default",
+        default=os.environ.get(ADDRESS_VARIABLE),
+        help=f"of the cluster (default: {ADDRESS_VARIABLE}, else the one that this computer has a "
+        "node of)",
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=_DEFAULT_TIMEOUT_S,
         metavar="S",
-        help="seconds that all shards together have to answer; %(default)g by default",
+        help="seconds that all servers together have to answer (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="instead of tables")
     return parser

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from embstore.cluster.counted_shard import WINDOW_S
-from embstore.server.cluster_status import ClusterStatus, ShardReport
+from embstore.cluster.rows.wire import Request
+from embstore.cluster.server.counted_shard import WINDOW_S
+from embstore.server.cluster_status import ClusterStatus, ServerReport, ShardReport
 
 __all__ = ["as_json", "print_tables"]
 
@@ -15,9 +17,15 @@ _Rows = list[list[str]]
 
 _FILE_COLUMNS = 1000  # in a file, or a pipe, nothing is to be cut
 
-_NODES = ["node", "alive", "CPUs", "PMem (GiB)", "shards"]
+_NODES = ["node", "alive", "CPUs", "PMem (GiB)", "servers"]
+_SERVERS = ["server", "node", "shards", "look-up requests", "update requests"]
 _SHARDS = ["variable", "shard", "node", "process", "rows", "memory", "looked up/s", "applied/s"]
-_NUMBERS = {"CPUs", "PMem (GiB)", "shards", "process", "rows", "looked up/s", "applied/s"}
+_NUMBERS = {
+    *("CPUs", "PMem (GiB)", "servers", "server", "shards", "look-up requests", "update requests"),
+    *("process", "rows", "looked up/s", "applied/s"),
+}
+_LOOK_UPS = (Request.SERVE, Request.LOOK_UP)
+_UPDATES = (Request.APPLY, Request.PREPARE)
 
 
 def as_json(status: ClusterStatus) -> str:
@@ -32,16 +40,35 @@ def print_tables(status: ClusterStatus) -> None:
             "yes" if node.is_alive else "no",
             f"{node.cpus:g}",
             f"{node.pmem_gib:g}" if node.pmem_gib else "-",
-            str(sum(shard.node_id == node.node_id for shard in status.shards)),
+            str(sum(server.node_id == node.node_id for server in status.servers)),
         ]
         for node in status.nodes
     ]
     _print("nodes", _NODES, nodes)
+    if not status.servers:
+        print("no servers")
+        return
+    servers = [_server_row(server, status.shards) for server in status.servers]
+    _print("servers, by their processes", _SERVERS, servers)
     if status.shards:
         title = f"shards; ids a second over the last {WINDOW_S} s"
         _print(title, _SHARDS, [_shard_row(shard) for shard in status.shards])
-    else:
-        print("no shards")
+
+
+def _server_row(server: ServerReport, shards: Sequence[ShardReport]) -> list[str]:
+    where = [str(server.process_id or "-"), server.node or "-"]
+    if not server.answers:
+        return [*where, "does not answer", "-", "-"]
+    held = [
+        shard
+        for shard in shards
+        if (shard.node_id, shard.process_id) == (server.node_id, server.process_id)
+    ]
+    return [*where, str(len(held)), _count(server, _LOOK_UPS), _count(server, _UPDATES)]
+
+
+def _count(server: ServerReport, kinds: Sequence[Request]) -> str:
+    return f"{sum(server.requests.get(kind.name, 0) for kind in kinds):,}"
 
 
 def _shard_row(shard: ShardReport) -> list[str]:
@@ -51,10 +78,6 @@ def _shard_row(shard: ShardReport) -> list[str]:
         shard.node or "-",
         str(shard.process_id or "-"),
     ]
-    if not shard.answers:
-        return [*where, "-", "does not answer", "-", "-"]
-    if shard.status is None:
-        return [*where, "-", "not open", "-", "-"]
     told = shard.status
     memory = [f"{tier.kind} {_size(tier.bytes)}" for tier in told.tiers]
     return [

@@ -20,11 +20,16 @@ variables that were trained before it stay trained. A gradient that is inf or na
 nothing could undo it; on a GPU it comes with the variable's next call. Don't scale losses then, nor
 clip gradients; both need `Optimizer`.
 
+`EmbeddingBagCollection` has the bags of several features, by TorchRec's names: one look-up for all
+tables, where they are on a GPU.
+
 A module has one parameter, `rows`: `Rows`, of shape (0, dim), which stands for the variable. Its
 `grad` is what `Optimizer` has gathered, its dtype is that of the rows that come out, and with
 `requires_grad_(False)` the variable is frozen. `state_dict` holds neither it nor any row: those are
-saved by `embstore.save`. In eval mode, or where autograd is off, a forward is a serving lookup,
-without a gradient.
+saved by `embstore.save`. In eval mode, or where autograd is off, a forward has no gradient.
+
+`from_pretrained` makes a table of PyTorch's weights, and `to_torch` a `torch.nn.Embedding` of a
+table.
 
 `torch.compile` leaves look-ups to Python (a graph break). `copy.deepcopy` of a module raises, since
 it would have to copy the variable; `copy.deepcopy(model, {id(var): var})` shares it. In
@@ -41,8 +46,21 @@ except ImportError as error:
         "embstore.torch needs PyTorch, which isn't installed; get it with: pip install torch"
     ) from error
 
+from embstore.torch.collection import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from embstore.torch.modules import Embedding, EmbeddingBag
 from embstore.torch.optimizer import Optimizer, dense_parameters
+from embstore.torch.pretrained import from_pretrained, to_torch
 from embstore.torch.rows import Rows
 
-__all__ = ["Embedding", "EmbeddingBag", "Optimizer", "Rows", "dense_parameters"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "KeyedJaggedTensor",
+    "KeyedTensor",
+    "Optimizer",
+    "Rows",
+    "dense_parameters",
+    "from_pretrained",
+    "to_torch",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,8 @@ import torch
 from torch._compile import _disable_dynamo
 
 from embstore.errors import InvalidArgumentError
+from embstore.table.checks import NotFiniteError
+from embstore.table.many import lookup_many
 from embstore.torch import replicas
 from embstore.torch.rows import (
     GradientPart,
@@ -28,76 +31,109 @@ from embstore.variable import EmbeddingVariable
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["lookup"]
+__all__ = ["Request", "lookup"]
 
 
-def lookup(
-    variable: EmbeddingVariable,
-    ids: Tensor,
-    *,
-    training: bool,
-    padding_idx: int | None,
-    refused: Tensor | None = None,
-) -> Tensor:
-    """The rows of int64 `ids`: ids.shape + (dim,), on the ids' device, in the dtype of `Rows`.
+@dataclass(frozen=True)
+class Request:
+    """What a module looks up of a variable."""
 
-    padding_idx: an id that gets no gradient.
-    refused: int64 (1,) on the ids' device: a Refusal for which no row is trained, or 0.
+    variable: EmbeddingVariable
+    ids: Tensor  # int64 of any shape
+    training: bool
+    padding_idx: int | None = None  # an id that gets no gradient
+    # As `EmbeddingVariable.lookup` has it, for look-ups through which nothing flows back.
+    count: bool = True
+    # int64 (1,) on the ids' device: a Refusal for which no row is trained, or 0.
+    refused: Tensor | None = None
+
+
+def lookup(requests: Sequence[Request]) -> list[Tensor]:
+    """Returns the rows of each request: ids.shape + (dim,), on the ids' device, in the dtype of
+    `Rows`. Those of ids on one GPU are looked up as one step.
     """
     if torch.compiler.is_compiling():  # torch.compile breaks its graph here
-        return _outside_of_graphs(variable, ids, training, padding_idx, refused)
-    return _eager_lookup(variable, ids, training, padding_idx, refused)
+        return _outside_of_graphs(requests)
+    return _eager_lookup(requests)
 
 
-def _eager_lookup(
-    variable: EmbeddingVariable,
-    ids: Tensor,
-    training: bool,
-    padding_idx: int | None,
-    refused: Tensor | None,
-) -> Tensor:
-    rows = rows_of(variable)
-    kept_ids = ids.detach() if rows_lie_with(variable, ids) else ids.detach().cpu()
-    if training and rows.requires_grad and torch.is_grad_enabled():
-        values: Tensor = _Lookup.apply(  # type: ignore[no-untyped-call]
-            rows, kept_ids.clone(), padding_idx, refused, replicas.current(variable)
-        )
-    else:
-        values = _read(variable, kept_ids, train=False)
-    return values.to(ids.device, rows.dtype)
+def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
+    # Alike: those that are trained, and others that count or don't.
+    alike: dict[tuple[bool, bool], list[int]] = {}
+    for number, of in enumerate(requests):
+        rows = rows_of(of.variable)
+        is_trained = of.training and rows.requires_grad and torch.is_grad_enabled()
+        alike.setdefault((is_trained, is_trained or of.count), []).append(number)
+    found: dict[int, Tensor] = {}
+    for (is_trained, count), own in alike.items():
+        reads = [_Read.of(requests[number]) for number in own]
+        values: Sequence[Tensor]
+        if is_trained:
+            reads = [replace(read, ids=read.ids.clone()) for read in reads]
+            values = _Lookup.apply(reads, *(read.rows for read in reads))  # type: ignore[no-untyped-call]
+        else:
+            values = _rows_of(reads, count=count)
+        found.update(zip(own, values, strict=True))
+    return [
+        found[number].to(of.ids.device, rows_of(of.variable).dtype)
+        for number, of in enumerate(requests)
+    ]
 
 
 # As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
 _outside_of_graphs = _disable_dynamo(_eager_lookup)
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A request, whose ids are where the variable takes them."""
+
+    rows: Rows
+    ids: Tensor
+    padding_idx: int | None
+    refused: Tensor | None
+    group: replicas.Replicas | None
+
+    @classmethod
+    def of(cls, request: Request) -> _Read:
+        variable, ids = request.variable, request.ids.detach()
+        return cls(
+            rows_of(variable),
+            ids if rows_lie_with(variable, ids) else ids.cpu(),
+            request.padding_idx,
+            request.refused,
+            replicas.current(variable),
+        )
+
+
 class _Lookup(torch.autograd.Function):
-    """Rows of a variable, with a backward that hands their gradients to the pass."""
+    """Rows of variables, with a backward that hands their gradients to the pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        rows: Rows,
-        ids: Tensor,
-        padding_idx: int | None,
-        refused: Tensor | None,
-        group: replicas.Replicas | None,
-    ) -> Tensor:
-        ctx.rows, ctx.group, ctx.number = rows, group, next(_forward_numbers)
-        ctx.ids, ctx.padding_idx, ctx.refused = ids, padding_idx, refused
-        return _read(rows.variable, ids, train=True)
+    def forward(ctx: Any, reads: Sequence[_Read], *_rows: Rows) -> tuple[Tensor, ...]:
+        ctx.reads = reads
+        ctx.numbers = [next(_forward_numbers) for _ in reads]
+        ctx.set_materialize_grads(False)  # what nothing flowed back through isn't trained
+        return tuple(_rows_of(reads, train=True))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        rows: Rows = ctx.rows
-        # The tensor itself, not a view: autograd may write into one that nobody else holds.
-        _current_pass().add(
-            rows, ctx.group, _Gathered(ctx.number, ctx.ids, grad, ctx.padding_idx, ctx.refused)
-        )
-        # Of the parameter itself, which has no rows. It says to whoever asks, such as
-        # DistributedDataParallel, that the parameter had its turn.
-        return torch.zeros_like(rows), None, None, None, None
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        of_rows: list[Tensor | None] = []
+        for read, number, grad in zip(ctx.reads, ctx.numbers, grads, strict=True):
+            if grad is None:
+                of_rows.append(None)
+                continue
+            # The tensor itself, not a view: autograd may write into one that nobody else holds.
+            _current_pass().add(
+                read.rows,
+                read.group,
+                _Gathered(number, read.ids, grad, read.padding_idx, read.refused),
+            )
+            # Of the parameter itself, which has no rows. It says to whoever asks, such as
+            # DistributedDataParallel, that the parameter had its turn.
+            of_rows.append(torch.zeros_like(read.rows))
+        return None, *of_rows
 
 
 class _Gathered(NamedTuple):
@@ -133,16 +169,25 @@ class _Pass:
             if rows.gathers:
                 rows.add_part(part)
             elif part.of_all_replicas:
-                at_once.append((rows.variable, _to_train_at_once(rows.variable, part)))
+                # Of gradients on the host, the update itself looks whether they are finite.
+                on_host = part.ids.is_cpu
+                at_once.append((rows.variable, part if on_host else _refused_unless_finite(part)))
             else:
                 raise InvalidArgumentError(
                     f"{rows.variable.name}: in no_sync() its replicas would be trained apart, "
                     "since a backward pass trains at once; make an embstore.torch.Optimizer, "
                     "which gathers"
                 )
+        try:
+            apply_all(at_once)
+        except NotFiniteError as error:
+            raise InvalidArgumentError(
+                f"{error}. A backward pass trains rows at once, which an inf or nan gradient would "
+                "be the loss of; with torch.amp.GradScaler make an embstore.torch.Optimizer, which "
+                "can leave out a step"
+            ) from error
         for variable, _ in at_once:
             trained_at_once(variable)
-        apply_all(at_once)
 
 
 def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
@@ -157,17 +202,6 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
     )
     # Replicas wait for each other's numbers of ids anyway.
     return part if group is None else part.settled(rows.variable.name)
-
-
-def _to_train_at_once(variable: EmbeddingVariable, part: GradientPart) -> GradientPart:
-    """The part, which is refused unless it is finite."""
-    if not part.ids.is_cpu:
-        return _refused_unless_finite(part)
-    part = part.settled(variable.name)
-    # A sum is finite only where its parts are, and fast; a finite one may still overflow.
-    if not part.grads.sum().isfinite() and not part.grads.isfinite().all():
-        raise InvalidArgumentError(Refusal.NOT_FINITE.message(variable.name))
-    return part
 
 
 def _refused_unless_finite(part: GradientPart) -> GradientPart:
@@ -198,9 +232,15 @@ def _current_pass() -> _Pass:
     return current
 
 
-def _read(variable: EmbeddingVariable, ids: Tensor, train: bool) -> Tensor:
-    """On the device of the ids."""
-    if not ids.is_cpu:
-        found: Tensor = variable.lookup(ids, train=train)
-        return found
-    return torch.from_numpy(variable.lookup(ids.numpy(), train=train))
+def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:
+    """On the devices of their ids."""
+    found = lookup_many(
+        [read.rows.variable for read in reads],
+        [read.ids.numpy() if read.ids.is_cpu else read.ids for read in reads],
+        train=train,
+        count=count,
+    )
+    return [
+        torch.from_numpy(rows) if read.ids.is_cpu else rows
+        for read, rows in zip(reads, found, strict=True)
+    ]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
-from embstore.torch.lookup import lookup
+from embstore.table import checks
+from embstore.torch.lookup import Request, lookup
 from embstore.torch.rows import Refusal, rows_lie_with, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Embedding", "EmbeddingBag"]
+__all__ = ["Bags", "Embedding", "EmbeddingBag", "as_ids"]
 
-_COMBINERS = ("sum", "mean", "sqrtn")
+_MODES = ("sum", "mean", "sqrtn")
 
 
 class _OfVariable(torch.nn.Module):
     """What both modules have: the variable, and its `Rows` as the only parameter."""
+
+    # Look-ups in eval mode are an evaluation's, which neither count for the ranking of rows nor
+    # move any. To be set where the model serves.
+    serves = False
 
     def __init__(self, variable: EmbeddingVariable, padding_idx: int | None) -> None:
         super().__init__()
@@ -31,17 +35,22 @@ class _OfVariable(torch.nn.Module):
                 f"got {type(variable).__name__}"
             )
         if padding_idx is not None:
-            padding_idx = _checks.integer("padding_idx", padding_idx, at_least=-(2**63))
+            padding_idx = checks.integer("padding_idx", padding_idx, at_least=checks.INT64_MIN)
         self.variable = variable
         self.padding_idx = padding_idx
         self.rows = rows_of(variable)
 
-    def _lookup(self, ids: Tensor, refused: Tensor | None = None) -> Tensor:
-        return lookup(
+    @property
+    def embedding_dim(self) -> int:
+        return self.variable.dim
+
+    def _request(self, ids: Tensor, refused: Tensor | None = None) -> Request:
+        return Request(
             self.variable,
             ids,
             training=self.training,
             padding_idx=self.padding_idx,
+            count=self.training or self.serves,
             refused=refused,
         )
 
@@ -71,6 +80,9 @@ class Embedding(_OfVariable):
 
     padding_idx: an id whose row reads as it is and gets no gradient; any id, a negative one too,
         is itself.
+
+    In eval mode a forward pass is an evaluation: it neither counts for the ranking of rows nor
+    moves any. Where the model serves, set `serves` to True.
     """
 
     def __init__(self, variable: EmbeddingVariable, padding_idx: int | None = None) -> None:
@@ -78,81 +90,146 @@ class Embedding(_OfVariable):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids: int64 or int32."""
-        return self._lookup(_as_ids("ids", ids))
+        (rows,) = lookup([self._request(as_ids("ids", ids))])
+        return rows
+
+
+class Bags(NamedTuple):
+    """Bags of ids that an EmbeddingBag is asked for."""
+
+    request: Request
+    offsets: Tensor | None  # where each begins; None: ids are 2-D, and every row is one
+    weights: Tensor | None  # of each id
+
+    @property
+    def bag_count(self) -> int:
+        return len(self.request.ids if self.offsets is None else self.offsets)
 
 
 class EmbeddingBag(_OfVariable):
     """Rows combined by bag, as `torch.nn.EmbeddingBag` takes them; an empty bag gives zeros.
 
-    combiner: "sum"; "mean", the sum over the bag's number of ids; or "sqrtn", the sum over that
+    mode: "sum"; "mean", the sum over the bag's number of ids; or "sqrtn", the sum over that
         number's square root, as TensorFlow has it.
     padding_idx: an id that is left out of its bag, of the number of ids too.
+    include_last_offset: whether offsets have one more, the number of ids.
+
+    `serves` is as for `Embedding`.
     """
 
     def __init__(
         self,
         variable: EmbeddingVariable,
-        combiner: str = "mean",
+        mode: str = "mean",
         padding_idx: int | None = None,
+        include_last_offset: bool = False,
     ) -> None:
         super().__init__(variable, padding_idx)
-        if combiner not in _COMBINERS:
-            raise InvalidArgumentError(f"combiner must be one of {_COMBINERS}, got {combiner!r}")
-        self.combiner = combiner
+        if mode not in _MODES:
+            raise InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}")
+        self.mode = mode
+        self.include_last_offset = checks.flag("include_last_offset", include_last_offset)
 
-    def forward(self, ids: Tensor, offsets: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
         """Gives (bags, dim).
 
         ids: int64 or int32 (bags, length); or (n,) with `offsets`, int64 or int32 (bags,): where
             each bag starts. Of wrong offsets with ids on the GPU that has the rows, all bags are
             nan and no row is trained; what the variable is asked for after the update raises why.
+        per_sample_weights: floats of ids.shape, by which rows are multiplied; for mode "sum". They
+            get gradients, too.
         """
-        ids = _as_ids("ids", ids)
+        bags = self.bags(ids, offsets, per_sample_weights)
+        (rows,) = lookup([bags.request])
+        return self.combined(bags, rows)
+
+    def bags(
+        self,
+        ids: Tensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Bags:
+        """Returns what to look up for them. Takes what `forward` takes."""
+        ids = as_ids("ids", ids)
+        if per_sample_weights is not None:
+            self._check_weights(ids, per_sample_weights)
         if ids.dim() == 2:
             if offsets is not None:
                 raise InvalidArgumentError(
                     "offsets must be None where ids are 2-D: every row is a bag"
                 )
-            rows, counted = self._rows_of_bags(ids)
-            return self._scale(rows.sum(dim=1), counted.sum(dim=1))
+            return Bags(self._request(ids), None, per_sample_weights)
         if ids.dim() != 1:
             raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
         offsets = _as_offsets(ids, offsets)
-        refused = _refused(ids, offsets)
+        if self.include_last_offset:
+            if len(offsets) == 0:
+                raise InvalidArgumentError("offsets must have the number of ids at least")
+            refused = _refused(ids, offsets, ends_with_last=True)
+            offsets = offsets[:-1]
+            if len(offsets) == 0 and len(ids) > 0:
+                raise InvalidArgumentError(f"offsets has no bag, but there are {len(ids)} ids")
+        else:
+            refused = _refused(ids, offsets)
         if refused is not None and not (
             offsets.device == ids.device and rows_lie_with(self.variable, ids)
         ):
             if int(refused) != 0:
+                to = "" if self.include_last_offset else "at most "
                 raise InvalidArgumentError(
-                    f"offsets must start at 0 and ascend to at most {len(ids)}, the number of ids"
+                    f"offsets must start at 0 and ascend to {to}{len(ids)}, the number of ids"
                 )
             refused = None
-        rows, counted = self._rows_of_bags(ids, refused)
-        bags = _bags(ids, offsets)
-        sums = rows.new_zeros(len(offsets), self.variable.dim).index_add(0, bags, rows)
+        return Bags(self._request(ids, refused), offsets, per_sample_weights)
+
+    def combined(self, bags: Bags, rows: Tensor) -> Tensor:
+        """Returns (bags, dim), of the rows that were looked up for them."""
+        ids, refused = bags.request.ids, bags.request.refused
+        if bags.weights is not None:
+            rows = rows * bags.weights.unsqueeze(-1)
+        counted = torch.ones_like(ids)  # 0 where an id is padding
+        if self.padding_idx is not None:
+            padding = ids == self.padding_idx
+            rows, counted = rows.masked_fill(padding.unsqueeze(-1), 0), (~padding).long()
+        if bags.offsets is None:
+            return self._scale(rows.sum(dim=1), counted.sum(dim=1))
+        of_ids = _bags(ids, bags.offsets)
+        sums = rows.new_zeros(bags.bag_count, self.variable.dim).index_add(0, of_ids, rows)
         if refused is not None:
             sums = sums.masked_fill(refused != 0, torch.nan)
-        return self._scale(sums, torch.zeros_like(offsets).index_add(0, bags, counted))
+        return self._scale(sums, torch.zeros_like(bags.offsets).index_add(0, of_ids, counted))
 
-    def _rows_of_bags(self, ids: Tensor, refused: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The rows, zeros for padding; and for each id a 1, or a 0 where it is padding."""
-        rows = self._lookup(ids, refused)
-        if self.padding_idx is None:
-            return rows, torch.ones_like(ids)
-        padding = ids == self.padding_idx
-        return rows.masked_fill(padding.unsqueeze(-1), 0), (~padding).long()
+    def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
+        if self.mode != "sum":
+            raise InvalidArgumentError(
+                f'per_sample_weights must be None where mode is {self.mode!r}; mode="sum" takes '
+                "them, as PyTorch's does"
+            )
+        if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
+            raise InvalidArgumentError("per_sample_weights must be a tensor of floats")
+        if weights.shape != ids.shape:
+            raise InvalidArgumentError(
+                f"per_sample_weights must have the shape of ids, {tuple(ids.shape)}, got "
+                f"{tuple(weights.shape)}"
+            )
 
     def _scale(self, sums: Tensor, lengths: Tensor) -> Tensor:
-        if self.combiner == "sum":
+        if self.mode == "sum":
             return sums
         divisor = lengths.unsqueeze(1).clamp(min=1).to(sums.dtype)
-        return sums / (divisor.sqrt() if self.combiner == "sqrtn" else divisor)
+        return sums / (divisor.sqrt() if self.mode == "sqrtn" else divisor)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, combiner={self.combiner!r}"
+        return f"{super().extra_repr()}, mode={self.mode!r}"
 
 
-def _as_ids(name: str, ids: object) -> Tensor:
+def as_ids(name: str, ids: object) -> Tensor:
+    """Returns them as int64; raises InvalidArgumentError, with the name, for what isn't so."""
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         got = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise InvalidArgumentError(
@@ -172,7 +249,7 @@ def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:
         raise InvalidArgumentError(
             "offsets must say where each bag starts where ids are 1-D, got None"
         )
-    offsets = _as_ids("offsets", offsets)
+    offsets = as_ids("offsets", offsets)
     if offsets.dim() != 1:
         raise InvalidArgumentError(f"offsets must be 1-D, got {offsets.dim()}-D")
     if len(offsets) == 0 and len(ids) > 0:
@@ -180,12 +257,17 @@ def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:
     return offsets
 
 
-def _refused(ids: Tensor, offsets: Tensor) -> Tensor | None:
-    """Returns int64 (1,): whether bags can't start there, as a Refusal or 0. None: no bags."""
+def _refused(ids: Tensor, offsets: Tensor, ends_with_last: bool = False) -> Tensor | None:
+    """Returns int64 (1,): whether bags can't start there, as a Refusal or 0. None: no bags.
+
+    ends_with_last: the last of offsets is where the last bag ends.
+    """
     if len(offsets) == 0:
         return None
     ends = torch.cat((offsets[1:], offsets.new_full((1,), len(ids))))
     wrong = (ends < offsets).any() | (offsets[:1] != 0)
+    if ends_with_last:
+        wrong = wrong | (offsets[-1:] != len(ids))
     return wrong.long() * Refusal.OFFSETS.value
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from embstore import _checks
 from embstore.errors import InvalidArgumentError
+from embstore.table import checks
 from embstore.torch.rows import Rows, apply_all, rows_of
 from embstore.variable import EmbeddingVariable
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["Optimizer", "dense_parameters"]
 
-Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable"
+Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable | torch.nn.Parameter | dict[str, Any]"
 
 
 def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
@@ -26,8 +29,12 @@ def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
 class Optimizer(torch.optim.Optimizer):
     """Trains the variables of a model by their own optimizers, once a `step()`.
 
-    of: a module, whose variables are trained; a variable; or several of either.
-    lr: the learning rate of all; where it isn't given, each variable keeps its own.
+    of: a module, whose variables are trained; a variable; several of either; or what an optimizer
+        of PyTorch's takes: `model.parameters()`, or groups of them as
+        [{"params": model.items.parameters(), "lr": 0.1}]. Dense parameters among them are left to
+        another optimizer, which gets them by `dense_parameters(model)`.
+    lr: the learning rate of all, but of groups that have their own; where it isn't given, each
+        variable keeps its own.
 
     From when it is made, backward passes gather the variables' gradients, until `zero_grad()`, in
     place of training at once. `step()` applies what has gathered, in the order of the forwards.
@@ -36,24 +43,34 @@ class Optimizer(torch.optim.Optimizer):
     that was changed since the last step becomes the variable's `learning_rate`; else a
     `learning_rate` that was changed, by a restore for example, becomes the `lr`.
 
+    `torch.amp.GradScaler` has `step()` left out where a gradient is infinite, without waiting for
+    a GPU that knows: rows, their slots and what the variables' optimizers count stay as they are.
+    The step counts in `global_step`.
+
     `state_dict` has the learning rates and the global step. Rows and their slots are saved by
     `embstore.save`.
     """
 
+    # GradScaler then calls step() in any case, and sets as tensors `grad_scale`, by which gradients
+    # are still to be divided, or None, and `found_inf`.
+    _step_supports_amp_scaling = True
+
     def __init__(self, of: Trained | Iterable[Trained], lr: float | None = None) -> None:
-        found = list(_rows_in(of))
-        if not found:
+        groups = list(_groups_in(of))
+        if not groups:
             raise InvalidArgumentError(
-                "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in it"
+                "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in "
+                "it, and no parameter of one"
             )
-        for rows in found:
-            if lr is not None:
-                rows.variable.learning_rate = lr
+        for group in groups:
+            rate = group.get("lr", lr)
+            if rate is not None:
+                group["params"][0].variable.learning_rate = rate
         self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
         # `_rate_changes` of each variable when its shards were last asked for what they keep.
         self._asked_at: dict[Rows, int] = {}
         self._global_step = 0
-        super().__init__([{"params": [rows]} for rows in found], {})
+        super().__init__(groups, {})
 
     @property
     def global_step(self) -> int:
@@ -62,11 +79,13 @@ class Optimizer(torch.optim.Optimizer):
 
         A step asks shards in other processes for that before the first step and after a restore.
         """
-        return max(self._global_step, *(rows.variable._applies() for rows in self._all_rows()))
+        return max(
+            self._global_step, *(rows.variable.internals.applies() for rows in self._all_rows())
+        )
 
     @global_step.setter
     def global_step(self, value: int) -> None:
-        self._global_step = _checks.integer("global_step", value, at_least=0)
+        self._global_step = checks.integer("global_step", value, at_least=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Takes over another variable: {"params": its `Rows`}, and "lr" where it isn't its own."""
@@ -91,14 +110,16 @@ class Optimizer(torch.optim.Optimizer):
 
         Raises InvalidArgumentError, and trains nothing, where another Optimizer was made for one
         of the variables since: both would train it by the same gradients. Raises as
-        `EmbeddingVariable.apply_gradients` does; variables that were trained before the error stay
-        trained. Gradients stay until `zero_grad()`.
+        `EmbeddingVariable.apply_gradients` does; the error of one variable stops no other, but
+        variables with shards elsewhere are trained all together or not at all.
+        Gradients stay until `zero_grad()`.
         """
         self._check_is_newest()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        left_out = self._unscale()
         updates = []
         for group in self.param_groups:
             (rows,) = group["params"]
@@ -108,7 +129,7 @@ class Optimizer(torch.optim.Optimizer):
             part = rows.gathered()
             if part is not None:
                 updates.append((rows.variable, part))
-        apply_all(updates, step)
+        apply_all(updates, step, left_out)
         self._global_step = step + 1
         return loss
 
@@ -129,6 +150,21 @@ class Optimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         self.global_step = state_dict["global_step"]
 
+    def _unscale(self) -> Tensor | None:
+        """Does what a GradScaler that calls the step leaves to it: divides the gradients by the
+        scale, unless `unscale_` did. Returns a number that is 0 unless the step is to be left out;
+        None where no GradScaler calls it.
+        """
+        scale: Tensor | None = getattr(self, "grad_scale", None)
+        if scale is not None:
+            inverse = scale.double().reciprocal().float()  # as unscale_ has it
+            for rows in self._all_rows():
+                grad = rows.grad
+                if grad is not None:
+                    grad.mul_(inverse.to(grad.device, non_blocking=True))
+        found_inf = getattr(self, "found_inf", None)
+        return found_inf if isinstance(found_inf, torch.Tensor) else None  # 0 without gradients
+
     def _check_is_newest(self) -> None:
         for rows in self._all_rows():
             if rows.trained_by is None or rows.trained_by() is not self:
@@ -142,31 +178,54 @@ class Optimizer(torch.optim.Optimizer):
 
     def _agree_on_rate_and_step(self, group: dict[str, Any], rows: Rows) -> None:
         variable = rows.variable
-        was_told = variable._rate_changes == self._asked_at.get(rows)
-        if not was_told or not variable._is_elsewhere:
-            self._global_step = max(self._global_step, variable._applies())
+        was_told = variable.internals.rate_changes == self._asked_at.get(rows)
+        if not was_told or not variable.internals.is_elsewhere:
+            self._global_step = max(self._global_step, variable.internals.applies())
         if group["lr"] != self._set_rates[rows]:
             variable.learning_rate = float(group["lr"])
             self._set_rates[rows] = float(group["lr"])
         elif not was_told:
             self._set_rates[rows] = group["lr"] = variable.learning_rate
-        self._asked_at[rows] = variable._rate_changes
+        self._asked_at[rows] = variable.internals.rate_changes
 
 
-def _rows_in(of: Trained | Iterable[Trained]) -> Iterator[Rows]:
-    """Each once."""
-    items: list[Any] = [of] if isinstance(of, (torch.nn.Module, EmbeddingVariable)) else list(of)
+def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
+    """One for each variable, with what a group of PyTorch's says of it beside "params"."""
     seen: set[Rows] = set()
-    for item in items:
-        if isinstance(item, torch.nn.Module):
-            found = [p for p in item.parameters() if isinstance(p, Rows)]
-        elif isinstance(item, EmbeddingVariable):
-            found = [rows_of(item)]
-        else:
-            raise InvalidArgumentError(
-                f"of must be a module, a variable, or several of either, got {type(item).__name__}"
-            )
-        for rows in found:
-            if rows not in seen:
-                seen.add(rows)
-                yield rows
+    for item in _several(of):
+        options: dict[str, Any] = {}
+        if isinstance(item, dict):
+            options = {name: value for name, value in item.items() if name != "params"}
+            _check_group(item, options)
+        for member in _several(item["params"]) if isinstance(item, dict) else [item]:
+            for rows in _rows_in(member):
+                if rows not in seen:
+                    seen.add(rows)
+                    yield {**options, "params": [rows]}
+
+
+def _several(of: Any) -> Iterable[Any]:
+    single = (torch.nn.Module, EmbeddingVariable, torch.Tensor, dict)
+    return [of] if isinstance(of, single) or not isinstance(of, Iterable) else of
+
+
+def _check_group(group: dict[str, Any], options: dict[str, Any]) -> None:
+    if "params" not in group or set(options) - {"lr"}:
+        got = ", ".join(map(repr, group)) or "nothing"
+        raise InvalidArgumentError(
+            f'of: a group must have "params", and may have "lr", got {got}; the optimizer that the '
+            "variable was made with says all else"
+        )
+
+
+def _rows_in(item: Any) -> list[Rows]:
+    if isinstance(item, torch.nn.Module):
+        return [parameter for parameter in item.parameters() if isinstance(parameter, Rows)]
+    if isinstance(item, EmbeddingVariable):
+        return [rows_of(item)]
+    if isinstance(item, torch.nn.Parameter):
+        return [item] if isinstance(item, Rows) else []
+    raise InvalidArgumentError(
+        "of must be a module, a variable, parameters, or several of these, got "
+        f"{type(item).__name__}"
+    )

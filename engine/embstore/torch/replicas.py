@@ -84,7 +84,7 @@ def current(variable: EmbeddingVariable) -> Replicas | None:
             f"{variable.name}: its replicas can't be trained in join(), since they wait for each "
             "other in every backward pass; give all processes as many batches"
         )
-    if variable._is_shared:
+    if variable.internals.is_shared:
         return None
     _check_equal(variable, wrapper.process_group)
     return Replicas(wrapper.process_group, wrapper.require_backward_grad_sync)

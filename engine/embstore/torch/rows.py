@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from embstore._device_batches import BatchConditions
-from embstore._steps_on_device import ApplyStep, apply_together
 from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
+from embstore.gpu.batches import BatchConditions
+from embstore.gpu.steps import ApplyStep, apply_together
+from embstore.table.many import apply_many
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -241,27 +242,46 @@ def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
 
 
 def apply_all(
-    updates: Sequence[tuple[EmbeddingVariable, GradientPart]], global_step: int | None = None
+    updates: Sequence[tuple[EmbeddingVariable, GradientPart]],
+    global_step: int | None = None,
+    left_out: Tensor | None = None,
 ) -> None:
-    """Trains the rows of several variables, none twice: those on a GPU by one step there.
+    """Trains the rows of several variables, none twice: those on a GPU by one step there, others as
+    `embstore.apply_many` does. Raises the first error; the other variables are trained.
 
-    Raises the first error; variables that were trained before stay trained.
+    left_out: one number, of any device: unless it is 0, the applies count and change nothing.
     """
-    steps = [_step_on_gpu(variable, part) for variable, part in updates if not part.ids.is_cpu]
+    steps = [
+        _step_on_gpu(variable, part, left_out) for variable, part in updates if not part.ids.is_cpu
+    ]
     if steps:
         apply_together(steps, global_step)
-    for variable, part in updates:
-        if part.ids.is_cpu:
-            settled = part.settled(variable.name)
-            variable.apply_gradients(settled.ids.numpy(), settled.grads.cpu().numpy(), global_step)
+    here = [
+        (variable, part.settled(variable.name)) for variable, part in updates if part.ids.is_cpu
+    ]
+    if here and left_out is not None and bool(left_out):
+        for variable, _ in here:
+            variable.internals.leave_out_apply()
+        return
+    apply_many(
+        [variable for variable, _ in here],
+        [part.ids.numpy() for _, part in here],
+        [part.grads.cpu().numpy() for _, part in here],
+        global_step,
+    )
 
 
-def _step_on_gpu(variable: EmbeddingVariable, part: GradientPart) -> ApplyStep:
-    variable._check_trainable()
+def _step_on_gpu(
+    variable: EmbeddingVariable, part: GradientPart, left_out: Tensor | None
+) -> ApplyStep:
+    variable.internals.check_trainable()
+    if left_out is not None:
+        left_out = (left_out != 0).reshape(1).long().to(part.ids.device, non_blocking=True)
     conditions = BatchConditions(
         None if part.kept is None else part.kept.long(),
         part.refused,
         tuple(refusal.message(variable.name) for refusal in Refusal),
+        left_out,
     )
     return ApplyStep.of(variable, part.ids, part.grads.to(part.ids.device), conditions)
 

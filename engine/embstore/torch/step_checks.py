@@ -11,6 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from embstore.errors import InvalidArgumentError
+from embstore.torch.optimizer import Optimizer
 from embstore.torch.rows import Rows
 from embstore.variable import EmbeddingVariable
 
@@ -27,8 +28,6 @@ def trained_at_once(variable: EmbeddingVariable) -> None:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-    from embstore.torch.optimizer import Optimizer  # which needs this module
-
     with _trained_lock:
         trained = sorted(_trained)
         _trained.clear()

@@ -82,14 +82,14 @@ void prepare_in_vain(Table& table, std::mt19937_64& random, const Options& optio
 void read(const Table& table, std::mt19937_64& random, const Options& options) {
   const std::vector<int64_t> ids = random_ids(random, options);
   std::vector<float> rows(ids.size() * kDim);
-  table.lookup(ids, rows.data(), /*train=*/ids.front() % 2 == 0);
+  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
   for (size_t i = 0; i < ids.size(); ++i) checked_row(&rows[i * kDim]);
 }
 
 void read_one_key(const Table& table, int64_t key, float& last_seen) {
   const std::vector<int64_t> ids(8, key);
   std::vector<float> rows(ids.size() * kDim);
-  table.lookup(ids, rows.data(), /*train=*/ids.front() % 2 == 0);
+  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
   for (size_t i = 0; i < ids.size(); ++i) {
     const float value = checked_row(&rows[i * kDim]);
     check(value >= last_seen, "a row went back in time");

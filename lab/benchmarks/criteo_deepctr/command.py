@@ -286,7 +286,7 @@ def _tables(arguments: argparse.Namespace) -> TableOptions:
     if not arguments.server:
         return TableOptions(storage)
     if arguments.master_endpoint:
-        from embstore.cluster.head_probe import check_answers
+        from embstore.cluster.ray.head_probe import check_answers
 
         check_answers("--master_endpoint", arguments.master_endpoint)
         os.environ["RAY_ADDRESS"] = arguments.master_endpoint  # which embstore.cluster heeds

@@ -202,7 +202,7 @@ class _Run:
         """One epoch. Raises DataError where it has no row for this worker."""
         rows_before = self.rows
         started = time.perf_counter()
-        for batch, keys in es.pulling(
+        for batch, keys in es.prefetching(
             ((batch, feature_keys(batch.keys)) for batch in epochs.batches(order, self._worker)),
             {variable: lambda pair: pair[1] for variable in es.keras.variables(self._model)},
         ):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,13 +53,41 @@ OF_ONE_THREAD = [
     "slot_allocator_test",
     "wanted_rows_test",
 ]
+# Run without a sanitizer, too: their bits depend on what compiles them, or more is done there.
+AS_THEY_ARE = [
+    "crc32c_test",
+    "device_steps_test",
+    "eviction_pool_test",
+    "interleavings_test",
+    "kernels_test",
+    "optimizers_test",
+    "table_faults_test",
+]
+PROGRAMS_OF = {
+    "": [*AS_THEY_ARE, "log_test", "ptx_test"],
+    "thread": [*OF_MANY_THREADS, "log_test", "table_stress"],
+    "address,undefined": ["native_programs"],
+}
+
+
+def _in_memory() -> Path:
+    memory = Path("/dev/shm")
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
+    return memory if has_room else Path(tempfile.gettempdir())
+
+
+# Programs sync files thousands of times, which takes minutes on a disk.
+FILES = _in_memory()
+ON_DISK = Path(tempfile.gettempdir())
 
 
 def build(program: str, sanitizer: str = "") -> Path:
     """One of the programs, which are built together, or what changed of them."""
     built = compile_all(sanitizer)
     assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-2000:]
-    return _folder(sanitizer) / program
+    path = _folder(sanitizer) / program
+    assert path.exists(), f"{program} isn't among PROGRAMS_OF[{sanitizer!r}]"
+    return path
 
 
 @functools.cache
@@ -66,14 +95,12 @@ def compile_all(sanitizer: str = "") -> subprocess.CompletedProcess[str]:
     """Of Clang's analysis of locks, an error is one of the compilation."""
     folder = _folder(sanitizer)
     folder.mkdir(parents=True, exist_ok=True)
-    of_threads = [*OF_MANY_THREADS, "log_test", "table_stress"]
-    targets = of_threads if sanitizer == "thread" else ["native_programs"]
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run in several processes
         _configure(folder, sanitizer)
         processors = str(len(os.sched_getaffinity(0)))
         command = [_tool("cmake"), "--build", str(folder), "--parallel", processors, "--target"]
-        return subprocess.run([*command, *targets], capture_output=True, text=True)
+        return subprocess.run([*command, *PROGRAMS_OF[sanitizer]], capture_output=True, text=True)
 
 
 def _configure(folder: Path, sanitizer: str) -> None:
@@ -89,10 +116,17 @@ def _configure(folder: Path, sanitizer: str) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def run(program: Path, *arguments: str, timeout_s: float) -> str:
-    """What it prints; an AssertionError with its last words where it fails."""
+def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -> str:
+    """What it prints; an AssertionError with its last words where it fails.
+
+    files: folder that its files lie in.
+    """
     done = subprocess.run(
-        [str(program), *arguments], capture_output=True, text=True, timeout=timeout_s
+        [str(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "TMPDIR": str(files)},
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout

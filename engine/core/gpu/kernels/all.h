@@ -5,6 +5,8 @@
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/marks.h"
 #include "gpu/kernels/moves.h"
+#include "gpu/kernels/partitions.h"
+#include "gpu/kernels/places.h"
 #include "gpu/kernels/ranks.h"
 #include "gpu/kernels/rows.h"
 #include "gpu/kernels/scan.h"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gpu/kernels/mirror.h"
+#include "gpu/kernels/places.h"
 #include "row/row_header.h"
 #include "row/row_meta.h"
 
@@ -59,7 +60,8 @@ struct CountedUpdate {
 struct CountUpdatesArguments {
   RankArrays ranks;
   Global<const uint32_t> slots;        // of each distinct id, none twice; what has kNoSlot is left out
-  Global<const uint32_t> count;        // one: how many of `slots` there are
+  Places places;                       // in `slots`
+  uint32_t blocks;                     // of the run
   Global<const uint32_t> occurrences;  // of each distinct id
   Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
   Global<const uint32_t> begins;       // in `positions`, of each distinct id
@@ -67,31 +69,37 @@ struct CountUpdatesArguments {
 };
 
 EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
-  const uint64_t i = global_thread();
-  if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;
-  const uint32_t slot = arguments.slots[i];
-  const uint32_t occurrences = arguments.occurrences[i];
-  RowMeta meta = arguments.ranks.metas[slot];
-  meta.count(occurrences, arguments.update.global_step, arguments.update.save_span);
-  arguments.ranks.metas[slot] = meta;
-  const uint32_t last_position = arguments.positions[uint64_t{arguments.begins[i]} + occurrences - 1];
-  // A batch that began later may have been first.
-  atomic_max(arguments.ranks.stamps[slot], arguments.update.first_stamp + last_position);
+  for_each_place(arguments.places, arguments.slots.count, arguments.blocks, [&](uint64_t i) {
+    const uint32_t slot = arguments.slots[i];
+    if (slot == kNoSlot) return;
+    const uint32_t occurrences = arguments.occurrences[i];
+    RowMeta meta = arguments.ranks.metas[slot];
+    meta.count(occurrences, arguments.update.global_step, arguments.update.save_span);
+    arguments.ranks.metas[slot] = meta;
+    const uint32_t last_position = arguments.positions[uint64_t{arguments.begins[i]} + occurrences - 1];
+    // A batch that began later may have been first.
+    atomic_max(arguments.ranks.stamps[slot], arguments.update.first_stamp + last_position);
+  });
 }
 
 struct CountHitsArguments {
   RankArrays ranks;
   Global<const uint32_t> slots;  // of each id of the batch; what has kNoSlot is left out
-  uint64_t first_stamp;          // of the batch's first id
+  Places places;                 // in `slots`
+  uint32_t blocks;               // of the run
+  Global<const uint32_t> order;  // where given: the position of each id in the caller's batch
+  uint64_t first_stamp;          // of the caller's first id
 };
 
 // Every id is an access of its own, whether it occurs again or not.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
-  const uint64_t i = global_thread();
-  if (i >= arguments.slots.count || arguments.slots[i] == kNoSlot) return;
-  const uint32_t slot = arguments.slots[i];
-  atomic_add(arguments.ranks.served[slot], uint64_t{1});
-  atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + i);
+  for_each_place(arguments.places, arguments.slots.count, arguments.blocks, [&](uint64_t i) {
+    const uint32_t slot = arguments.slots[i];
+    if (slot == kNoSlot) return;
+    const uint64_t position = arguments.order.count == 0 ? i : arguments.order[i];
+    atomic_add(arguments.ranks.served[slot], uint64_t{1});
+    atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + position);
+  });
 }
 
 }  // namespace embstore::gpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gpu/kernels/mirror.h"
+#include "gpu/kernels/places.h"
 
 namespace embstore::gpu {
 
@@ -10,57 +11,53 @@ template <class Unit>
 struct CopyRowsArguments {
   Global<Unit> rows;  // of row_units each, by slot
   uint32_t row_units;
-  Global<const uint32_t> slots;    // of the batch's rows; what has kNoSlot is left out
-  Global<const uint32_t> inverse;  // where given: row i of the batch has the slot slots[inverse[i]]
-  Global<const uint32_t> count;    // one: how many rows the batch has; none: all that there is room for
-  Global<Unit> batch;              // of batch_units each
-  uint32_t batch_units;            // copied of each row: the weights alone are its first ones
+  Global<const uint32_t> slots;  // of the batch's rows; what has kNoSlot is left out
+  Places places;                 // in `slots`
+  uint32_t blocks;               // of the run
+  Global<const uint32_t> order;  // where given: what is at a place is row order[place] of the batch
+  Global<Unit> batch;            // of batch_units each
+  uint32_t batch_units;          // copied of each row: the weights alone are its first ones
 };
 
-// The thread's unit, by its number: row `number / batch_units` of the batch. The host launches one thread a unit.
-template <class Unit>
-struct UnitOfRow {
-  explicit UnitOfRow(const CopyRowsArguments<Unit>& arguments) {
-    const uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
-    const uint64_t i = number / arguments.batch_units;
-    if (number >= arguments.batch.count) return;
-    if (arguments.count.count != 0 && i >= arguments.count[0]) return;
-    const uint32_t slot = arguments.slots[arguments.inverse.count == 0 ? i : arguments.inverse[i]];
-    if (slot == kNoSlot) return;
-    exists = true;
-    in_batch = number;
-    in_rows = uint64_t{slot} * arguments.row_units + number % arguments.batch_units;
-  }
-
-  bool exists = false;
-  uint64_t in_batch = 0;
-  uint64_t in_rows = 0;
-};
-
-template <class Unit>
-inline void gather_unit(const CopyRowsArguments<Unit>& arguments) {
-  const UnitOfRow<Unit> unit(arguments);
-  if (unit.exists) arguments.batch[unit.in_batch] = arguments.rows[unit.in_rows];
+// Calls copy(unit in `rows`, unit in `batch`) for those of the thread.
+template <class Unit, class Copy>
+inline void for_each_unit(const CopyRowsArguments<Unit>& arguments, const Copy& copy) {
+  for_each_place(arguments.places, arguments.slots.count, arguments.blocks, arguments.batch_units,
+                 [&](uint64_t place, uint32_t unit) {
+                   const uint32_t slot = arguments.slots[place];
+                   if (slot == kNoSlot) return;
+                   const uint64_t row = arguments.order.count == 0 ? place : arguments.order[place];
+                   copy(uint64_t{slot} * arguments.row_units + unit, row * arguments.batch_units + unit);
+                 });
 }
 
 template <class Unit>
-inline void scatter_unit(const CopyRowsArguments<Unit>& arguments) {
-  const UnitOfRow<Unit> unit(arguments);
-  if (unit.exists) arguments.rows[unit.in_rows] = arguments.batch[unit.in_batch];
+inline void gather_units(const CopyRowsArguments<Unit>& arguments) {
+  for_each_unit(arguments, [&](uint64_t in_rows, uint64_t in_batch) {
+    arguments.batch[in_batch] = arguments.rows[in_rows];
+  });
 }
 
-EMBSTORE_KERNEL(gather_rows, CopyRowsArguments<Words4>) { gather_unit(arguments); }
-EMBSTORE_KERNEL(gather_floats, CopyRowsArguments<float>) { gather_unit(arguments); }
+template <class Unit>
+inline void scatter_units(const CopyRowsArguments<Unit>& arguments) {
+  for_each_unit(arguments, [&](uint64_t in_rows, uint64_t in_batch) {
+    arguments.rows[in_rows] = arguments.batch[in_batch];
+  });
+}
+
+EMBSTORE_KERNEL(gather_rows, CopyRowsArguments<Words4>) { gather_units(arguments); }
+EMBSTORE_KERNEL(gather_floats, CopyRowsArguments<float>) { gather_units(arguments); }
 // REQUIRES: no slot occurs twice.
-EMBSTORE_KERNEL(scatter_rows, CopyRowsArguments<Words4>) { scatter_unit(arguments); }
-EMBSTORE_KERNEL(scatter_floats, CopyRowsArguments<float>) { scatter_unit(arguments); }
+EMBSTORE_KERNEL(scatter_rows, CopyRowsArguments<Words4>) { scatter_units(arguments); }
+EMBSTORE_KERNEL(scatter_floats, CopyRowsArguments<float>) { scatter_units(arguments); }
 
 template <class Unit>
 struct FetchRowsArguments {
   Global<const Unit> batch;  // rows of row_units each, one after the other: in pinned memory, say
   uint32_t row_units;
-  Global<const uint32_t> positions;  // of each row of the batch, in `rows`
-  Global<const uint32_t> count;      // one: how many rows the batch has
+  Global<const uint32_t> places;  // of each row of the batch, in `rows`
+  Global<const uint32_t> order;   // where given: the row at a place is row order[place]
+  Global<const uint32_t> count;   // one: how many rows the batch has
   Global<Unit> rows;
   uint32_t blocks;  // of the run
 };
@@ -71,7 +68,8 @@ inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
   const uint64_t step = uint64_t{arguments.blocks} * block_threads();
   for (uint64_t i = uint64_t{block_index()} * block_threads() + thread_index(); i < end; i += step) {
-    const uint64_t row = arguments.positions[i / arguments.row_units];
+    const uint32_t place = arguments.places[i / arguments.row_units];
+    const uint64_t row = arguments.order.count == 0 ? place : arguments.order[place];
     arguments.rows[row * arguments.row_units + i % arguments.row_units] = arguments.batch[i];
   }
 }

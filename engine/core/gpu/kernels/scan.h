@@ -39,13 +39,15 @@ inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
   return before;
 }
 
-struct CopyCountArguments {
-  Global<const uint32_t> from;  // one: in pinned memory, say
-  Global<uint32_t> to;          // one
+struct CopyWordsArguments {
+  Global<const uint32_t> from;  // in pinned memory, say: other kernels read them more than once
+  Global<uint32_t> to;          // as many
 };
 
-// For one thread: other kernels read the count more than once.
-EMBSTORE_KERNEL(copy_count, CopyCountArguments) { arguments.to[0] = arguments.from[0]; }
+EMBSTORE_KERNEL(copy_words, CopyWordsArguments) {
+  const uint64_t i = global_thread();
+  if (i < arguments.to.count) arguments.to[i] = arguments.from[i];
+}
 
 struct ScanCountsArguments {
   Global<uint32_t> counts;              // become the sums of those before them

@@ -12,7 +12,6 @@
 
 #include "gpu/kernels/scan.h"
 #include "row/key_hash.h"
-#include "row/key_partition.h"
 
 namespace embstore::gpu {
 
@@ -21,7 +20,7 @@ inline constexpr uint32_t kNoPosition = 0xffffffff;
 struct UniqueArguments {
   Global<const int64_t> ids;
   Global<const int64_t> kept;        // of each id: 0 leaves it out of the batch; none: all are kept
-  BatchPart part;                    // ids of other parts are left out, too
+  Global<const uint32_t> id_count;   // one: how many of `ids` there are, others are left out, too; none: all
   Global<uint32_t> first_positions;  // the table, more entries than ids; all kNoPosition at first
   Global<uint32_t> numbers;          // beside it: of the distinct id
   Global<uint32_t> entries;          // of each id, in the table
@@ -33,8 +32,8 @@ struct UniqueArguments {
 };
 
 inline bool is_kept(const UniqueArguments& arguments, uint32_t i) {
-  return i < arguments.ids.count && (arguments.kept.count == 0 || arguments.kept[i] != 0) &&
-         arguments.part.has(arguments.ids[i]);
+  return i < (arguments.id_count.count == 0 ? arguments.ids.count : arguments.id_count[0]) &&
+         (arguments.kept.count == 0 || arguments.kept[i] != 0);
 }
 
 EMBSTORE_KERNEL(clear_table, UniqueArguments) {

@@ -7,6 +7,7 @@
 
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/mirror.h"
+#include "gpu/kernels/places.h"
 #include "rules/adadelta.h"
 #include "rules/adagrad.h"
 #include "rules/adagrad_decay.h"
@@ -33,12 +34,13 @@ struct BatchGradients {
 
 template <class Step>
 struct UpdateRowsArguments {
-  Step step;
-  Global<Float4> rows;  // by slot: the weights, then the rule's slots, each block_units long
+  Global<const Step> step;  // one
+  Global<Float4> rows;      // by slot: the weights, then the rule's slots, each block_units long
   uint32_t block_units;
   uint32_t row_threads;          // that share a row; divides the block's
   Global<const uint32_t> slots;  // of each distinct id, none twice; what has kNoSlot is left out
-  Global<const uint32_t> count;  // one: how many of `slots` there are
+  Places places;                 // in `slots`
+  uint32_t blocks;               // of the run
   BatchGradients gradients;
 };
 
@@ -65,15 +67,16 @@ inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_
   return gradient;
 }
 
-// The thread's part of a row.
+// The thread's part of a row, of those that a block is at.
 template <class Step>
 struct RowPart {
-  explicit RowPart(const UpdateRowsArguments<Step>& of)
+  // They are from `first` on, and before `end`.
+  RowPart(const UpdateRowsArguments<Step>& of, uint64_t first, uint64_t end)
       : arguments(of),
         row_in_block(thread_index() / of.row_threads),
         first_unit(thread_index() % of.row_threads) {
-    const uint64_t i = uint64_t{block_index()} * (block_threads() / of.row_threads) + row_in_block;
-    if (i >= of.count[0]) return;
+    const uint64_t i = first + row_in_block;
+    if (i >= end) return;
     const uint32_t slot = of.slots[i];
     if (slot == kNoSlot) return;
     exists = true;
@@ -109,10 +112,8 @@ struct RowPart {
 };
 
 template <class Step>
-inline void update_rows(const UpdateRowsArguments<Step>& arguments) {
-  const RowPart<Step> part(arguments);
+inline void update_block(const UpdateRowsArguments<Step>&, const Step& step, const RowPart<Step>& part) {
   if (!part.exists) return;
-  const Step& step = arguments.step;
   part.for_each_unit([&](uint32_t unit) {
     Float4 g = part.gradient(unit);
     Float4 w = part.load(0, unit);
@@ -133,9 +134,8 @@ inline void update_rows(const UpdateRowsArguments<Step>& arguments) {
   });
 }
 
-inline void update_rows(const UpdateRowsArguments<AdagradDecayStep>& arguments) {
-  const RowPart<AdagradDecayStep> part(arguments);
-  const AdagradDecayStep& step = arguments.step;
+inline void update_block(const UpdateRowsArguments<AdagradDecayStep>&, const AdagradDecayStep& step,
+                         const RowPart<AdagradDecayStep>& part) {
   const bool due = part.exists && step.is_due(part.load(2, 0).x);
   sync_block();  // before a thread changes that element
   if (!part.exists) return;
@@ -151,11 +151,10 @@ inline void update_rows(const UpdateRowsArguments<AdagradDecayStep>& arguments) 
 }
 
 template <class Power>
-inline void update_rows(const UpdateRowsArguments<FtrlStep<Power>>& arguments) {
+inline void update_block(const UpdateRowsArguments<FtrlStep<Power>>& arguments, const FtrlStep<Power>& step,
+                         const RowPart<FtrlStep<Power>>& part) {
   using Step = FtrlStep<Power>;
   EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // of each row of the block
-  const RowPart<Step> part(arguments);
-  const Step& step = arguments.step;
   if (part.exists) {
     part.for_each_unit([&](uint32_t unit) {
       Float4 g = part.gradient(unit);
@@ -196,6 +195,18 @@ inline void update_rows(const UpdateRowsArguments<FtrlStep<Power>>& arguments) {
     });
     part.store(0, unit, w);
   });
+}
+
+// All threads of a block are at barriers equally often: they have the same bounds.
+template <class Step>
+inline void update_rows(const UpdateRowsArguments<Step>& arguments) {
+  const uint64_t end = end_of(arguments.places, arguments.slots.count);
+  const uint64_t block_rows = block_threads() / arguments.row_threads;
+  const Step step = arguments.step[0];
+  for (uint64_t first = first_of(arguments.places) + block_index() * block_rows; first < end;
+       first += arguments.blocks * block_rows) {
+    update_block(arguments, step, RowPart<Step>(arguments, first, end));
+  }
 }
 
 EMBSTORE_KERNEL(update_adadelta, UpdateRowsArguments<AdadeltaStep>) { update_rows(arguments); }

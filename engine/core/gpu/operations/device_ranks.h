@@ -31,31 +31,34 @@ class DeviceRanks {
   void take(const Batch& batch, Stream stream) const { launch(take_headers, batch, stream); }
 
   // Counts an update of the distinct ids of a batch: occurrences, the version, the span of saves, and the stamp of the last
-  // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `count`, how many distinct ids
-  // there are. REQUIRES: sums.sort() of the unique batch.
-  void count_update(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+  // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `places`, which of them
+  // are meant. REQUIRES: sums.sort() of the unique batch.
+  void count_update(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
                     const GradientSums& sums, const CountedUpdate& update, Stream stream) {
     Launches launches;
-    add_update(slots, count, unique, sums, update, launches);
+    add_update(slots, places, unique, sums, update, launches);
     launches.put(device_, stream);
   }
-  void add_update(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+  void add_update(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
                   const GradientSums& sums, const CountedUpdate& update, Launches& launches) {
     if (slots.count == 0) return;
-    launches.add(count_updates_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                 {arrays(), slots, count, unique.occurrences().constant(), sums.positions(),
+    const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+    launches.add(count_updates_of_rows, grid,
+                 {arrays(), slots, places, grid.blocks, unique.occurrences().constant(), sums.positions(),
                   sums.begins().constant(), update});
   }
-  // Counts a served look-up of ids, whose rows are in `slots`. REQUIRES: until then, moves wait.
+  // Counts a served look-up of ids, whose rows are in `slots`: of those in `places`. `order`: where given, the position of each in the
+  // caller's batch. REQUIRES: until then, moves wait.
   void count_hits(Global<const uint32_t> slots, uint64_t first_stamp, Stream stream) {
     Launches launches;
-    add_hits(slots, first_stamp, launches);
+    add_hits(slots, {}, {}, first_stamp, launches);
     launches.put(device_, stream);
   }
-  void add_hits(Global<const uint32_t> slots, uint64_t first_stamp, Launches& launches) {
+  void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
+                uint64_t first_stamp, Launches& launches) {
     if (slots.count == 0) return;
-    launches.add(count_hits_of_rows, Grid::of(slots.count, kMostBlockThreads),
-                 {arrays(), slots, first_stamp});
+    const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+    launches.add(count_hits_of_rows, grid, {arrays(), slots, places, grid.blocks, order, first_stamp});
   }
 
  private:

@@ -19,13 +19,13 @@ class DeviceRows {
   uint32_t row_floats() const { return row_floats_; }
   const DeviceArray<float>& floats() const { return floats_; }
 
-  // Which rows a batch has. `count` is in device memory; no batch has more than `most` rows.
+  // Which rows a batch has, of at most `most`.
   struct Batch {
     DeviceAddress rows;
     uint64_t most;
-    Global<const uint32_t> slots;         // kNoSlot: the row stays as it is, there and here
-    Global<const uint32_t> count = {};    // one; none: `most`
-    Global<const uint32_t> inverse = {};  // see CopyRowsArguments
+    Global<const uint32_t> slots;       // kNoSlot: the row stays as it is, there and here
+    Places places = {};                 // of `slots`, those of these rows
+    Global<const uint32_t> order = {};  // see CopyRowsArguments
   };
 
   // The first `floats` of each row, which follow each other in the batch: the weights, or all of the row.
@@ -61,12 +61,14 @@ class DeviceRows {
   void add_copy(const Kernel<CopyRowsArguments<Unit>>& kernel, uint32_t unit_floats, const Batch& batch,
                 uint32_t floats, Launches& launches) const {
     const uint32_t batch_units = floats / unit_floats;
-    launches.add(kernel, Grid::of(batch.most * batch_units, kMostBlockThreads),
+    const Grid grid = Grid::over(batch.most * batch_units, kMostBlockThreads, batch.places.tables);
+    launches.add(kernel, grid,
                  {{floats_.address(), floats_.count() / unit_floats},
                   row_floats_ / unit_floats,
                   batch.slots,
-                  batch.inverse,
-                  batch.count,
+                  batch.places,
+                  grid.blocks,
+                  batch.order,
                   {batch.rows, batch.most * batch_units},
                   batch_units});
   }

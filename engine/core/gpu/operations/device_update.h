@@ -1,10 +1,13 @@
 // The update of rows in a device's memory by one apply of an optimizer: Optimizer::step() says which, and has what the apply
-// tells all rows. See kernels/update_rows.h.
+// tells all rows. Kernels read it in the device's memory, since the host may launch them before it knows the values. See
+// kernels/update_rows.h.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
+#include <variant>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/update_rows.h"
@@ -29,15 +32,34 @@ inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
 inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
 inline const auto& kernel_of(const SgdStep&) { return update_sgd; }
 
+// A step of any rule, in memory.
+class StepInMemory {
+ public:
+  StepInMemory() = default;
+  explicit StepInMemory(const AnyStep& any) {
+    std::visit([this](const auto& step) { *this = StepInMemory(step); }, any);
+  }
+  template <class Step>
+  explicit StepInMemory(const Step& step) {
+    static_assert(sizeof(Step) <= sizeof(words_) && alignof(Step) <= alignof(StepInMemory));
+    std::memcpy(words_, &step, sizeof(step));
+  }
+
+  static constexpr uint64_t kWords = 8;
+
+ private:
+  alignas(8) uint32_t words_[kWords] = {};
+};
+
 // Rows of `dim` weights, and the gradients that they are updated by, which are summed on the way.
 class DeviceUpdate {
  public:
-  // Of the distinct ids of a batch: `slots` says where they have rows, none twice, and kNoSlot leaves one out; `count`, how
-  // many there are. REQUIRES: sums.sort() of the unique batch, and a gradient for each id.
-  DeviceUpdate(Global<const uint32_t> slots, Global<const uint32_t> count, const UniqueBatch& unique,
+  // Of the distinct ids of a batch: `slots` says where they have rows, none twice, and kNoSlot leaves one out; `places`, which
+  // of them are meant. REQUIRES: sums.sort() of the unique batch, and a gradient for each id.
+  DeviceUpdate(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
                const GradientSums& sums, DeviceAddress gradients, uint32_t dim)
       : slots_(slots),
-        count_(count),
+        places_(places),
         gradients_{.floats = {gradients, sums.positions().count * dim},
                    .dim = dim,
                    // PyTorch's tensors may begin at any float.
@@ -46,29 +68,32 @@ class DeviceUpdate {
                    .begins = sums.begins().constant(),
                    .occurrences = unique.occurrences().constant()} {}
 
-  void add(const AnyStep& step, const DeviceRows& rows, Launches& launches) const {
-    std::visit([&](const auto& of) { add(kernel_of(of), of, rows, launches, kMostBlockThreads); }, step);
+  // `kind`: of the step that the kernel finds at `step`.
+  void add(const AnyStep& kind, DeviceAddress step, const DeviceRows& rows, Launches& launches) const {
+    std::visit([&](const auto& of) { add(kernel_of(of), step, rows, launches, kMostBlockThreads); }, kind);
   }
   // REQUIRES: block_threads is a power of two.
   template <class Step>
-  void add(const Kernel<UpdateRowsArguments<Step>>& kernel, const Step& step, const DeviceRows& rows,
+  void add(const Kernel<UpdateRowsArguments<Step>>& kernel, DeviceAddress step, const DeviceRows& rows,
            Launches& launches, uint32_t block_threads) const {
     if (slots_.count == 0) return;
     const uint32_t units = (gradients_.dim + 3) / 4;
     const uint32_t row_threads = std::min(std::bit_ceil(units), block_threads);
-    launches.add(kernel, Grid::of(slots_.count * row_threads, block_threads),
-                 {step,
+    const Grid grid = Grid::over(slots_.count * row_threads, block_threads, places_.tables);
+    launches.add(kernel, grid,
+                 {{step, 1},
                   {rows.floats().address(), rows.floats().count() / 4},
                   units,
                   row_threads,
                   slots_,
-                  count_,
+                  places_,
+                  grid.blocks,
                   gradients_});
   }
 
  private:
   Global<const uint32_t> slots_;
-  Global<const uint32_t> count_;
+  Places places_;
   BatchGradients gradients_;
 };
 

@@ -9,19 +9,21 @@
 
 namespace embstore::gpu {
 
-// Row i of `from`, of `floats` each, goes to place positions[i] of `to`. `count`: one number in device memory.
-inline void add_fetch(Global<const float> from, Global<const uint32_t> positions,
+// Row i of `from`, of `floats` each, goes to row places[i] of `to`, or order[places[i]] where there is an order. `count`: one number in
+// device memory.
+inline void add_fetch(Global<const float> from, Global<const uint32_t> places, Global<const uint32_t> order,
                       Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
   constexpr uint32_t kMostBlocks = 512;  // more than run at once
   constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
   const auto add = [&]<class Unit>(const Kernel<FetchRowsArguments<Unit>>& kernel, uint32_t unit_floats) {
     const uint32_t row_units = floats / unit_floats;
-    Grid grid = Grid::of(positions.count * row_units, kMostBlockThreads);
+    Grid grid = Grid::of(places.count * row_units, kMostBlockThreads);
     grid.blocks = std::min(grid.blocks, kMostBlocks);
     launches.add(kernel, grid,
                  {{from.address, from.count / unit_floats},
                   row_units,
-                  positions,
+                  places,
+                  order,
                   count,
                   {to.address, to.count / unit_floats},
                   grid.blocks});

@@ -3,15 +3,15 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/gradient_sums.h"
-#include "gpu/kernels/sort.h"
+#include "gpu/kernels/places.h"
 #include "gpu/operations/launches.h"
+#include "gpu/operations/stable_sort.h"
 #include "gpu/operations/unique_batch.h"
 
 namespace embstore::gpu {
@@ -19,60 +19,55 @@ namespace embstore::gpu {
 class GradientSums {
  public:
   GradientSums(Device& device, uint32_t most_ids, uint32_t dim, uint32_t sort_threads = kSortThreads)
-      : device_(device),
-        dim_(dim),
-        sort_threads_(sort_threads),
-        block_digits_(device, uint64_t{kDigits} * sort_grid(most_ids).blocks),
-        total_(device, 1),
-        first_numbers_(device, most_ids),
-        first_positions_(device, most_ids),
-        second_numbers_(device, most_ids),
-        second_positions_(device, most_ids),
-        begins_(device, most_ids) {}
+      : device_(device), dim_(dim), sort_(device, most_ids, sort_threads), begins_(device, most_ids) {}
 
   // A batch that is put in order, into `to`. REQUIRES: `unique` has so many ids.
   struct Input {
     GradientSums* to;
     const UniqueBatch* unique;
     uint32_t ids;
+    Global<const uint32_t> order = {};  // where given: the position of each id in the caller's batch
   };
   // Puts the positions of batches' ids in order, as positions() says: what device_update.h needs. Of several batches, each kernel is
   // launched once a pass.
   static void sort(std::span<const Input> batches, Stream stream) {
-    std::vector<Sort> sorts;
+    std::vector<StableSort::Input> sorts;
     for (const Input& of : batches) {
-      if (of.ids != 0) sorts.emplace_back(of);
+      if (of.ids == 0) continue;
+      // There are no more distinct ids than ids.
+      sorts.push_back({&of.to->sort_, of.unique->inverse().first(of.ids).as_const(), of.ids - 1, of.order});
     }
     if (sorts.empty()) return;
-    Device& device = sorts.front().of.to->device_;
+    StableSort::sort(sorts, stream);
     Launches launches;
-    for (bool is_sorted = false; !is_sorted;) {
-      for (const Sort& one : sorts) one.add(count_digits, launches);
-      launches.put(device, stream);
-      for (const Sort& one : sorts) {
-        if (one.has_pass()) {
-          launches.add(scan_counts, {1, kMostBlockThreads}, {one.digits(), one.of.to->total_.global()});
-        }
-      }
-      launches.put(device, stream);
-      for (const Sort& one : sorts) one.add(move_by_digit, launches);
-      launches.put(device, stream);
-      is_sorted = true;
-      for (Sort& one : sorts) {
-        one.end_pass();
-        is_sorted = is_sorted && !one.has_pass();
-      }
+    for (const Input& of : batches) {
+      if (of.ids == 0) continue;
+      launches.add(mark_segments, Grid::of(of.ids, kMostBlockThreads),
+                   {of.to->sort_.numbers(), of.to->begins_.global()});
     }
-    for (const Sort& one : sorts) {
-      launches.add(mark_segments, Grid::of(one.of.ids, kMostBlockThreads),
-                   {one.numbers, one.of.to->begins_.global()});
-      one.of.to->positions_ = one.positions;
-    }
-    launches.put(device, stream);
+    launches.put(batches.front().to->device_, stream);
   }
   void sort(const UniqueBatch& unique, uint32_t ids, Stream stream) {
     const Input only{this, &unique, ids};
     sort({&only, 1}, stream);
+  }
+  // Of batches whose ids are in the order of tables: where the distinct ids of each begin, and where the last ones end. `id_bounds`:
+  // the same of ids. REQUIRES: sort() of the batch.
+  struct Bounds {
+    const Input* of;
+    Global<const uint32_t> id_bounds;
+    Global<uint32_t> bounds;
+    Global<uint32_t> bounds_on_host;  // likewise, in pinned memory
+  };
+  static void find_bounds(std::span<const Bounds> batches, Stream stream) {
+    if (batches.empty()) return;
+    Launches launches;
+    for (const Bounds& one : batches) {
+      launches.add(gpu::find_bounds, Grid::of(one.bounds.count, kMostBlockThreads),
+                   {one.of->to->begins_.constant(), one.of->unique->count().constant(), one.id_bounds,
+                    one.bounds, one.bounds_on_host});
+    }
+    launches.put(batches.front().of->to->device_, stream);
   }
   // Which distinct ids: `count`, one number that the device reaches, says how many.
   struct Chosen {
@@ -106,7 +101,7 @@ class GradientSums {
       }
       launches.add(
           describe_chosen, Grid::of(one.of.ids, kMostBlockThreads),
-          {one.of.to->positions_, one.of.to->begins_.constant(), one.of.unique->occurrences().constant(),
+          {one.of.to->positions(), one.of.to->begins_.constant(), one.of.unique->occurrences().constant(),
            one.chosen.numbers, one.chosen.count, one.to.occurrences, one.to.last_positions});
     }
     launches.put(batches.front().of.to->device_, stream);
@@ -118,50 +113,10 @@ class GradientSums {
   }
 
   // Of the batch that was sorted last, by distinct id and then in order; and where those of each distinct id begin.
-  Global<const uint32_t> positions() const { return positions_; }
+  Global<const uint32_t> positions() const { return sort_.positions(); }
   const DeviceArray<uint32_t>& begins() const { return begins_; }
 
  private:
-  Grid sort_grid(uint64_t ids) const { return Grid::of((ids + kSortItems - 1) / kSortItems, sort_threads_); }
-
-  // The passes of one batch.
-  struct Sort {
-    explicit Sort(const Input& batch)
-        : of(batch),
-          grid(batch.to->sort_grid(batch.ids)),
-          // There are no more distinct ids than ids.
-          bits(static_cast<uint32_t>(std::bit_width(batch.ids - 1))),
-          numbers(batch.unique->inverse().first(batch.ids).as_const()) {}
-
-    bool has_pass() const { return pass == 0 || pass * kDigitBits < bits; }
-    Global<uint32_t> digits() const { return of.to->block_digits_.first(uint64_t{kDigits} * grid.blocks); }
-    void add(const Kernel<SortArguments>& kernel, Launches& launches) const {
-      if (!has_pass()) return;
-      launches.add(kernel, grid,
-                   {numbers, positions, pass * kDigitBits, grid.blocks, digits(), to_numbers().global(),
-                    to_positions().global()});
-    }
-    void end_pass() {
-      if (!has_pass()) return;
-      numbers = to_numbers().first(of.ids).as_const();
-      positions = to_positions().first(of.ids).as_const();
-      ++pass;
-    }
-    const DeviceArray<uint32_t>& to_numbers() const {
-      return pass % 2 == 0 ? of.to->first_numbers_ : of.to->second_numbers_;
-    }
-    const DeviceArray<uint32_t>& to_positions() const {
-      return pass % 2 == 0 ? of.to->first_positions_ : of.to->second_positions_;
-    }
-
-    Input of;
-    Grid grid;
-    uint32_t bits;
-    uint32_t pass = 0;
-    Global<const uint32_t> numbers;
-    Global<const uint32_t> positions{};
-  };
-
   template <class Unit>
   void add_sums(Launches& launches, const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats,
                 const Summed& one) const {
@@ -171,7 +126,7 @@ class GradientSums {
     grid.blocks = std::min(grid.blocks, kMostBlocks);
     launches.add(kernel, grid,
                  {{one.gradients, one.of.ids * row_units},
-                  positions_,
+                  positions(),
                   begins_.constant(),
                   one.of.unique->occurrences().constant(),
                   one.chosen.numbers,
@@ -183,15 +138,8 @@ class GradientSums {
 
   Device& device_;
   const uint32_t dim_;
-  const uint32_t sort_threads_;
-  DeviceArray<uint32_t> block_digits_;
-  DeviceArray<uint32_t> total_;
-  DeviceArray<uint32_t> first_numbers_;
-  DeviceArray<uint32_t> first_positions_;
-  DeviceArray<uint32_t> second_numbers_;
-  DeviceArray<uint32_t> second_positions_;
+  StableSort sort_;
   DeviceArray<uint32_t> begins_;
-  Global<const uint32_t> positions_{};
 };
 
 }  // namespace embstore::gpu

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/find.h"
 #include "gpu/kernels/moves.h"
+#include "gpu/kernels/places.h"
 #include "gpu/operations/launches.h"
 
 namespace embstore::gpu {
@@ -60,7 +62,7 @@ class Mirror {
   DeviceArray<uint32_t> refused_;
 };
 
-// A batch of ids, found in a mirror: their slots, and the list of those that it hasn't. Its memory is used again by
+// A batch of ids, each found in the mirror of its table: their slots, and the list of those that it hasn't. Its memory is used again by
 // the next batch, so each batch in flight needs one of its own.
 class FoundBatch {
  public:
@@ -69,24 +71,33 @@ class FoundBatch {
         block_threads_(block_threads),
         slots_(device, most_ids),
         missing_ids_(device, most_ids),
-        missing_positions_(device, most_ids),
+        missing_places_(device, most_ids),
         block_misses_(device, Grid::of(most_ids, block_threads).blocks),
-        block_hits_(device, block_misses_.count()),
-        miss_count_(device, 1),
-        hit_count_(device, 1) {}
+        miss_count_(device, 1) {}
 
   // A batch that is found, into `to`. What lies `on_host` is in pinned memory, where it is wanted there.
   struct Input {
     FoundBatch* to;
-    const Mirror* mirror;
-    Global<const int64_t> ids;
+    std::vector<const Mirror*> mirrors;    // of the tables
+    Global<const int64_t> ids;             // in the order of tables
     Global<const uint32_t> id_count = {};  // one in device memory: how many of the ids there are; none: all
-    BatchPart part = {};                   // ids of other parts are left out
-    Global<int64_t> missing_ids = {};      // elsewhere than in missing_ids()
-    Global<uint32_t> missing_positions_on_host = {};
-    Global<uint32_t> miss_count_on_host = {};
-    // How many ids have a slot. Of all ids it is known by how many are missing.
-    Global<uint32_t> hit_count_on_host = {};
+    Global<const uint32_t> bounds =
+        {};  // where the ids of each table begin, and the last end; none: there is one table
+    Global<const uint32_t> order = {};        // where given: the position of each id in the caller's batch
+    Global<int64_t> missing_ids = {};         // elsewhere than in missing_ids()
+    Global<uint32_t> positions_on_host = {};  // of the missing ids, in the caller's batch
+    // Where the missing ids of each table begin in their list, and the last end. The first is 0, and isn't written where there is one table.
+    Global<uint32_t> miss_bounds_on_host = {};
+
+    // Where there is one table.
+    Global<uint32_t> miss_count_on_host() const {
+      if (miss_bounds_on_host.count == 0) return {};
+      return {miss_bounds_on_host.address + sizeof(uint32_t), 1};
+    }
+    // Of a table's ids.
+    Places places(uint32_t table) const {
+      return bounds.count == 0 ? Places{.end = id_count} : places_of(bounds, table);
+    }
   };
   // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
   static void find(std::span<const Input> batches, Stream stream) {
@@ -94,34 +105,34 @@ class FoundBatch {
     Device& device = batches.front().to->device_;
     Launches launches;
     for (const Input& of : batches) {
-      const Grid grid = of.to->grid(of);
-      launches.add(gpu::find, grid,
-                   {of.mirror->arrays(), of.ids, of.id_count, of.part, of.to->slots_.global(),
-                    of.to->block_misses_.first(grid.blocks), of.to->hits(of)});
-    }
-    launches.put(device, stream);
-    for (const Input& of : batches) {
-      const Grid scan{1, of.to->block_threads_};
-      launches.add(scan_counts, scan,
-                   {of.to->block_misses_.first(of.to->grid(of).blocks), of.to->miss_count_.global(),
-                    of.miss_count_on_host});
-      if (of.hit_count_on_host.count != 0) {
-        launches.add(scan_counts, scan, {of.to->hits(of), of.to->hit_count_.global(), of.hit_count_on_host});
+      for (uint32_t table = 0; table < of.mirrors.size(); ++table) {
+        const Places places = of.places(table);
+        const Grid grid = Grid::over(of.ids.count, of.to->block_threads_, places.tables);
+        launches.add(gpu::find, grid,
+                     {of.mirrors[table]->arrays(), of.ids, places, grid.blocks, of.to->slots_.global()});
       }
     }
     launches.put(device, stream);
+    for (const Input& of : batches) launches.add(count_misses, of.to->grid(of), of.to->misses(of));
+    launches.put(device, stream);
     for (const Input& of : batches) {
-      const Grid grid = of.to->grid(of);
-      launches.add(collect_misses, grid,
-                   {of.ids, of.id_count, of.part, of.to->slots_.constant(),
-                    of.to->block_misses_.first(grid.blocks).as_const(),
-                    of.missing_ids.count == 0 ? of.to->missing_ids_.global() : of.missing_ids,
-                    of.to->missing_positions_.global(), of.missing_positions_on_host});
+      launches.add(scan_counts, {1, of.to->block_threads_},
+                   {of.to->block_misses(of), of.to->miss_count_.global(),
+                    of.mirrors.size() == 1 ? of.miss_count_on_host() : Global<uint32_t>{}});
+    }
+    launches.put(device, stream);
+    for (const Input& of : batches) launches.add(collect_misses, of.to->grid(of), of.to->misses(of));
+    launches.put(device, stream);
+    for (const Input& of : batches) {
+      if (of.mirrors.size() == 1) continue;
+      launches.add(find_bounds, Grid::of(of.bounds.count, kMostBlockThreads),
+                   {of.to->missing_places_.constant(), of.to->miss_count_.constant(), of.bounds,
+                    of.miss_bounds_on_host});
     }
     launches.put(device, stream);
   }
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
-    const Input only{this, &mirror, ids, id_count};
+    const Input only{.to = this, .mirrors = {&mirror}, .ids = ids, .id_count = id_count};
     find({&only, 1}, stream);
   }
 
@@ -129,23 +140,29 @@ class FoundBatch {
   const DeviceArray<uint32_t>& miss_count() const { return miss_count_; }
   // In the order of the ids.
   const DeviceArray<int64_t>& missing_ids() const { return missing_ids_; }
-  const DeviceArray<uint32_t>& missing_positions() const { return missing_positions_; }
+  const DeviceArray<uint32_t>& missing_places() const { return missing_places_; }  // among them
 
  private:
   Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
-  Global<uint32_t> hits(const Input& of) const {
-    return of.hit_count_on_host.count == 0 ? Global<uint32_t>{} : block_hits_.first(grid(of).blocks);
+  Global<uint32_t> block_misses(const Input& of) const { return block_misses_.first(grid(of).blocks); }
+  MissesArguments misses(const Input& of) const {
+    return {of.ids,
+            of.id_count,
+            slots_.constant(),
+            block_misses(of),
+            of.order,
+            of.missing_ids.count == 0 ? missing_ids_.global() : of.missing_ids,
+            missing_places_.global(),
+            of.positions_on_host};
   }
 
   Device& device_;
   const uint32_t block_threads_;
   DeviceArray<uint32_t> slots_;
   DeviceArray<int64_t> missing_ids_;
-  DeviceArray<uint32_t> missing_positions_;
+  DeviceArray<uint32_t> missing_places_;
   DeviceArray<uint32_t> block_misses_;
-  DeviceArray<uint32_t> block_hits_;
   DeviceArray<uint32_t> miss_count_;
-  DeviceArray<uint32_t> hit_count_;
 };
 
 }  // namespace embstore::gpu

@@ -18,24 +18,24 @@ class SlotMarks {
 
   uint64_t bytes() const { return marks_.bytes(); }
 
-  // `count`, one number that the device reaches, says how many slots there are. REQUIRES: no slot twice.
-  void set(bool is_marked, Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream) {
+  // Of `slots`, those in these places. REQUIRES: no slot twice.
+  void set(bool is_marked, Global<const uint32_t> slots, const Places& places, Stream stream) {
     Launches launches;
-    add_set(is_marked, slots, count, launches);
+    add_set(is_marked, slots, places, launches);
     launches.put(device_, stream);
   }
-  void add_set(bool is_marked, Global<const uint32_t> slots, Global<const uint32_t> count,
-               Launches& launches) {
+  void add_set(bool is_marked, Global<const uint32_t> slots, const Places& places, Launches& launches) {
     if (slots.count == 0) return;
-    launches.add(set_marks, Grid::of(slots.count, kMostBlockThreads),
-                 {marks_.global(), slots, count, static_cast<uint8_t>(is_marked)});
+    const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+    launches.add(set_marks, grid,
+                 {marks_.global(), slots, places, grid.blocks, static_cast<uint8_t>(is_marked)});
   }
-  // Those of `slots` that are marked go to `marked`, and their number to `marked_count`, which is 0 before.
-  void add_list(Global<const uint32_t> slots, Global<const uint32_t> count, Global<uint32_t> marked,
+  // Those that are marked go to `marked`, from their first place on, and their number to `marked_count`, which is 0 before.
+  void add_list(Global<const uint32_t> slots, const Places& places, Global<uint32_t> marked,
                 Global<uint32_t> marked_count, Launches& launches) const {
     if (slots.count == 0) return;
-    launches.add(list_marked, Grid::of(slots.count, kMostBlockThreads),
-                 {marks_.constant(), slots, count, marked, marked_count});
+    const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+    launches.add(list_marked, grid, {marks_.constant(), slots, places, grid.blocks, marked, marked_count});
   }
 
  private:

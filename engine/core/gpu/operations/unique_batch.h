@@ -25,13 +25,13 @@ class UniqueBatch {
         inverse_(device, most_ids),
         count_(device, 1) {}
 
-  // A batch that is made unique, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. Ids of other parts are left
-  // out, too. `count_on_host`: one, in pinned memory, where the count is wanted there.
+  // A batch that is made unique, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. `id_count`: one in device memory,
+  // how many of the ids there are; none: all. `count_on_host`: one, in pinned memory, where the count is wanted there.
   struct Input {
     UniqueBatch* to;
     Global<const int64_t> ids;
     Global<const int64_t> kept = {};
-    BatchPart part = {};
+    Global<const uint32_t> id_count = {};
     Global<uint32_t> count_on_host = {};
   };
   // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
@@ -59,9 +59,8 @@ class UniqueBatch {
       launches.put(device, stream);
     }
   }
-  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {},
-                   const BatchPart& part = {}) {
-    const Input only{this, ids, kept, part};
+  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {}) {
+    const Input only{this, ids, kept};
     make_unique({&only, 1}, stream);
   }
 
@@ -80,7 +79,7 @@ class UniqueBatch {
     const Global<uint32_t> table = table_.first(table_entries(of.ids.count));
     return {of.ids,
             of.kept,
-            of.part,
+            of.id_count,
             table,
             numbers_.first(table.count),
             entries_.global(),

@@ -22,6 +22,23 @@ std::vector<uint32_t> some_slots(Scene& scene, uint32_t slots) {
   return some;
 }
 
+// Of some places of a batch, which tables share.
+struct SomePlaces {
+  SomePlaces(Scene& scene, size_t most)
+      : first(scene.below(most + 1)),
+        end(first + scene.below(most + 1 - first)),
+        tables(1 + 30 * scene.below(2)),
+        first_on_device(scene.on_device(size_t{first})),
+        end_on_device(scene.on_device(size_t{end})) {}
+  Places on_device() const { return {first_on_device.constant(), end_on_device.constant(), tables}; }
+
+  uint32_t first;
+  uint32_t end;
+  uint32_t tables;
+  DeviceArray<uint32_t> first_on_device;
+  DeviceArray<uint32_t> end_on_device;
+};
+
 TEST(those_of_a_batch_are_listed_that_are_marked) {
   for_each_seed([](Scene& scene) {
     const uint32_t slots = 1 + scene.batch_size();
@@ -31,29 +48,28 @@ TEST(those_of_a_batch_are_listed_that_are_marked) {
     DeviceArray<uint32_t> listed_count(scene.device, 1);
     for (int round = 0; round < 3; ++round) {
       const std::vector<uint32_t> set = some_slots(scene, slots);
-      const uint32_t set_count = scene.below(set.size() + 1);  // those behind it stay as they are
+      const SomePlaces to_set(scene, set.size());  // others stay as they are
       const bool mark = round == 0 || scene.below(2) == 0;
       const DeviceArray<uint32_t> set_slots = scene.on_device(set);
-      const DeviceArray<uint32_t> set_count_on_device = scene.on_device(set_count);
-      marks.set(mark, set_slots.first(set.size()).as_const(), set_count_on_device.constant(), scene.stream);
-      for (uint32_t i = 0; i < set_count; ++i) {
+      marks.set(mark, set_slots.first(set.size()).as_const(), to_set.on_device(), scene.stream);
+      for (uint32_t i = to_set.first; i < to_set.end; ++i) {
         if (set[i] != kNoSlot) is_marked[set[i]] = mark;
       }
       const std::vector<uint32_t> asked = some_slots(scene, slots);
-      const uint32_t count = scene.below(asked.size() + 1);
+      const SomePlaces to_list(scene, asked.size());
       const DeviceArray<uint32_t> asked_slots = scene.on_device(asked);
-      const DeviceArray<uint32_t> count_on_device = scene.on_device(count);
       listed_count.fill(0, scene.stream);
       Launches launches;
-      marks.add_list(asked_slots.first(asked.size()).as_const(), count_on_device.constant(), listed.global(),
+      marks.add_list(asked_slots.first(asked.size()).as_const(), to_list.on_device(), listed.global(),
                      listed_count.global(), launches);
       launches.put(scene.device, scene.stream);
       std::vector<uint32_t> wanted;
-      for (uint32_t i = 0; i < count; ++i) {
+      for (uint32_t i = to_list.first; i < to_list.end; ++i) {
         if (asked[i] != kNoSlot && is_marked[asked[i]]) wanted.push_back(asked[i]);
       }
       check(scene.number(listed_count) == wanted.size(), "another number of slots is listed");
-      std::vector<uint32_t> found = scene.on_host(listed, wanted.size());
+      std::vector<uint32_t> found = scene.on_host(listed, to_list.first + wanted.size());
+      found.erase(found.begin(), found.begin() + to_list.first);
       std::sort(found.begin(), found.end());
       std::sort(wanted.begin(), wanted.end());
       check(found == wanted, "other slots are listed");

@@ -113,7 +113,7 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
         on_device.count_hits(batch.slots_of_ids.constant(), first_stamp, stream);
         for (uint32_t i = 0; i < batch.count; ++i) {
           const uint32_t slot = batch.slot_of.at(batch.ids[i]);
-          if (slot != kNoSlot) ranks.count_served(slot, slot, first_stamp + i);
+          if (slot != kNoSlot) ranks.count_served(slot, slot, {first_stamp + i, 1});
         }
         continue;
       }
@@ -122,8 +122,8 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
                                  .save_span = static_cast<uint16_t>(scene.below(1 << 16))};
       batch.unique.make_unique(batch.device_ids.constant(), scene.stream);
       batch.sums.sort(batch.unique, batch.count, scene.stream);
-      on_device.count_update(batch.device_slots.constant(), batch.unique.count().constant(), batch.unique,
-                             batch.sums, update, scene.stream);
+      on_device.count_update(batch.device_slots.constant(), {.end = batch.unique.count().constant()},
+                             batch.unique, batch.sums, update, scene.stream);
       GradientBatch gradients;
       gradients.group(batch.ids, std::vector<float>(batch.count).data(), 1);
       for (const KeyGradient& key : gradients.keys()) {

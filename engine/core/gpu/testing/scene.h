@@ -11,7 +11,6 @@
 
 #include "gpu/buffers.h"
 #include "gpu/emulated/emulated_device.h"
-#include "row/key_partition.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -35,6 +34,16 @@ struct Scene {
   std::vector<T> on_host(const DeviceArray<T>& array, uint64_t count) {
     std::vector<T> values(count);
     array.copy_to(values.data(), count, stream);
+    return values;
+  }
+  template <class T>
+  std::vector<T> on_host(const DeviceArray<T>& array) {
+    return on_host(array, array.count());
+  }
+  template <class T>
+  std::vector<T> on_host(const Global<const T>& array) {
+    std::vector<T> values(array.count);
+    if (array.count > 0) device.copy_to_host(values.data(), array.address, array.count * sizeof(T), stream);
     return values;
   }
   DeviceArray<uint32_t> on_device(size_t number) {
@@ -63,10 +72,12 @@ struct Scene {
     return result;
   }
 
-  // The ids of one of a few partitions, or all.
-  BatchPart part() {
-    const uint32_t count = 1 + below(3);
-    return {below(count), count};
+  // Of each id of a batch: 0 leaves it out. Few are left out, many or all.
+  std::vector<int64_t> kept(uint32_t count) {
+    const uint32_t one_in = 1 + below(8);
+    std::vector<int64_t> result(count);
+    for (int64_t& one : result) one = below(one_in) == 0 ? 0 : -1 - int64_t{below(100)};  // any but 0
+    return result;
   }
 
   // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.

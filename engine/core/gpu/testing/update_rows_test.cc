@@ -78,7 +78,7 @@ struct UpdateScene {
                              of.stream);
   }
 
-  // Applies a batch here and there; `launch(update, step)` puts the update on the stream.
+  // Applies a batch here and there; `launch(update, step, where it is on the device)` puts the update on the stream.
   template <class Launch>
   void apply(int64_t global_step, const Launch& launch) {
     std::vector<int64_t> ids = scene.ids(scene.batch_size());
@@ -97,6 +97,8 @@ struct UpdateScene {
     const std::vector<float> gradients = some_gradients(scene, ids.size() * dim);
     const ApplyContext context{global_step, state};
     const AnyStep step = optimizer->step(context);
+    const DeviceArray<StepInMemory> step_on_device =
+        scene.on_device(std::vector<StepInMemory>{StepInMemory(step)});
 
     GradientBatch batch;
     batch.group(ids, gradients.data(), static_cast<int>(dim));
@@ -129,7 +131,8 @@ struct UpdateScene {
     GradientSums sums(scene.device, count, dim, scene.block_threads());
     unique.make_unique(device_ids.constant(), scene.stream);
     sums.sort(unique, count, scene.stream);
-    launch({device_slots.constant(), unique.count().constant(), unique, sums, address, dim}, step);
+    launch({device_slots.constant(), {.end = unique.count().constant()}, unique, sums, address, dim}, step,
+           step_on_device.address());
     optimizer->advance(state);
     scene.device.synchronise(scene.stream);  // the arrays go
   }
@@ -153,14 +156,14 @@ TEST(updates_of_every_rule_give_the_bits_of_the_cpu) {
     UpdateScene update(scene, rule);
     const int64_t first_step = scene.below(20);
     for (int64_t step = first_step; step < first_step + 3; ++step) {
-      update.apply(step, [&](const DeviceUpdate& of, const AnyStep& any) {
+      update.apply(step, [&](const DeviceUpdate& of, const AnyStep& any, DeviceAddress at) {
         Launches launches;
         if (scene.below(2) == 0) {
-          of.add(any, update.rows, launches);
+          of.add(any, at, update.rows, launches);
         } else {
           std::visit(
               [&](const auto& one) {
-                of.add(kernel_of(one), one, update.rows, launches, scene.block_threads());
+                of.add(kernel_of(one), at, update.rows, launches, scene.block_threads());
               },
               any);
         }
@@ -173,7 +176,7 @@ TEST(updates_of_every_rule_give_the_bits_of_the_cpu) {
 }
 
 // Adagrad with one operation in another place.
-struct ReorderedAdagradStep {
+struct ReorderedAdagradStep {  // with what AdagradStep has
   static constexpr int kSlots = 1;
   float learning_rate;
 
@@ -201,9 +204,9 @@ uint64_t seeds_with_other_bits(const Kernel<UpdateRowsArguments<Step>>& kernel) 
   for (uint64_t seed = 0; seed < 100; ++seed) {
     Scene scene(seed);
     UpdateScene update(scene, {"Adagrad", {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}}});
-    update.apply(0, [&](const DeviceUpdate& of, const AnyStep& any) {
+    update.apply(0, [&](const DeviceUpdate& of, const AnyStep&, DeviceAddress at) {
       Launches launches;
-      of.add(kernel, Step{std::get<AdagradStep>(any).learning_rate}, update.rows, launches, 64);
+      of.add(kernel, at, update.rows, launches, 64);
       launches.put(scene.device, scene.stream);
     });
     others += !equal_but_for_nans(update.on_device(), update.floats);

@@ -12,8 +12,10 @@ namespace embstore::checkpoint {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 inline constexpr std::array<char, 8> kMagic = {'E', 'S', 'C', 'H', 'K', 'P', 'N', 'T'};
-inline constexpr uint32_t kFormatVersion = 2;
-// Of files whose keys lie in partition key modulo partition_count; all else is as it is now.
+inline constexpr uint32_t kFormatVersion = 3;
+// Of files without kInitialRows; all else is as it is now.
+inline constexpr uint32_t kWithoutInitialRows = 2;
+// Of files whose keys lie in partition key modulo partition_count; all else is as in version 2.
 inline constexpr uint32_t kPlacedByModulo = 1;
 
 // Which save a file belongs to, so that files of two saves can't be mixed.
@@ -48,6 +50,7 @@ enum BlockKind : uint32_t {
   kWaitingKeys = 3,  // WaitingKeyRecord each: below their filter's threshold
   kSketch = 4,       // SketchHeader, then the counters of one shard's filter
   kEnd = 5,          // Totals; nothing follows
+  kInitialRows = 6,  // dim floats each: key k of no row reads row k mod their number; before all else
 };
 
 struct BlockHeader {

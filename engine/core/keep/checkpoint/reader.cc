@@ -45,9 +45,9 @@ void Reader::read_header() {
   read(&header_, sizeof header_);
   checksum_ = crc32c(&header_, sizeof header_);
   if (header_.magic != kMagic) damaged("it isn't a file of a checkpoint's rows");
-  if (header_.format_version != kFormatVersion && header_.format_version != kPlacedByModulo) {
+  if (header_.format_version < kPlacedByModulo || header_.format_version > kFormatVersion) {
     damaged("its format has version " + std::to_string(header_.format_version) +
-            ", and this program reads versions " + std::to_string(kPlacedByModulo) + " and " +
+            ", and this program reads versions " + std::to_string(kPlacedByModulo) + " to " +
             std::to_string(kFormatVersion));
   }
   if (header_.checksum != crc32c(&header_, offsetof(FileHeader, checksum)) ||
@@ -56,6 +56,12 @@ void Reader::read_header() {
       header_.partition >= header_.partition_count) {
     damaged("its header is damaged");
   }
+}
+
+BlockKind Reader::next_kind() const {
+  BlockHeader block;
+  if (ended_ || file_.read_at(&block, sizeof block, offset_) < sizeof block) return kEnd;
+  return static_cast<BlockKind>(block.kind);
 }
 
 std::optional<Reader::Block> Reader::next() {
@@ -97,6 +103,7 @@ void Reader::check_block(const BlockHeader& block) const {
     case kRemovedKeys: fits = holds(sizeof(int64_t)); break;
     case kWaitingKeys: fits = holds(sizeof(WaitingKeyRecord)); break;
     case kSketch: fits = block.count == 1 && block.payload_bytes >= sizeof(SketchHeader); break;
+    case kInitialRows: fits = block.count > 0 && holds(header_.dim * sizeof(float)); break;
     case kEnd: fits = block.count == 1 && block.payload_bytes == sizeof(Totals); break;
     default: break;
   }
@@ -110,7 +117,8 @@ void Reader::count(const BlockHeader& block) {
     case kRows: found_.rows += block.count; break;
     case kRemovedKeys: found_.removed_keys += block.count; break;
     case kWaitingKeys: found_.waiting_keys += block.count; break;
-    default: found_.sketches += block.count; break;
+    case kSketch: found_.sketches += block.count; break;
+    default: break;
   }
 }
 

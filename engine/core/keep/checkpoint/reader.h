@@ -32,6 +32,8 @@ class Reader {
     uint32_t count;
     std::span<const std::byte> payload;  // until the next call
   };
+  // What the next block has, which isn't checked yet; kEnd where there is none.
+  BlockKind next_kind() const;
   // The next block; nothing after the last, once it is sure that the file ends as it should.
   std::optional<Block> next();
 

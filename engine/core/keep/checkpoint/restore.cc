@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <unordered_set>
 
@@ -149,6 +150,19 @@ void verify_partition(const Reader& reader, const Reader::Block& block) {
   }
 }
 
+// What keys without a row read when a save was made; nothing where it was made before saves kept that. They are the first
+// blocks of the save's first file.
+std::vector<float> initial_rows(Reader& first_file) {
+  std::vector<float> values;
+  while (first_file.next_kind() == kInitialRows) {
+    const auto block = first_file.next();
+    const size_t before = values.size();
+    values.resize(before + block->payload.size() / sizeof(float));
+    std::memcpy(values.data() + before, block->payload.data(), block->payload.size());
+  }
+  return values;
+}
+
 // About as many rows as a save has of the partition, and seldom fewer.
 uint64_t most_rows(std::span<const std::string> files, Partition partition) {
   uint64_t rows = 0;
@@ -180,6 +194,10 @@ void tell_ranks(Replacement& table, Partition partition, const Chain& chain, uin
 
 void restore_files(Replacement& table, Partition partition, const Chain& chain, bool waiting_keys) {
   if (chain.empty()) return;  // the table is to be left empty
+  Reader first(chain.back().front());
+  if (const auto initial = initial_rows(first); !initial.empty()) {
+    table.replace_initial_rows(initial, first.header().dim);
+  }
   // A full save comes last. Others add few rows to its.
   const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
   table.make_room(expected_rows);
@@ -188,12 +206,14 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
     for (const std::string& path : files_for(chain[save], partition)) {
-      Reader reader(path);
+      std::optional<Reader> other;
+      Reader& reader = &path == &chain.back().front() ? first : other.emplace(path);
       RowReader rows(table, partition, reader.header());
       while (const auto block = reader.next()) {
         switch (block->kind) {
           case kRows: rows.put(*block, removed_later); break;
           case kRemovedKeys: add_removed_keys(*block, removed); break;
+          case kInitialRows: break;  // of an increment
           default:
             // The newest save has all keys that wait, incremental or not.
             if (save == 0 && waiting_keys) put_waiting(*block, reader.header(), table, partition);

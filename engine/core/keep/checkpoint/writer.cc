@@ -14,6 +14,7 @@ Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& id
                files::FileCalls& calls)
     : layout_(layout),
       incremental_(identity.incremental),
+      is_first_(identity.partition == 0),
       file_(calls, std::move(path), O_RDWR | O_CREAT | O_EXCL, {.for_the_medium = true, .mode = 0666}) {
   const auto dim = static_cast<size_t>(layout.dim());
   const auto slots = static_cast<size_t>(layout.slot_count());
@@ -35,6 +36,13 @@ Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& id
   block_.reserve(sizeof(BlockHeader) + kBlockBytes);
   checksum_ = crc32c(&header, sizeof header);
   write(&header, sizeof header);
+}
+
+void Writer::add_initial_rows(std::span<const float> values) {
+  const auto dim = static_cast<size_t>(layout_.dim());
+  for (size_t at = 0; at < values.size(); at += dim) {
+    std::memcpy(extend(kInitialRows, dim * sizeof(float)), values.data() + at, dim * sizeof(float));
+  }
 }
 
 void Writer::add_row(const RowHeader& header, const float* row) {

@@ -40,7 +40,11 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   bool incremental() const { return incremental_; }
+  // Of all partitions' files, the first has what they have in common.
+  bool is_first() const { return is_first_; }
 
+  // REQUIRES: nothing was added yet.
+  void add_initial_rows(std::span<const float> values);
   void add_row(const RowHeader& header, const float* row);
   void add_removed_key(int64_t key);
   void add_waiting_key(const WaitingKeyRecord& waiting);
@@ -57,6 +61,7 @@ class Writer {
 
   const RowLayout layout_;
   const bool incremental_;
+  const bool is_first_;
   files::File file_;
 
   // The block being filled: room for its header, then the payload.

@@ -1,6 +1,7 @@
 // Where restored rows lie: as high as they rank, in as many places as there are.
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <numeric>
 #include <random>
 #include <string>
@@ -73,6 +74,43 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
     check(*std::min_element(above.begin(), above.end()) >= *std::max_element(below.begin(), below.end()),
           "a row lies below one that ranks lower");
   }
+}
+
+// How many bytes this process has read, from files and all else.
+uint64_t bytes_read() {
+  std::ifstream told("/proc/self/io");
+  std::string name;
+  uint64_t bytes = 0;
+  check(static_cast<bool>(told >> name >> bytes) && name == "rchar:",
+        "/proc/self/io doesn't begin with rchar");
+  return bytes;
+}
+
+TEST(a_restore_reads_a_file_once) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "save";
+  Table table({.name = "restored",
+               .dim = kDim,
+               .default_values = std::vector<float>(kDim),
+               .optimizer = "SGD",
+               .optimizer_params = {{"learning_rate", 0.1}},
+               .tiers = {{"DRAM", std::nullopt, kRows * 16}}});
+  checkpoint::FileIdentity identity{};
+  identity.partition_count = 1;
+  checkpoint::Writer file(path, table.parts().layout, identity);
+  file.add_initial_rows(std::vector<float>(kRows * kDim, 0.5f));
+  const std::vector<float> row(table.parts().layout.row_floats());
+  for (size_t i = 0; i < kRows; ++i)
+    file.add_row({.key = static_cast<int64_t>(i), .frequency = 1, .version = 0, .served = 0, .stamp = 0},
+                 row.data());
+  const uint64_t file_bytes = file.finish().size_bytes;
+
+  const uint64_t before = bytes_read();
+  table.restore({.number = 0, .count = 1}, {{path}}, TableState{}, /*waiting_keys=*/false);
+  const uint64_t read = bytes_read() - before;
+  check(table.row_count() == kRows, "rows are missing");
+  check(read < file_bytes + 4096,
+        "a file of " + std::to_string(file_bytes) + " bytes took reading " + std::to_string(read));
 }
 
 }  // namespace

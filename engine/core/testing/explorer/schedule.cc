@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
 #include <deque>
 #include <exception>
-#include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -17,80 +13,25 @@
 #include "access/process_registry.h"
 #include "gpu/buffers.h"
 #include "gpu/emulated/draws.h"
-#include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
 #include "table.h"
 #include "testing/check.h"
 #include "testing/explorer/explored_device.h"
+#include "testing/explorer/explored_variable.h"
 #include "testing/explorer/history.h"
 #include "testing/explorer/scheduler.h"
 #include "testing/explorer/told_ids.h"
-#include "testing/variable.h"
-#include "tiers/hbm/hbm_tier.h"
 
 namespace embstore::explorer {
 namespace {
 
 using gpu::emulated::Draws;
 
-constexpr int kDim = 3;
-constexpr size_t kRowBytes = 4 * sizeof(float);
-constexpr int64_t kKeys = 12;
-constexpr size_t kMostIds = 8;
+constexpr int kDim = ExploredVariable::kDim;
+constexpr int64_t kKeys = ExploredVariable::kKeys;
+constexpr size_t kMostIds = ExploredVariable::kMostIds;
 constexpr size_t kMostOperations = 5;  // of a thread
 constexpr size_t kStreams = 2;
-
-// A row is worth how often it was updated, beyond what its key begins with: so each float says of which row it is, and when.
-constexpr int64_t kMostUpdates = 1000;
-float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMostUpdates); }
-
-std::vector<int64_t> all_keys() {
-  std::vector<int64_t> keys(kKeys);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
-  return keys;
-}
-
-// Batches go over the bus in one piece, or in several.
-TierSpec hbm(Draws& draws, uint64_t rows) {
-  constexpr size_t kPieceBytes[] = {1, 200, HbmTier::kPieceBytes};
-  TierSpec tier{"HBM", std::nullopt, rows * kRowBytes};
-  tier.gpu.name = "emulated";
-  tier.piece_bytes = kPieceBytes[draws.below(3)];
-  return tier;
-}
-
-// With room for whatever a schedule's checkpoints keep.
-TierSpec pool(const std::string& path) {
-  constexpr uint64_t kPlaces = PoolTier::kHeadroomSlots + 1024;
-  return {"PMEM_POOL", path, kPlaces * 256};
-}
-
-std::vector<TierSpec> some_tiers(Draws& draws, const std::string& path) {
-  const uint64_t rows = 1 + draws.below(kKeys - 2);
-  const uint64_t rows_of_dram = 1 + draws.below(3);
-  TierSpec files{"SSDHASH", path, std::nullopt};
-  files.ssd_hash.file_bytes = 32 << 10;
-  files.ssd_hash.buffer_bytes = 128 << 10;
-  switch (draws.below(8)) {
-    case 0:
-    case 1: return {hbm(draws, kKeys + 1)};
-    case 2: return {hbm(draws, rows), {"DRAM", std::nullopt, rows_of_dram * kRowBytes}, files};
-    case 3: return {hbm(draws, rows), {"DRAM", std::nullopt, rows_of_dram * kRowBytes}, pool(path)};
-    default: return {hbm(draws, rows), {"DRAM", std::nullopt, 64 * kRowBytes}};
-  }
-}
-
-TableSpec spec_of(Draws& draws, const std::string& path) {
-  std::vector<float> defaults;
-  for (int64_t key = 0; key < kKeys; ++key) defaults.insert(defaults.end(), kDim, initial_value(key));
-  return {.name = "explored",
-          .dim = kDim,
-          .default_values = std::move(defaults),
-          .optimizer = "SGD",
-          .optimizer_params = {{"learning_rate", -1.0}},
-          .tiers = some_tiers(draws, path),
-          .cache_strategy = draws.one_in(2) ? CacheStrategy::kLfu : CacheStrategy::kLru};
-}
 
 // Nothing is lost where the computer doesn't fail.
 class UnsafeCalls final : public files::FileCalls {
@@ -108,17 +49,16 @@ class Schedule {
         opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
     check(opened_ == device_, "another device is open");
     told_ids().clear();
-    const size_t partitions = draws_.one_in(3) ? 2 : 1;
-    table_ = std::make_unique<Variable>(partitions, [this](size_t number) {
-      specs_.push_back(spec_of(draws_, directory_ / ("rows" + std::to_string(number))));
-      return std::make_unique<Table>(specs_.back());
-    });
+    const size_t variables = draws_.one_in(3) ? 2 : 1;
+    while (variables_.size() < variables) {
+      variables_.emplace_back(draws_, *device_, directory_ / ("rows" + std::to_string(variables_.size())));
+    }
     for (size_t i = 0; i < kStreams; ++i) streams_.push_back(std::make_unique<gpu::OwnedStream>(*device_));
   }
 
   void run() {
     draw_kinds();
-    train_first();
+    for (ExploredVariable& variable : variables_) variable.train_first(draws_);
     const size_t threads = 2 + draws_.below(3);
     closes_ = draws_.one_in(8);
     std::deque<Worker> workers;
@@ -130,15 +70,24 @@ class Schedule {
     if (!closes_) look_at_the_end();
     for (const auto& stream : streams_) device_->synchronise(gpu::Stream(*stream));
     workers.clear();
-    table_.reset();
-    look_at_checkpoints();
-    // What is still on streams runs now, on what the table has freed, if it was on its way.
+    for (ExploredVariable& variable : variables_) {
+      variable.table.reset();
+      variable.look_at_checkpoints();
+    }
+    // What is still on streams runs now, on what the tables have freed, if it was on its way.
     const gpu::OwnedEvent event(*device_);
     for (int i = 0; i < 300; ++i) static_cast<void>(device_->EmulatedDevice::query(event));
     static_cast<void>(device_->memory());
-    if (const auto wrong = history_.contradiction(all_keys())) fail(*wrong);
+    for (const ExploredVariable& variable : variables_) {
+      if (const auto wrong = variable.history.contradiction(ExploredVariable::all_keys())) fail(*wrong);
+    }
   }
-  bool has_checkpoints() const { return !persisted_.empty(); }
+  bool has_checkpoints(size_t least_partitions) const {
+    return std::any_of(variables_.begin(), variables_.end(), [&](const ExploredVariable& variable) {
+      return !variable.persisted.empty() && variable.partitions() >= least_partitions;
+    });
+  }
+  bool has_steps_of_variables() const { return has_steps_of_variables_; }
 
  private:
   enum class Does : uint8_t {
@@ -174,22 +123,18 @@ class Schedule {
   class Worker {
    public:
     Worker(Schedule& schedule, uint64_t seed, bool closes)
-        : schedule_(schedule),
-          table_(*schedule.table_),
-          draws_(seed),
-          closes_(closes),
-          aside_(*schedule.device_) {
+        : schedule_(schedule), draws_(seed), closes_(closes), aside_(*schedule.device_) {
       for (size_t left = 2 + draws_.below(kMostOperations - 1); left != 0; --left)
-        look_ups_.emplace_back(schedule_);
+        steps_.emplace_back(schedule_);
     }
 
     void run() {
-      const size_t operations = look_ups_.size();
+      const size_t operations = steps_.size();
       try {
         for (size_t i = 0; i < operations; ++i) {
           if (closes_ && i == operations / 2) {
             at("close");
-            table_.close();
+            for (ExploredVariable& variable : schedule_.variables_) variable.table->close();
           }
           some_operation(/*may_save=*/true);
           if (draws_.one_in(3)) collect();
@@ -203,7 +148,8 @@ class Schedule {
       at("its end");
     }
 
-    // What a look-up on a stream needs, and gave; or an apply, whose gradients take the place of rows; or ids alone.
+    // What of a step on a stream concerns one variable: what a look-up needs, and gave; or an apply, whose gradients take the place of
+    // rows; or ids alone.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
           : ids(*schedule.device_, kMostIds),
@@ -212,12 +158,15 @@ class Schedule {
             rows(*schedule.device_, kMostIds * kDim),
             is_done(*schedule.device_) {}
       bool is_look_up() const { return !reads.empty(); }
+      IdsOnDevice on_device() const { return {ids.address(), static_cast<uint32_t>(of.size()), stream}; }
 
+      ExploredVariable* on = nullptr;
       gpu::DeviceArray<int64_t> ids;
       gpu::DeviceArray<float> out;
       gpu::PinnedArray<int64_t> ids_on_host;
       gpu::PinnedArray<float> rows;
       gpu::OwnedEvent is_done;
+      gpu::Stream stream;
       std::vector<int64_t> of;
       std::vector<size_t> reads;    // in the history
       std::optional<size_t> apply;  // likewise, if it is one
@@ -226,233 +175,266 @@ class Schedule {
    private:
     void at(const std::string& what) { Scheduler::instance().now_at(what); }
 
+    ExploredVariable& some_variable() {
+      return schedule_.variables_[draws_.below(schedule_.variables_.size())];
+    }
+
     // `may_save`: no save of this thread is under way, for which removals wait.
     void some_operation(bool may_save) {
       const Does does = schedule_.some_kind(draws_);
+      ExploredVariable& on = some_variable();
       switch (does) {
-        case Does::kTrain: return train(may_save);
+        case Does::kTrain: return train(on, may_save);
         case Does::kTrainOnStream: return train_on_device();
-        case Does::kLookUpOnStream: return look_up_on_device(/*train=*/true);
-        case Does::kServeOnStream: return look_up_on_device(/*train=*/false);
-        case Does::kLookUp: return look_up_on_the_host(/*train=*/true);
-        case Does::kServe: return look_up_on_the_host(/*train=*/false);
-        case Does::kAskAhead: return ask_ahead();
-        case Does::kDrain: at("drain"); return table_.drain();
+        case Does::kLookUpOnStream: return look_up_on_device(LookUpFor::kTraining);
+        case Does::kServeOnStream: return look_up_on_device(LookUpFor::kServing);
+        case Does::kLookUp: return look_up_on_the_host(on, LookUpFor::kTraining);
+        case Does::kServe: return look_up_on_the_host(on, LookUpFor::kServing);
+        case Does::kAskAhead: return ask_ahead(on);
+        case Does::kDrain: at("drain"); return on.table->drain();
         case Does::kSynchronise: return synchronise();
-        case Does::kSee: return see();
-        case Does::kExport: return export_rows();
-        case Does::kDrop: return may_save ? drop() : synchronise();
-        case Does::kSave: return may_save ? save() : train(may_save);
-        case Does::kRestore: return may_save ? restore() : train(may_save);
-        case Does::kPersist: return persist(may_save);
+        case Does::kSee: return see(on);
+        case Does::kExport: return export_rows(on);
+        case Does::kDrop: return may_save ? drop(on) : synchronise();
+        case Does::kSave: return may_save ? save(on) : train(on, may_save);
+        case Does::kRestore: return may_save ? restore(on) : train(on, may_save);
+        case Does::kPersist: return persist(on, may_save);
         case Does::kCount: return;
       }
     }
 
-    std::vector<int64_t> some_ids() { return schedule_.some_ids(draws_); }
-
-    void train(bool may_pause) {
+    void train(ExploredVariable& on, bool may_pause) {
       at("apply");
-      const std::vector<int64_t> ids = some_ids();
+      const std::vector<int64_t> ids = ExploredVariable::some_ids(draws_);
       const std::vector<float> gradients(ids.size() * kDim, 1.0f);
-      const int64_t step = schedule_.next_step_++;
-      const size_t number = schedule_.begin_apply(ids, step);
+      const int64_t step = on.next_step++;
+      const size_t number = on.begin_apply(ids, step);
       try {
         if (may_pause && draws_.one_in(4)) {
-          const auto prepared = table_.prepare_apply(ids, gradients.data());
-          if (draws_.one_in(2)) look_up_on_device(draws_.one_in(2));
-          if (draws_.one_in(4)) ask_ahead();
+          const auto prepared = on.table->prepare_apply(ids, gradients.data());
+          if (draws_.one_in(2))
+            look_up_on_device(draws_.one_in(2) ? LookUpFor::kTraining : LookUpFor::kServing, &on);
+          if (draws_.one_in(4)) ask_ahead(on);
           at("commit");
           prepared->commit(step);
         } else {
-          table_.apply_gradients(ids, gradients.data(), step);
+          on.table->apply_gradients(ids, gradients.data(), step);
         }
       } catch (...) {
-        schedule_.history_.refused(number);
+        on.history.refused(number);
         throw;
       }
-      schedule_.history_.end(number);
+      on.history.end(number);
     }
 
-    void look_up_on_the_host(bool train) {
-      at(train ? "look-up for training" : "look-up");
-      const std::vector<int64_t> ids = some_ids();
+    void look_up_on_the_host(ExploredVariable& on, LookUpFor purpose) {
+      const std::string name = purpose == LookUpFor::kTraining ? "look-up for training" : "look-up";
+      at(name);
+      const std::vector<int64_t> ids = ExploredVariable::some_ids(draws_);
       std::vector<float> rows(ids.size() * kDim);
-      const std::vector<size_t> reads =
-          schedule_.begin_reads(ids, train ? "look-up for training" : "look-up");
-      table_.lookup(ids, rows.data(), train);
-      schedule_.looked_up_ += ids.size();
-      schedule_.end_reads(reads, ids, rows.data());
+      const std::vector<size_t> reads = on.begin_reads(ids, name);
+      on.table->lookup(ids, rows.data(), purpose);
+      on.looked_up += ids.size();
+      on.end_reads(reads, ids, rows.data());
     }
 
-    void look_up_on_device(bool train) {
-      if (put_ == look_ups_.size()) return;
-      at("look-up on a stream");
-      OnDevice& look_up = look_ups_[put_];
+    // Ids for a step on a stream, of a variable, or of all from `first` on: none where the thread has put as much as it may.
+    std::vector<OnDevice*> begin_step(ExploredVariable* first = nullptr) {
+      std::vector<ExploredVariable*> on;
+      for (ExploredVariable& variable : schedule_.variables_) {
+        if (first == nullptr || first == &variable || !on.empty()) on.push_back(&variable);
+      }
+      if (on.size() > steps_.size() - put_ || draws_.one_in(2)) on = {on[draws_.below(on.size())]};
+      if (put_ == steps_.size()) return {};
       const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
-      look_up.of = some_ids();
-      std::copy(look_up.of.begin(), look_up.of.end(), look_up.ids_on_host.data());
-      look_up.ids.copy_from(look_up.ids_on_host.data(), look_up.of.size(), stream);
-      look_up.reads = schedule_.begin_reads(look_up.of, train ? "look-up on a stream" : "served on a stream");
-      const auto count = static_cast<uint32_t>(look_up.of.size());
-      table_.lookup_on_device({look_up.ids.address(), count, stream}, look_up.out.address(), train);
-      // Whatever comes later is in order with it: it sees nothing of that.
-      for (const size_t number : look_up.reads) schedule_.history_.end(number);
-      schedule_.looked_up_ += count;
-      look_up.out.copy_to(look_up.rows.data(), size_t{count} * kDim, stream);
-      schedule_.device_->record(look_up.is_done, stream);
-      ++put_;
+      std::vector<OnDevice*> parts;
+      for (ExploredVariable* variable : on) {
+        OnDevice& part = steps_[put_ + parts.size()];
+        parts.push_back(&part);
+        part.on = variable;
+        part.stream = stream;
+        part.of = ExploredVariable::some_ids(draws_);
+        std::copy(part.of.begin(), part.of.end(), part.ids_on_host.data());
+        part.ids.copy_from(part.ids_on_host.data(), part.of.size(), stream);
+      }
+      return parts;
+    }
+    void end_step(const std::vector<OnDevice*>& parts) {
+      for (const OnDevice* part : parts) schedule_.device_->record(part->is_done, part->stream);
+      put_ += parts.size();
+      if (parts.size() > 1) schedule_.has_steps_of_variables_ = true;
+    }
+
+    // `used`: the variable whose rows the thread uses. It may wait for those alone that were made later, or is refused.
+    void look_up_on_device(LookUpFor purpose, ExploredVariable* used = nullptr) {
+      at("look-up on a stream");
+      const std::vector<OnDevice*> parts = begin_step(used);
+      if (parts.empty()) return;
+      std::vector<std::vector<const Table*>> partitions;
+      std::vector<Table::LookUpOnDevice> batches;
+      for (OnDevice* part : parts) {
+        const std::span<Table* const> tables = part->on->table->all();
+        partitions.emplace_back(tables.begin(), tables.end());
+        batches.push_back({partitions.back(), part->on_device(), part->out.address()});
+        part->reads = part->on->begin_reads(
+            part->of, purpose == LookUpFor::kServing ? "served on a stream" : "look-up on a stream");
+      }
+      Table::lookup_on_device(batches, purpose);
+      for (OnDevice* part : parts) {
+        // Whatever comes later is in order with it: it sees nothing of that.
+        for (const size_t number : part->reads) part->on->history.end(number);
+        part->on->looked_up += part->of.size();
+        part->out.copy_to(part->rows.data(), part->of.size() * kDim, part->stream);
+      }
+      end_step(parts);
     }
     void train_on_device() {
-      if (put_ == look_ups_.size()) return;
       at("apply on a stream");
-      OnDevice& step = look_ups_[put_];
-      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
-      step.of = some_ids();
-      std::copy(step.of.begin(), step.of.end(), step.ids_on_host.data());
-      step.ids.copy_from(step.ids_on_host.data(), step.of.size(), stream);
-      std::fill_n(step.rows.data(), step.of.size() * kDim, 1.0f);
-      step.out.copy_from(step.rows.data(), step.of.size() * kDim, stream);
-      const int64_t version = schedule_.next_step_++;
-      step.apply = schedule_.begin_apply(step.of, version);
+      const std::vector<OnDevice*> parts = begin_step();
+      if (parts.empty()) return;
+      const int64_t version = schedule_.next_step();
+      std::vector<Table::ApplyOnDevice> batches;
+      std::deque<MutexLock> whole_batches;
+      for (OnDevice* part : parts) {
+        ExploredVariable& on = *part->on;
+        std::fill_n(part->rows.data(), part->of.size() * kDim, 1.0f);
+        part->out.copy_from(part->rows.data(), part->of.size() * kDim, part->stream);
+        batches.push_back({on.table->all(), part->on_device(), part->out.address(), {}});
+        part->apply = on.begin_apply(part->of, version);
+        if (on.partitions() > 1) whole_batches.emplace_back(on.table->whole_batches());
+      }
       try {
-        table_.apply_on_device({step.ids.address(), static_cast<uint32_t>(step.of.size()), stream},
-                               step.out.address(), version);
+        Table::apply_on_device(batches, version);
       } catch (...) {
-        schedule_.history_.refused(*step.apply);
+        for (OnDevice* part : parts) part->on->history.refused(*part->apply);
         throw;
       }
-      schedule_.history_.end(*step.apply);  // whatever comes later sees it
-      schedule_.device_->record(step.is_done, stream);
-      ++put_;
+      for (OnDevice* part : parts) part->on->history.end(*part->apply);  // whatever comes later sees it
+      end_step(parts);
     }
     // Of a batch that may come or not.
-    void ask_ahead() {
+    void ask_ahead(ExploredVariable& on) {
       at("what is asked for ahead");
-      if (draws_.one_in(8)) return table_.forget_prefetched();
-      const Variable::Turns turns = table_.next_turn();
-      if (put_ == look_ups_.size() || draws_.one_in(3)) {
-        const std::vector<int64_t> ids = some_ids();
-        table_.prefetch(ids, turns);
-        schedule_.note_asked(ids, turns);
+      if (draws_.one_in(8)) return on.table->forget_prefetched();
+      const Variable::Turns turns = on.table->next_turn();
+      if (put_ == steps_.size() || draws_.one_in(3)) {
+        const std::vector<int64_t> ids = ExploredVariable::some_ids(draws_);
+        on.table->prefetch(ids, turns);
+        on.note_asked(ids, turns);
         return;
       }
-      OnDevice& asked = look_ups_[put_];
-      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
-      asked.of = some_ids();
+      OnDevice& asked = steps_[put_];
+      asked.on = &on;
+      asked.stream = *schedule_.streams_[draws_.below(kStreams)];
+      asked.of = ExploredVariable::some_ids(draws_);
       std::copy(asked.of.begin(), asked.of.end(), asked.ids_on_host.data());
-      asked.ids.copy_from(asked.ids_on_host.data(), asked.of.size(), stream);
-      table_.prefetch_on_device({asked.ids.address(), static_cast<uint32_t>(asked.of.size()), stream}, turns);
-      schedule_.note_asked(asked.of, turns);
-      schedule_.device_->record(asked.is_done, stream);
-      ++put_;
+      asked.ids.copy_from(asked.ids_on_host.data(), asked.of.size(), asked.stream);
+      on.table->prefetch_on_device(asked.on_device(), turns);
+      on.note_asked(asked.of, turns);
+      end_step({&asked});
     }
     void collect() {
       if (collected_ == put_) return;
       at("what a stream gave");
-      const OnDevice& step = look_ups_[collected_++];
+      const OnDevice& step = steps_[collected_++];
       schedule_.device_->synchronise(gpu::Event(step.is_done));
-      if (step.is_look_up()) schedule_.saw_reads(step.reads, step.of, step.rows.data());
+      if (step.is_look_up()) step.on->saw_reads(step.reads, step.of, step.rows.data());
     }
 
     // What this thread had put on streams is done, so that another stream may read what it gave.
     void synchronise() {
       at("synchronise");
-      table_.synchronise();
+      for (ExploredVariable& variable : schedule_.variables_) variable.table->synchronise();
       for (; collected_ != put_; ++collected_) {
-        const OnDevice& look_up = look_ups_[collected_];
-        std::vector<float> rows(look_up.of.size() * kDim);
-        look_up.out.copy_to(rows.data(), rows.size(), aside_);
-        if (look_up.is_look_up()) schedule_.saw_reads(look_up.reads, look_up.of, rows.data());
+        const OnDevice& step = steps_[collected_];
+        std::vector<float> rows(step.of.size() * kDim);
+        step.out.copy_to(rows.data(), rows.size(), aside_);
+        if (step.is_look_up()) step.on->saw_reads(step.reads, step.of, rows.data());
       }
     }
 
-    void drop() {
+    void drop(ExploredVariable& on) {
       at("drop");
       const auto key = static_cast<int64_t>(draws_.below(kKeys));
       const size_t number =
-          schedule_.history_.begin({.rows = {{key, {}}}, .kind = Operation::Kind::kDrop, .name = "drop"});
+          on.history.begin({.rows = {{key, {}}}, .kind = Operation::Kind::kDrop, .name = "drop"});
       uint64_t dropped = 0;
       try {
-        dropped = table_.drop({&key, 1});
+        dropped = on.table->drop({&key, 1});
       } catch (...) {
-        schedule_.history_.refused(number);
+        on.history.refused(number);
         throw;
       }
-      schedule_.history_.at(number).rows[key].count = static_cast<int64_t>(dropped);
-      schedule_.history_.end(number);
+      on.history.at(number).rows[key].count = static_cast<int64_t>(dropped);
+      on.history.end(number);
     }
 
-    void see() {
+    void see(ExploredVariable& on) {
       at("frequencies");
-      const std::vector<int64_t> keys = all_keys();
+      const std::vector<int64_t> keys = ExploredVariable::all_keys();
       std::vector<int64_t> frequencies(keys.size());
       const size_t number =
-          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "frequencies"});
-      table_.frequencies(keys, frequencies.data());
+          on.history.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "frequencies"});
+      on.table->frequencies(keys, frequencies.data());
       for (const int64_t key : keys)
-        schedule_.history_.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
-      schedule_.history_.end(number);
+        on.history.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
+      on.history.end(number);
       std::vector<int64_t> versions(keys.size());
       const size_t later =
-          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kReadVersions, .name = "versions"});
-      table_.versions(keys, versions.data());
+          on.history.begin({.rows = {}, .kind = Operation::Kind::kReadVersions, .name = "versions"});
+      on.table->versions(keys, versions.data());
       for (const int64_t key : keys) {
-        schedule_.history_.at(later).rows[key].version = versions[static_cast<size_t>(key)];
+        on.history.at(later).rows[key].version = versions[static_cast<size_t>(key)];
       }
-      schedule_.history_.end(later);
+      on.history.end(later);
     }
 
-    void export_rows() {
+    void export_rows(ExploredVariable& on) {
       at("export");
       const size_t number =
-          schedule_.history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "export"});
+          on.history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "export"});
       try {
-        schedule_.saw_rows(number, table_.export_rows());
+        on.saw_rows(number, on.table->export_rows());
       } catch (...) {
-        schedule_.history_.refused(number);
+        on.history.refused(number);
         throw;
       }
-      schedule_.history_.end(number);
+      on.history.end(number);
     }
 
-    void save() {
+    void save(ExploredVariable& on) {
       at("save");
       std::optional<MutexLock> checkpoint;
-      if (table_.partitions() > 1) checkpoint.emplace(schedule_.checkpoints_);
+      if (on.partitions() > 1) checkpoint.emplace(on.checkpoints);
       const std::string path = schedule_.directory_ / ("save" + std::to_string(schedule_.saves_++));
       UnsafeCalls calls;
       EvictionRule eviction;
       if (draws_.one_in(3))
-        eviction.least_version =
-            static_cast<int64_t>(draws_.below(static_cast<uint64_t>(schedule_.next_step_) + 1));
+        eviction.least_version = static_cast<int64_t>(draws_.below(static_cast<uint64_t>(on.next_step) + 1));
       std::deque<checkpoint::Writer> files;
       std::vector<std::unique_ptr<TableSave>> saves;
       std::vector<std::string> paths;
-      for (size_t p = 0; p < table_.partitions(); ++p) {
-        checkpoint::FileIdentity identity{};
-        identity.partition = static_cast<uint32_t>(p);
-        identity.partition_count = static_cast<uint32_t>(table_.partitions());
+      for (size_t p = 0; p < on.partitions(); ++p) {
         paths.push_back(path + "." + std::to_string(p));
-        files.emplace_back(paths.back(), table_.parts().layout, identity, calls);
-        saves.push_back(table_.partition(p).prepare_save(files.back(), eviction));
+        files.emplace_back(paths.back(), on.table->parts().layout, identity(on, p), calls);
+        saves.push_back(on.table->partition(p).prepare_save(files.back(), eviction));
       }
       if (draws_.one_in(3)) some_operation(/*may_save=*/false);
       at("save, its moment");
-      const size_t number = schedule_.history_.begin({.rows = {},
-                                                      .kind = Operation::Kind::kSave,
-                                                      .name = "save",
-                                                      .least_version = eviction.least_version.value_or(-1)});
+      const size_t number = on.history.begin({.rows = {},
+                                              .kind = Operation::Kind::kSave,
+                                              .name = "save",
+                                              .least_version = eviction.least_version.value_or(-1)});
       {
         std::optional<MutexLock> lock;
-        if (saves.size() > 1) lock.emplace(table_.whole_batches());
+        if (saves.size() > 1) lock.emplace(on.table->whole_batches());
         for (const auto& save : saves) save->begin(/*waiting_keys=*/false);
       }
-      schedule_.history_.end(number);
+      on.history.end(number);
       try {
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(/*may_save=*/false);
       } catch (...) {
-        schedule_.history_.given_up(number);
+        on.history.given_up(number);
         throw;
       }
       at("save, its rows");
@@ -461,72 +443,98 @@ class Schedule {
         const SavedTable saved = saves[p]->write(OnDamage::kRaise);
         check(saved.skipped.empty(), "rows weren't saved");
         files[p].finish();
-        schedule_.saw_rows(number, paths[p]);
+        on.saw_rows(number, paths[p]);
         states.push_back(saved.state);
       }
-      schedule_.saved_.push_back({paths, schedule_.history_.at(number).rows, states});
+      on.saved.push_back({paths, on.history.at(number).rows, states});
     }
 
-    void drop_a_checkpoint() {
+    void drop_a_checkpoint(ExploredVariable& on) {
       constexpr size_t kMostKept = 8;
-      if (schedule_.persisted_.size() < kMostKept) return;
-      const auto oldest = schedule_.persisted_.begin();
-      table_.partition(0).drop_persisted(oldest->first);
-      schedule_.history_.refused(oldest->second.moment);
-      schedule_.persisted_.erase(oldest);
+      if (on.persisted.size() < kMostKept) return;
+      const ExploredVariable::Persisted oldest = on.persisted.front();
+      for (size_t p = 0; p < on.partitions(); ++p) on.table->partition(p).drop_persisted(oldest.numbers[p]);
+      on.history.refused(oldest.moment);
+      on.persisted.erase(on.persisted.begin());
     }
 
     // By one thread at a time, as a program does it.
-    void persist(bool may_save) {
-      if (!schedule_.has_pool() || std::exchange(schedule_.is_persisting_, true)) return train(may_save);
-      drop_a_checkpoint();
+    void persist(ExploredVariable& on, bool may_save) {
+      if (!on.has_pool() || std::exchange(on.is_persisting, true)) return train(on, may_save);
+      drop_a_checkpoint(on);
       at("checkpoint, its moment");
-      const std::string path = schedule_.directory_ / ("state" + std::to_string(schedule_.saves_++));
-      checkpoint::FileIdentity identity{};
-      identity.partition_count = 1;
+      ExploredVariable::Persisted made;
       UnsafeCalls calls;
-      checkpoint::Writer file(path, table_.parts().layout, identity, calls);
-      History& history = schedule_.history_;
-      const size_t number =
-          history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
+      made.moment = on.history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
       try {
-        const BegunCheckpoint begun = table_.partition(0).begin_persist(file, /*waiting_keys=*/false);
-        history.end(number);
-        file.finish();
+        begin_checkpoint(on, made, calls);
+        on.history.end(made.moment);
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(may_save);
         at("checkpoint, its rows");
-        if (draws_.one_in(4)) {
-          table_.partition(0).drop_persisted(begun.number);
-          history.refused(number);
+        const bool is_dropped = draws_.one_in(4);
+        for (size_t p = 0; p < on.partitions(); ++p) {
+          if (is_dropped) {
+            on.table->partition(p).drop_persisted(made.numbers[p]);
+          } else {
+            on.table->partition(p).finish_persist(made.numbers[p], log::CheckpointId{});
+          }
+        }
+        if (is_dropped) {
+          on.history.refused(made.moment);
         } else {
-          table_.partition(0).finish_persist(begun.number, log::CheckpointId{});
-          schedule_.persisted_[begun.number] = {path, number, begun.state};
+          on.persisted.push_back(made);
         }
       } catch (...) {
-        history.refused(number);
+        on.history.refused(made.moment);
         throw;
       }
-      schedule_.is_persisting_ = false;
+      on.is_persisting = false;
+    }
+    // Those of all partitions begin between the same two batches.
+    void begin_checkpoint(ExploredVariable& on, ExploredVariable::Persisted& made, UnsafeCalls& calls) {
+      const std::string path = schedule_.directory_ / ("state" + std::to_string(schedule_.saves_++));
+      std::deque<checkpoint::Writer> files;
+      for (size_t p = 0; p < on.partitions(); ++p) {
+        made.paths.push_back(path + "." + std::to_string(p));
+        files.emplace_back(made.paths.back(), on.table->parts().layout, identity(on, p), calls);
+      }
+      {
+        std::optional<MutexLock> lock;
+        if (on.partitions() > 1) lock.emplace(on.table->whole_batches());
+        for (size_t p = 0; p < on.partitions(); ++p) {
+          const BegunCheckpoint begun =
+              on.table->partition(p).begin_persist(files[p], /*waiting_keys=*/false);
+          made.numbers.push_back(begun.number);
+          made.states.push_back(begun.state);
+        }
+      }
+      for (checkpoint::Writer& file : files) file.finish();
+    }
+    static checkpoint::FileIdentity identity(const ExploredVariable& on, size_t partition) {
+      checkpoint::FileIdentity identity{};
+      identity.partition = static_cast<uint32_t>(partition);
+      identity.partition_count = static_cast<uint32_t>(on.partitions());
+      return identity;
     }
 
     // Look-ups go on meanwhile, and see rows go and come.
-    void restore() {
-      if (schedule_.saved_.empty()) return;
+    void restore(ExploredVariable& on) {
+      if (on.saved.empty()) return;
       at("restore");
       std::optional<MutexLock> checkpoint;
-      if (table_.partitions() > 1) checkpoint.emplace(schedule_.checkpoints_);
-      const Saved saved = schedule_.saved_[draws_.below(schedule_.saved_.size())];
-      History& history = schedule_.history_;
+      if (on.partitions() > 1) checkpoint.emplace(on.checkpoints);
+      const ExploredVariable::Saved saved = on.saved[draws_.below(on.saved.size())];
+      History& history = on.history;
       const size_t clear =
           history.begin({.rows = {}, .kind = Operation::Kind::kClear, .name = "restore, which clears"});
       const size_t fill = history.begin(
           {.rows = saved.rows, .kind = Operation::Kind::kFill, .name = "restore", .after = clear});
       try {
         std::optional<MutexLock> lock;
-        if (table_.partitions() > 1) lock.emplace(table_.whole_batches());
-        for (size_t p = 0; p < table_.partitions(); ++p) {
-          table_.partition(p).restore({.number = p, .count = table_.partitions()}, {saved.paths},
-                                      saved.states[p], /*waiting_keys=*/false);
+        if (on.partitions() > 1) lock.emplace(on.table->whole_batches());
+        for (size_t p = 0; p < on.partitions(); ++p) {
+          on.table->partition(p).restore({.number = p, .count = on.partitions()}, {saved.paths},
+                                         saved.states[p], /*waiting_keys=*/false);
         }
       } catch (...) {
         history.refused(clear);
@@ -538,232 +546,42 @@ class Schedule {
     }
 
     Schedule& schedule_;
-    Variable& table_;
     Draws draws_;
     const bool closes_;
     const gpu::OwnedStream aside_;
-    std::deque<OnDevice> look_ups_;
+    std::deque<OnDevice> steps_;
     size_t put_ = 0;        // of them, on streams
     size_t collected_ = 0;  // of those, that have come back
   };
 
-  struct Saved {
-    std::vector<std::string> paths;  // of each partition
-    std::map<int64_t, RowState> rows;
-    std::vector<TableState> states;
-  };
-
-  struct Persisted {
-    std::string path;
-    size_t moment;  // in the history
-    TableState state;
-  };
-
-  // Of a table of one partition alone.
-  bool has_pool() const { return specs_.size() == 1 && specs_.front().tiers.back().kind == "PMEM_POOL"; }
-
-  std::vector<int64_t> some_ids(Draws& draws) const {
-    std::vector<int64_t> ids(1 + draws.below(kMostIds));
-    for (int64_t& id : ids) id = static_cast<int64_t>(draws.below(kKeys));
-    return ids;
+  // One for all variables that a step trains.
+  int64_t next_step() {
+    int64_t step = 0;
+    for (const ExploredVariable& variable : variables_) step = std::max(step, variable.next_step);
+    for (ExploredVariable& variable : variables_) variable.next_step = step + 1;
+    return step;
   }
 
-  void note_asked(const std::vector<int64_t>& ids, const Variable::Turns& turns) {
-    for (size_t p = 0; p < turns.size(); ++p) {
-      std::vector<int64_t> own;
-      for (const int64_t id : ids) {
-        if (table_->part(p).has(id)) own.push_back(id);
-      }
-      if (!own.empty()) asked_for_[{table_->partition(p).parts().mover.get(), turns[p]}] = own;
-    }
-  }
-
-  void train_first() {
-    const std::vector<float> gradients(kMostIds * kDim, 1.0f);
-    for (uint64_t left = draws_.below(4); left != 0; --left) {
-      const std::vector<int64_t> ids = some_ids(draws_);
-      const size_t number = begin_apply(ids, next_step_);
-      table_->apply_gradients(ids, gradients.data(), next_step_++);
-      history_.end(number);
-    }
-    if (draws_.one_in(2)) table_->drain();
-  }
-
-  size_t begin_apply(const std::vector<int64_t>& ids, int64_t step) {
-    Operation apply{.rows = {}, .kind = Operation::Kind::kApply, .name = "apply"};
-    for (const int64_t id : ids) {
-      ++apply.rows[id].count;
-      apply.rows[id].version = step;
-    }
-    return history_.begin(std::move(apply));
-  }
-
-  // A key that occurs twice may be seen between two updates, and is two reads.
-  std::vector<size_t> begin_reads(const std::vector<int64_t>& ids, const std::string& name) {
-    std::array<size_t, kKeys> occurrences{};
-    size_t most = 0;
-    for (const int64_t id : ids) most = std::max(most, ++occurrences[static_cast<size_t>(id)]);
-    std::vector<size_t> numbers(most);
-    for (size_t& number : numbers)
-      number = history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = name});
-    return numbers;
-  }
-  void saw_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
-    std::array<size_t, kKeys> occurrences{};
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const size_t number = numbers[occurrences[static_cast<size_t>(ids[i])]++];
-      history_.at(number).rows[ids[i]].count = updates_of(ids[i], rows + i * kDim);
-    }
-  }
-  void end_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows) {
-    saw_reads(numbers, ids, rows);
-    for (const size_t number : numbers) history_.end(number);
-  }
-
-  int64_t updates_of(int64_t key, const float* row) const {
-    const float updates = row[0] - initial_value(key);
-    Scheduler::instance().note(
-        static_cast<uint64_t>(static_cast<int64_t>(std::isfinite(updates) ? updates : -1)));
-    bool is_whole =
-        std::isfinite(updates) && updates >= 0 && updates < kMostUpdates && updates == std::floor(updates);
-    for (int d = 1; d < kDim; ++d) is_whole = is_whole && row[d] == row[0];
-    if (!is_whole) {
-      std::string text = "the row of key " + std::to_string(key) + " is none that it had:";
-      for (int d = 0; d < kDim; ++d) text += " " + std::to_string(row[d]);
-      fail(text + "\n" + history_.described(key));
-    }
-    return static_cast<int64_t>(updates);
-  }
-
-  void saw_rows(size_t number, const ExportedRows& rows) {
-    for (size_t i = 0; i < rows.keys.size(); ++i)
-      saw_row(number, rows.keys[i], rows.frequencies[i], rows.versions[i], rows.values.data() + i * kDim);
-  }
-  void saw_rows(size_t number, const std::string& path) {
-    checkpoint::Reader reader(path);
-    while (const std::optional<checkpoint::Reader::Block> block = reader.next()) {
-      if (block->kind != checkpoint::kRows) continue;
-      for (size_t at = 0; at < block->payload.size(); at += reader.header().record_bytes) {
-        checkpoint::RowRecord row;
-        std::memcpy(&row, block->payload.data() + at, sizeof(row));
-        float floats[kDim];
-        std::memcpy(floats, block->payload.data() + at + sizeof(row), sizeof(floats));
-        saw_row(number, row.key, static_cast<int64_t>(row.frequency), row.version, floats);
-      }
-    }
-  }
-  void saw_row(size_t number, int64_t key, int64_t frequency, int64_t version, const float* floats) {
-    const std::string& name = history_.at(number).name;
-    check(key >= 0 && key < kKeys, name + " has a key that nobody trained");
-    const int64_t updates = updates_of(key, floats);
-    if (frequency != updates) fail(name + " has key " + std::to_string(key) + " with another frequency");
-    check(history_.at(number).rows.try_emplace(key, RowState{updates, version}).second,
-          name + " has a row twice");
-  }
-
-  // When all threads have ended.
   void look_at_the_end() {
-    Scheduler::instance().now_at("the end");
-    table_->drain();
+    ToldIds asked_for;
+    for (ExploredVariable& variable : variables_) {
+      variable.look_at_the_end(*streams_[0]);
+      asked_for.insert(variable.asked_for.begin(), variable.asked_for.end());
+    }
     // Where the engine is compiled as a few files, the explorer sees no calls between them.
-    check(kUnderSanitizer || told_ids() == asked_for_, "others are brought up than were asked for");
-    const std::vector<int64_t> keys = all_keys();
-    std::vector<float> rows(keys.size() * kDim);
-    std::vector<int64_t> frequencies(keys.size());
-    std::vector<int64_t> versions(keys.size());
-    std::vector<int32_t> levels(keys.size());
-    table_->lookup_tier(keys, levels.data());
-    table_->frequencies(keys, frequencies.data());
-    table_->versions(keys, versions.data());
-    const size_t end = history_.begin({.rows = {}, .kind = Operation::Kind::kReadAll, .name = "the end"});
-    const TableStats stats = table_->stats();
-    check(stats.background_error.empty(), "a move failed: " + stats.background_error);
-    check(stats.hits + stats.misses == looked_up_, "look-ups are counted otherwise");
-    for (const TableStats::Level& level : stats.tiers) {
-      check(level.rows <= level.capacity_rows, "a tier has more rows than its capacity");
-    }
-    // First on the device, whose mirror nobody has had brought up to date.
-    const gpu::Stream stream = *streams_[0];
-    gpu::DeviceArray<int64_t> ids(*device_, keys.size());
-    gpu::DeviceArray<float> out(*device_, rows.size());
-    ids.copy_from(keys.data(), keys.size(), stream);
-    table_->lookup_on_device({ids.address(), static_cast<uint32_t>(kKeys), stream}, out.address(),
-                             /*train=*/true);
-    out.copy_to(rows.data(), rows.size(), stream);
-    for (const int64_t key : keys) {
-      const auto i = static_cast<size_t>(key);
-      const int64_t updates = updates_of(key, rows.data() + i * kDim);
-      history_.at(end).rows[key] = {updates, versions[i]};
-      check(frequencies[i] == updates, "key " + std::to_string(key) + " has another frequency");
-      check((levels[i] >= 0) == (updates != 0), "key " + std::to_string(key) + " has a row, or none");
-    }
-    history_.end(end);
-    const size_t on_host =
-        history_.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "the end on the host"});
-    table_->lookup(keys, rows.data(), /*train=*/true);
-    end_reads({on_host}, keys, rows.data());
-    const size_t moment =
-        history_.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "the end, exported"});
-    saw_rows(moment, table_->export_rows());
-    history_.end(moment);
-    for (const Table* table : table_->all()) check_ranks(*table);
-    for (Table* table : table_->all()) {
-      uint32_t refused = 1;
-      device_->copy_to_host(&refused, table->parts().store->tiers().hbm()->mirror().refused().address,
-                            sizeof(refused), stream);
-      check(refused == 0, "the mirror was told of keys that it had, or of too many");
-    }
-  }
-
-  // The next process has no GPU.
-  void look_at_checkpoints() {
-    if (persisted_.empty()) return;
-    Scheduler::instance().now_at("the next process");
-    TableSpec spec = specs_.front();
-    spec.tiers.erase(spec.tiers.begin());
-    Table table(spec);
-    check(table.persisted().size() == persisted_.size(), "checkpoints were lost");
-    for (auto at = persisted_.rbegin(); at != persisted_.rend(); ++at) {
-      const auto& [number, checkpoint] = *at;
-      table.restore_persisted(number, {.number = 0, .count = 1}, {{checkpoint.path}}, checkpoint.state,
-                              /*waiting_keys=*/false);
-      saw_rows(checkpoint.moment, table.export_rows());
-    }
-  }
-
-  // What the host knows of ranks may lag, but never be higher.
-  static void check_ranks(const Table& table) {
-    const HbmTier& hbm = *table.parts().store->tiers().hbm();
-    RowBatch row(table.parts().layout);
-    for (Slot slot = 0; slot < hbm.untouched_from(); ++slot) {
-      if (!hbm.ranks().is_filled(slot)) continue;
-      const Place place{hbm.key(slot), slot};
-      hbm.read({&place, 1}, row);
-      const RowHeader& header = row.header(0);
-      const Rank known = hbm.ranks().rank(slot, CacheStrategy::kLfu);
-      check(known.count <= header.frequency + header.served && known.stamp <= header.stamp,
-            "a row is known to rank higher than it does");
-    }
+    check(kUnderSanitizer || told_ids() == asked_for, "others are brought up than were asked for");
   }
 
   Draws draws_;
   TemporaryDirectory directory_;
   const std::shared_ptr<ExploredDevice> device_;
   const std::shared_ptr<gpu::Device> opened_;
-  std::vector<TableSpec> specs_;  // of each partition
-  std::unique_ptr<Variable> table_;
+  std::deque<ExploredVariable> variables_;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
-  History history_;
   std::vector<Does> kinds_;  // that are drawn from, each as often as it is here
-  int64_t next_step_ = 1;
-  Mutex checkpoints_;  // held over a save or a restore of several partitions
   uint64_t saves_ = 0;
-  std::vector<Saved> saved_;  // those that are whole
-  bool is_persisting_ = false;
-  std::map<uint64_t, Persisted> persisted_;  // by the number of the checkpoint
-  uint64_t looked_up_ = 0;
-  ToldIds asked_for_;
   bool closes_ = false;
+  bool has_steps_of_variables_ = false;
 };
 
 }  // namespace
@@ -775,17 +593,20 @@ Explored explore(uint64_t seed) {
   Scheduler& scheduler = Scheduler::instance();
   scheduler.fail = [](const std::string& what) { fail(what); };
   scheduler.begin(seed);
-  bool has_checkpoints = false;
+  Explored explored{};
   try {
     Schedule schedule(seed);
     schedule.run();
-    has_checkpoints = schedule.has_checkpoints();
+    explored.has_checkpoints = schedule.has_checkpoints(1);
+    explored.has_checkpoints_of_partitions = schedule.has_checkpoints(2);
+    explored.has_steps_of_variables = schedule.has_steps_of_variables();
     scheduler.now_at("the table's end");
   } catch (const std::exception& error) {
     fail(std::string("an exception: ") + error.what());
   }
-  const uint64_t trace = scheduler.end();
-  return {.trace = trace, .points = scheduler.points(), .has_checkpoints = has_checkpoints};
+  explored.trace = scheduler.end();
+  explored.points = scheduler.points();
+  return explored;
 }
 
 }  // namespace embstore::explorer

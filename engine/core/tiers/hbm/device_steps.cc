@@ -79,7 +79,11 @@ void DeviceSteps::Turns::are_in_flight(std::span<const StepOfTable> steps, gpu::
     one.table->turnstile_.assert_held();
     one.table->in_flight_.push_back({one.step, effect_});
   }
-  for (const StepOfTable& one : steps) one.table->device_.record(one.step->end(), stream);
+  const StepInFlight* recorded = nullptr;  // what several tables keep lies side by side
+  for (const StepOfTable& one : steps) {
+    if (one.step.get() != recorded) one.table->device_.record(one.step->end(), stream);
+    recorded = one.step.get();
+  }
 }
 
 void DeviceSteps::forget_ended_steps() {

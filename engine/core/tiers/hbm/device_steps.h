@@ -49,7 +49,7 @@ class DeviceSteps {
 
   // What a step does to the rows on the device. One that uses none is in order with no other, and waits for no use.
   enum class Effect { kUsesNone, kReads, kChanges };
-  // What a step keeps of one of its tables.
+  // What a table keeps of a step: several may keep the same.
   struct StepOfTable {
     DeviceSteps* table;
     std::shared_ptr<const StepInFlight> step;

@@ -96,7 +96,7 @@ gpu::DeviceRows::Batch HbmTier::floats_of(const Piece& piece, size_t rows) {
   return {.rows = begin + layout.floats,
           .most = rows,
           .slots = {begin + layout.slots, rows},
-          .count = {begin, 1}};
+          .places = {.end = {begin, 1}}};
 }
 
 gpu::DeviceRanks::Batch HbmTier::headers_of(const Piece& piece, size_t rows) {
@@ -297,7 +297,7 @@ void HbmTier::put_changes(Change change, std::span<const Slot> slots) {
         break;
       case Change::kMarked:
       case Change::kUnmarked:
-        marks_->set(change == Change::kMarked, device_slots, device_count, stream_);
+        marks_->set(change == Change::kMarked, device_slots, {.end = device_count}, stream_);
         break;
     }
     device_->record(piece.is_done, stream_);

@@ -58,17 +58,18 @@ class SlotRanks {
   }
   uint64_t served(Slot slot) const { return of(slot)[kServed].load(std::memory_order_relaxed); }
   uint64_t stamp(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_relaxed); }
-  // Counts a serving look-up's access at `stamp` to the key's row in the slot. False, and nothing is counted, if the row
-  // isn't there any more. By one thread at a time.
-  bool count_served(Slot slot, int64_t key, uint64_t stamp) {
+  // Counts serving look-ups' accesses to the key's row in the slot. False, and nothing is counted, if the row isn't there
+  // any more. By one thread at a time.
+  bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses) {
     std::atomic<uint64_t>* const words = of(slot);
     uint64_t last = words[kStamp].load(std::memory_order_acquire);
     if (last == 0 || this->key(slot) != key) return false;
-    words[kServed].store(words[kServed].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    words[kServed].store(words[kServed].load(std::memory_order_relaxed) + accesses.count,
+                         std::memory_order_relaxed);
     // An update may stamp the row at the same time. A stamp replaces a stamp only: the slot of a row that leaves
     // meanwhile stays free.
-    while (last != 0 && last < stamp &&
-           !words[kStamp].compare_exchange_weak(last, stamp, std::memory_order_relaxed)) {
+    while (last != 0 && last < accesses.stamp &&
+           !words[kStamp].compare_exchange_weak(last, accesses.stamp, std::memory_order_relaxed)) {
     }
     return last != 0;
   }

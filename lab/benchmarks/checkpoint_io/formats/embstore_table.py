@@ -52,7 +52,7 @@ class EmbstoreTable:
         self._saved = _variable()
         for start in range(0, count, _ROWS_AT_ONCE):
             part = rows.reshape(-1, _DIM)[start : start + _ROWS_AT_ONCE]
-            self._saved.apply_gradients(np.arange(start, start + len(part)), -part, global_step=0)
+            self._saved.put(np.arange(start, start + len(part)), part)
         return _content(self._saved, int(checkpoint.scalars.get(_STEP, 0)))
 
     def save(self, content: Checkpoint, clock: PhaseClock) -> None:
@@ -86,12 +86,10 @@ class EmbstoreTable:
 
 
 def _variable() -> es.EmbeddingVariable:
-    # From zeros, a step of this size against the gradient's sign makes a row what is wanted.
     return es.get_embedding_variable(
         "checkpoint_io",
         embedding_dim=_DIM,
         initializer=es.initializers.Zeros(),
-        optimizer=es.optimizers.SGD(learning_rate=1.0),
     )
 
 

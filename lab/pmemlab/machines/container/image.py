@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal
 
 import docker
@@ -12,6 +12,7 @@ from docker.errors import ImageNotFound
 
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.image_build import build_image
 from pmemlab.machines.container.long_command import Report, run_long_command
 from pmemlab.machines.container.stages import Stages
 from pmemlab.machines.container.wheels import prepare_wheels
@@ -30,8 +31,6 @@ _SUITE = "bookworm"
 _PULLED_BASE = f"debian:{_SUITE}-slim"
 _MADE_BASE = f"pmemlab-base:{_SUITE}"
 _PULL_TIMEOUT_S = 180
-# "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
-_BUILD_STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
 
 
 def image_name(clone: Clone, target: Target) -> str:
@@ -55,8 +54,12 @@ def ensure_image(client: docker.DockerClient, clone: Clone, target: Target, stag
     building = stages.begin("image")
     name = current_image(client, clone, target)
     if name is None:
-        base = _ensure_base(client, clone, stages.announce, building.report)
-        prepare_wheels(clone, _WHEELS[target], stages.announce, building.report)
+        with ThreadPoolExecutor(1) as pool:  # each waits for the network
+            wheels = pool.submit(
+                prepare_wheels, clone, _WHEELS[target], stages.announce, building.report
+            )
+            base = _ensure_base(client, clone, stages.announce, building.report)
+            wheels.result()
         _build(clone, target, base, building.report)
         # What the name stood for before, if nothing runs of it.
         of_clone = f"{labels.CLONE}={clone.project}"
@@ -103,18 +106,12 @@ def _pull(name: str) -> bool:
 
 
 def _build(clone: Clone, target: Target, base: str, report: Report) -> None:
-    def report_step(line: str) -> None:
-        step = _BUILD_STEP.match(line)
-        if step:
-            report(f"step {step[1] or step[2]}: {step[3]}")
-
-    command = ["docker", "build", "--force-rm", "--file", "docker/Dockerfile", "--target", target]
-    command += ["--build-arg", f"BASE={base}", "--tag", image_name(clone, target)]
-    command += ["--build-arg", f"PROJECT={clone.project}"]
-    command += ["--label", f"{labels.CLONE}={clone.project}"]
-    command += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
+    arguments = ["--build-arg", f"BASE={base}", "--build-arg", f"PROJECT={clone.project}"]
     # Docker declares the arguments of these names by itself.
     for proxy in ("http_proxy", "https_proxy", "no_proxy"):
         if proxy in os.environ:
-            command += ["--build-arg", proxy]
-    run_long_command([*command, "."], report_step, clone.root, {"BUILDKIT_PROGRESS": "plain"})
+            arguments += ["--build-arg", proxy]
+    names = ["--tag", image_name(clone, target)]
+    names += ["--label", f"{labels.CLONE}={clone.project}"]
+    names += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
+    build_image(clone.root, target, arguments, names, report)

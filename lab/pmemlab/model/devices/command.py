@@ -155,7 +155,8 @@ def _times(device: DeviceModel) -> tuple[str, str]:
     times = []
     for access in accesses:
         try:
-            times.append(f"{device.time_ns(access, size_bytes, _THREADS):,.0f}")
+            time_ns = device.time_ns(access, size_bytes, _THREADS)
+            times.append(f"{time_ns:,.0f}" if time_ns >= 10 else f"{time_ns:.2g}")
         except NotPublishedError:
             times.append("not public")
     read, write = times

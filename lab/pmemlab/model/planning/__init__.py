@@ -2,11 +2,13 @@
 
     from pmemlab.model.planning.cpu_work import measure_cpu_work
     from pmemlab.model.planning.plan import Workload, make_plans
+    from pmemlab.model.planning.planned_tables import planned_table
     from pmemlab.model.planning.prices import load_prices
     from pmemlab.model.planning.tiers import named_devices
 
-    workload = Workload(2_000_000_000, 64, Adagrad(0.1), skew=1.05, lookups_per_s=5e6)
-    cpu = measure_cpu_work(64, workload.optimizer, 1.05, training=True)
+    items = planned_table("items", rows=2_000_000_000, dim=64, skew=1.05)
+    workload = Workload((items,), lookups_per_s=5e6)
+    cpu = measure_cpu_work(items.dim, items.optimizer, items.popularity, training=True)
     plans = make_plans(workload, named_devices(device_names()), load_prices(), cpu).plans
 
 Nothing is imported here: the command line takes its options from this package where neither the

@@ -9,7 +9,7 @@ tiers are full, so as many rows go down as come up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,9 +19,17 @@ from pmemlab.model.planning.hit_rates import CpuCache, Placement
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, bytes_a_row
 from pmemlab.model.planning.tiers import Placed
-from pmemlab.model.planning.zipf import BoundedZipf, Floats
+from pmemlab.model.planning.zipf import Floats
 
-__all__ = ["INDEX_LINE_BYTES", "DeviceAccess", "StepAccesses", "step_accesses"]
+__all__ = [
+    "INDEX_LINE_BYTES",
+    "CacheParts",
+    "DeviceAccess",
+    "StepAccesses",
+    "step_accesses",
+    "steps_together",
+    "touched_bytes",
+]
 
 INDEX_LINE_BYTES = (
     64  # a bucket of the index fills a cache line (engine/PERFORMANCE.md, "Look-ups", 1)
@@ -69,6 +77,37 @@ class StepAccesses:
     accesses: tuple[DeviceAccess, ...]
 
 
+@dataclass(frozen=True)
+class CacheParts:
+    """Of the CPU's cache, and of the DRAM in front of a memory in memory mode."""
+
+    cpu: float = 1.0
+    memory: float = 1.0
+
+
+def touched_bytes(shape: RowShape) -> int:
+    """Of a row, and of the index for it, in a step."""
+    return shape.row_bytes + INDEX_LINE_BYTES
+
+
+def steps_together(steps: Sequence[StepAccesses], shares: Sequence[float]) -> StepAccesses:
+    """What a step of several tables does. shares: of the ids, each table's."""
+    of_each = list(zip(steps, shares, strict=True))
+    return StepAccesses(
+        hit_rates=tuple(
+            sum(step.hit_rates[tier] * share for step, share in of_each)
+            for tier in range(len(steps[0].hit_rates))
+        ),
+        distinct_rows=sum(step.distinct_rows * share for step, share in of_each),
+        moved_rows=sum(step.moved_rows * share for step, share in of_each),
+        accesses=tuple(
+            replace(each, rate=each.rate * share)
+            for step, share in of_each
+            for each in step.accesses
+        ),
+    )
+
+
 def step_accesses(
     placed: Placed,
     placement: Placement,
@@ -79,19 +118,21 @@ def step_accesses(
     training: bool,
     machines: int,
     sockets: float = 1.0,
+    cache_parts: CacheParts | None = None,
 ) -> StepAccesses:
     """Averages over machines that each have their part of all rows, by keys' hashes.
 
-    sockets: whose caches a machine has; less than 1 where others use the rest of one.
+    sockets: whose caches a machine has; less than 1 where others use the rest of one. cache_parts:
+    of the caches that this table has, where other tables share them; None: it has all of them.
 
     batch_ids: of each of a machine's threads. In the whole table as many batches are under way at a
     time as there are threads in all machines, and there are as many caches as machines.
     """
     kinds, whole_batch = placed.kinds, batch_ids * machines
-    first = placed.devices[0]
-    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets)  # of a machine
-    touched = shape.row_bytes + INDEX_LINE_BYTES
-    cpu = CpuCache(placement.zipf, cpu_cache_bytes * machines, touched)
+    first, parts = placed.devices[0], cache_parts or CacheParts()
+    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets * parts.cpu)  # of a machine
+    touched = touched_bytes(shape)
+    cpu = CpuCache(placement.popularity, cpu_cache_bytes * machines, touched)
 
     def distinct(p: Floats) -> Floats:
         """Returns how many different rows of probability `p` a batch has, for each of its ids."""
@@ -102,7 +143,7 @@ def step_accesses(
 
     # What all threads' batches touch between a look-up and its apply.
     between = whole_batch * threads
-    different_between = placement.zipf.total(
+    different_between = placement.popularity.total(
         lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
     )
     again_cached = different_between * touched <= cpu_cache_bytes * machines
@@ -175,7 +216,7 @@ def step_accesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
         moved_rows=comes_up,
-        accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets),
+        accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets, parts),
     )
 
 
@@ -252,6 +293,7 @@ def _with_memory_mode(
     placement: Placement,
     shape: RowShape,
     sockets: float,  # of all machines
+    parts: CacheParts,
 ) -> tuple[DeviceAccess, ...]:
     """How many of the accesses to a memory with DRAM before it go past that."""
     cached = placed.index_device
@@ -259,10 +301,12 @@ def _with_memory_mode(
     if cache is None:
         return tuple(found)
     # The rows that lie in this memory compete for its places: of a first tier, those of its ranks.
-    zipf = BoundedZipf(max(1, placement.tier_rows[0]), placement.zipf.skew)
-    touched = shape.row_bytes + INDEX_LINE_BYTES
+    first_tier = placement.popularity.head(max(1, placement.tier_rows[0]))
     misses = placement.hit_rates()[0] * direct_mapped_misses(
-        zipf, touched, int(cache.size_bytes * sockets), int(cached.cpu_cache_bytes * sockets)
+        first_tier,
+        touched_bytes(shape),
+        int(cache.size_bytes * sockets * parts.memory),
+        int(cached.cpu_cache_bytes * sockets * parts.cpu),
     )
     uncached = sum(each.rate for each in found if each.tier == 0 and each.access is Access.LOAD)
     miss = min(1.0, misses / uncached) if uncached > 0 else 0.0

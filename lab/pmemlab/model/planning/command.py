@@ -10,11 +10,15 @@ from rich.console import Console
 from embstore.options import CacheStrategy
 from pmemlab.errors import PlanError
 from pmemlab.model.devices import device_names
-from pmemlab.model.planning.cpu_work import NS_PER_MOVED_ROW, CpuWork, measure_cpu_work
+from pmemlab.model.planning.cpu_work import (
+    NS_PER_MOVED_ROW,
+    CpuWork,
+    measure_cpu_work_of_all,
+)
 from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, planned_table
 from pmemlab.model.planning.presentation import plans_document, plans_table
 from pmemlab.model.planning.prices import load_prices
-from pmemlab.model.planning.row_bytes import optimizer_of
 from pmemlab.model.planning.tiers import named_devices, storage_type_of
 from pmemlab.schema import parse_size
 
@@ -23,10 +27,7 @@ __all__ = ["plan"]
 
 def plan(arguments: argparse.Namespace) -> int:
     workload = Workload(
-        rows=_rows(arguments.rows),
-        dim=arguments.dim,
-        optimizer=optimizer_of(arguments.optimizer),
-        skew=arguments.skew,
+        tables=_tables(arguments),
         lookups_per_s=arguments.lookups_per_s,
         batch_ids=arguments.batch_size,
         training=not arguments.serving,
@@ -60,6 +61,20 @@ def plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _tables(arguments: argparse.Namespace) -> tuple[PlannedTable, ...]:
+    of_one = ("rows", "dim", "optimizer", "skew", "ids", "recorded")
+    given = {name: value for name in of_one if (value := getattr(arguments, name)) is not None}
+    if arguments.tables is not None:
+        if given:
+            raise PlanError(
+                f"--{next(iter(given))}: the file of --tables says it for each table; leave it out"
+            )
+        return load_tables(arguments.tables)
+    if "rows" in given:
+        given["rows"] = _rows(given["rows"])
+    return (planned_table("table", **given),)
+
+
 def _rows(value: float) -> int:
     if not value.is_integer():
         raise PlanError(f"--rows {value}: must be a whole number")
@@ -77,9 +92,7 @@ def _size(text: str | None) -> int | None:
 
 def _cpu_work(given: float | None, workload: Workload) -> CpuWork:
     if given is None:
-        return measure_cpu_work(
-            workload.dim, workload.optimizer, workload.skew, training=workload.training
-        )
+        return measure_cpu_work_of_all(workload.tables, workload.shares, training=workload.training)
     if not given > 0:
         raise PlanError(f"--cpu-ns-per-lookup {given}: must be above 0")
     return CpuWork(given, NS_PER_MOVED_ROW, "given")

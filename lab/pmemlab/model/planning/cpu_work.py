@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 import embstore as es
 from embstore.optimizers import Optimizer
-from pmemlab.model.planning.zipf import BoundedZipf
+from pmemlab.model.planning.planned_tables import PlannedTable
+from pmemlab.model.planning.popularity import Popularity
 
-__all__ = ["NS_PER_MOVED_ROW", "CpuWork", "measure_cpu_work"]
+__all__ = ["NS_PER_MOVED_ROW", "CpuWork", "measure_cpu_work", "measure_cpu_work_of_all"]
 
 NS_PER_MOVED_ROW = 370.0
 """A row that comes up and another that goes down: engine/PERFORMANCE.md, "What is left" of "Tables
@@ -32,12 +34,17 @@ class CpuWork:
     source: str
 
 
-def measure_cpu_work(dim: int, optimizer: Optimizer, skew: float, *, training: bool) -> CpuWork:
-    """One thread on a table that fits this core's cache, half a second; the best batch counts."""
+def measure_cpu_work(
+    dim: int, optimizer: Optimizer, popularity: Popularity, *, training: bool
+) -> CpuWork:
+    """One thread on a table that fits this core's cache, half a second; the best batch counts.
+
+    popularity: whose most popular rows are looked up.
+    """
     row_bytes = (1 + len(optimizer.slots)) * (-(-4 * dim // 16) * 16)
     rows = max(64, _CACHED_BYTES // row_bytes)
     random = np.random.default_rng(1)
-    p = BoundedZipf(rows, skew).probabilities(1, rows)
+    p = popularity.head(rows).probabilities(1, rows)
     ids = random.choice(rows, _BATCH_IDS, p=p / p.sum()).astype(np.int64)
     gradients = np.full((_BATCH_IDS, dim), 1e-3, np.float32)
     best_ns = float("inf")
@@ -57,4 +64,30 @@ def measure_cpu_work(dim: int, optimizer: Optimizer, skew: float, *, training: b
         best_ns / _BATCH_IDS,
         NS_PER_MOVED_ROW,
         f"measured here: {what} of {rows} rows of dim {dim} in this core's cache, one thread",
+    )
+
+
+def measure_cpu_work_of_all(
+    tables: Sequence[PlannedTable], shares: Sequence[float], *, training: bool
+) -> CpuWork:
+    """The mean of an id, in half a second for each dim and optimizer: by the first table of these.
+
+    shares: of the ids, each table's.
+    """
+    measured: dict[tuple[int, str], CpuWork] = {}
+    mean_ns = 0.0
+    for table, share in zip(tables, shares, strict=True):
+        kind = (table.dim, table.optimizer.name)
+        if kind not in measured:
+            measured[kind] = measure_cpu_work(
+                table.dim, table.optimizer, table.popularity, training=training
+            )
+        mean_ns += share * measured[kind].ns_per_lookup
+    first = next(iter(measured.values()))
+    if len(measured) == 1:
+        return first
+    return CpuWork(
+        mean_ns,
+        NS_PER_MOVED_ROW,
+        f"measured here for each of {len(measured)} kinds of tables, one thread; the mean of an id",
     )

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from pmemlab.model.planning.zipf import BoundedZipf, Floats
+from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.zipf import Floats
 
 __all__ = ["CpuCache", "LeastFrequent", "LeastRecent", "Placement", "characteristic_time"]
 
@@ -19,7 +20,7 @@ __all__ = ["CpuCache", "LeastFrequent", "LeastRecent", "Placement", "characteris
 class Placement(Protocol):
     """Which rows lie in which tier."""
 
-    zipf: BoundedZipf
+    popularity: Popularity
     tier_rows: tuple[int, ...]
 
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
@@ -32,10 +33,11 @@ class Placement(Protocol):
 
 
 class _Placement:
-    def __init__(self, zipf: BoundedZipf, upper_rows: Sequence[int]) -> None:
+    def __init__(self, popularity: Popularity, upper_rows: Sequence[int]) -> None:
         """upper_rows: of each tier but the last, fastest first; the last one has the others."""
-        self.zipf = zipf
-        ends = [0, *(min(int(end), zipf.rows) for end in np.cumsum(upper_rows)), zipf.rows]
+        self.popularity = popularity
+        rows = popularity.rows
+        ends = [0, *(min(int(end), rows) for end in np.cumsum(upper_rows)), rows]
         self._ends = ends
         self.tier_rows = tuple(end - begin for begin, end in itertools.pairwise(ends))
 
@@ -54,7 +56,7 @@ class LeastFrequent(_Placement):
 
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
         first, last = self._ends[tier] + 1, self._ends[tier + 1]
-        return self.zipf.total(of, first, last) if last >= first else 0.0
+        return self.popularity.total(of, first, last) if last >= first else 0.0
 
 
 class LeastRecent(_Placement):
@@ -65,38 +67,38 @@ class LeastRecent(_Placement):
     if it was asked for within the last T look-ups, where T is such that k rows were, on average.
     """
 
-    def __init__(self, zipf: BoundedZipf, upper_rows: Sequence[int]) -> None:
+    def __init__(self, popularity: Popularity, upper_rows: Sequence[int]) -> None:
         """upper_rows: as of LeastFrequent."""
-        super().__init__(zipf, upper_rows)
+        super().__init__(popularity, upper_rows)
         ends = self._ends[1:-1]
-        self._times = [0.0, *(characteristic_time(zipf, end) for end in ends), float("inf")]
+        self._times = [0.0, *(characteristic_time(popularity, end) for end in ends), float("inf")]
 
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
         since, until = self._times[tier], self._times[tier + 1]
-        return self.zipf.total(lambda p: of(p) * (np.exp(-p * since) - np.exp(-p * until)))
+        return self.popularity.total(lambda p: of(p) * (np.exp(-p * since) - np.exp(-p * until)))
 
 
 class CpuCache:
     """The CPU's last-level cache in front of a tier, taken for an LRU cache of rows."""
 
-    def __init__(self, zipf: BoundedZipf, cache_bytes: int, bytes_a_row: int) -> None:
+    def __init__(self, popularity: Popularity, cache_bytes: int, bytes_a_row: int) -> None:
         """cache_bytes: 0 for none. bytes_a_row: that a step touches of a row."""
-        self._time = characteristic_time(zipf, cache_bytes // bytes_a_row)
+        self._time = characteristic_time(popularity, cache_bytes // bytes_a_row)
 
     def missing(self, p: Floats) -> Floats:
         """The part of the look-ups of rows, asked for with probabilities p, that pass it by."""
         return np.exp(-p * self._time)
 
 
-def characteristic_time(zipf: BoundedZipf, cached_rows: int) -> float:
+def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
     """Look-ups that ask for so many different rows, on average; infinite where it's all."""
-    if cached_rows >= zipf.rows:
+    if cached_rows >= popularity.rows:
         return float("inf")
     if cached_rows <= 0:
         return 0.0
 
     def asked_for(time: float) -> float:
-        return zipf.total(lambda p: -np.expm1(-p * time))
+        return popularity.total(lambda p: -np.expm1(-p * time))
 
     low, high = 0.0, float(cached_rows)
     while asked_for(high) < cached_rows:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from pmemlab.model.planning.hit_rates import characteristic_time
-from pmemlab.model.planning.zipf import BoundedZipf, Floats
+from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.zipf import Floats
 
 __all__ = ["direct_mapped_misses"]
 
@@ -15,7 +16,7 @@ _MOMENTS = 400
 
 
 def direct_mapped_misses(
-    zipf: BoundedZipf, bytes_a_row: int, cache_bytes: int, cpu_cache_bytes: int = 0
+    popularity: Popularity, bytes_a_row: int, cache_bytes: int, cpu_cache_bytes: int = 0
 ) -> float:
     """Look-ups, of all, that find their row neither in the CPU's cache nor in the memory's.
 
@@ -28,14 +29,14 @@ def direct_mapped_misses(
     pass that cache: misses = D'(T) (1 - exp(-q D(T))) + q * integral of D'(t)**2 exp(-q D(t)).
     """
     q = bytes_a_row / cache_bytes
-    begin = characteristic_time(zipf, cpu_cache_bytes // bytes_a_row)
+    begin = characteristic_time(popularity, cpu_cache_bytes // bytes_a_row)
     if begin == float("inf"):
         return 0.0
     # Long after the row that is asked for least was.
-    end = max(40.0 * zipf.rows**zipf.skew * zipf.rows, 100.0 * (begin + 1.0))
+    end = max(40.0 * popularity.longest_interval, 100.0 * (begin + 1.0))
     t = begin + np.concatenate([[0.0], np.geomspace(1e-3 * (1.0 + begin), end, _MOMENTS)])
-    different = np.array([zipf.total(_asked_for(at)) for at in t.tolist()])
-    slope = np.array([zipf.total(_asked_for_now(at)) for at in t.tolist()])
+    different = np.array([popularity.total(_asked_for(at)) for at in t.tolist()])
+    slope = np.array([popularity.total(_asked_for_now(at)) for at in t.tolist()])
     begins = slope[0] * -np.expm1(-q * different[0])
     lost = slope**2 * np.exp(-q * different)
     return float(begins + q * np.sum((lost[1:] + lost[:-1]) / 2 * np.diff(t)))

@@ -11,39 +11,54 @@ __all__ = ["add_options"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    table = parser.add_argument_group("the table")
+    table = parser.add_argument_group("one table, and how often its rows are asked for")
     table.add_argument(
-        "--rows", type=float, required=True, metavar="N", help="number of rows, for example 2e9"
+        "--rows",
+        type=float,
+        metavar="N",
+        help="number of rows, for example 2e9 (default: those that --ids or --recorded has)",
     )
-    table.add_argument("--dim", type=int, required=True, metavar="N", help="weights of a row")
     table.add_argument(
-        "--optimizer",
-        default="adagrad",
-        metavar="NAME",
-        help="optimizer of the rows (default: adagrad)",
+        "--dim", type=int, metavar="N", help="weights of a row (default: those of --recorded)"
+    )
+    table.add_argument(
+        "--optimizer", metavar="NAME", help="optimizer of the rows (default: adagrad)"
+    )
+    asked = table.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--skew", type=float, metavar="S", help="exponent of the Zipf distribution of ids"
+    )
+    asked.add_argument(
+        "--ids", type=Path, metavar="FILE", help="NumPy file (.npy) of ids as they are looked up"
+    )
+    asked.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="FOLDER",
+        help="rows of a trained table, by embstore.write_rows: the engine counted their look-ups",
+    )
+    several = parser.add_argument_group("several tables")
+    several.add_argument(
+        "--tables",
+        type=Path,
+        metavar="FILE",
+        help="YAML file with a list of tables, in place of the options above",
     )
 
-    load = parser.add_argument_group("its load")
-    load.add_argument(
-        "--skew",
-        type=float,
-        required=True,
-        metavar="S",
-        help="exponent of the Zipf distribution of ids",
-    )
+    load = parser.add_argument_group("the load")
     load.add_argument(
         "--lookups-per-s",
         type=float,
         required=True,
         metavar="N",
-        help="ids a second, duplicates included",
+        help="ids a second, duplicates included, of all tables",
     )
     load.add_argument(
         "--batch-size",
         type=int,
         default=defaults.BATCH_IDS,
         metavar="N",
-        help=f"ids of a step on one machine (default: {defaults.BATCH_IDS})",
+        help=f"ids of a step on one machine, of all tables (default: {defaults.BATCH_IDS})",
     )
     load.add_argument("--serving", action="store_true", help="look-ups only, no training")
     load.add_argument(
@@ -53,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="rule that keeps rows in the upper tier (default: LFU)",
     )
 
-    where = parser.add_argument_group("its media")
+    where = parser.add_argument_group("the media")
     where.add_argument(
         "--storage-types",
         nargs="+",

@@ -6,49 +6,55 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from embstore.optimizers import Optimizer
 from embstore.options import CacheStrategy, StorageType
 from pmemlab.errors import NotPublishedError, PlanError
 from pmemlab.model.planning import defaults
-from pmemlab.model.planning.accesses import StepAccesses, step_accesses
+from pmemlab.model.planning.accesses import (
+    CacheParts,
+    StepAccesses,
+    step_accesses,
+    steps_together,
+    touched_bytes,
+)
 from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent, Placement
+from pmemlab.model.planning.planned_tables import PlannedTable
+from pmemlab.model.planning.popularity import Popularity
 from pmemlab.model.planning.prices import MachineShape, Prices
-from pmemlab.model.planning.row_bytes import RowShape, bytes_a_row
+from pmemlab.model.planning.row_bytes import bytes_a_row
+from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.step_time import LookupTime, lookup_time
 from pmemlab.model.planning.tiers import PLANNED_TYPES, DevicePool, Placed, placements
-from pmemlab.model.planning.zipf import BoundedZipf
 
 __all__ = ["LeftOut", "Plan", "Plans", "Settings", "TierPlan", "Workload", "make_plans"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """rows: of the table, all machines together. skew: of the Zipf distribution of look-ups.
+    """tables: each with its rows of all machines together; each machine has a part of every one.
 
-    lookups_per_s: ids that are looked up a second, duplicates too, all machines together; in
-        training each is applied too. batch_ids: ids a step, on one machine.
+    lookups_per_s: ids that are looked up a second, duplicates too, of all tables and machines
+        together; in training each is applied too. batch_ids: ids of a step, of all tables, on one
+        machine.
     """
 
-    rows: int
-    dim: int
-    optimizer: Optimizer
-    skew: float
+    tables: tuple[PlannedTable, ...]
     lookups_per_s: float
     batch_ids: int = defaults.BATCH_IDS
     training: bool = True
     cache_strategy: CacheStrategy = CacheStrategy.LFU
 
     def __post_init__(self) -> None:
-        for argument, value in (("rows", self.rows), ("dim", self.dim), ("batch", self.batch_ids)):
-            name = "--batch-size" if argument == "batch" else f"--{argument}"
-            _require(value >= 1, name, value, "must be 1 or more")
-        _require(self.skew >= 0, "--skew", self.skew, "must be 0 or more")
+        _require(self.batch_ids >= 1, "--batch-size", self.batch_ids, "must be 1 or more")
         _require(self.lookups_per_s > 0, "--lookups-per-s", self.lookups_per_s, "must be above 0")
+        if not self.tables:
+            raise PlanError("--tables: has no table")
 
     @property
-    def shape(self) -> RowShape:
-        return RowShape(self.dim, len(self.optimizer.slots))
+    def shares(self) -> tuple[float, ...]:
+        """The part of all look-ups that each table has."""
+        whole = sum(table.ids_a_sample for table in self.tables)
+        return tuple(table.ids_a_sample / whole for table in self.tables)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class TierPlan:
-    """kind: the engine's name. bytes: of all machines, on the device. hit_rate: of all look-ups."""
+    """Of all tables together. kind: the engine's name. bytes: of all machines, on the device.
+    hit_rate: of all look-ups.
+    """
 
     kind: str
     device: str
@@ -179,7 +187,6 @@ def make_plans(
     settings = settings or Settings()
     asked_for = storage_types is not None
     kinds = PLANNED_TYPES if storage_types is None else tuple(dict.fromkeys(storage_types))
-    zipf = BoundedZipf(workload.rows, workload.skew)
     plans: list[Plan] = []
     left_out: list[LeftOut] = []
     candidates = list(placements(kinds, pool, asked_for=asked_for))
@@ -189,13 +196,22 @@ def make_plans(
             f"--devices: none of the storage types can be had on {given or 'nothing'}; the first "
             "tier and the index need DRAM or memory mode, which a disk can't be"
         )
-    split: dict[tuple[float, ...], Placement] = {}
+    split: dict[tuple[float, ...], tuple[Placement, ...]] = {}
+    cache = SharedCache(
+        [
+            CacheUser(table.popularity, share, touched_bytes(table.shape))
+            for table, share in zip(workload.tables, workload.shares, strict=True)
+        ]
+    )
     for placed in candidates:
         on_plan(f"{placed.storage_type.name} on {', '.join(placed.names)}")
-        for fraction, upper in _splits(placed, workload.rows, settings):
+        for upper in _splits(placed, settings):
             if upper not in split:
-                split[upper] = _placement(workload.cache_strategy, zipf, upper)
-            candidate = _Candidate(workload, settings, cpu, placed, fraction, split[upper])
+                split[upper] = tuple(
+                    _placement(workload.cache_strategy, table.popularity, upper)
+                    for table in workload.tables
+                )
+            candidate = _Candidate(workload, settings, cpu, placed, upper, split[upper], cache)
             made = candidate.best(prices)
             if isinstance(made, Plan):
                 plans.append(made)
@@ -212,30 +228,27 @@ def _rank(plan: Plan) -> tuple[bool, float, float]:
     return (price is None, 0.0 if price is None else price, -plan.lookups_per_s)
 
 
-def _splits(
-    placed: Placed, rows: int, settings: Settings
-) -> Iterator[tuple[float | None, tuple[int, ...]]]:
-    """The fraction, and the rows of each tier but the last."""
+def _splits(placed: Placed, settings: Settings) -> Iterator[tuple[float, ...]]:
+    """Of the rows of a table, the fraction that each tier but the last has."""
     tiers = len(placed.kinds)
     if tiers == 1:
-        yield None, ()
+        yield ()
         return
     for fraction in settings.first_tier_fractions:
-        upper = [max(1, round(fraction * rows))]
-        if tiers > 2:
-            if fraction + (tiers - 2) * settings.middle_tier_fraction >= 1:
-                raise PlanError(
-                    f"--first-tier-fraction {fraction:g}: leaves the last of "
-                    f"{('three', 'four')[tiers - 3]} tiers nothing, beside "
-                    f"--middle-tier-fraction {settings.middle_tier_fraction:g}"
-                )
-            upper += [max(1, round(settings.middle_tier_fraction * rows))] * (tiers - 2)
-        yield fraction, tuple(upper)
+        if tiers > 2 and fraction + (tiers - 2) * settings.middle_tier_fraction >= 1:
+            raise PlanError(
+                f"--first-tier-fraction {fraction:g}: leaves the last of "
+                f"{('three', 'four')[tiers - 3]} tiers nothing, beside "
+                f"--middle-tier-fraction {settings.middle_tier_fraction:g}"
+            )
+        yield fraction, *[settings.middle_tier_fraction] * (tiers - 2)
 
 
-def _placement(strategy: CacheStrategy, zipf: BoundedZipf, upper: tuple[int, ...]) -> Placement:
+def _placement(
+    strategy: CacheStrategy, popularity: Popularity, upper: Sequence[float]
+) -> Placement:
     kind = LeastFrequent if strategy is CacheStrategy.LFU else LeastRecent
-    return kind(zipf, upper)
+    return kind(popularity, [max(1, round(part * popularity.rows)) for part in upper])
 
 
 class _DoesNotFitError(Exception):
@@ -247,7 +260,7 @@ class _DoesNotFitError(Exception):
 
 
 class _Candidate:
-    """One storage type on some devices, with so many rows in its first tier."""
+    """One storage type on some devices, with so many rows in its upper tiers."""
 
     def __init__(
         self,
@@ -255,22 +268,30 @@ class _Candidate:
         settings: Settings,
         cpu: CpuWork,
         placed: Placed,
-        fraction: float | None,
-        placement: Placement,
+        upper: tuple[float, ...],
+        placements: Sequence[Placement],
+        cache: SharedCache,
     ) -> None:
+        """upper: fractions of the rows. placements: of each table."""
         self._workload = workload
         self._settings = settings
         self._cpu = cpu
         self._placed = placed
-        self._fraction = fraction
-        self._placement = placement
+        self._fraction = upper[0] if upper else None
+        self._placements = placements
+        self._cache = cache
         self._devices = {each.name: each for each in (placed.index_device, *placed.devices)}
-        each_row = [
-            bytes_a_row(workload.shape, placed.kinds, tier) for tier in range(len(placed.kinds))
-        ]
-        rows = placement.tier_rows
-        self._tier_bytes = [math.ceil(r * b.tier) for r, b in zip(rows, each_row, strict=True)]
-        self._index_bytes = math.ceil(sum(r * b.dram for r, b in zip(rows, each_row, strict=True)))
+        tiers = range(len(placed.kinds))
+        self._tier_rows = [sum(of.tier_rows[tier] for of in placements) for tier in tiers]
+        self._tier_bytes = [0] * len(tiers)
+        self._index_bytes = 0
+        for table, placement in zip(workload.tables, placements, strict=True):
+            each_row = [bytes_a_row(table.shape, placed.kinds, tier) for tier in tiers]
+            rows = placement.tier_rows
+            for tier in tiers:
+                self._tier_bytes[tier] += math.ceil(rows[tier] * each_row[tier].tier)
+            beside = sum(rows[tier] * each_row[tier].dram for tier in tiers)
+            self._index_bytes += math.ceil(beside)
         self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
 
     def best(self, prices: Prices) -> Plan | LeftOut:
@@ -302,7 +323,7 @@ class _Candidate:
         threads = min(self._settings.threads, machine.cpu_threads)
         units = {name: self._units(machine, name) for name in self._devices}
         by_bytes, fullest = self._machines_for_bytes(machine)
-        machines, bound_by = by_bytes, fullest
+        machines, bound_by = machine.rented_for(by_bytes), fullest
         while True:
             time = self._time(machines, threads, units)
             rate = threads * 1e9 / time.total_ns
@@ -310,7 +331,7 @@ class _Candidate:
             if for_rate <= machines:
                 break
             # More machines have more caches, so each may be faster then.
-            machines, bound_by = for_rate, "rate"
+            machines, bound_by = machine.rented_for(for_rate), "rate"
         if machines > self._settings.max_machines:
             raise _DoesNotFitError(
                 f"needs {machines} of {machine.name}, for its {bound_by}; "
@@ -345,7 +366,7 @@ class _Candidate:
             TierPlan(
                 kind=kind.value,
                 device=self._placed.names[tier],
-                rows=self._placement.tier_rows[tier],
+                rows=self._tier_rows[tier],
                 bytes=self._tier_bytes[tier],
                 hit_rate=step.hit_rates[tier],
             )
@@ -375,18 +396,7 @@ class _Candidate:
         sockets = min(1.0, units.get(self._placed.names[0], 1.0))
         case = (machines, threads, sockets)
         if case not in self._accesses:
-            self._accesses = {
-                case: step_accesses(
-                    self._placed,
-                    self._placement,
-                    self._workload.shape,
-                    batch_ids=self._workload.batch_ids,
-                    threads=threads,
-                    training=self._workload.training,
-                    machines=machines,
-                    sockets=sockets,
-                )
-            }
+            self._accesses = {case: self._step(*case)}
         step = self._accesses[case]
         gpu = self._placed.devices[0]
         # What a GPU finds in its memory costs the CPU nothing; it is asked once for a missing row.
@@ -397,6 +407,36 @@ class _Candidate:
             devices[gpu.bus.name] = gpu.bus
             units = {**units, gpu.bus.name: units.get(gpu.name, 1.0)}
         return lookup_time(cpu_ns, step.accesses, devices, units, threads, self._workload.batch_ids)
+
+    def _step(self, machines: int, threads: int, sockets: float) -> StepAccesses:
+        workload, index = self._workload, self._placed.index_device
+        cpu_bytes = self._placed.devices[0].cpu_cache_bytes
+        memory_bytes = 0 if index.cache is None else index.cache.size_bytes
+        cpu_parts, memory_parts = (
+            self._cache.parts(int(size * sockets * machines)) for size in (cpu_bytes, memory_bytes)
+        )
+        steps = [
+            step_accesses(
+                self._placed,
+                placement,
+                table.shape,
+                batch_ids=max(1, round(workload.batch_ids * share)),
+                threads=threads,
+                training=workload.training,
+                machines=machines,
+                sockets=sockets,
+                cache_parts=CacheParts(cpu, memory),
+            )
+            for table, placement, share, cpu, memory in zip(
+                workload.tables,
+                self._placements,
+                workload.shares,
+                cpu_parts,
+                memory_parts,
+                strict=True,
+            )
+        ]
+        return steps_together(steps, workload.shares)
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
         """So many that every memory and disk has room, and which of them is the fullest."""
@@ -417,7 +457,11 @@ class _Candidate:
         """The one that has the row that is asked for most gets that row's look-ups, and its part of
         all others.
         """
-        asked, hottest = self._workload.lookups_per_s, self._placement.zipf.hottest_share
+        asked = self._workload.lookups_per_s
+        hottest = max(
+            share * table.popularity.hottest_share
+            for table, share in zip(self._workload.tables, self._workload.shares, strict=True)
+        )
         if asked <= rate:
             return 1
         if asked * hottest >= rate:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -10,7 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pmemlab.model.planning.plan import LeftOut, Plan, Plans
+from pmemlab.model.planning.plan import LeftOut, Plan, Plans, Workload
+from pmemlab.model.planning.planned_tables import PlannedTable
+from pmemlab.model.planning.popularity import CountedRows
 from pmemlab.model.planning.prices import Prices
 
 __all__ = ["plans_document", "plans_table"]
@@ -20,13 +23,9 @@ _SHOWN_REASONS = 6
 
 def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
     """Returns a document for JSON. Every figure is modelled; a field's name ends with its unit."""
-    workload = plans.workload
-    values = {f.name: getattr(workload, f.name) for f in fields(workload)}
-    values["optimizer"] = workload.optimizer.name
-    values["cache_strategy"] = workload.cache_strategy.name
     return {
         "kind": "modelled",
-        "workload": {**values, "row_bytes": workload.shape.row_bytes},
+        "workload": _asked_for(plans.workload),
         "settings": asdict(plans.settings),
         "cpu": asdict(plans.cpu),
         "prices": {
@@ -36,6 +35,37 @@ def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
         },
         "plans": [{"rank": rank, **asdict(plan)} for rank, plan in enumerate(plans.plans, 1)],
         "left_out": [asdict(each) for each in plans.left_out],
+    }
+
+
+def _asked_for(workload: Workload) -> dict[str, Any]:
+    """Of one table its fields are among the others."""
+    tables = [
+        {
+            "name": table.name,
+            "rows": table.rows,
+            "dim": table.dim,
+            "optimizer": table.optimizer.name,
+            "popularity": table.popularity.text,
+            "row_bytes": table.shape.row_bytes,
+        }
+        for table in workload.tables
+    ]
+    if len(tables) == 1:
+        first = {name: value for name, value in tables[0].items() if name != "name"}
+    else:
+        first = {
+            "tables": [
+                {**each, "ids_a_sample": table.ids_a_sample}
+                for each, table in zip(tables, workload.tables, strict=True)
+            ]
+        }
+    return {
+        **first,
+        "lookups_per_s": workload.lookups_per_s,
+        "batch_ids": workload.batch_ids,
+        "training": workload.training,
+        "cache_strategy": workload.cache_strategy.name,
     }
 
 
@@ -78,13 +108,19 @@ def _notes(plans: Plans, shown: int) -> list[str]:
     workload, cpu = plans.workload, plans.cpu
     what = "trained" if workload.training else "served"
     notes = [
-        f"Modelled: {workload.rows:.4g} rows of {workload.shape.row_bytes} bytes, {what} "
-        f"{workload.lookups_per_s:.4g} look-ups/s, Zipf({workload.skew:g}), "
+        f"Modelled: {_tables_text(workload.tables)}, {what} "
+        f"{workload.lookups_per_s:.4g} look-ups/s, "
         f"{workload.cache_strategy.name}, batches of {workload.batch_ids} ids.",
         f"CPU: {cpu.ns_per_lookup:.1f} ns a look-up ({cpu.source}), "
         f"{cpu.ns_per_moved_row:.0f} ns a row that moves.",
         "A step is one thread's batch. $ a million look-ups: at the rate that is asked for.",
     ]
+    for table in workload.tables:
+        if isinstance(table.popularity, CountedRows) and table.popularity.are_few:
+            notes.append(
+                f"{table.name}: {table.popularity.text} are few for its rows, so that hit rates "
+                "are too high; give more."
+            )
     if any(plan.storage_type.startswith("HBM") for plan in plans.plans[:shown]):
         notes.append(
             "HBM: look-ups and updates stay on the GPU. The engine has not run on one yet, and "
@@ -104,6 +140,18 @@ def _notes(plans: Plans, shown: int) -> list[str]:
     if len(reasons) > _SHOWN_REASONS:
         notes.append(f"Left out for other reasons: {len(reasons) - _SHOWN_REASONS}; --json FILE.")
     return notes
+
+
+def _tables_text(tables: Sequence[PlannedTable]) -> str:
+    if len(tables) == 1:
+        table = tables[0]
+        return (
+            f"{table.rows:.4g} rows of {table.shape.row_bytes} bytes, asked for by "
+            f"{table.popularity.text}"
+        )
+    rows = sum(table.rows for table in tables)
+    size = sum(table.rows * table.shape.row_bytes for table in tables)
+    return f"{len(tables)} tables of {rows:.4g} rows, {_bytes(size)}"
 
 
 def _bytes(size: int) -> str:

@@ -68,7 +68,9 @@ class PriceSource(Document):
 
 @dataclass(frozen=True)
 class MachineShape(Document):
-    """A machine to rent or own. memory_mode: what it holds in that mode, where it has it."""
+    """A machine to rent or own. memory_mode: what it holds in that mode, where it has it. sold_in:
+    how many are rented together.
+    """
 
     name: Text
     cpu_threads: Count
@@ -77,6 +79,7 @@ class MachineShape(Document):
     source: PriceSource
     notes: Texts = ()
     memory_mode: Holding | None = None
+    sold_in: Count = 1
 
     def check(self) -> None:
         held: set[str] = set()
@@ -85,6 +88,10 @@ class MachineShape(Document):
                 if device in held:
                     raise FieldError(f"{device} is held twice", f"holds[{index}].devices")
             held.update(holding.devices)
+
+    def rented_for(self, machines: int) -> int:
+        """How many are rented where so many are needed."""
+        return -(-machines // self.sold_in) * self.sold_in
 
     def holding_of(self, device: str) -> Holding | None:
         return next((holding for holding in self.holds if device in holding.devices), None)

@@ -1,4 +1,4 @@
-"""Sums over the rows of a table that are asked for with a bounded Zipf's skew.
+"""Sums over the rows of a table that are asked for with a bounded Zipf's skew: a `Popularity`.
 
 A look-up is of the row of rank r, from 1 to `rows`, with probability r ** -skew / H, where H is the
 sum of r ** -skew over all ranks: what `embstore.bench` draws too.
@@ -34,6 +34,17 @@ class BoundedZipf:
             raise ValueError(f"skew must be 0 or more, not {skew}")
         self.rows = rows
         self.skew = skew
+
+    @property
+    def text(self) -> str:
+        return f"Zipf({self.skew:g})"
+
+    @property
+    def longest_interval(self) -> float:
+        return float(self.rows**self.skew * self.rows)
+
+    def head(self, rows: int) -> BoundedZipf:
+        return BoundedZipf(rows, self.skew)
 
     @cached_property
     def hottest_share(self) -> float:

@@ -55,17 +55,15 @@ class PredictedRun:
 
 def caches_before(
     placements: Sequence[Sequence[es.devices.Device | None]],
-) -> list[es.recording.Caches]:
+) -> list[es.Caches]:
     """What to simulate in a recording, so that each placement can be predicted from it."""
-    caches = [
-        es.recording.Caches.of(device) for devices in placements for device in devices if device
-    ]
+    caches = [es.Caches.of(device) for devices in placements for device in devices if device]
     return list(dict.fromkeys(caches))
 
 
 def predict_run(
     phases: NDArray[np.void],
-    caches: Sequence[es.recording.Caches],
+    caches: Sequence[es.Caches],
     devices: Sequence[es.devices.Device | None],
     ran: RanIn,
     here: Sequence[es.devices.Device | None] = (),
@@ -112,7 +110,7 @@ def predict_run(
 
 def _takes_ns(
     phases: NDArray[np.void],
-    caches: Sequence[es.recording.Caches],
+    caches: Sequence[es.Caches],
     devices: Sequence[es.devices.Device | None],
     here: Sequence[es.devices.Device | None],
     trained_by: int,
@@ -138,13 +136,13 @@ def _takes_ns(
 
 
 def _device_times_ns(
-    phases: NDArray[np.void], caches: Sequence[es.recording.Caches], device: es.devices.Device
+    phases: NDArray[np.void], caches: Sequence[es.Caches], device: es.devices.Device
 ) -> NDArray[np.float64]:
     return es.phase_times_ns(device, phases, cache=_number_of(caches, device))
 
 
-def _number_of(caches: Sequence[es.recording.Caches], device: es.devices.Device) -> int:
-    before = es.recording.Caches.of(device)
+def _number_of(caches: Sequence[es.Caches], device: es.devices.Device) -> int:
+    before = es.Caches.of(device)
     if before not in caches:
         raise LabError(f"{device.name}: what its caches have was not simulated")
     return caches.index(before)

@@ -8,7 +8,7 @@ from typing import Final
 from pmemlab.report.documents import PlanChoice, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
-from pmemlab.report.sections.quantities import bytes_text, count_text, rate_text
+from pmemlab.report.sections.quantities import bytes_text, count_text, figure_text, rate_text
 
 __all__ = ["prices"]
 
@@ -38,10 +38,13 @@ def prices(results: Results) -> Section:
         "line. All of it is modelled."
     ]
     if any("HBM" in choice.storage_type for plan in plans for choice in plan.choices):
-        blocks.append(
+        bounds = (
             "The figures of GPUs are their makers' bandwidths, so lookups a second of choices with "
-            "HBM are bounds. Other engines' published rates are beside such bounds further down."
+            "HBM are bounds."
         )
+        if results.fidelity:
+            bounds += " Other engines' published rates are beside such bounds further down."
+        blocks.append(bounds)
     for number, plan in enumerate(plans):
         asked = ", ".join(_argument(*item) for item in plan.workload.items())
         blocks.append(f"`{plan.file}` plans for {asked}.")
@@ -55,6 +58,8 @@ def prices(results: Results) -> Section:
 
 
 def _argument(name: str, value: object) -> str:
+    if isinstance(value, list):  # of tables
+        return count_text(len(value), name.removesuffix("s"))
     text = f"{value:,.15g}" if type(value) in (int, float) else str(value)
     return f"{name.replace('_', ' ')} {text}"
 
@@ -131,7 +136,7 @@ def _unpriced(file: str, choices: Sequence[PlanChoice]) -> Fold:
 
 def _tiers(choice: PlanChoice) -> tuple[str, str, str]:
     return (
-        _known(choice.step_ms, "{:,.1f}"),
+        "–" if choice.step_ms is None else figure_text(choice.step_ms),
         " + ".join(bytes_text(tier.bytes) for tier in choice.tiers),
         " + ".join(f"{tier.hit_rate:.1%}" for tier in choice.tiers),
     )

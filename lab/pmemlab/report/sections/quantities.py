@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "rate_text"]
+__all__ = ["bytes_text", "count_text", "figure_text", "rate_text"]
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
@@ -15,6 +15,11 @@ def bytes_text(count: float | None) -> str:
 def count_text(count: int, thing: str) -> str:
     """Returns "1 bar" or "3 bars"."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def figure_text(value: float) -> str:
+    """Returns a figure with three digits that count: "0.0731", "5.6", "1,234"."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def rate_text(per_s: float) -> str:

@@ -51,6 +51,7 @@ class EmbeddingTables:
                         initializer=es.initializers.Zeros(),
                         optimizer=es.optimizers.Ftrl(learning_rate=LINEAR_LEARNING_RATE),
                         ev_option=ev_option,
+                        restores=True,
                     )
                 )
                 self.deep.append(
@@ -68,6 +69,7 @@ class EmbeddingTables:
                             initial_accumulator_value=INITIAL_ACCUMULATOR,
                         ),
                         ev_option=ev_option,
+                        restores=True,
                     )
                 )
         except BaseException:

@@ -2,11 +2,13 @@
 // host does have the rows of their moments, bit for bit.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -14,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "access/process_registry.h"
 #include "gpu/buffers.h"
 #include "gpu/emulated/emulated_device.h"
 #include "keep/checkpoint/writer.h"
 #include "table.h"
 #include "testing/tests.h"
 #include "tiers/hbm/hbm_tier.h"
+#include "tiers/hbm/testing/step_scene.h"
 
 // Whoever puts work on the emulated device may run a stream's function there and then, as HbmTier::join() does under the tier's
 // mutex. The function takes locks under which the host takes that mutex; but while a step is in flight, DeviceSteps keeps the host
@@ -78,27 +80,22 @@ bool are_alike(const ExportedRows& one, const ExportedRows& other) {
 }
 
 // A table of HBM, DRAM and a pool, and one in DRAM that says what its rows should be.
-class Scene {
+class Scene : public StepScene<ForgetfulDevice> {
  public:
-  explicit Scene(uint64_t seed, Below below = Below::kNothing, uint64_t pool_rows = 1000,
+  explicit Scene(uint64_t seed, Below below_pool = Below::kNothing, uint64_t pool_rows = 1000,
                  std::string_view forgotten = "")
-      : device(std::make_shared<ForgetfulDevice>(seed, forgotten)),
-        // Whoever opens the emulated device from now on has this one.
-        opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; })),
-        random_(seed),
-        below_(below),
+      : StepScene(seed, std::make_shared<ForgetfulDevice>(seed, forgotten), kKeys, kDim),
+        below_(below_pool),
         pool_rows_(pool_rows),
         plain(spec_of({{"DRAM", std::nullopt, 1 << 20}})) {
-    check(opened_ == device, "another device is open");
-    open();
-    for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
+    open_table();
   }
 
   ~Scene() { finish(); }
   Scene(const Scene&) = delete;
   Scene& operator=(const Scene&) = delete;
 
-  void open() {
+  void open_table() {
     TierSpec hbm{"HBM", std::nullopt, kHbmRows * kRowBytes};
     hbm.gpu.name = "emulated";
     std::vector<TierSpec> tiers = {hbm, {"DRAM", std::nullopt, kDramRows * kRowBytes}};
@@ -115,31 +112,16 @@ class Scene {
   void reopen() {
     finish();
     table.reset();
-    opened_.reset();
-    device = std::make_shared<ForgetfulDevice>(random_(), "");
-    opened_ = ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; });
-    check(opened_ == device, "the device before is still open");
+    device.reset();
+    open(std::make_shared<ForgetfulDevice>(random(), ""));
     pending_.clear();
-    open();
-    for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));
+    open_table();
   }
 
-  uint64_t below(uint64_t n) { return random_() % n; }
   static std::vector<int64_t> keys_from(int64_t first, size_t count) {
     std::vector<int64_t> keys(count);
     std::iota(keys.begin(), keys.end(), first);
     return keys;
-  }
-  std::vector<int64_t> some_ids(size_t most) {
-    std::vector<int64_t> ids(1 + below(most));
-    for (int64_t& id : ids) id = static_cast<int64_t>(std::min(below(kKeys), below(kKeys)));
-    return ids;
-  }
-  std::vector<float> some_gradients(size_t ids) {
-    std::normal_distribution<float> value;
-    std::vector<float> gradients(ids * kDim);
-    for (float& gradient : gradients) gradient = value(random_);
-    return gradients;
   }
 
   void train(const std::vector<int64_t>& ids) {
@@ -154,24 +136,18 @@ class Scene {
   }
   void put_apply(const std::vector<int64_t>& ids, const std::vector<float>& gradients,
                  const BatchConditions& conditions = {}) {
-    const gpu::Stream stream = *streams[below(streams.size())];
-    Apply& apply = applies_.emplace_back(*device, ids.size());
-    apply.ids.copy_from(ids.data(), ids.size(), stream);
-    apply.gradients.copy_from(gradients.data(), gradients.size(), stream);
-    table->apply_on_device({apply.ids.address(), static_cast<uint32_t>(ids.size()), stream},
-                           apply.gradients.address(), std::nullopt, conditions);
+    const BatchOnDevice& apply =
+        batches_.emplace_back(*device, ids, gradients, *streams[below(streams.size())]);
+    table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt, conditions);
   }
   void serve(const std::vector<int64_t>& ids) {
     std::vector<float> rows(ids.size() * kDim);
-    table->lookup(ids, rows.data(), /*train=*/false);
+    table->lookup(ids, rows.data(), LookUpFor::kServing);
   }
   // On the device, where accesses are counted.
   void serve_on_device(const std::vector<int64_t>& ids) {
-    const gpu::Stream stream = *streams[below(streams.size())];
-    Apply& look_up = applies_.emplace_back(*device, ids.size());
-    look_up.ids.copy_from(ids.data(), ids.size(), stream);
-    table->lookup_on_device({look_up.ids.address(), static_cast<uint32_t>(ids.size()), stream},
-                            look_up.gradients.address(), /*train=*/false);
+    const BatchOnDevice& look_up = batches_.emplace_back(*device, ids, kDim, *streams[below(streams.size())]);
+    table->lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpFor::kServing);
   }
   void drop(const std::vector<int64_t>& keys) {
     check(table->drop(keys) == plain.drop(keys), "other keys had rows");
@@ -236,9 +212,6 @@ class Scene {
     return accesses_of(0, [](Access access) { return access == Access::kUpdate; });
   }
 
-  TemporaryDirectory directory;
-  std::shared_ptr<ForgetfulDevice> device;
-
  private:
   template <class IsWanted>
   uint64_t accesses_of(size_t level, IsWanted is_wanted) const {
@@ -254,12 +227,10 @@ class Scene {
     for (const auto& stream : streams)
       gpu::ignoring_a_lost_device([&] { device->synchronise(gpu::Stream(*stream)); });
     gpu::ignoring_a_lost_device([&] { table->synchronise(); });
-    applies_.clear();
+    batches_.clear();
     streams.clear();
   }
 
-  std::shared_ptr<gpu::Device> opened_;
-  std::mt19937_64 random_;
   const Below below_;
   const uint64_t pool_rows_;
   struct Moment {
@@ -270,19 +241,13 @@ class Scene {
   std::map<uint64_t, Moment> moments_;  // by the number of the checkpoint
   std::deque<uint64_t> pending_;
   uint64_t states_ = 0;
-  struct Apply {
-    Apply(gpu::Device& on, size_t count) : ids(on, count), gradients(on, count * kDim) {}
-    gpu::DeviceArray<int64_t> ids;
-    gpu::DeviceArray<float> gradients;
-  };
 
  public:
   Table plain;
   std::unique_ptr<Table> table;
-  std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 
  private:
-  std::deque<Apply> applies_;
+  std::deque<BatchOnDevice> batches_;
 };
 
 // Checkpoints beside steps of the device and what the host does. False where one of them isn't what it should be.
@@ -556,6 +521,43 @@ TEST(places_that_steps_do_not_need_are_free_again) {
   scene.persist();
   scene.table->drop_persisted(scene.kept().front());
   check(pool.free_slots() == before, "places were lost");
+}
+
+// What a step may need, until it has found out that it doesn't, is not another's loss.
+TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_needs_none) {
+  constexpr size_t kBatch = 50;
+  Scene scene(8, Below::kNothing, /*pool_rows=*/200);
+  const PoolTier& pool = *scene.table->parts().store->tiers().pool();
+  int64_t end = 0;
+  for (; pool.free_slots() >= PoolTier::kHeadroomSlots + 2 * kBatch; end += kBatch) {
+    scene.train(Scene::keys_from(end, kBatch));
+  }
+  // Rows that have places for what they are now, each several times in a batch.
+  std::vector<int64_t> changed(kBatch);
+  for (size_t i = 0; i < changed.size(); ++i) changed[i] = static_cast<int64_t>(i % 10);
+  scene.train(changed);
+  const uint64_t free = pool.free_slots();
+  std::optional<Operation> use(std::in_place, scene.table->parts());
+  const std::vector<float> gradients = scene.some_gradients(kBatch);
+  const BatchOnDevice apply(*scene.device, changed, gradients, *scene.streams[0]);
+  std::thread thread(
+      [&] { scene.table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt); });
+  // It waits until this thread has used the rows.
+  for (int i = 0; i < 200 && pool.free_slots() == free; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::string refused;
+  try {
+    scene.train(Scene::keys_from(end, free - PoolTier::kHeadroomSlots));
+  } catch (const Error& error) {
+    refused = error.what();
+  }
+  use.reset();
+  thread.join();
+  check(refused.empty(), refused);
+  scene.plain.apply_gradients(changed, gradients.data(), std::nullopt);
+  check(scene.is_plain(), "the rows are others");
+  scene.device->synchronise(apply.stream);  // the batch goes
 }
 
 TEST(a_batch_on_the_device_makes_room_in_a_pool_above_ssd) {

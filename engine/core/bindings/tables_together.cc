@@ -1,0 +1,183 @@
+#include "bindings/tables_together.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <string>
+#include <tuple>
+
+#include "bindings/array_arguments.h"
+#include "bindings/error_translation.h"
+#include "bindings/table_handle.h"
+#include "errors/error.h"
+#include "pacing/owed_waits.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace embstore {
+
+void PreparedHandle::commit(std::optional<int64_t> global_step) {
+  const PutWaitsOff other_batches_are_prepared;
+  const auto prepared = std::move(prepared_);
+  if (prepared == nullptr) throw Error(ErrorKind::kInvalidArgument, "a batch was committed or aborted twice");
+  prepared->commit(global_step);
+}
+
+void PreparedHandle::abort() {
+  const PutWaitsOff other_batches_are_prepared;
+  prepared_.reset();
+}
+
+namespace {
+
+using Values = Array<float, 1>;
+
+// What each of `count` pieces of work throws; none stops another.
+template <class Work>
+std::vector<std::exception_ptr> errors_of(size_t count, Work work) {
+  std::vector<std::exception_ptr> errors(count);
+  for (size_t i = 0; i < count; ++i) {
+    try {
+      work(i);
+    } catch (const std::exception&) {
+      errors[i] = std::current_exception();
+    }
+  }
+  return errors;
+}
+
+// The part of each table: ids from begins[i] to begins[i + 1], and their rows one after the other.
+// Gives the error of each, or None.
+nb::list look_up_together(const std::vector<const TableHandle*>& handles, const Ids& ids,
+                          const std::vector<size_t>& begins, const Values& rows, bool train,
+                          const Occurrences& occurrences) {
+  const auto keys = span_of(ids);
+  const auto stand_for = span_of(occurrences, ids);
+  const LookUpFor purpose = train ? LookUpFor::kTraining : LookUpFor::kServing;
+  std::vector<const Table*> tables;
+  std::vector<size_t> places;  // in rows
+  size_t floats = 0;
+  const bool fits = begins.size() == handles.size() + 1 && begins.front() == 0 &&
+                    begins.back() == keys.size() && std::ranges::is_sorted(begins);
+  for (size_t i = 0; fits && i < handles.size(); ++i) {
+    tables.push_back(&handles[i]->table());
+    places.push_back(floats);
+    floats += (begins[i + 1] - begins[i]) * static_cast<size_t>(tables[i]->dim());
+  }
+  if (!fits || floats != rows.shape(0)) {
+    throw Error(ErrorKind::kInvalidArgument, "rows: " + std::to_string(rows.shape(0)) +
+                                                 " floats don't fit the parts of " +
+                                                 std::to_string(keys.size()) + " ids");
+  }
+  const std::vector<std::exception_ptr> errors = [&] {
+    const nb::gil_scoped_release release;
+    return errors_of(tables.size(), [&](size_t i) {
+      const size_t count = begins[i + 1] - begins[i];
+      tables[i]->lookup(keys.subspan(begins[i], count), rows.data() + places[i], purpose,
+                        stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count));
+    });
+  }();
+  nb::list told;
+  for (const std::exception_ptr& error : errors) told.append(python_error_of(error));
+  return told;
+}
+
+using GradientPart = std::tuple<Ids, Rows, Occurrences>;
+using GradientParts = std::tuple<TableHandle*, std::vector<GradientPart>>;
+
+// The parts of one table's batch, one after the other.
+struct JoinedParts {
+  std::vector<int64_t> ids;
+  std::vector<uint32_t> occurrences;
+  float* gradients;
+};
+
+JoinedParts joined(const std::vector<GradientPart>& parts, float scale, float* gradients) {
+  JoinedParts joined{.ids = {}, .occurrences = {}, .gradients = gradients};
+  for (const auto& [ids, rows, occurrences] : parts) {
+    const auto keys = span_of(ids);
+    const auto stand_for = span_of(occurrences, ids);
+    joined.ids.insert(joined.ids.end(), keys.begin(), keys.end());
+    joined.occurrences.insert(joined.occurrences.end(), stand_for.begin(), stand_for.end());
+    joined.occurrences.resize(joined.ids.size(), 1);  // where none are given
+    gradients = std::transform(rows.data(), rows.data() + rows.size(), gradients,
+                               [scale](float value) { return value * scale; });
+  }
+  return joined;
+}
+
+// What several parts come to; one part is prepared as it is, and its gradients outlive that.
+size_t floats_joined(const std::vector<GradientPart>& parts) {
+  size_t floats = 0;
+  if (parts.size() > 1) {
+    for (const auto& [ids, rows, occurrences] : parts) floats += rows.size();
+  }
+  return floats;
+}
+
+// Gives what was prepared of each batch, or its error.
+nb::list prepare_together(const std::vector<GradientParts>& batches, float scale) {
+  size_t floats = 0;
+  for (const auto& [handle, parts] : batches) {
+    for (const auto& [ids, rows, occurrences] : parts) {
+      check_rows("grads", rows, ids, static_cast<size_t>(handle->table().dim()));
+      span_of(occurrences, ids);
+    }
+    floats += floats_joined(parts);
+  }
+  std::vector<std::unique_ptr<PreparedHandle>> prepared(batches.size());
+  const std::vector<std::exception_ptr> errors = [&] {
+    const nb::gil_scoped_release release;
+    const PutWaitsOff other_batches_are_prepared;
+    // All in one: the C library keeps the memory of a large array for the next step.
+    const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
+    float* room = gradients.get();
+    return errors_of(batches.size(), [&](size_t i) {
+      const auto& [handle, parts] = batches[i];
+      Table& table = handle->table();
+      if (parts.size() == 1) {
+        const auto& [ids, rows, occurrences] = parts.front();
+        prepared[i] = std::make_unique<PreparedHandle>(
+            table.prepare_apply(span_of(ids), rows.data(), span_of(occurrences, ids)));
+        return;
+      }
+      const JoinedParts batch = joined(parts, scale, room);
+      room += floats_joined(parts);
+      prepared[i] = std::make_unique<PreparedHandle>(
+          table.prepare_apply(batch.ids, batch.gradients, batch.occurrences), gradients);
+    });
+  }();
+  nb::list made;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    made.append(errors[i] ? python_error_of(errors[i]) : nb::cast(std::move(prepared[i])));
+  }
+  return made;
+}
+
+void commit_together(const std::vector<PreparedHandle*>& prepared, std::optional<int64_t> global_step) {
+  for (PreparedHandle* batch : prepared) batch->commit(global_step);
+}
+
+}  // namespace
+
+void bind_tables_together(nb::module_& module) {
+  nb::class_<PreparedHandle>(module, "PreparedApply")
+      .def("commit", &PreparedHandle::commit, "global_step"_a = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
+  module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
+             "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
+  module.def("prepare_together", &prepare_together, "batches"_a.noconvert(), "scale"_a);
+  module.def("commit_together", &commit_together, "prepared"_a, "global_step"_a = nb::none(),
+             nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace embstore

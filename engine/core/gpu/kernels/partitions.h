@@ -1,0 +1,35 @@
+// A batch of ids, taken apart by the partitions of a variable: numbers by which it is sorted, and the ids in that order.
+#pragma once
+
+#include "gpu/kernels/language.h"
+#include "row/key_partition.h"
+
+namespace embstore::gpu {
+
+struct NumberPartitionsArguments {
+  Global<const int64_t> ids;
+  Global<const int64_t> kept;  // of each id: 0 leaves it out of the batch; none: all are kept
+  uint32_t partitions;
+  Global<uint32_t> numbers;  // of each id: its partition, or `partitions` if it is left out
+};
+
+EMBSTORE_KERNEL(number_partitions, NumberPartitionsArguments) {
+  const uint64_t i = global_thread();
+  if (i >= arguments.ids.count) return;
+  const bool is_kept = arguments.kept.count == 0 || arguments.kept[i] != 0;
+  arguments.numbers[i] = is_kept ? static_cast<uint32_t>(partition_of(arguments.ids[i], arguments.partitions))
+                                 : arguments.partitions;
+}
+
+struct TakeIdsArguments {
+  Global<const int64_t> ids;
+  Global<const uint32_t> order;  // of each that is taken: its position in `ids`
+  Global<int64_t> taken;
+};
+
+EMBSTORE_KERNEL(take_ids, TakeIdsArguments) {
+  const uint64_t i = global_thread();
+  if (i < arguments.taken.count) arguments.taken[i] = arguments.ids[arguments.order[i]];
+}
+
+}  // namespace embstore::gpu

@@ -1,0 +1,80 @@
+// A small variable that a schedule explores, with what threads did to it and saw of it: whether that holds is judged here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/emulated/draws.h"
+#include "table.h"
+#include "testing/explorer/explored_device.h"
+#include "testing/explorer/history.h"
+#include "testing/explorer/told_ids.h"
+#include "testing/variable.h"
+
+namespace embstore::explorer {
+
+struct ExploredVariable {
+  static constexpr int kDim = 3;
+  static constexpr int64_t kKeys = 12;
+  static constexpr size_t kMostIds = 8;
+
+  // Of one partition or two, whose files begin with `path`.
+  ExploredVariable(gpu::emulated::Draws& draws, ExploredDevice& device, const std::string& path);
+
+  static std::vector<int64_t> all_keys();
+  static std::vector<int64_t> some_ids(gpu::emulated::Draws& draws);
+  bool has_pool() const { return specs.front().tiers.back().kind == "PMEM_POOL"; }
+  size_t partitions() const { return specs.size(); }
+
+  // A few batches before the threads begin.
+  void train_first(gpu::emulated::Draws& draws);
+
+  size_t begin_apply(const std::vector<int64_t>& ids, int64_t step);
+  // A key that occurs twice may be seen between two updates, and is two reads.
+  std::vector<size_t> begin_reads(const std::vector<int64_t>& ids, const std::string& name);
+  void saw_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows);
+  void end_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids, const float* rows);
+  // What is whole after the operation, as exported or in a file.
+  void saw_rows(size_t number, const ExportedRows& rows);
+  void saw_rows(size_t number, const std::string& path);
+  void note_asked(const std::vector<int64_t>& ids, const Variable::Turns& turns);
+
+  // When all threads have ended.
+  void look_at_the_end(gpu::Stream stream);
+  // When the table is gone: the next process has no GPU.
+  void look_at_checkpoints();
+
+  // Of each partition.
+  struct Saved {
+    std::vector<std::string> paths;
+    std::map<int64_t, RowState> rows;  // of all
+    std::vector<TableState> states;
+  };
+  struct Persisted {
+    size_t moment;  // in the history
+    std::vector<uint64_t> numbers;
+    std::vector<std::string> paths;
+    std::vector<TableState> states;
+  };
+
+  ExploredDevice& device;
+  std::vector<TableSpec> specs;  // of each partition
+  std::unique_ptr<Variable> table;
+  History history;
+  int64_t next_step = 1;
+  Mutex checkpoints;         // held over a save or a restore of several partitions
+  std::vector<Saved> saved;  // those that are whole
+  bool is_persisting = false;
+  std::vector<Persisted> persisted;  // the older ones first
+  uint64_t looked_up = 0;
+  ToldIds asked_for;
+
+ private:
+  int64_t updates_of(int64_t key, const float* row) const;
+  void saw_row(size_t number, int64_t key, int64_t frequency, int64_t version, const float* floats);
+};
+
+}  // namespace embstore::explorer

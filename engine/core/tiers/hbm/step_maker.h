@@ -1,0 +1,87 @@
+// Steps on a device, of one kind: what of them is the same for each kind. A step is of several batches on one stream, and a batch of
+// several tables, a variable's partitions, which share its memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/device.h"
+#include "tiers/hbm/device_steps.h"
+#include "tiers/hbm/hbm_tier.h"
+#include "tiers/hbm/ids_on_device.h"
+#include "tiers/hbm/step_memories.h"
+
+namespace embstore {
+
+// One table's part in them. `Memory`, a StepInFlight, is what a batch needs while its step is in flight.
+template <class Memory>
+class StepMaker {
+ public:
+  // Both outlive this.
+  StepMaker(HbmTier& tier, DeviceSteps& steps) : tier_(tier), device_(tier.device()), steps_(steps) {}
+  virtual ~StepMaker() = default;
+  StepMaker(const StepMaker&) = delete;
+  StepMaker& operator=(const StepMaker&) = delete;
+
+ protected:
+  // A batch has `ids`, and `shares`, each of which has its `table`: one of these.
+  template <class Batch>
+  struct InFlight {
+    Batch* batch;
+    std::shared_ptr<Memory> memory;  // its first table's
+  };
+  // Has put(in flight) put a step of all batches on their stream, in order with the steps of all tables. Waits for no stream. False
+  // where the host uses rows of one of the tables for long, or this thread uses some, or is_possible() isn't true, which is asked when
+  // no use is under way: nothing was done. REQUIRES: all are on one stream.
+  template <class Batch, class Put, class IsPossible>
+  static bool try_put(std::span<Batch> batches, DeviceSteps::Effect effect, const Put& put,
+                      const IsPossible& is_possible) {
+    const gpu::Stream stream = batches.front().ids.stream;
+    std::vector<DeviceSteps*> tables;
+    for_each_table(batches, [&](StepMaker& table) { tables.push_back(&table.steps_); });
+    DeviceSteps::Turns turns(tables, stream, effect);
+    if (turns.is_refused() || !is_possible()) return false;
+    if (effect != DeviceSteps::Effect::kUsesNone) {
+      for_each_table(batches, [&](StepMaker& table) { table.tier_.join(stream); });
+    }
+    std::vector<InFlight<Batch>> in_flight;
+    std::vector<DeviceSteps::StepOfTable> steps;
+    for (Batch& batch : batches) {
+      StepMaker& first = *batch.shares.front().table;
+      const StepSize size{batch.ids.count, static_cast<uint32_t>(batch.shares.size())};
+      const auto make = [&first](const StepSize& made) { return first.make_memory(made); };
+      in_flight.push_back({&batch, first.memories_.take(size, make)});
+      for (auto& share : batch.shares) steps.push_back({&maker(share).steps_, in_flight.back().memory});
+    }
+    turns.put(steps, stream, [&] { put(std::span<const InFlight<Batch>>(in_flight)); });
+    return true;
+  }
+  template <class Batch, class Put>
+  static bool try_put(std::span<Batch> batches, DeviceSteps::Effect effect, const Put& put) {
+    return try_put(batches, effect, put, [] { return true; });
+  }
+
+  HbmTier& tier_;
+  gpu::Device& device_;
+  DeviceSteps& steps_;
+
+ private:
+  virtual std::shared_ptr<Memory> make_memory(const StepSize& size) const = 0;
+
+  template <class Share>
+  static StepMaker& maker(const Share& share) {
+    return *share.table;
+  }
+  template <class Batch, class Visit>
+  static void for_each_table(std::span<Batch> batches, const Visit& visit) {
+    for (const Batch& batch : batches) {
+      for (const auto& share : batch.shares) visit(maker(share));
+    }
+  }
+
+  StepMemories<Memory> memories_;  // guarded by the turn
+};
+
+}  // namespace embstore

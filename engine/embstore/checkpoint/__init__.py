@@ -1,0 +1,1 @@
+"""Saves and restores: `save`, `save_incremental` and `restore` of `embstore`."""

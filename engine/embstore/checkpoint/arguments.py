@@ -1,0 +1,69 @@
+"""What saves and restores of every kind take: their variables, their directory, and their locks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from embstore.checkpoint.restore_plan import SAVE_FILTERED_FEATURES
+from embstore.errors import InvalidArgumentError
+from embstore.table import checks
+from embstore.variable import EmbeddingVariable
+
+__all__ = [
+    "PathLike",
+    "check_variables",
+    "checkpoint_locks",
+    "directory_path",
+    "saves_waiting_keys",
+]
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
+    if isinstance(variables, EmbeddingVariable):
+        raise InvalidArgumentError(f"variables must be a list; give [{variables.name}]")
+    chosen = list(variables)
+    if not chosen:
+        raise InvalidArgumentError("variables must have at least one variable")
+    for variable in chosen:
+        if not isinstance(variable, EmbeddingVariable):
+            raise InvalidArgumentError(
+                f"variables must hold EmbeddingVariables, got {type(variable).__name__}"
+            )
+        variable.internals.refuse_if_forked()
+    names = [variable.name for variable in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"variables: two of them are named {name}")
+    return chosen
+
+
+def directory_path(path: PathLike) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise InvalidArgumentError(f"path must name a directory, got {path!r}")
+    return checks.absolute("path", path)
+
+
+def saves_waiting_keys() -> bool:
+    value = os.environ.get(SAVE_FILTERED_FEATURES, "").lower()
+    if value in ("", "1", "true"):
+        return True
+    if value in ("0", "false"):
+        return False
+    raise InvalidArgumentError(
+        f"{SAVE_FILTERED_FEATURES} must be 1 or True, or 0 or False, got {value}"
+    )
+
+
+@contextlib.contextmanager
+def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
+    """Keeps saves and restores of a variable apart."""
+    with contextlib.ExitStack() as stack:
+        for variable in sorted(variables, key=id):  # one order for all threads
+            stack.enter_context(variable.internals.checkpointing)
+        yield

@@ -1,0 +1,166 @@
+"""Directories that list the checkpoints of durable pools: numbered, each whole or not there.
+
+A checkpoint is written into a hidden directory beside the others, and gets its name when the pools
+have all of its rows and the medium has all of its files. engine/FORMAT.md (section PERSISTED) says
+what lies where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from embstore.checkpoint.directories import (
+    LOCK_NAME,
+    lock_directory,
+    make_directory,
+    number_of,
+    numbered,
+    sync,
+)
+from embstore.checkpoint.manifest import Manifest
+from embstore.errors import CheckpointError, StorageError
+
+__all__ = [
+    "CheckpointDirectory",
+    "checkpoint_path",
+    "is_checkpoint_directory",
+    "listed_ids",
+    "listed_numbers",
+]
+
+_CHECKPOINT = re.compile(r"checkpoint-(\d{8,})")
+_UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
+
+
+def listed_numbers(path: Path) -> list[int]:
+    """Of the checkpoints that are durable, ascending; none where there is no such directory."""
+    if not path.exists():
+        return []
+    return [number_of(entry) for entry in numbered(path, _CHECKPOINT)]
+
+
+def listed_ids(path: Path) -> set[bytes]:
+    """By which their pools know them. Raises CheckpointError where a manifest can't be read."""
+    found = [checkpoint_path(path, number) for number in listed_numbers(path)]
+    return {bytes.fromhex(Manifest.read(directory).save_id) for directory in found}
+
+
+def is_checkpoint_directory(path: Path) -> bool:
+    """Whether checkpoints were ever begun there. Where it isn't mounted now, they weren't."""
+    return (path / LOCK_NAME).exists()
+
+
+def checkpoint_path(path: Path, number: int | None) -> Path:
+    """The directory of a checkpoint, or of the newest; CheckpointError where there is none."""
+    found = numbered(path, _CHECKPOINT)
+    if not found:
+        raise CheckpointError(f"{path}: lists no checkpoint that is durable")
+    if number is None:
+        return found[-1]
+    for entry in found:
+        if number_of(entry) == number:
+            return entry
+    listed = ", ".join(str(number_of(entry)) for entry in found)
+    raise CheckpointError(f"{path}: has no checkpoint {number}, only {listed}")
+
+
+class CheckpointDirectory:
+    """One process's right to write checkpoints to `path`, from its first to its last use.
+
+    Raises StorageError where another process has that right, or the path can't be written to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        try:
+            make_directory(path)
+            self._lock = lock_directory(path)
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise _refused(path, error) from error
+        try:
+            self._last_number = max(listed_numbers(path), default=0)
+            sync(path)  # by its lock it's known for what it is
+            for entry in path.iterdir():  # what a process left that died
+                if _UNFINISHED.fullmatch(entry.name):
+                    shutil.rmtree(entry)
+        except OSError as error:
+            self.close()
+            raise _refused(path, error) from error
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def begin(self) -> tuple[int, Path]:
+        """The next checkpoint's number, and an empty directory for its files."""
+        with self._mutex:
+            number = self._last_number + 1
+            unfinished = self.path / f".checkpoint-{number:08}.unfinished"
+            try:
+                unfinished.mkdir()
+            except OSError as error:
+                raise _refused(unfinished, error) from error
+            self._last_number = number
+        return number, unfinished
+
+    def publish(self, number: int, unfinished: Path) -> None:
+        """It is listed from now on, whatever happens."""
+        finished = self.path / f"checkpoint-{number:08}"
+        try:
+            sync(unfinished)
+            unfinished.rename(finished)
+            try:
+                sync(self.path)
+            except OSError:
+                finished.rename(unfinished)
+                raise
+        except OSError as error:
+            raise _refused(finished, error) from error
+
+    def remove(self, number: int) -> None:
+        """It isn't listed any more, whatever happens."""
+        shutil.rmtree(self._taken_off(number), ignore_errors=True)
+
+    @contextlib.contextmanager
+    def without_newer(self, checkpoint: Path, is_held: Callable[[bytes], bool]) -> Iterator[None]:
+        """The scope in which no newer one is listed; nor after it, if it ends well. Else those come
+        back of which is_held() says that the pools have them still.
+        """
+        newer = [n for n in listed_numbers(self.path) if n > number_of(checkpoint)]
+        taken_off = {number: self._taken_off(number) for number in newer}
+        try:
+            yield
+        except BaseException:
+            for number, removed in taken_off.items():
+                if is_held(bytes.fromhex(Manifest.read(removed).save_id)):
+                    self._rename(removed, self.path / f"checkpoint-{number:08}")
+            raise
+        finally:
+            for removed in taken_off.values():
+                shutil.rmtree(removed, ignore_errors=True)
+
+    def _taken_off(self, number: int) -> Path:
+        removed = self.path / f".checkpoint-{number:08}.removed"
+        self._rename(self.path / f"checkpoint-{number:08}", removed)
+        return removed
+
+    def _rename(self, old: Path, new: Path) -> None:
+        try:
+            old.rename(new)
+            sync(self.path)
+        except OSError as error:
+            raise _refused(new, error) from error
+
+    def abandon(self, unfinished: Path) -> None:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{error.filename or path}: can't be written: {error.strerror}")

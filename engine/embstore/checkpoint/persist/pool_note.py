@@ -1,0 +1,41 @@
+"""Beside a pool lies the name of the directory that lists its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from embstore.checkpoint.directories import sync
+from embstore.errors import StorageError
+
+__all__ = ["read_note", "write_note"]
+
+
+def write_note(pool: str, directory: str) -> None:
+    """The pool's checkpoints are listed there from now on; durable on return."""
+    note = _note_of(pool)
+    text = os.fsencode(directory)
+    unfinished = note.with_name(note.name + ".new")
+    try:
+        if note.exists() and note.read_bytes() == text:
+            return
+        with unfinished.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(note)
+        sync(note.parent)
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or note}: can't be written: {error.strerror}"
+        ) from error
+
+
+def read_note(pool: str) -> str | None:
+    """None where nothing was noted."""
+    note = _note_of(pool)
+    return os.fsdecode(note.read_bytes()) if note.exists() else None
+
+
+def _note_of(pool: str) -> Path:
+    return Path(f"{pool}.listed-at")

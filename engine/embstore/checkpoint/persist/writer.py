@@ -1,0 +1,240 @@
+"""Writes the checkpoints of durable pools: begins them between two batches, and finishes them in a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
+from embstore.checkpoint.persist.unlisted import note_directory
+from embstore.checkpoint.save_job import quoted
+from embstore.checkpoint.variable_entry import variable_entry
+from embstore.errors import EmbStoreError, InvalidArgumentError, StorageError
+from embstore.table.internals import cut
+from embstore.table.shard import BegunShard, PersistRequest, Shard
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["PersistWriter", "finish_persists", "writer_of"]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A checkpoint that the pools have begun."""
+
+    number: int
+    checkpoint_id: bytes
+    unfinished: Path
+    manifest: Manifest
+    parts: tuple[tuple[Shard, int], ...]  # each shard, with the number that its pool gave it
+
+
+@dataclass
+class PersistWriter:
+    """Writes the checkpoints of some variables to one directory, one after the other."""
+
+    directory: CheckpointDirectory
+    users: int = 0  # variables that are open
+    pending: list[Future[None]] = field(default_factory=list)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    executor: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="embstore-persist")
+    )
+
+    @classmethod
+    @contextlib.contextmanager
+    def writing(
+        cls, variables: list[EmbeddingVariable], path: Path, *, restores: bool = False
+    ) -> Iterator[PersistWriter]:
+        """The one that the variables have; or a new one, which is theirs if all goes well.
+
+        restores: one of the checkpoints that are listed, which the variables then come from; else
+            there must be none that they didn't come from.
+        """
+        writers = [writer_of(variable) for variable in variables]
+        writer = writers[0]
+        if writer is not None and all(other is writer for other in writers):
+            if writer.directory.path != path:
+                raise InvalidArgumentError(
+                    f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
+                )
+            yield writer
+            return
+        if any(writers):
+            raise InvalidArgumentError(
+                "variables: were not persisted together before; persist the same ones together "
+                "each time"
+            )
+        writer = cls(CheckpointDirectory(path))
+        try:
+            if not restores:
+                writer._refuse_strangers(variables)
+                writer._take(variables)
+            yield writer
+            if restores:
+                writer._take(variables)
+        except BaseException:
+            if writer.users == 0:
+                writer._close()
+            raise
+
+    def _take(self, variables: list[EmbeddingVariable]) -> None:
+        for variable in variables:
+            note_directory(variable, self.directory.path)
+        for variable in variables:
+            _writers[variable] = self
+            self.users += 1
+            variable.internals.before_close.append(self.finish)
+            variable.internals.after_close.append(partial(_leave, weakref.ref(variable)))
+
+    def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
+        for variable in variables:
+            if any(shard.awaits_restore() for shard in variable.internals.shards):
+                raise StorageError(
+                    f"variables: the pool of {variable.name} holds checkpoints of an earlier run; "
+                    "take them over with restore_persisted(), or give them up with "
+                    "discard_persisted()"
+                )
+        if listed_numbers(self.directory.path):
+            names = ", ".join(variable.name for variable in variables)
+            raise InvalidArgumentError(
+                f"path: {self.directory.path} lists checkpoints, which {names} didn't come from; "
+                "restore_persisted() one of them, or give another directory"
+            )
+
+    def is_pending(self) -> bool:
+        """Whether a checkpoint was begun that isn't durable, nor given up, yet."""
+        with self.mutex:
+            return not all(future.done() for future in self.pending)
+
+    def wait_until_pending(self, most: int) -> None:
+        """Raises what an earlier checkpoint met in the background."""
+        while True:
+            with self.mutex:
+                done = [future for future in self.pending if future.done()]
+                self.pending = [future for future in self.pending if not future.done()]
+                waiting = self.pending[0] if len(self.pending) > most else None
+            for future in done:
+                future.result()
+            if waiting is None:
+                return
+            with contextlib.suppress(Exception):  # which the next round raises
+                waiting.result()
+
+    def begin(self, variables: list[EmbeddingVariable], step: int, *, waiting_keys: bool) -> _Begun:
+        number, unfinished = self.directory.begin()
+        checkpoint_id = uuid.uuid4().bytes
+        parts: list[tuple[Shard, int]] = []
+        try:
+            entries = []
+            with cut(variables):
+                for place, variable in enumerate(variables):
+                    files: list[tuple[str, BegunShard]] = []
+                    for partition, shard in enumerate(variable.internals.shards):
+                        name = f"{quoted(variable.name)}-{place}.{partition}.state"
+                        begun = shard.begin_persist(
+                            PersistRequest(
+                                str(unfinished / name),
+                                checkpoint_id,
+                                partition,
+                                variable.partition_num,
+                                waiting_keys,
+                            )
+                        )
+                        parts.append((shard, begun.number))
+                        files.append((name, begun))
+                    rows = sum(begun.total_rows for _, begun in files)
+                    entries.append(variable_entry(variable, files, total_rows=rows))
+        except BaseException:
+            _drop(parts)
+            self.directory.abandon(unfinished)
+            raise
+        manifest = Manifest(
+            save_id=checkpoint_id.hex(), kind="pool", global_step=step, variables=tuple(entries)
+        )
+        return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
+
+    def submit(self, checkpoint: _Begun, keep: int) -> Future[None]:
+        future = self.executor.submit(self._finish, checkpoint, keep)
+        with self.mutex:
+            self.pending.append(future)
+        return future
+
+    def forget(self, future: Future[None]) -> None:
+        """Whoever waited for it knows how it went."""
+        with self.mutex:
+            if future in self.pending:
+                self.pending.remove(future)
+
+    def _finish(self, checkpoint: _Begun, keep: int) -> None:
+        try:
+            for shard, number in checkpoint.parts:
+                shard.finish_persist(number, checkpoint.checkpoint_id)
+            checkpoint.manifest.write(checkpoint.unfinished)
+            self.directory.publish(checkpoint.number, checkpoint.unfinished)
+        except BaseException:
+            _drop(checkpoint.parts)
+            self.directory.abandon(checkpoint.unfinished)
+            raise
+        for number in listed_numbers(self.directory.path)[:-keep]:
+            self.directory.remove(number)  # before any pool gives it up
+        self.drop_unlisted([shard for shard, _ in checkpoint.parts])
+
+    def drop_unlisted(self, shards: Sequence[Shard]) -> None:
+        listed = listed_ids(self.directory.path)
+        for shard in shards:
+            for found in shard.persisted():
+                if found.checkpoint_id not in listed:
+                    shard.drop_persisted(found.number)
+
+    def finish(self) -> None:
+        """Returns when nothing is pending; raises what was met."""
+        self.wait_until_pending(0)
+
+    def leave(self) -> None:
+        with self.mutex:
+            self.users -= 1
+            if self.users:
+                return
+        self._close()
+
+    def _close(self) -> None:
+        self.executor.shutdown()
+        self.directory.close()
+
+
+# Of open variables that were persisted, or restored from a checkpoint of their pools.
+_writers: weakref.WeakKeyDictionary[EmbeddingVariable, PersistWriter] = weakref.WeakKeyDictionary()
+
+
+def writer_of(variable: EmbeddingVariable) -> PersistWriter | None:
+    """None where the variable has no checkpoint at any directory yet, and when it is closed."""
+    return _writers.get(variable)
+
+
+def finish_persists(variable: EmbeddingVariable) -> None:
+    """Returns when no checkpoint of the pool is pending; raises what one met."""
+    writer = writer_of(variable)
+    if writer is not None:
+        writer.finish()
+
+
+def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
+    variable = closed()
+    assert variable is not None, "it is being closed"
+    _writers.pop(variable).leave()
+
+
+def _drop(parts: Sequence[tuple[Shard, int]]) -> None:
+    for shard, number in parts:
+        with contextlib.suppress(EmbStoreError):  # what it needs comes free when the pool is opened
+            shard.drop_persisted(number)

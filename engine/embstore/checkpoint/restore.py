@@ -1,0 +1,57 @@
+"""Rows, optimizers and waiting keys as they were saved, in any storage type."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from embstore.checkpoint.arguments import (
+    PathLike,
+    check_variables,
+    checkpoint_locks,
+    directory_path,
+    saves_waiting_keys,
+)
+from embstore.checkpoint.directories import newest_full, only_incremental
+from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
+from embstore.errors import InvalidArgumentError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["restore"]
+
+
+def restore(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    incremental: Sequence[PathLike] = (),
+) -> int:
+    """Replaces what the variables hold by what was saved under their names.
+
+    The storage type, partition_num and dim may be others than those of the save: columns that it
+    lacks get their initial values, those that it has too many are cut. The rows that rank highest
+    come back into the upper tiers. Keys without a row read, and start as, what they did in the
+    variable that was saved, whatever initializer this one has; saves of earlier versions don't say
+    what that was. The optimizer's state is that of the save, the learning rate too. A variable
+    without an optimizer takes the weights alone. Saves of versions that put keys into other
+    partitions are restored as any others.
+
+    incremental: the paths of the incremental saves that followed, in order.
+
+    Returns the global_step of the last of the saves. Everything is verified before the first row
+    changes: CheckpointError, which names the file, where one is missing, truncated or damaged, or
+    doesn't belong to the others; and where a variable isn't in the save or had another optimizer.
+    StoreFullError where its rows don't fit.
+    """
+    chosen = check_variables(variables)
+    if isinstance(incremental, (str, os.PathLike)):
+        raise InvalidArgumentError("incremental must be a list of paths, got one path")
+    saves = [SaveOnMedium.open(newest_full(directory_path(path)))]
+    saves += [
+        SaveOnMedium.open(only_incremental(directory_path(increment))) for increment in incremental
+    ]
+    waiting_keys = saves_waiting_keys()
+    plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
+    with checkpoint_locks(chosen):
+        for plan in plans:
+            plan.carry_out()
+    return saves[-1].manifest.global_step

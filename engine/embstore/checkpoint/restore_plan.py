@@ -1,0 +1,249 @@
+"""How a variable is restored: everything is verified before the first row changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embstore import _core
+from embstore.checkpoint.manifest import (
+    FILE_FACTS,
+    FileEntry,
+    Manifest,
+    OptimizerEntry,
+    VariableEntry,
+)
+from embstore.checkpoint.variable_entry import saved_state
+from embstore.errors import CheckpointError, ClosedError, EmbStoreError, StoreFullError
+from embstore.options import CBFFilter, CounterFilter
+from embstore.table.internals import cut
+from embstore.table.shard import RestoreRequest, Shard, ShardState
+from embstore.variable import EmbeddingVariable
+
+__all__ = [
+    "SAVE_FILTERED_FEATURES",
+    "RestorePlan",
+    "SaveOnMedium",
+    "check_sketches",
+    "plan_restore",
+    "verified_files",
+]
+
+SAVE_FILTERED_FEATURES = "TF_EV_SAVE_FILTERED_FEATURES"
+
+
+@dataclass(frozen=True)
+class SaveOnMedium:
+    """One save that was found on a medium."""
+
+    directory: Path
+    manifest: Manifest
+
+    @staticmethod
+    def open(directory: Path) -> SaveOnMedium:
+        return SaveOnMedium(directory, Manifest.read(directory))
+
+    def entry(self, name: str) -> VariableEntry | None:
+        return next((entry for entry in self.manifest.variables if entry.name == name), None)
+
+    def entry_of(self, variable: EmbeddingVariable) -> VariableEntry:
+        """CheckpointError where it has none."""
+        entry = self.entry(variable.name)
+        if entry is None:
+            names = ", ".join(entry.name for entry in self.manifest.variables)
+            raise CheckpointError(
+                f"{self.directory}: has no variable {variable.name}, only {names}"
+            )
+        return entry
+
+    def paths(self, entry: VariableEntry) -> list[str]:
+        return [str(self.directory / file.name) for file in entry.files]
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """How one variable is restored; everything in it was verified.
+
+    pool_numbers: of the checkpoint in each partition's pool, which has the rows; None: the files of
+        saves have them.
+    """
+
+    variable: EmbeddingVariable
+    newest: SaveOnMedium
+    entry: VariableEntry  # of the newest save
+    chain: list[list[str]]  # files, the newest save's first
+    waiting_keys: bool
+    pool_numbers: list[int] | None = None
+
+    def carry_out(self) -> None:
+        """REQUIRES: the variable's `checkpoint_locks` are held."""
+        variable, internals = self.variable, self.variable.internals
+        state = saved_state(variable, self.entry)
+        internals.forget_prefetched()
+        with cut([variable]):
+            internals.last_save = None
+            internals.rate_changes += 1
+            try:
+                self._fill(self.chain, state)
+            except ClosedError:
+                raise
+            except EmbStoreError as error:
+                if self.pool_numbers is None:
+                    self._fill([], state)  # a part of the rows is of no use
+                raise CheckpointError(f"{variable.name} is left empty: {error}") from error
+        if self.pool_numbers is None:
+            internals.last_save = self.newest.manifest.save_id
+        elif (rows := len(variable)) != self.entry.total_rows:
+            raise CheckpointError(
+                f"{variable.name}: its pool had {rows} of the checkpoint's "
+                f"{self.entry.total_rows} rows"
+            )
+
+    def _fill(self, chain: list[list[str]], state: ShardState) -> None:
+        shards = self.variable.internals.shards
+        for partition, shard in enumerate(shards):
+            request = RestoreRequest(chain, partition, len(shards), state, self.waiting_keys)
+            if self.pool_numbers is None:
+                shard.restore(request)
+            else:
+                shard.restore_persisted(self.pool_numbers[partition], request)
+
+
+def plan_restore(
+    variable: EmbeddingVariable, saves: list[SaveOnMedium], waiting_keys: bool
+) -> RestorePlan:
+    chain = _links(variable, saves)
+    bound = [0] * variable.partition_num  # rows a partition may get
+    for save, entry in chain:
+        verified = verified_files(variable, save, entry)
+        for file in verified:
+            bound = [a + b for a, b in zip(bound, file["rows_by_partition"], strict=True)]
+    newest, entry = chain[-1]
+    if waiting_keys:
+        check_sketches(variable, newest, verified)
+    files = [save.paths(entry) for save, entry in chain[::-1]]
+    _check_room(variable, bound, files)
+    return RestorePlan(variable, newest, entry, files, waiting_keys)
+
+
+def _links(
+    variable: EmbeddingVariable, saves: list[SaveOnMedium]
+) -> list[tuple[SaveOnMedium, VariableEntry]]:
+    """The saves that have the variable, each with its entry; sure to follow one another."""
+    full, *increments = saves
+    chain = [(full, full.entry_of(variable))]
+    for save in increments:
+        entry = save.entry(variable.name)
+        if entry is None:
+            continue  # the variable wasn't saved this time, and the next save goes on without it
+        if entry.follows != chain[-1][0].manifest.save_id:
+            raise CheckpointError(
+                f"{save.directory}: what it holds of {variable.name} doesn't follow "
+                f"{chain[-1][0].directory}; give the full save and every incremental one after "
+                "it, in order"
+            )
+        chain.append((save, entry))
+    return chain
+
+
+def verified_files(
+    variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry
+) -> list[dict[str, Any]]:
+    """What the core says of each file of the variable's. Raises CheckpointError where one isn't
+    what the manifest describes, or the variable has another optimizer.
+    """
+    _check_optimizer(variable, save, entry)
+    return [
+        _verified(save, entry, partition, file, variable.partition_num)
+        for partition, file in enumerate(entry.files)
+    ]
+
+
+def _verified(
+    save: SaveOnMedium, entry: VariableEntry, partition: int, file: FileEntry, partition_count: int
+) -> dict[str, Any]:
+    path = save.directory / file.name
+    found = _core.verify_rows(str(path), partition_count)
+    wanted = {
+        "save_id": bytes.fromhex(save.manifest.save_id),
+        "dim": entry.dim,
+        "slot_count": len(entry.optimizer.slots) if entry.optimizer else 0,
+        "partition": partition,
+        "partition_count": entry.partition_num,
+        "incremental": save.manifest.kind == "incremental",
+        **{field: getattr(file, field) for field in FILE_FACTS},
+    }
+    for field, value in wanted.items():
+        if found[field] != value:
+            raise CheckpointError(
+                f"{path}: isn't the file that the manifest beside it describes: its {field} differs"
+            )
+    return found
+
+
+def _check_optimizer(variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry) -> None:
+    if variable.optimizer is None:
+        return  # it can't be trained, so it needs no slots
+    saved = entry.optimizer
+    if saved is not None and (saved.name, saved.slots) == (
+        variable.optimizer.name,
+        variable.optimizer.slots,
+    ):
+        return
+    raise CheckpointError(
+        f"{save.directory}: {variable.name} was saved with {_described(saved)}, but has "
+        f"{_described(OptimizerEntry.of(variable.optimizer))} now; restore it with the optimizer "
+        "that it was saved with, or without one for look-ups alone"
+    )
+
+
+def _described(optimizer: OptimizerEntry | None) -> str:
+    if optimizer is None:
+        return "no optimizer"
+    return f"{optimizer.name} (slots: {', '.join(optimizer.slots) or 'none'})"
+
+
+def check_sketches(
+    variable: EmbeddingVariable, save: SaveOnMedium, verified: Sequence[dict[str, Any]]
+) -> None:
+    """Raises CheckpointError where the variable's filter can't go on with the saved sketches.
+
+    verified: the save's `verified_files`.
+    """
+    shapes = {shape for file in verified for shape in file["sketch_shapes"]}
+    option = variable.ev_option.filter_option
+    if not isinstance(option, (CounterFilter, CBFFilter)) or option.filter_freq == 0 or not shapes:
+        return
+    if shapes == {variable.internals.shards[0].sketch_shape()}:
+        return
+    raise CheckpointError(
+        f"{save.directory}: the keys of {variable.name} that wait at its filter were saved in a "
+        f"sketch which its {type(option).__name__} can't go on with; give it the CBFFilter that "
+        f"it was saved with, or set {SAVE_FILTERED_FEATURES}=0 to leave these keys out"
+    )
+
+
+def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[str]]) -> None:
+    rooms = [_capacity_rows(shard) for shard in variable.internals.shards]
+
+    def fits(rows: list[int]) -> bool:
+        return all(room is None or n <= room for n, room in zip(rows, rooms, strict=True))
+
+    # The rows of several saves may be the same ones, which takes another look at the files to tell.
+    if fits(bound) or (len(files) > 1 and fits(bound := _core.count_rows(files, len(rooms)))):
+        return
+    rows, room = max(
+        ((n, room) for n, room in zip(bound, rooms, strict=True) if room is not None),
+        key=lambda pair: pair[0] - pair[1],
+    )
+    raise StoreFullError(
+        f"{variable.name}: the checkpoint has {rows} rows for a partition whose tiers hold {room}; "
+        "raise storage_size"
+    )
+
+
+def _capacity_rows(shard: Shard) -> int | None:
+    capacities = [tier["capacity_rows"] for tier in shard.stats()["tiers"]]
+    return None if None in capacities else sum(capacities)

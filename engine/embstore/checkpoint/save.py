@@ -1,0 +1,140 @@
+"""Checkpoints of variables: saved whole or not at all, and read by any storage type.
+
+`path` is a directory. It holds numbered saves, the newest of which counts; a save that dies leaves
+the one before. Every byte is guarded by a checksum. engine/FORMAT.md describes the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.checkpoint.arguments import (
+    PathLike,
+    check_variables,
+    checkpoint_locks,
+    directory_path,
+    saves_waiting_keys,
+)
+from embstore.checkpoint.directories import publishing
+from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.save_job import SaveJob
+from embstore.errors import ClosedError, InvalidArgumentError
+from embstore.table import checks
+from embstore.variable import EmbeddingVariable, OnDamage
+
+__all__ = ["SaveReport", "save", "save_incremental"]
+
+
+def save(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    on_damage: OnDamage = "raise",
+) -> SaveReport:
+    """Saves every row of the variables, which no two share a name.
+
+    A save has each variable as it is at one moment between two batches, all partitions at the same.
+    Look-ups and updates go on while the rows are written. A row that an update changes before it is
+    written is kept in memory as it was; if such rows exceed 64 MiB in a partition, updates wait for
+    the save. So memory doesn't grow with the table. At the moment each variable's evict_option
+    drops rows from it, in every tier; updates wait only until those are gone. If partitions are on
+    other nodes (`shards=`), the updates of this process wait until the rows are written.
+
+    path: a directory, made if its parent exists; what it held before is removed in the end.
+    global_step: kept with the save, and what GlobalStepEvict counts from.
+    on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
+        DamagedRowsError, which has their `keys`; or "skip" them, which the report tells of. They
+        stay in the variable (see `EmbeddingVariable.drop_damaged`). A restore has no row of them;
+        or, where an incremental save skipped them, the row of the save before.
+
+    Raises StorageError, which names the file, where the files can't be written: the save before
+    stays as it was. Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES
+    is 0 or False.
+    """
+    return _save(path, variables, global_step, incremental=False, on_damage=on_damage)
+
+
+def save_incremental(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    on_damage: OnDamage = "raise",
+) -> SaveReport:
+    """As `save`, but only the rows updated, and the keys removed, since each variable's last save
+    of either kind (or since it was restored).
+
+    path: a directory without a save: each incremental save has its own.
+
+    Raises InvalidArgumentError for a variable that was neither saved nor restored yet, or whose
+    last restore failed.
+    """
+    return _save(path, variables, global_step, incremental=True, on_damage=on_damage)
+
+
+@dataclass(frozen=True)
+class SaveReport:
+    """What a save did.
+
+    skipped: by the name of each variable that had damaged rows, their keys, int64 (n,), ascending;
+        empty where the save is whole.
+    """
+
+    skipped: Mapping[str, NDArray[np.int64]]
+
+
+def _save(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    global_step: int,
+    *,
+    incremental: bool,
+    on_damage: str,
+) -> SaveReport:
+    chosen = check_variables(variables)
+    step = checks.integer("global_step", global_step, at_least=0)
+    job = SaveJob(
+        save_id=uuid.uuid4().hex,
+        global_step=step,
+        incremental=incremental,
+        waiting_keys=saves_waiting_keys(),
+        skip_damaged=checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
+    )
+    with checkpoint_locks(chosen):
+        if incremental:
+            for variable in chosen:
+                if variable.internals.last_save is None:
+                    raise InvalidArgumentError(
+                        f"variables: {variable.name} was neither saved nor restored yet, or its "
+                        "last restore failed, so an incremental save has nothing to go on from; "
+                        "save() it first"
+                    )
+        with publishing(directory_path(path), incremental=incremental) as (directory, publish):
+            saved = [
+                job.write(variable, directory, number) for number, variable in enumerate(chosen)
+            ]
+            Manifest(
+                save_id=job.save_id,
+                kind="incremental" if incremental else "full",
+                global_step=step,
+                variables=tuple(entry for entry, _ in saved),
+            ).write(directory)
+            publish()
+            for variable, (_, parts) in zip(chosen, saved, strict=True):
+                variable.internals.last_save = job.save_id
+                with contextlib.suppress(ClosedError):
+                    for shard, part in zip(variable.internals.shards, parts, strict=True):
+                        if part.skipped.size == 0:  # else the next one has all of this one's again
+                            shard.save_succeeded(part.next_span)
+    skipped = {
+        variable.name: np.sort(np.concatenate([part.skipped for part in parts]))
+        for variable, (_, parts) in zip(chosen, saved, strict=True)
+    }
+    return SaveReport({name: keys for name, keys in skipped.items() if keys.size})

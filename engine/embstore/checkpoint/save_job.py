@@ -1,0 +1,101 @@
+"""Writes the files of one save."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from embstore.checkpoint.manifest import VariableEntry
+from embstore.checkpoint.variable_entry import variable_entry
+from embstore.table.internals import cut
+from embstore.table.shard import LocalShard, SavedShard, SaveRequest
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["SaveJob", "quoted"]
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """What all files of a save have in common."""
+
+    save_id: str
+    global_step: int
+    incremental: bool
+    waiting_keys: bool
+    skip_damaged: bool
+
+    def write(
+        self, variable: EmbeddingVariable, directory: Path, number: int
+    ) -> tuple[VariableEntry, list[SavedShard]]:
+        """Writes a variable's files; returns the manifest's entry, and what each shard said.
+
+        number: of the variable in the save, which tells apart those whose files are named alike.
+        """
+        names = [
+            f"{quoted(variable.name)}-{number}.{partition}.rows"
+            for partition in range(variable.partition_num)
+        ]
+        paths = [str(directory / name) for name in names]
+        shards = [shard for shard in variable.internals.shards if isinstance(shard, LocalShard)]
+        if len(shards) == variable.partition_num:
+            parts = self._write_beside_updates(variable, shards, paths)
+        else:
+            parts = self._write_elsewhere(variable, paths)
+        files = list(zip(names, parts, strict=True))
+        entry = variable_entry(
+            variable,
+            files,
+            total_rows=sum(part.rows_left - part.skipped.size for part in parts),
+            follows=variable.internals.last_save if self.incremental else None,
+        )
+        return entry, parts
+
+    def _write_beside_updates(
+        self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
+    ) -> list[SavedShard]:
+        """Begins the saves of all partitions between two batches, then writes them at once."""
+        requests = self._requests(variable, paths)
+        with contextlib.ExitStack() as prepared:
+            saves = [
+                prepared.enter_context(shard.prepare_save(request))
+                for shard, request in zip(shards, requests, strict=True)
+            ]
+            with cut([variable]):
+                for save in saves:
+                    save.begin(self.waiting_keys)
+            with ThreadPoolExecutor(len(saves), thread_name_prefix="embstore-save") as threads:
+                return list(threads.map(lambda save: save.write(self.skip_damaged), saves))
+
+    def _write_elsewhere(
+        self, variable: EmbeddingVariable, paths: Sequence[str]
+    ) -> list[SavedShard]:
+        """Partitions in other processes write one after the other, while updates from here wait."""
+        requests = self._requests(variable, paths)
+        with cut([variable]):
+            return [
+                shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
+                for shard, request in zip(variable.internals.shards, requests, strict=True)
+            ]
+
+    def _requests(self, variable: EmbeddingVariable, paths: Sequence[str]) -> list[SaveRequest]:
+        least_version, least_half_square = variable.ev_option.least_to_stay(self.global_step)
+        return [
+            SaveRequest(
+                path,
+                save_id=bytes.fromhex(self.save_id),
+                partition=partition,
+                partition_count=len(paths),
+                incremental=self.incremental,
+                least_version=least_version,
+                least_half_square=least_half_square,
+            )
+            for partition, path in enumerate(paths)
+        ]
+
+
+def quoted(name: str) -> str:
+    return quote(name, safe="")[:64]  # a number after it tells names apart

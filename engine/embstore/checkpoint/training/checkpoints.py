@@ -1,0 +1,104 @@
+"""Checkpoints of a training in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embstore.checkpoint.arguments import PathLike, check_variables, directory_path
+from embstore.checkpoint.persist.persisting import MOST_KEPT
+from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
+from embstore.checkpoint.training.tables import restore_tables, writing_checkpoint
+from embstore.errors import InvalidArgumentError
+from embstore.table import checks
+from embstore.variable import EmbeddingVariable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Checkpoints"]
+
+
+class Checkpoints:
+    """A folder of checkpoints: variables, and the program's own files, of the same step.
+
+        with es.Checkpoints("checkpoints") as checkpoints:
+            found = checkpoints.restore([items, users])
+            if found is not None:
+                model.load_state_dict(torch.load(found.path / "dense.pt"))
+            for step in range(found.step if found else 0, 1000):
+                ...
+                if (step + 1) % 100 == 0:
+                    with checkpoints.checkpoint(step + 1, [items, users]) as folder:
+                        torch.save(model.state_dict(), folder / "dense.pt")
+
+    Several processes that train the same variables have `Worker.checkpoint` and `Worker.restore`,
+    which read and write the same folders.
+
+    path: made if its parent exists. Who opens it is its only writer from then on.
+    keep: so many checkpoints are left, the newest, from 1 to 7.
+    """
+
+    def __init__(self, path: PathLike, keep: int = 2) -> None:
+        folder = directory_path(path)
+        # Durable pools keep one more, until the newest has its name.
+        kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
+        self._made_in = os.getpid()
+        self._directory = TrainingDirectory(folder, TrainingDirectory(folder).take_over(), kept)
+
+    def newest(self) -> TrainingCheckpoint | None:
+        """The one that `restore` would bring back."""
+        return self._directory.newest()
+
+    def restore(self, variables: Sequence[EmbeddingVariable]) -> TrainingCheckpoint | None:
+        """Brings the variables back as they were in the newest checkpoint, and returns it; None
+        where there is none yet.
+
+        What the program kept beside them lies in the checkpoint's `path`, and has been verified.
+        Partitions and the storage type may be others than they were, but of variables with durable
+        pools. Raises CheckpointError, and what `embstore.restore` does.
+        """
+        check_variables(variables)
+        checkpoint = self._directory.newest()
+        if checkpoint is not None:
+            checkpoint.check()
+        restore_tables(checkpoint, self._directory.pools, variables)
+        return checkpoint
+
+    @contextlib.contextmanager
+    def checkpoint(self, step: int, variables: Sequence[EmbeddingVariable]) -> Iterator[Path]:
+        """Saves the variables, and the files that the `with` block writes into the folder that it
+        is given, as one checkpoint.
+
+        It counts once all of it is on the medium, when the block is left; until then, and if
+        anything fails, the one before does. Variables with durable pools
+        (`StorageOption(durability=...)`) are persisted: only what changed is written. Rows are
+        those of the beginning of the block.
+
+        step: that many are done; later than that of every checkpoint in the folder.
+        """
+        done = checks.integer("step", step, at_least=0)
+        check_variables(variables)
+        if os.getpid() != self._made_in:
+            raise InvalidArgumentError(
+                f"checkpoints: {self._directory.folder} was opened by the process that this one "
+                "was forked from; open it here"
+            )
+        directory = self._directory
+        directory.check_step(done)
+        with writing_checkpoint(directory, variables, done, directory.publish) as folder:
+            yield folder
+
+    def close(self) -> None:
+        """Removes what wasn't finished."""
+        if os.getpid() == self._made_in:
+            self._directory.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,225 @@
+"""The folder of a training's checkpoints, of one process or of a job's workers.
+
+    FOLDER/pools/                              checkpoints of durable pools (see `embstore.persist`)
+    FOLDER/step-000000001200/tables/           a save of the other variables (see `embstore.save`)
+    FOLDER/step-000000001200/state/            files of the program's own: dense weights, say
+    FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256;
+                                               of the pools' checkpoint, number and nodes
+
+A checkpoint is written in a folder of the job, and gets its own name when the medium has all of it.
+A job that begins removes the folders of others: so one whose driver died, and which lives on for a
+while, can name nothing any more. A process that trains alone is a job, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embstore.checkpoint.directories import sync
+from embstore.errors import CheckpointError, StorageError
+
+__all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
+
+_NAMED = re.compile(r"step-(\d{12,})")
+_UNFINISHED = ".unfinished-"  # a job's
+_REMOVED = ".removed-"
+_MANIFEST = "checkpoint.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PoolCheckpoint:
+    """Of the variables with durable pools.
+
+    number, id: as they are listed. places: of each variable, for each shard the resource that its
+        node has and no other.
+    """
+
+    number: int
+    id: str
+    places: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """step: so many were done. path: of the folder with the files that the program keeps."""
+
+    step: int
+    folder: Path
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "state"
+
+    def check(self) -> None:
+        """CheckpointError, which names the file, where one isn't as it was written."""
+        files, _ = self._told()
+        found = _described(self.path)
+        for name in sorted(files.keys() | found.keys()):
+            if files.get(name) != found.get(name):
+                raise CheckpointError(
+                    f"{self.path / name}: isn't as it was written; remove {self.folder} to go back "
+                    "to the checkpoint before"
+                )
+
+    def pool_checkpoint(self) -> PoolCheckpoint | None:
+        """None where no variable has a durable pool. CheckpointError as `check`."""
+        return self._told()[1]
+
+    def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
+        manifest = self.folder / _MANIFEST
+        try:
+            told: dict[str, Any] = json.loads(manifest.read_text())
+            files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
+            pools = None if told["pools"] is None else PoolCheckpoint(**told["pools"])
+            is_whole = (told["format"], told["step"]) == (_FORMAT, self.step)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{manifest}: can't be read: {error}") from error
+        if not is_whole:
+            raise CheckpointError(f"{manifest}: is of another version or step")
+        return files, pools
+
+
+class TrainingDirectory:
+    """In a folder that all nodes share; made if its parent exists.
+
+    job: that `take_over` gave; what only reads needs none. keep: so many are left, the newest.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], job: str = "", keep: int = 2) -> None:
+        self.folder = Path(folder)
+        self._job = job
+        self._keep = keep
+
+    @property
+    def pools(self) -> Path:
+        return self.folder.absolute() / "pools"
+
+    @property
+    def keep(self) -> int:
+        return self._keep
+
+    def take_over(self) -> str:
+        """From here on what earlier jobs have begun isn't finished by them. Returns what this one
+        writes under.
+        """
+        job = f"{_UNFINISHED}{uuid.uuid4().hex}"
+        with self._told_where():
+            self.folder.mkdir(exist_ok=True)
+            for other in self.folder.glob(f"{_UNFINISHED}*"):
+                with contextlib.suppress(FileNotFoundError):  # another one begins, too
+                    other.rename(self.folder / f"{_REMOVED}{uuid.uuid4().hex}")
+            (self.folder / job).mkdir()
+        for removed in self.folder.glob(f"{_REMOVED}*"):
+            shutil.rmtree(removed, ignore_errors=True)
+        return job
+
+    def leave(self) -> None:
+        """Removes what wasn't finished."""
+        shutil.rmtree(self.folder / self._job, ignore_errors=True)
+
+    def newest(self) -> TrainingCheckpoint | None:
+        all_of_them = self._all()
+        return all_of_them[-1] if all_of_them else None
+
+    def begin(self) -> TrainingCheckpoint:
+        """One that nobody will see until it is published."""
+        begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
+        with self._told_where():
+            begun.folder.mkdir()
+            begun.path.mkdir()
+        return begun
+
+    def finish(
+        self, begun: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
+    ) -> None:
+        """Brings to the medium what the program wrote, and what it is known by."""
+        with self._told_where():
+            files = {
+                name: {"bytes": size, "sha256": digest}
+                for name, (size, digest) in _described(begun.path).items()
+            }
+            told: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
+            told["pools"] = None if pools is None else asdict(pools)
+            manifest = begun.folder / _MANIFEST
+            manifest.write_text(json.dumps(told, indent=1))
+            for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
+                if path.is_dir():
+                    sync(path)
+                else:
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+
+    def check_step(self, step: int) -> None:
+        """CheckpointError where it isn't later than all others'."""
+        newest = self.newest()
+        if newest is not None and newest.step >= step:
+            raise CheckpointError(
+                f"{self.folder}: has a checkpoint of step {newest.step}, and this one would be of "
+                f"step {step}; go on from that one (restore), or give another folder"
+            )
+
+    def publish(self, written: Path, step: int) -> None:
+        """Names a finished one, whose step is later than all others'."""
+        self.check_step(step)
+        name = f"step-{step:012d}"
+        with self._told_where():
+            written.rename(self.folder / name)
+            sync(self.folder)
+        for old in self._all()[: -self._keep]:
+            shutil.rmtree(old.folder, ignore_errors=True)  # what stays is removed by the next
+        for unfinished in (self.folder / self._job).glob("*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _told_where(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._job and self.folder.exists():
+                raise CheckpointError(
+                    f"{self.folder}: another job has begun to keep its checkpoints here; this one "
+                    "must end"
+                ) from error
+            raise self._not_written(error) from error
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> StorageError:
+        return StorageError(f"checkpoints: {self.folder} can't be written to: {error}")
+
+    def _all(self) -> list[TrainingCheckpoint]:
+        try:
+            found = list(self.folder.iterdir())
+        except FileNotFoundError:
+            return []
+        named = [(match, path) for path in found if (match := _NAMED.fullmatch(path.name))]
+        return sorted(
+            (TrainingCheckpoint(int(match[1]), path) for match, path in named),
+            key=lambda checkpoint: checkpoint.step,
+        )
+
+
+def _described(folder: Path) -> dict[str, tuple[int, str]]:
+    """Of each file, its bytes and SHA-256."""
+    described = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            described[str(path.relative_to(folder))] = path.stat().st_size, digest
+    return described

@@ -1,0 +1,122 @@
+"""The tables of a checkpoint: those with durable pools stay where they lie, of others every
+row is saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from embstore.checkpoint.persist.persisting import (
+    discard_persisted,
+    make_checkpoint,
+    restore_persisted,
+)
+from embstore.checkpoint.restore import restore
+from embstore.checkpoint.save import save
+from embstore.checkpoint.training.directory import (
+    PoolCheckpoint,
+    TrainingCheckpoint,
+    TrainingDirectory,
+)
+from embstore.errors import CheckpointError
+from embstore.table.shard import Shard
+from embstore.table.when_free import when_free
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["restore_tables", "writing_checkpoint"]
+
+# A process that was killed may hold the pools' list for some seconds.
+_FREED_WITHIN_S = 30.0
+
+
+@contextlib.contextmanager
+def writing_checkpoint(
+    directory: TrainingDirectory,
+    variables: Sequence[EmbeddingVariable],
+    step: int,
+    publish: Callable[[Path, int], None],
+) -> Iterator[Path]:
+    """Saves the tables, then gives the folder for the program's files. All of it is on the medium
+    when it is handed to `publish`, on leaving; if anything fails it goes.
+    """
+    begun = directory.begin()
+    try:
+        pools = _save_tables(begun, directory.pools, variables, step, directory.keep)
+        yield begun.path
+        directory.finish(begun, step, pools)
+        publish(begun.folder, step)
+    except BaseException:
+        shutil.rmtree(begun.folder, ignore_errors=True)
+        raise
+
+
+def _save_tables(
+    begun: TrainingCheckpoint,
+    pools: Path,
+    variables: Sequence[EmbeddingVariable],
+    step: int,
+    keep: int,
+) -> PoolCheckpoint | None:
+    """pools: where the checkpoints of durable pools are listed. keep: so many of the job's."""
+    durable, others = _divided(variables)
+    if others:
+        save(begun.tables, others, step)
+    if not durable:
+        return None
+    # One more: this one takes no earlier one's place until it has its name.
+    made = when_free(lambda: make_checkpoint(durable, pools, 0, step, keep + 1), _FREED_WITHIN_S)
+    places = {
+        variable.name: [shard.place for shard in variable.internals.shards] for variable in durable
+    }
+    return PoolCheckpoint(made.number, made.id.hex(), places)
+
+
+def restore_tables(
+    checkpoint: TrainingCheckpoint | None, pools: Path, variables: Sequence[EmbeddingVariable]
+) -> None:
+    """None: as they were in the beginning."""
+    durable, others = _divided(variables)
+    if checkpoint is None:
+        _start_over(durable, pools)
+        return
+    if others:
+        restore(checkpoint.tables, others)
+    if durable:
+        kept = checkpoint.pool_checkpoint()
+        if kept is None:
+            raise CheckpointError(
+                f"{checkpoint.folder}: was made of variables without durable pools; give these a "
+                "storage_option without durability, or the job another folder for its checkpoints"
+            )
+        number = kept.number
+        when_free(lambda: restore_persisted(durable, pools, number), _FREED_WITHIN_S)
+
+
+def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
+    """Gives up what pools have of a job that died before its first checkpoint had its name. What
+    they have of anything else stays, and is told of when they are used.
+    """
+    ours = [
+        variable
+        for variable in durable
+        if all(shard.listed_at() == str(pools) for shard in _waiting(variable))
+    ]
+    if ours == list(durable):
+        shutil.rmtree(pools, ignore_errors=True)  # the list goes before what it lists
+    for variable in ours:
+        if _waiting(variable):
+            discard_persisted([variable])
+
+
+def _waiting(variable: EmbeddingVariable) -> list[Shard]:
+    return [shard for shard in variable.internals.shards if shard.awaits_restore()]
+
+
+def _divided(
+    variables: Sequence[EmbeddingVariable],
+) -> tuple[list[EmbeddingVariable], list[EmbeddingVariable]]:
+    durable = [v for v in variables if v.ev_option.storage_option.durability is not None]
+    return durable, [variable for variable in variables if variable not in durable]

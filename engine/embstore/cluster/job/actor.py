@@ -1,0 +1,298 @@
+"""What the workers of a job agree on: their variables' shards, and which checkpoints are whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embstore.checkpoint.training.directory import TrainingDirectory
+from embstore.cluster.ray.calls import Answer
+from embstore.cluster.rows.pushes import PushRules
+from embstore.cluster.server.placing import OpenShard, Placing
+from embstore.cluster.server.servers import Servers
+from embstore.errors import EmbStoreError, InvalidArgumentError, WorkerLostError
+from embstore.options import Tier
+from embstore.table.shard import ShardSpec
+
+__all__ = ["JobActor"]
+
+_JOINED_WITHIN_S = 60.0
+# Ray asks a process to end, and kills one that is stopped some seconds later.
+_FREED_WITHIN_S = 30.0
+
+
+@dataclasses.dataclass
+class _Shared:
+    """A shard of a variable; who uses it, and who did."""
+
+    variable: str
+    spec: ShardSpec
+    shard: OpenShard
+    ranks: set[int] = dataclasses.field(default_factory=set)
+    left: set[int] = dataclasses.field(default_factory=set)
+
+
+class JobActor:
+    """One generation of workers follows another: each begins with new servers and empty shards.
+
+    Whoever belongs to an older one is refused, so what it still does reaches nothing that counts.
+    Methods answer with an `Answer`; any number of threads may call them.
+    """
+
+    def __init__(
+        self, rules: PushRules, checkpoints: TrainingDirectory | None, silence_s: float
+    ) -> None:
+        self._rules = rules
+        self._checkpoints = checkpoints
+        self._silence_s = silence_s
+        self._begun_at = time.monotonic()
+        self._beats: dict[tuple[int, int], float] = {}  # when, by generation and rank; no lock
+        self._servers = Servers(rules, silence_s)
+        self._opening = threading.Lock()  # held while shards are made; taken before _changed
+        self._changed = threading.Condition()
+        # Guarded by it:
+        self._generation = 0
+        self._joined: set[int] = set()
+        self._placings: dict[str, Placing] = {}
+        self._shards: dict[str, _Shared] = {}
+        self._news: dict[int, Any] = {}
+        self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
+        self._keeping: set[int] = set()  # ranks that are at a checkpoint
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
+        try:
+            return Answer(getattr(self, method)(*arguments))
+        except EmbStoreError as error:
+            return Answer(error=error)
+
+    # --- By workers
+
+    def join(self, rank: int) -> int:
+        """The generation that the worker belongs to. One that comes again begins a new one: it was
+        started anew, and so are the others.
+        """
+        if not 0 <= rank < self._rules.workers:
+            raise InvalidArgumentError(
+                f"rank must be from 0 to {self._rules.workers - 1}, got {rank}: the job was begun "
+                f"for {self._rules.workers} workers"
+            )
+        with self._opening:
+            if rank in self._joined:
+                self._begin_generation()
+            with self._changed:
+                self._joined.add(rank)
+                self.beat(self._generation, rank)
+                return self._generation
+
+    def tell(self, generation: int, rank: int, news: Any) -> None:
+        """What `news` has from now on of the worker."""
+        with self._changed:
+            self._check(generation)
+            self._news[rank] = news
+
+    def news(self) -> dict[int, Any]:
+        """What workers have told since this was asked before, the last of each, by rank."""
+        with self._changed:
+            news, self._news = self._news, {}
+            return news
+
+    def beat(self, generation: int, rank: int) -> None:
+        """The worker lives. Waits for nothing."""
+        self._beats[generation, rank] = time.monotonic()
+
+    def keep(self, generation: int, rank: int, is_keeping: bool) -> None:
+        """The worker makes a checkpoint, or restores one, which takes as long as it takes: as long
+        as it gives signs of life the others' patience doesn't begin.
+        """
+        with self._changed:
+            self._check(generation)
+            (self._keeping.add if is_keeping else self._keeping.discard)(rank)
+
+    def shard(
+        self,
+        generation: int,
+        rank: int,
+        name: str,
+        count: int,
+        tiers: Sequence[Tier],
+        spec: ShardSpec,
+    ) -> OpenShard:
+        """Of the variable `name`; made where no worker has asked for it yet.
+
+        One that has closed it, and makes it anew, waits until the others have closed it too.
+        """
+        self._wait_until_closed(generation, rank, name)
+        with self._opening:
+            with self._changed:
+                self._check(generation)
+                shared = self._shards.get(spec.name)
+            if shared is None:
+                shared = self._shards[spec.name] = self._made(name, count, tiers, spec)
+            if not _is_same(shared.spec, spec):
+                raise InvalidArgumentError(
+                    f"{name}: worker {rank} makes it otherwise than another worker; give all "
+                    "the same dim, initializer, optimizer and options"
+                )
+            shared.ranks.add(rank)
+            return shared.shard
+
+    def _wait_until_closed(self, generation: int, rank: int, name: str) -> None:
+        deadline = time.monotonic() + self._rules.patience_s
+        with self._changed:
+            while True:
+                self._check(generation)
+                left = [
+                    shared
+                    for shared in list(self._shards.values())
+                    if shared.variable == name and rank in shared.left
+                ]
+                if not left:
+                    return
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise WorkerLostError(
+                        f"{name}: worker {rank} has closed it and makes it anew; worker "
+                        f"{min(left[0].ranks)} hasn't closed it for {self._rules.patience_s:g} s"
+                    )
+
+    def leave(self, generation: int, rank: int, shard: str) -> None:
+        """Closes the shard when all that shared it have left."""
+        with self._opening:
+            with self._changed:
+                self._check(generation)
+            shared = self._shards.get(shard)
+            if shared is None:
+                return
+            shared.ranks.discard(rank)
+            shared.left.add(rank)
+            if shared.ranks:
+                return
+            actor = shared.shard.actor
+            check = partial(actor.check_alive, self._silence_s)
+            answer = actor.call(shared.shard.table, "close", (), {}, check)
+            if answer.error is not None:
+                shared.ranks.add(rank)  # it may be closed again
+                raise answer.error
+            del self._shards[shard]
+            self._placings[shared.variable].leave(shared.shard)
+            with self._changed:
+                self._changed.notify_all()
+            if all(left.variable != shared.variable for left in self._shards.values()):
+                del self._placings[shared.variable]
+
+    def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
+        """What every worker brought, in their order; returns when all are there."""
+        waited_since = time.monotonic()
+        with self._changed:
+            self._check(generation)
+            arrived = self._arrived.setdefault(meeting, {})
+            arrived[rank] = brought
+            self._changed.notify_all()
+            while len(arrived) < self._rules.workers:
+                missing = min(set(range(self._rules.workers)) - arrived.keys())
+                if missing in self._keeping:
+                    waited_since = max(waited_since, self._beats.get((generation, missing), 0.0))
+                left_s = waited_since + self._rules.patience_s - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(left_s)
+                else:
+                    raise WorkerLostError(
+                        f"worker {missing} hasn't come to meeting {meeting} for "
+                        f"{self._rules.patience_s:g} s"
+                    )
+                self._check(generation)
+            # All have come here, so all have left the one before.
+            self._arrived.pop(meeting - 1, None)
+            return [arrived[each] for each in range(self._rules.workers)]
+
+    def publish_checkpoint(self, generation: int, written: str, step: int) -> None:
+        """Names what lies in the folder `written`."""
+        with self._changed:  # no generation begins meanwhile
+            self._check(generation)
+            if self._checkpoints is None:
+                raise InvalidArgumentError(
+                    "checkpoints: the job was begun without a folder for them"
+                )
+            self._checkpoints.publish(Path(written), step)
+
+    # --- By whoever looks after them
+
+    def silences_s(self) -> list[float]:
+        """Of each worker, for how long it has given no sign of life; those that haven't joined yet
+        have some time for that."""
+        now, generation = time.monotonic(), self._generation
+        return [
+            now - self._beats.get((generation, rank), self._begun_at + _JOINED_WITHIN_S)
+            for rank in range(self._rules.workers)
+        ]
+
+    def begin_generation(self) -> None:
+        with self._opening:
+            self._begin_generation()
+
+    def _begin_generation(self) -> None:
+        with self._changed:
+            self._begun_at = time.monotonic()
+            self._beats = {}
+            self._generation += 1
+            self._joined = set()
+            self._arrived = {}
+            self._keeping = set()
+            self._news = {}
+            self._changed.notify_all()
+        for placing in self._placings.values():
+            placing.end_all()
+        self._servers.end()
+        self._placings, self._shards = {}, {}
+
+    def _made(self, name: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> _Shared:
+        placing = self._placings.get(name)
+        if placing is None:
+            placing = self._placings[name] = Placing(
+                name,
+                count,
+                tiers,
+                self._servers,
+                self._silence_s,
+                _FREED_WITHIN_S,
+                self._places(name, count),
+            )
+        try:
+            return _Shared(name, spec, placing.open(spec))
+        except BaseException:
+            placing.end()
+            if all(other.variable != name for other in self._shards.values()):
+                del self._placings[name]
+            raise
+
+    def _places(self, variable: str, count: int) -> list[str]:
+        """Where the variable's shards have what they persisted."""
+        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        pools = None if newest is None else newest.pool_checkpoint()
+        places = [] if pools is None else pools.places.get(variable, [])
+        return places if len(places) == count else []  # else its restore says what is wrong
+
+    def _check(self, generation: int) -> None:
+        if generation != self._generation:
+            raise WorkerLostError(
+                "the job's workers were started again without this one; it must end"
+            )
+
+
+def _is_same(one: ShardSpec, other: ShardSpec) -> bool:
+    return all(
+        np.array_equal(getattr(one, field.name), getattr(other, field.name))
+        if field.name == "default_values"
+        else getattr(one, field.name) == getattr(other, field.name)
+        for field in dataclasses.fields(ShardSpec)
+    )

@@ -1,0 +1,366 @@
+"""Jobs: several workers that share variables. `run` has them go on whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from embstore import _core
+from embstore.checkpoint.persist.persisting import MOST_KEPT
+from embstore.checkpoint.training.directory import TrainingDirectory
+from embstore.cluster.job.actor import JobActor
+from embstore.cluster.job.worker import BEATS_EVERY_S, JobTicket, join
+from embstore.cluster.job.worker_failure import WorkerFailure
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.ray.calls import first_line, raise_silent, wait_for
+from embstore.cluster.rows import wire
+from embstore.cluster.rows.pushes import PushRules
+from embstore.errors import (
+    EmbStoreError,
+    MissingDeviceError,
+    ShardLostError,
+    WorkerFailedError,
+    WorkerLostError,
+)
+from embstore.table import checks
+
+__all__ = ["Job", "run"]
+
+_log = logging.getLogger("embstore.cluster")
+
+_CALLS_AT_ONCE = 4  # a worker
+# By packages that a function may need before it is called, so that it can't set them itself.
+_READ_ON_IMPORT = ("KERAS_BACKEND",)
+_LOOKED_AFTER_S = 1.0
+
+
+class Job:
+    """What the workers of a job have in common; ends with the process that began it.
+
+        with es.cluster.Job(workers=2, checkpoints="/shared/checkpoints") as job:
+            ...  # start two processes on the Ray cluster, by Ray Train, say, which call
+                 # es.cluster.join(job.ticket, rank)
+
+    workers: so many push to each variable.
+    checkpoints: a folder that all nodes share; made if its parent exists. None: there are none.
+    keep: so many checkpoints are kept.
+    synchronous: an update of a variable has a part of each worker, and rows are the same to the bit
+        whatever the timing. False: each worker's updates are applied as they come, once each, and
+        what another worker sees of them, and in which order, is left to chance. A checkpoint has
+        worker 0's updates up to its step, and another worker's up to some step, which differs from
+        shard to shard; all go on at its step. So updates of another worker may be lost, or applied
+        again, around it, unless all workers `meet()` before and after.
+    gradients: "mean": an update trains by the mean of the workers' gradients, as if they had
+        computed the mean loss of one large batch; "sum". Asynchronous updates aren't touched.
+    patience_s: how long one worker is waited for; at a checkpoint, which takes as long as it takes,
+        and at its restore, how long it may give no sign of life.
+    silence_s: how long a shard may give no sign of life.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        checkpoints: str | os.PathLike[str] | None = None,
+        keep: int = 2,
+        synchronous: bool = True,
+        gradients: str = "mean",
+        patience_s: float = 300.0,
+        silence_s: float = 30.0,
+    ) -> None:
+        count = checks.integer("workers", workers, at_least=1, at_most=wire.MOST_WORKERS - 1)
+        rules = PushRules(
+            workers=count,
+            is_synchronous=synchronous,
+            is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
+            patience_s=patience_s,
+        )
+        kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
+        self.patience_s = patience_s
+        self._is_lost = False
+        self._ray = ray_cluster.join_or_start()
+        path, job = None, ""
+        self._checkpoints: TrainingDirectory | None = None
+        if checkpoints is not None:
+            path = str(Path(checkpoints).absolute())
+            job = TrainingDirectory(path).take_over()
+            self._checkpoints = TrainingDirectory(path, job, kept)
+        self._made_in = _core.fork_generation()
+        # Beside whoever began it: it needs nothing that another node has, and ends no later.
+        here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            self._ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self._actor = (
+            self._ray.remote(JobActor)
+            .options(
+                num_cpus=0,
+                scheduling_strategy=here,
+                max_concurrency=_CALLS_AT_ONCE * count,
+                max_restarts=0,
+            )
+            .remote(rules, self._checkpoints, silence_s)
+        )
+        self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
+
+    def close(self) -> None:
+        """Ends the shards of variables that are still open."""
+        if _core.fork_generation() != self._made_in:
+            return
+        if not self._ray.is_initialized():
+            self._is_lost = True  # and would start anew, were it asked for something
+        if not self._is_lost:
+            with contextlib.suppress(ShardLostError):
+                self.begin_again()
+        if self._ray.is_initialized():
+            with contextlib.suppress(Exception):  # it may be gone already
+                self._ray.kill(self._actor)
+        if self._checkpoints is not None:
+            self._checkpoints.leave()
+
+    def begin_again(self) -> None:
+        """Ends all shards; whoever has joined is refused from now on.
+
+        ShardLostError where the process that keeps the job is gone, or silent.
+        """
+        try:
+            self._ask("begin_generation")
+        except ShardLostError:
+            self._is_lost = True
+            raise
+
+    def newest_step(self) -> int:
+        """-1 where there is no checkpoint."""
+        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        return -1 if newest is None else newest.step
+
+    def check_alive(self, ranks: Collection[int]) -> list[float]:
+        """WorkerLostError where one of these workers has given no sign of life for patience_s.
+
+        Returns for how long each of all workers has given none.
+        """
+        silences_s: list[float] = self._ask("silences_s")
+        for rank in ranks:
+            if silences_s[rank] > self.patience_s:
+                raise WorkerLostError(
+                    f"worker {rank} has given no sign of life for {self.patience_s:g} s"
+                )
+        return silences_s
+
+    def news(self) -> dict[int, Any]:
+        """What workers have told since this was asked before, the last of each, by rank."""
+        news: dict[int, Any] = self._ask("news")
+        return news
+
+    def _ask(self, method: str) -> Any:
+        answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self.patience_s)
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    def _check_kept(self) -> None:
+        wait_for(
+            self._actor.process_id.remote(),
+            lambda: raise_silent(self.patience_s),
+            self.patience_s,
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run(
+    function: Callable[..., Any],
+    *arguments: Any,
+    workers: int = 1,
+    checkpoints: str | os.PathLike[str] | None = None,
+    most_failures: int = 3,
+    cpus_per_worker: float = 0,
+    told: Callable[[int, Any], None] | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Calls function(worker, *arguments) in as many processes of the Ray cluster as there are
+    workers, and returns what they return, in their order.
+
+        def train(worker: es.cluster.Worker) -> None:
+            with es.get_embedding_variable("items", 16, optimizer=..., shards=2) as items:
+                found = worker.restore([items])
+                for step in range(found.step if found else 0, STEPS):
+                    ...  # lookup and apply_gradients of this worker's part of the batch
+                    if (step + 1) % 100 == 0:
+                        with worker.checkpoint(step + 1, [items]) as folder: ...
+
+        es.cluster.run(train, workers=2, checkpoints="/shared/checkpoints")
+
+    When a worker, a shard or a node dies, or is silent, all shards and workers are started again,
+    and the function goes on from the newest checkpoint, as far as it restores it. Where only that
+    node had the PMem that is needed, it is waited for, for patience_s. The same call made again,
+    since its own process died, goes on so too. An error that the function raises by itself is
+    raised here, and nothing is tried again: WorkerFailedError, which has its traceback, is its
+    cause, or is raised in its place where it can't be pickled, or is a SystemExit.
+
+    function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
+        them, unless a node has its own.
+    most_failures: so many in a row, without a new checkpoint, are tried again.
+    cpus_per_worker: what each asks of its node.
+    told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
+    options: those of `Job`.
+    """
+    count = checks.integer("workers", workers, at_least=1)
+    most = checks.integer("most_failures", most_failures, at_least=0)
+    with contextlib.ExitStack() as jobs:
+        job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
+        failures, last_step, failed_at = 0, job.newest_step(), 0.0
+        while True:
+            processes = _Processes(job, cpus_per_worker)
+            try:
+                return processes.run(function, arguments, told)
+            except (ShardLostError, WorkerLostError) as error:
+                step = job.newest_step()
+                failures = 1 if step != last_step else failures + 1
+                last_step, failed_at = step, time.monotonic()
+                if failures > most:
+                    raise
+                _log.warning(
+                    "%s; all workers start again from step %d (failure %d of %d without a new "
+                    "checkpoint)",
+                    error,
+                    max(step, 0),
+                    failures,
+                    most,
+                )
+            except MissingDeviceError as error:
+                # What a node had that was there before, and may come back.
+                if not failures or time.monotonic() - failed_at > job.patience_s:
+                    raise
+                _log.warning("%s; waits for such a node", error)
+                time.sleep(_LOOKED_AFTER_S)
+            finally:
+                processes.end()
+            try:
+                job.begin_again()
+            except ShardLostError:
+                job.close()
+                job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
+
+
+class _WorkerActor:
+    def run(
+        self,
+        ticket: JobTicket,
+        rank: int,
+        call: bytes,
+        module_folders: list[str],
+        environment: dict[str, str],
+    ) -> Any:
+        """call: a function and its arguments, pickled; module_folders: where Python found what they
+        are made from; environment: what that is to find set, unless the node says otherwise.
+        """
+        sys.path += [folder for folder in module_folders if folder not in sys.path]
+        for name, value in environment.items():
+            os.environ.setdefault(name, value)
+        try:
+            function, arguments = pickle.loads(call)
+            worker = join(ticket, rank)
+            try:
+                return function(worker, *arguments)
+            finally:
+                worker.leave()
+        except BaseException as error:  # SystemExit too: to Ray it is a death
+            return WorkerFailure.of(error)
+
+
+class _Processes:
+    """Of the workers."""
+
+    def __init__(self, job: Job, cpus: float) -> None:
+        self._ray = ray_cluster.library()
+        self._job = job
+        ticket = job.ticket
+        actor = self._ray.remote(_WorkerActor).options(
+            num_cpus=cpus, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0
+        )
+        self._actors = [actor.remote() for _ in range(ticket.workers)]
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        told: Callable[[int, Any], None] | None,
+    ) -> list[Any]:
+        """Raises what the first of them fails with."""
+        exceptions = self._ray.exceptions
+        call = self._ray.cloudpickle.dumps((function, arguments))
+        environment = {name: os.environ[name] for name in _READ_ON_IMPORT if name in os.environ}
+        waiting = [
+            actor.run.remote(self._job.ticket, rank, call, sys.path, environment)
+            for rank, actor in enumerate(self._actors)
+        ]
+        ranks = {reference: rank for rank, reference in enumerate(waiting)}
+        results: dict[int, Any] = {}
+        while waiting:
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_LOOKED_AFTER_S)
+            if told is not None:
+                for rank, news in sorted(self._job.news().items()):
+                    told(rank, news)
+            if not done:
+                self._job.check_alive([ranks[reference] for reference in waiting])
+                continue
+            (ready,) = done
+            rank = ranks[ready]
+            try:
+                ended = self._ray.get(ready)
+            except exceptions.RayTaskError as error:  # what the function returns isn't pickled
+                raise error.cause from error
+            except exceptions.RayError as error:
+                raise _died(rank, error) from error
+            if isinstance(ended, WorkerFailure):
+                failed = ended.error(rank)
+                if not isinstance(failed, EmbStoreError) or isinstance(failed, WorkerFailedError):
+                    self._check_none_died({other: ranks[other] for other in waiting})
+                raise failed
+            results[rank] = ended
+        return [results[rank] for rank in range(len(self._actors))]
+
+    def _check_none_died(self, running: dict[Any, int]) -> None:
+        """WorkerLostError where one of these died by now: that a function fails elsewhere may be
+        known before the death which it fails of, as by a connection between the two.
+
+        Returns once each of them has ended by itself, or given a later sign of life.
+        """
+        exceptions = self._ray.exceptions
+        # The last sign of one that died may come late, by as much as signs are apart.
+        lives_since = time.monotonic() + BEATS_EVERY_S
+        while running:
+            done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0.1)
+            for ended in done:
+                rank = running.pop(ended)
+                try:
+                    self._ray.get(ended)
+                except exceptions.RayTaskError:
+                    pass
+                except exceptions.RayError as error:
+                    raise _died(rank, error) from error
+            silences_s = self._job.check_alive(running.values())
+            heard_within_s = time.monotonic() - lives_since
+            running = {
+                left: rank for left, rank in running.items() if silences_s[rank] > heard_within_s
+            }
+
+    def end(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+
+
+def _died(rank: int, error: Exception) -> WorkerLostError:
+    return WorkerLostError(f"worker {rank} died: {first_line(error)}")

@@ -1,0 +1,250 @@
+"""A worker of a job: what it shares with the others, and the checkpoints that all go back to."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embstore.checkpoint.arguments import check_variables
+from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
+from embstore.checkpoint.training.tables import restore_tables, writing_checkpoint
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.ray.calls import wait_for
+from embstore.cluster.rows.remote_shard import RemoteShard
+from embstore.cluster.rows.server_link import ServerLink, ServerLinks
+from embstore.cluster.server.placing import OpenShard
+from embstore.errors import InvalidArgumentError, ShardLostError, WorkerLostError
+from embstore.options import Tier
+from embstore.table import checks
+from embstore.table.shard import Shard, ShardSpec
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
+
+BEATS_EVERY_S = 1.0
+
+_current: Worker | None = None
+
+
+@dataclass(frozen=True)
+class JobTicket:
+    """What a worker needs to know of a job; can be handed to any process of its Ray cluster."""
+
+    actor: Any  # Ray's handle of the `JobActor`
+    workers: int
+    checkpoints: str | None
+    silence_s: float
+    is_synchronous: bool = True
+    job: str = ""  # what its checkpoints are written under
+    keep: int = 2
+
+
+class Worker:
+    """One of the processes that train the same variables.
+
+    While there is one in a process, `get_embedding_variable(..., shards=n)` there gives the
+    variable of that name that all workers share. Each worker must train the same variables in the
+    same order: an `apply_gradients` returns when all have made it, and then all see its rows.
+    """
+
+    def __init__(self, ticket: JobTicket, rank: int) -> None:
+        self._ticket = ticket
+        self._rank = rank
+        self._checkpoints = (
+            None
+            if ticket.checkpoints is None
+            else TrainingDirectory(ticket.checkpoints, ticket.job, ticket.keep)
+        )
+        self._links = ServerLinks()
+        self._meetings = 0  # so far
+        self._generation: int = self._ask("join", rank)
+        self._has_left = threading.Event()
+        threading.Thread(target=self._beat, name="embstore-beat", daemon=True).start()
+
+    @property
+    def rank(self) -> int:
+        """From 0."""
+        return self._rank
+
+    @property
+    def workers(self) -> int:
+        return self._ticket.workers
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the job was begun with a folder for them."""
+        return self._checkpoints is not None
+
+    @property
+    def generation(self) -> int:
+        """How often the job's workers were started again before: a name for what those of one start
+        have in common, such as a place where they meet.
+        """
+        return self._generation
+
+    def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
+        """The variable's shard that all workers share."""
+        made: OpenShard = self._ask(
+            "shard", self._generation, self._rank, variable, count, tiers, spec
+        )
+
+        def connect() -> ServerLink:
+            return ServerLink(
+                made.actor,
+                made.server,
+                made.address,
+                worker=self._rank,
+                silence_s=self._ticket.silence_s,
+                prepares_in_turn=not self._ticket.is_synchronous,
+            )
+
+        link = self._links.use(made.address, connect)
+        return RemoteShard(
+            link,
+            made.table,
+            spec,
+            leave=lambda: self._ask("leave", self._generation, self._rank, spec.name),
+            ended=lambda: self._links.leave(link),
+            place=made.place,
+        ).as_shard()
+
+    def meet(self, brought: Any = None) -> list[Any]:
+        """Returns when every worker has called it as often as this one: what each of them brought,
+        in the order of their ranks. It goes by Ray, and should be small.
+
+        WorkerLostError where one doesn't come.
+        """
+        self._meetings += 1
+        given: list[Any] = self._ask("meet", self._generation, self._rank, self._meetings, brought)
+        return given
+
+    def tell(self, news: Any) -> None:
+        """Has it handed to `run`'s `told`, unless this worker tells something newer before. It goes
+        by Ray, and should be small; a millisecond.
+        """
+        self._ask("tell", self._generation, self._rank, news)
+
+    def restore(self, variables: Sequence[EmbeddingVariable]) -> TrainingCheckpoint | None:
+        """Brings the variables back as they were in the job's newest checkpoint, and returns it;
+        None where there is none yet.
+
+        All workers call it, and return when the rows are there. What the program kept beside them
+        lies in the checkpoint's `path`, and has been verified. The number of shards and the storage
+        type may be others than they were, but of variables with durable pools. Raises
+        CheckpointError, and what `embstore.restore` does.
+        """
+        check_variables(variables)
+        checkpoint = self._folder().newest()
+        for variable in variables:
+            variable.internals.forget_prefetched()
+        if checkpoint is not None:
+            checkpoint.check()
+        if self._rank == 0:
+            with self._keeping():
+                restore_tables(checkpoint, self._folder().pools, variables)
+        self.meet()
+        for variable in variables:
+            variable.internals.rate_changes += 1  # the one of worker 0 alone was told
+        return checkpoint
+
+    @contextlib.contextmanager
+    def checkpoint(
+        self, step: int, variables: Sequence[EmbeddingVariable]
+    ) -> Iterator[Path | None]:
+        """Saves the variables, and the files that the `with` block writes into the folder that it
+        is given, as one checkpoint. Variables with durable pools (`StorageOption(durability=...)`)
+        are persisted: only what changed is written, and where they lie they come back.
+
+            with worker.checkpoint(step, [items, users]) as folder:
+                if folder is not None:  # in worker 0
+                    torch.save(model.state_dict(), folder / "dense.pt")
+
+        All workers call it, after the same step; the block gets None in all but worker 0. The
+        checkpoint counts once all of it is on the medium, when worker 0 leaves the block, and the
+        others leave it then, too; until then, and if anything fails, the one before does.
+
+        step: that many are done; later than that of every checkpoint in the folder.
+        """
+        done = checks.integer("step", step, at_least=0)
+        check_variables(variables)
+        checkpoints = self._folder()
+        if self._rank != 0:
+            yield None
+        else:
+            # No update comes in between: it would need a part of this worker's.
+            with (
+                self._keeping(),
+                writing_checkpoint(checkpoints, variables, done, self._publish) as folder,
+            ):
+                yield folder
+        if self._ticket.is_synchronous:
+            self.meet()  # here a long checkpoint is waited for, and in an update it would not be
+
+    def _publish(self, written: Path, step: int) -> None:
+        self._ask("publish_checkpoint", self._generation, str(written), step)
+
+    @contextlib.contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """The others wait for as long as this takes."""
+        self._ask("keep", self._generation, self._rank, True)
+        try:
+            yield
+        finally:
+            # Where the job is begun anew meanwhile, whoever asks next is told.
+            with contextlib.suppress(WorkerLostError):
+                self._ask("keep", self._generation, self._rank, False)
+
+    def leave(self) -> None:
+        """Its variables must have been closed."""
+        global _current
+        self._has_left.set()
+        if _current is self:
+            _current = None
+
+    def _beat(self) -> None:
+        """Tells that this process lives, until it leaves. What becomes of the job it hears from its
+        own calls."""
+        while not self._has_left.wait(BEATS_EVERY_S) and ray_cluster.library().is_initialized():
+            with contextlib.suppress(Exception):
+                self._ticket.actor.call.remote("beat", (self._generation, self._rank))
+
+    def _folder(self) -> TrainingDirectory:
+        if self._checkpoints is None:
+            raise InvalidArgumentError("checkpoints: the job was begun without a folder for them")
+        return self._checkpoints
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            answer = wait_for(self._ticket.actor.call.remote(method, arguments))
+        except ShardLostError as error:
+            raise WorkerLostError(f"whoever began the job is gone: {error}") from error
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+
+def join(ticket: JobTicket, rank: int) -> Worker:
+    """Makes this process the worker of that number, from 0, of a job.
+
+    A worker that joins again, since it was started again, begins the job anew: with empty variables
+    that all workers must make again and restore. What those of before still do reaches nothing.
+    """
+    global _current
+    if not isinstance(ticket, JobTicket):
+        raise InvalidArgumentError(f"ticket must be a Job's, got {type(ticket).__name__}")
+    if _current is not None:
+        raise InvalidArgumentError(
+            f"this process is worker {_current.rank} of a job already; it must leave() that first"
+        )
+    ray_cluster.join_or_start()
+    _current = Worker(ticket, rank)
+    return _current
+
+
+def current_worker() -> Worker | None:
+    """That of this process, where it has joined a job."""
+    return _current

@@ -1,0 +1,1 @@
+"""Rows over sockets, between workers and servers."""

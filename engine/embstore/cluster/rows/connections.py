@@ -1,0 +1,132 @@
+"""A worker's connections to the socket of one server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.cluster.rows import wire
+from embstore.cluster.rows.wire import Outcome
+from embstore.errors import EmbStoreError, UnsupportedError
+
+__all__ = ["Connection", "Connections", "ServerAddress"]
+
+_CONNECT_S = 20.0
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    host: str
+    port: int
+    token: bytes  # without which a connection is closed
+
+
+class Connection:
+    """One request at a time. OSError and EOFError mean that the server is gone, or what it did
+    isn't known; so does a request that was interrupted. Then the connection is closed.
+
+    silence_s: TimeoutError after so long without a sign of life.
+    """
+
+    def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
+        self._where = where
+        self._silence_s = silence_s
+        self._socket = socket.create_connection(
+            (address.host, address.port), min(_CONNECT_S, silence_s)
+        )
+        with self._closed_on_error():
+            wire.prepare(self._socket)
+            self._socket.settimeout(silence_s)
+            wire.send(self._socket, wire.MAGIC, address.token)
+            greeting = bytes(wire.receive(self._socket, len(wire.MAGIC)))
+            if greeting != wire.MAGIC:
+                raise UnsupportedError(
+                    f"{where} speaks another version of the protocol; install the same pmemlab on "
+                    "every node"
+                )
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() >= 0
+
+    def send(self, message: Sequence[bytes | NDArray[Any]]) -> None:
+        with self._closed_on_error():
+            wire.send(self._socket, *message)
+
+    def receive(
+        self, outs: Sequence[NDArray[np.float32]], wheres: Sequence[str]
+    ) -> list[EmbStoreError | None]:
+        """The answer: for each part why it was refused, or None; then its rows are in its `outs`.
+
+        outs: of each part; none where no rows are answered. wheres: as of `wire.unpack_refusals`.
+        """
+        with self._closed_on_error():
+            outcome, told, rows = Outcome.WAITING, 0, 0
+            while outcome == Outcome.WAITING:
+                packed = wire.receive(self._socket, wire.ANSWER_HEAD.size)
+                outcome, told, rows = wire.ANSWER_HEAD.unpack(packed)
+            refusals: list[EmbStoreError | None] = [None] * len(wheres)
+            if outcome == Outcome.REFUSED:
+                refusals = wire.unpack_refusals(wire.receive(self._socket, told), wheres)
+            filled = [out for out, refusal in zip(outs, refusals, strict=False) if refusal is None]
+            if rows != sum(out.nbytes for out in filled):
+                raise EOFError(f"it answered {rows} bytes of rows")
+            wire.receive_into(self._socket, *filled)
+            return refusals
+
+    def close(self) -> None:
+        self._socket.close()
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            self.close()
+            raise TimeoutError(f"it has given no sign of life for {self._silence_s:g} s") from error
+        except BaseException:
+            self.close()  # half a message is on it
+            raise
+
+
+class Connections:
+    """Those that no thread uses right now, for the next that needs one."""
+
+    def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
+        self._address = address
+        self._where = where
+        self._silence_s = silence_s
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    def take(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self.connect()
+
+    def connect(self) -> Connection:
+        """A new one."""
+        return Connection(self._address, self._where, self._silence_s)
+
+    def give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.is_open and not self._is_closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

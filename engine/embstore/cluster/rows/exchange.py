@@ -1,0 +1,68 @@
+"""One request to a server and its answer, whatever happens to the connection in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.cluster.rows.connections import Connection, Connections
+from embstore.errors import EmbStoreError
+
+__all__ = ["Exchange"]
+
+_ATTEMPTS = 4
+
+
+class Exchange:
+    """The request is under way once this is made. Its arrays must stay as they are until its end.
+
+    Sent again where a connection broke: look-ups for training change nothing, and a push is known
+    by its number. A server that can't be connected to, or is silent, is gone.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        message: Sequence[bytes | NDArray[Any]],
+        outs: Sequence[NDArray[np.float32]],
+        wheres: Sequence[str],
+    ) -> None:
+        """outs and wheres: as of `Connection.receive`."""
+        self._connections = connections
+        self._message = message
+        self._outs = outs
+        self._wheres = wheres
+        self._connection: Connection | None = None
+        with contextlib.suppress(OSError, EOFError):  # wait() tries again, and tells
+            self._send(connections.take())
+
+    def wait(self) -> list[EmbStoreError | None]:
+        """As `Connection.receive`. OSError or EOFError where the server is gone."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                connection = self._connection or self._send(self._connections.connect())
+                self._connection = None
+                refusals = connection.receive(self._outs, self._wheres)
+            except (TimeoutError, ConnectionRefusedError):
+                raise
+            except (OSError, EOFError):
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                self._connections.give_back(connection)
+                return refusals
+        raise AssertionError("the last attempt has returned or raised")
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send(self, connection: Connection) -> Connection:
+        connection.send(self._message)
+        self._connection = connection
+        return connection

@@ -1,0 +1,464 @@
+"""The pushes to a server's tables: each is applied once, when every worker's part of it is there.
+
+A push is one batch of gradients of one table. Its parts are put together in the workers' order, so
+the rows have the same bits whoever is faster. A part that comes again, since its worker didn't get
+the answer, is answered as before, and not applied again.
+
+A worker may send the parts of many tables' pushes at once: it then waits for the others once. Each
+table's push is still prepared, and applied, by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from embstore import _core
+from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError, WorkerLostError
+from embstore.table.several_shards import GradientPart, commit_together, prepare_together
+from embstore.table.shard import LocalShard
+
+__all__ = ["PushPart", "PushRules", "Pushes", "Refusals"]
+
+_T = TypeVar("_T")
+
+Refusals: TypeAlias = "list[Exception | None]"  # of each part; None: it was done
+
+
+@dataclass(frozen=True)
+class PushRules:
+    """Whose parts make a push.
+
+    workers: so many, numbered from 0.
+    is_synchronous: a push has a part of each worker; else each worker's pushes are its own.
+    is_mean: the gradients of a push are the mean of the workers', as if they had computed the mean
+        loss of one batch together; else the sum.
+    patience_s: how long a part waits for those of the other workers.
+    """
+
+    workers: int = 1
+    is_synchronous: bool = True
+    is_mean: bool = True
+    patience_s: float = 300.0
+
+
+class PushPart(NamedTuple):
+    """What a worker sends of a push; the arrays stay as they are until the push is settled."""
+
+    table: int
+    number: int
+    gradients: GradientPart
+
+
+class _Lane:
+    """A thread that prepares pushes, and ends those that it has prepared."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "embstore-push")
+        self.prepared = 0  # so many pushes are its to end; guarded by Pushes' lock
+
+    def begin(self, call: Callable[[], _T]) -> Future[_T]:
+        return self._thread.submit(call)
+
+    def do(self, call: Callable[[], _T]) -> _T:
+        return self._thread.submit(call).result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    lane: _Lane
+    number: int  # as the shard calls it
+
+
+@dataclass(eq=False)
+class _Sequence:
+    """Pushes of the same workers to one table, one after the other."""
+
+    shard: LocalShard
+    workers: Sequence[int]
+    is_closed: bool = False
+    settled: int = 0  # the number of the last push that was applied, refused or given up
+    refused: tuple[int, Exception] | None = None  # the last that was, and why
+    is_given_up: bool = False  # that one, by its workers
+    parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of the one after that
+    prepared: _Prepared | None = None  # that one
+    prepared_at: float = 0.0  # since when it is, by time.monotonic()
+    is_busy: bool = False  # a lane prepares or applies it
+    aborted_by: set[int] = field(default_factory=set)  # workers, of that one
+    ending: list[Future[None]] = field(default_factory=list)  # aborts that are under way
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.parts) == len(self.workers)
+
+    def why_refused(self, number: int) -> Exception | None:
+        refused = self.refused
+        return refused[1] if refused is not None and refused[0] >= number else None
+
+    def settle(self, number: int) -> None:
+        self.settled = number
+        self.parts = {}
+        self.aborted_by = set()
+
+
+class Pushes:
+    """Of one server. Any number of threads may call at once, each for a worker of its own.
+
+    Nothing is prepared, applied or aborted with the lock held: a shard that is nearly full has a
+    push wait for another's end.
+    """
+
+    def __init__(self, rules: PushRules) -> None:
+        self._rules = rules
+        self._scale = 1 / rules.workers if rules.is_mean else 1.0
+        self._closing = threading.Event()
+        self._changed = threading.Condition()
+        # Guarded by it:
+        self._tables: dict[int, list[_Sequence]] = {}  # by worker
+        self._idle: list[_Lane] = []
+        self._is_closed = False
+        if not rules.is_synchronous and rules.workers > 1:
+            threading.Thread(
+                target=self._give_up_overdue, name="embstore-overdue", daemon=True
+            ).start()
+
+    def add(self, table: int, shard: LocalShard) -> None:
+        workers = range(self._rules.workers)
+        shared = _Sequence(shard, workers) if self._rules.is_synchronous else None
+        with self._changed:
+            self._tables[table] = [shared or _Sequence(shard, (worker,)) for worker in workers]
+
+    def prepare(self, worker: int, parts: Sequence[PushPart]) -> Refusals:
+        """Returns when every push is there whole and can't fail any more, or was refused: by the
+        shard, or with WorkerLostError where another worker's part doesn't come. A push that was
+        refused is over, for all workers.
+        """
+        refusals: Refusals = [None] * len(parts)
+        waiting: list[tuple[int, _Sequence]] = []
+        whole: list[_Sequence] = []
+        with self._changed:
+            # In one order in all threads: a shard that is nearly full holds one push at a time.
+            for i in sorted(range(len(parts)), key=lambda i: parts[i].table):
+                part = parts[i]
+                try:
+                    sequence = self._of(worker, part.table)
+                    self._wait_for_what_it_aborted(sequence, worker, part.number)
+                    self._begin(sequence, worker, part.number)
+                except EmbStoreError as error:
+                    refusals[i] = error
+                else:
+                    waiting.append((i, sequence))
+            for i, sequence in waiting:
+                if parts[i].number > sequence.settled and sequence.prepared is None:
+                    sequence.parts.setdefault(worker, parts[i])
+                    if sequence.is_complete and not sequence.is_busy:
+                        sequence.is_busy = True
+                        whole.append(sequence)
+        if whole:
+            self._prepare_all(whole)
+        with self._changed:
+            self._wait_for_others([(sequence, parts[i].number) for i, sequence in waiting])
+            for i, sequence in waiting:
+                if parts[i].number <= sequence.settled:
+                    refusals[i] = sequence.why_refused(parts[i].number)
+            given_up = [i for i, sequence in waiting if refusals[i] and sequence.is_given_up]
+        if len(given_up) < sum(refusal is not None for refusal in refusals):
+            for i in given_up:  # since another of these was refused: the request comes again
+                refusals[i] = None
+        return refusals
+
+    def commit(
+        self, worker: int, pushes: Sequence[tuple[int, int]], global_step: int | None
+    ) -> Refusals:
+        """Every shard has them prepared. The first of the workers who says so has them applied.
+
+        pushes: of each, the table and the number.
+        """
+        refusals: Refusals = [None] * len(pushes)
+        waiting: list[tuple[int, _Sequence]] = []
+        by_lane: defaultdict[_Lane, list[tuple[_Sequence, _Prepared]]] = defaultdict(list)
+        with self._changed:
+            for i, (table, number) in enumerate(pushes):
+                try:
+                    sequence = self._of(worker, table)
+                    prepared = self._to_commit(sequence, number)
+                except EmbStoreError as error:
+                    refusals[i] = error
+                    continue
+                waiting.append((i, sequence))
+                if prepared is not None:
+                    sequence.prepared, sequence.is_busy = None, True
+                    by_lane[prepared.lane].append((sequence, prepared))
+        for lane, ready in by_lane.items():
+            self._commit_all(lane, ready, global_step)
+        with self._changed:
+            for i, sequence in waiting:
+                number = pushes[i][1]
+                self._changed.wait_for(lambda s=sequence, n=number: s.settled >= n)  # type: ignore[misc]
+                refusals[i] = sequence.why_refused(number)
+        return refusals
+
+    def abort(self, worker: int, pushes: Sequence[tuple[int, int]]) -> Refusals:
+        """A shard has refused them, or the worker has given them up.
+
+        A push that is prepared here may have been applied elsewhere, by a worker that found it
+        prepared everywhere: then that one's commit comes here, too. So it is over only when all
+        workers have aborted it. On return those that are hold no place of a shard any more.
+        """
+        refusals: Refusals = [None] * len(pushes)
+        ending: list[Future[None]] = []
+        with self._changed:
+            for i, (table, number) in enumerate(pushes):
+                try:
+                    sequence = self._of(worker, table)
+                except EmbStoreError as error:
+                    refusals[i] = error
+                    continue
+                if number > sequence.settled:
+                    sequence.aborted_by.add(worker)
+                    self._end_if_given_up(sequence, number)
+                ending += sequence.ending
+        for abort in ending:
+            abort.result()
+        return refusals
+
+    def wait_until_settled(self, worker: int, table: int, number: int) -> None:
+        """Returns when the push is over, whether it was applied or refused."""
+        deadline = time.monotonic() + self._rules.patience_s
+        with self._changed:
+            sequence = self._of(worker, table)
+            while sequence.settled < number:
+                if sequence.is_closed or not self._changed.wait(deadline - time.monotonic()):
+                    raise WorkerLostError(f"push {number} hasn't come")
+
+    def are_settled(self, worker: int, pushes: Sequence[tuple[int, int]]) -> bool:
+        """pushes: of each, the table and the number."""
+        with self._changed:
+            return all(
+                worker >= len(sequences := self._tables.get(table, ()))
+                or sequences[worker].settled >= number
+                for table, number in pushes
+            )
+
+    def give_up(self, table: int) -> None:
+        """What isn't applied yet won't be; nothing of the shard is held any more."""
+        ending: list[Future[None]] = []
+        with self._changed:
+            for sequence in set(self._tables.get(table, ())):
+                self._changed.wait_for(lambda s=sequence: not s.is_busy)  # type: ignore[misc]
+                if sequence.parts or sequence.prepared is not None:
+                    number = sequence.settled + 1
+                    self._refuse(sequence, number, ClosedError("the shard was closed"))
+                ending += sequence.ending
+        for abort in ending:
+            abort.result()
+
+    def remove(self, table: int) -> None:
+        """Of a shard that is closed."""
+        self.give_up(table)
+        with self._changed:
+            for sequence in self._tables.pop(table, ()):
+                sequence.is_closed = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        for table in list(self._tables):
+            self.remove(table)
+        with self._changed:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        self._closing.set()
+        for lane in idle:
+            lane.close()
+
+    def _give_up_overdue(self) -> None:
+        """A worker that died has left its pushes prepared, and others wait for the shards that
+        these hold. (Where a push has a part of each worker, any of them ends it.)
+        """
+        patience_s = self._rules.patience_s
+        next_s = patience_s
+        while not self._closing.wait(next_s):
+            next_s = patience_s
+            now = time.monotonic()
+            with self._changed:
+                for sequence in (each for table in self._tables.values() for each in table):
+                    if sequence.prepared is None:
+                        continue
+                    left_s = sequence.prepared_at + patience_s - now
+                    if left_s <= 0:
+                        (worker,) = sequence.workers
+                        number = sequence.settled + 1
+                        lost = WorkerLostError(
+                            f"push {number}: worker {worker} has neither committed nor aborted it "
+                            f"for {patience_s:g} s; start the job again from its last checkpoint"
+                        )
+                        self._refuse(sequence, number, lost)
+                    else:
+                        next_s = min(next_s, left_s)
+
+    # --- With the lock held
+
+    def _of(self, worker: int, table: int) -> _Sequence:
+        if worker >= self._rules.workers:
+            raise InvalidArgumentError(
+                f"worker {worker} pushes to a shard that was opened for {self._rules.workers}; "
+                "give all workers the same number of them"
+            )
+        if table not in self._tables:
+            raise ClosedError("the shard is closed")
+        return self._tables[table][worker]
+
+    def _wait_for_what_it_aborted(self, sequence: _Sequence, worker: int, number: int) -> None:
+        """The others have yet to do so, or to commit it."""
+        deadline = time.monotonic() + self._rules.patience_s
+        while (
+            worker in sequence.aborted_by
+            and number == sequence.settled + 2
+            and not sequence.is_closed
+        ):
+            if not self._changed.wait(deadline - time.monotonic()):
+                raise WorkerLostError(
+                    f"push {number - 1}: another worker neither commits nor aborts it for "
+                    f"{self._rules.patience_s:g} s; start the job again from its last checkpoint"
+                )
+
+    def _begin(self, sequence: _Sequence, worker: int, number: int) -> None:
+        """Has push `number` be the one that is next, or one that was settled before."""
+        while True:
+            if sequence.is_closed:
+                raise ClosedError("the shard is closed")
+            after = sequence.settled + 1
+            if number <= after:
+                return
+            if len(sequence.workers) > 1:
+                raise InvalidArgumentError(
+                    f"worker {worker} is at push {number}, and the shard at {after}: all workers "
+                    "must train the same variables in the same order"
+                )
+            # The worker was interrupted in those before, and goes on.
+            if not sequence.is_busy:
+                self._refuse(sequence, number - 1, EmbStoreError("its worker gave it up"))
+                return
+            self._changed.wait()
+
+    def _to_commit(self, sequence: _Sequence, number: int) -> _Prepared | None:
+        """None: it is over, or another worker has it applied."""
+        if number <= sequence.settled:
+            return None
+        if number == sequence.settled + 1:
+            if sequence.prepared is not None:
+                return sequence.prepared
+            if sequence.is_busy:
+                return None
+        raise InvalidArgumentError(f"push {number} is committed, and wasn't prepared")
+
+    def _wait_for_others(self, pushes: Sequence[tuple[_Sequence, int]]) -> None:
+        deadline = time.monotonic() + self._rules.patience_s
+        for sequence, number in pushes:
+            while sequence.settled < number and sequence.prepared is None:
+                if sequence.is_busy:
+                    self._changed.wait()
+                elif not self._changed.wait(deadline - time.monotonic()):
+                    missing = ", ".join(str(w) for w in sequence.workers if w not in sequence.parts)
+                    lost = WorkerLostError(
+                        f"push {number}: no part of it has come from worker {missing} for "
+                        f"{self._rules.patience_s:g} s; start the job again from its last "
+                        "checkpoint"
+                    )
+                    self._refuse(sequence, number, lost)
+
+    def _end_if_given_up(self, sequence: _Sequence, number: int) -> None:
+        """One that is prepared, or is being so, needs all workers for that."""
+        is_prepared = sequence.prepared is not None or sequence.is_busy
+        by_all = len(sequence.aborted_by) == len(sequence.workers)
+        if sequence.aborted_by and not sequence.is_busy and (by_all or not is_prepared):
+            given_up = EmbStoreError(f"push {number} was given up by a worker")
+            self._refuse(sequence, number, given_up)
+            sequence.is_given_up = True
+
+    def _refuse(self, sequence: _Sequence, number: int, why: Exception) -> None:
+        prepared, sequence.prepared = sequence.prepared, None
+        if prepared is not None:
+            abort = sequence.shard.abort_apply
+            of_shard = prepared.number
+            sequence.ending = [end for end in sequence.ending if not end.done()]
+            sequence.ending.append(prepared.lane.begin(lambda: abort(of_shard)))
+            self._leave(prepared.lane)
+        sequence.refused, sequence.is_given_up = (number, why), False
+        sequence.settle(number)
+        self._changed.notify_all()
+
+    def _leave(self, lane: _Lane) -> None:
+        """One of those that it has prepared is over."""
+        lane.prepared -= 1
+        if lane.prepared == 0:
+            if self._is_closed:
+                lane.close()
+            else:
+                self._idle.append(lane)
+
+    # --- Without
+
+    def _prepare_all(self, whole: Sequence[_Sequence]) -> None:
+        with self._changed:
+            lane = self._idle.pop() if self._idle else _Lane()
+        batches = [
+            (sequence.shard, [sequence.parts[w].gradients for w in sequence.workers])
+            for sequence in whole
+        ]
+        made: Sequence[int | Exception]
+        try:
+            made = lane.do(lambda: prepare_together(batches, self._scale))
+        except Exception as error:  # of arguments
+            made = [error] * len(whole)
+        with self._changed:
+            lane.prepared += 1  # until all are told of
+            for sequence, number in zip(whole, made, strict=True):
+                sequence.is_busy = False
+                if isinstance(number, Exception):
+                    self._refuse(sequence, sequence.settled + 1, number)
+                else:
+                    lane.prepared += 1
+                    sequence.prepared = _Prepared(lane, number)
+                    sequence.prepared_at = time.monotonic()
+                    if len(sequence.aborted_by) == len(sequence.workers):
+                        self._end_if_given_up(sequence, sequence.settled + 1)
+            self._leave(lane)
+            self._changed.notify_all()
+
+    def _commit_all(
+        self,
+        lane: _Lane,
+        ready: Sequence[tuple[_Sequence, _Prepared]],
+        global_step: int | None,
+    ) -> None:
+        def apply() -> None:
+            commit_together(
+                [(sequence.shard, prepared.number) for sequence, prepared in ready], global_step
+            )
+            _core.wait_as_owed()  # which a commit doesn't, since it may be one of several
+
+        failed: Exception | None = None
+        try:
+            lane.do(apply)
+        except Exception as error:  # a defect; the others aren't kept waiting
+            failed = error
+            raise
+        finally:
+            with self._changed:
+                for sequence, _ in ready:
+                    sequence.is_busy = False
+                    if failed is not None:
+                        sequence.refused = sequence.settled + 1, failed
+                        sequence.is_given_up = False
+                    sequence.settle(sequence.settled + 1)
+                    self._leave(lane)
+                self._changed.notify_all()

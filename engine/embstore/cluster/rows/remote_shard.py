@@ -1,0 +1,207 @@
+"""A shard on another node, or in another process here: stands in for a `LocalShard`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.cluster.ray.calls import Answer
+from embstore.cluster.rows import wire
+from embstore.cluster.rows.server_link import ServerLink
+from embstore.errors import (
+    ClosedError,
+    EmbStoreError,
+    ForkedError,
+    InvalidArgumentError,
+    ShardLostError,
+)
+from embstore.table.elsewhere import LookUp, Update, push_together
+from embstore.table.shard import Shard, ShardRows, ShardSpec
+
+__all__ = ["RemoteShard"]
+
+_ASKED_BY_CALLS = frozenset(name for name in vars(Shard) if not name.startswith("_"))
+
+
+class RemoteShard:
+    """Rows go over sockets, everything else by calls of its server's actor.
+
+    An error is that of the shard, and says where it happened. Once the server is gone, every method
+    raises ShardLostError.
+    """
+
+    def __init__(
+        self,
+        server: ServerLink,
+        table: int,
+        spec: ShardSpec,
+        *,
+        leave: Callable[[], None] | None = None,
+        ended: Callable[[], None] = lambda: None,
+        place: str = "",
+    ) -> None:
+        """table: its number at the server. leave: called in place of closing the shard, which other
+        workers may use. ended: called once nothing is asked of it any more. place: as `OpenShard`
+        has it.
+        """
+        self.place = place
+        self.server = server
+        self.table = table
+        self.dim = spec.dim
+        self.where = f"the shard {spec.name} on node {server.actor.node}"
+        self._name = spec.name
+        self._leave = leave
+        self._ended = ended
+        self._made_in = _core.fork_generation()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._pushes = 0
+
+    @property
+    def process_id(self) -> int:
+        """Of its server, on its node."""
+        return self.server.actor.process_id
+
+    # --- Rows
+
+    @property
+    def pushes(self) -> int:
+        with self._lock:
+            return self._pushes
+
+    def check_takes(self, ids: int) -> None:
+        """Raises as `check_usable` does, or InvalidArgumentError where no request has room for so
+        many ids.
+        """
+        self.check_usable()
+        size = wire.batch_bytes(ids, self.dim)
+        if size > wire.MOST_BYTES:
+            raise InvalidArgumentError(
+                f"ids: {ids} ids of dim {self.dim} are {size} bytes, and {self.where} takes "
+                f"{wire.MOST_BYTES} at once; give smaller batches, or more shards"
+            )
+
+    def begin_push(self) -> int:
+        with self._lock:
+            self._pushes += 1
+            return self._pushes
+
+    def lookup(
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
+        count: bool = True,
+    ) -> NDArray[np.float32]:
+        rows = np.empty((ids.size, self.dim), np.float32) if out is None else out
+        parts = [LookUp(self, ids, rows, occurrences)]
+        _raise_refusal(self.server.look_up(parts, train or not count).wait())
+        return rows
+
+    def apply_gradients(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> None:
+        update = Update(self, self.begin_push(), ids, grads, occurrences)
+        _raise_refusal(push_together([[update]], global_step))
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """All other methods of `Shard`, which has what they do."""
+        if method not in _ASKED_BY_CALLS:
+            raise AttributeError(f"{type(self).__name__} has no {method!r}")
+        return partial(self._ask, method)
+
+    def as_shard(self) -> Shard:
+        return cast("Shard", self)
+
+    def close(self) -> None:
+        """Does nothing more to a shard that is lost, which was said."""
+        if self._is_closed or _core.fork_generation() != self._made_in:
+            return
+        if self.server.lost is None:
+            try:
+                if self._leave is None:
+                    self._ask("close")
+                else:
+                    self._leave()
+            except ShardLostError:
+                self._end()
+                raise
+        self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._ended()
+
+    # --- How it is asked
+
+    def check_usable(self) -> None:
+        """Raises ForkedError, ClosedError or ShardLostError."""
+        if _core.fork_generation() != self._made_in:
+            raise ForkedError(
+                f"{self._name}: belongs to the process that this one was forked from; open it in "
+                "the worker, or start workers by spawn"
+            )
+        if self._is_closed:
+            raise ClosedError(f"{self._name} is closed")
+        if self.server.lost is not None:
+            raise self.lost_error()
+
+    def lost_error(self) -> ShardLostError:
+        """Of a server that is gone."""
+        return ShardLostError(
+            f"{self.where} can't be reached any more: {self.server.lost}. What it learnt since the "
+            "last save is lost: close the variable, make it anew, and restore the last save with "
+            "embstore.restore()"
+        )
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:
+        self.check_usable()
+        call = self.server.actor.call
+        try:
+            answer: Answer = call(self.table, method, arguments, options, self._check_alive)
+        except ShardLostError as error:
+            self.server.lost = self.server.lost or str(error)
+            raise self.lost_error() from error
+        if answer.error is not None:
+            keys = getattr(answer.error, "keys", [])
+            name = type(answer.error).__name__
+            raise wire.error_named(name, str(answer.error), keys, self.where) from None
+        return _own(answer.value)
+
+    def _check_alive(self) -> None:
+        try:
+            self.server.ping()
+        except (OSError, EOFError) as error:
+            raise ShardLostError(str(error) or type(error).__name__) from error
+
+
+def _raise_refusal(refusals: Sequence[EmbStoreError | None]) -> None:
+    for refusal in refusals:
+        if refusal is not None:
+            raise refusal
+
+
+def _own(value: Any) -> Any:
+    """What Ray gives lies in its own memory, and arrays in it can't be written to."""
+    if isinstance(value, np.ndarray):
+        return value if value.flags.writeable else value.copy()
+    if isinstance(value, ShardRows):
+        return ShardRows(
+            _own(value.keys),
+            _own(value.values),
+            _own(value.frequencies),
+            _own(value.versions),
+            [_own(slot) for slot in value.slots],
+        )
+    return value

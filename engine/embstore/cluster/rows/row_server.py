@@ -1,0 +1,292 @@
+"""Serves the rows of a server's shards over sockets, a thread a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.cluster.rows import wire
+from embstore.cluster.rows.connections import ServerAddress
+from embstore.cluster.rows.pulse import Pulse
+from embstore.cluster.rows.pushes import Pushes, PushPart, PushRules, Refusals
+from embstore.cluster.rows.wire import Outcome, PartHead, Request, RequestHead
+from embstore.errors import ClosedError, EmbStoreError
+from embstore.table.several_shards import GradientPart, counts, look_up_together
+from embstore.table.shard import LocalShard
+
+__all__ = ["RowServer"]
+
+_GREETING_S = 10.0  # that a peer may take to say the token
+
+
+class RowServer:
+    """Listens on one address of this node for as long as the process lives, or until `close()`."""
+
+    def __init__(self, host: str, rules: PushRules) -> None:
+        self._shards: dict[int, LocalShard] = {}  # by the number of their table here
+        self._pushes = Pushes(rules)
+        self._pulse = Pulse()
+        self._counting = threading.Lock()
+        self._requests: Counter[str] = Counter()
+        self._listener = socket.create_server((host, 0))
+        self.address = ServerAddress(
+            host, self._listener.getsockname()[1], secrets.token_bytes(wire.TOKEN_BYTES)
+        )
+        threading.Thread(target=self._accept, name="embstore-accept", daemon=True).start()
+
+    def add(self, table: int, shard: LocalShard) -> None:
+        """Serves it by that number."""
+        self._pushes.add(table, shard)
+        self._shards[table] = shard
+
+    def give_up_pushes(self, table: int) -> None:
+        """Those that aren't applied yet won't be."""
+        self._pushes.give_up(table)
+
+    def remove(self, table: int) -> None:
+        self._pushes.remove(table)
+        self._shards.pop(table, None)
+
+    def requests(self) -> dict[str, int]:
+        """How many of each kind have come, by its name."""
+        with self._counting:
+            return dict(self._requests)
+
+    def close(self) -> None:
+        """Of no more connections; those that are there end when their workers close them."""
+        self._pushes.close()
+        self._pulse.close()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self._serve, args=(connection,), name="embstore-rows", daemon=True
+            ).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        # A peer that vanishes is no error: it may connect again, and ask for the same.
+        with connection, contextlib.suppress(OSError, EOFError):
+            wire.prepare(connection)
+            connection.settimeout(_GREETING_S)
+            greeting = bytes(wire.receive(connection, len(wire.MAGIC) + wire.TOKEN_BYTES))
+            if not hmac.compare_digest(greeting, wire.MAGIC + self.address.token):
+                return
+            connection.settimeout(None)
+            wire.send(connection, wire.MAGIC)
+            served = _Connection(connection, self._shards, self._pushes, self._pulse)
+            while True:
+                kind = served.receive()
+                with self._counting:
+                    self._requests[kind.name] += 1
+                served.answer()
+
+
+class _Batches(NamedTuple):
+    """Of the parts of a request, one after the other. rows: gradients that came with it, or room
+    for the rows that it asks for.
+    """
+
+    heads: Sequence[PartHead]
+    id_begins: list[int]
+    row_begins: list[int]  # in floats
+    ids: NDArray[np.int64]
+    occurrences: NDArray[np.uint32] | None
+    rows: NDArray[np.float32]
+
+    def rows_of(self, part: int) -> NDArray[np.float32]:
+        return self.rows[self.row_begins[part] : self.row_begins[part + 1]]
+
+    def gradients(self) -> list[GradientPart]:
+        of_parts = []
+        counted = counts(self.id_begins, self.occurrences)
+        for part, (begin, end) in enumerate(pairwise(self.id_begins)):
+            occurrences = None if self.occurrences is None else self.occurrences[begin:end]
+            rows = self.rows_of(part).reshape(end - begin, self.heads[part].dim)
+            of_parts.append(GradientPart(self.ids[begin:end], rows, occurrences, counted[part]))
+        return of_parts
+
+
+_NO_BATCHES = _Batches([], [0], [0], np.empty(0, np.int64), None, np.empty(0, np.float32))
+
+
+class _Buffers:
+    """Of a request; kept for the next, since new memory costs more than filling it."""
+
+    def __init__(self) -> None:
+        self.ids = np.empty(0, np.int64)
+        self.occurrences = np.empty(0, np.uint32)
+        self.rows = np.empty(0, np.float32)
+
+    def make_room(self, ids: int, floats: int) -> None:
+        if ids > self.ids.size:
+            self.ids = np.empty(ids, np.int64)
+            self.occurrences = np.empty(ids, np.uint32)
+        if floats > self.rows.size:
+            self.rows = np.empty(floats, np.float32)
+
+
+class _Connection:
+    """One request is received, and then answered."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        shards: dict[int, LocalShard],
+        pushes: Pushes,
+        pulse: Pulse,
+    ) -> None:
+        self._socket = connection
+        self._shards = shards
+        self._pushes = pushes
+        self._pulse = pulse
+        self._buffers = _Buffers()
+        # Pushes whose batches lie in the buffers, by table and number; and their worker.
+        self._held: list[tuple[int, int]] = []
+        self._held_by = 0
+        self._head = RequestHead(Request.PING)
+        self._batches = _NO_BATCHES
+
+    def receive(self) -> Request:
+        """OSError or EOFError where the peer is gone, or sends what no worker of ours does."""
+        packed = wire.receive(self._socket, wire.REQUEST_HEAD.size)
+        kind, counts, worker, count, global_step = wire.REQUEST_HEAD.unpack(packed)
+        if kind not in iter(Request) or count > wire.MOST_PARTS:
+            raise EOFError("no worker of ours sends that")
+        self._head = RequestHead(Request(kind), counts, worker, count, global_step)
+        packed = wire.receive(self._socket, count * wire.PART_HEAD.size)
+        heads = [PartHead(*fields) for fields in wire.PART_HEAD.iter_unpack(packed)]
+        self._batches = self._receive_batches(heads)
+        return self._head.kind
+
+    def answer(self) -> None:
+        """OSError or EOFError where the peer is gone."""
+        with self._pulse.beats(self._socket):
+            try:
+                refusals = self._do()
+            except Exception as error:
+                refusals = [error] * len(self._batches.heads)
+        rows: list[NDArray[np.float32]] = []
+        outcome, told = Outcome.DONE, b""
+        if any(refusal is not None for refusal in refusals):
+            outcome, told = Outcome.REFUSED, wire.pack_refusals(refusals)
+        if self._head.kind in (Request.SERVE, Request.LOOK_UP):
+            rows = [self._batches.rows]
+            if outcome is Outcome.REFUSED:
+                of_parts = enumerate(refusals)
+                rows = [self._batches.rows_of(i) for i, refusal in of_parts if refusal is None]
+        size = sum(part.nbytes for part in rows)
+        wire.send(self._socket, wire.ANSWER_HEAD.pack(outcome, len(told), size), told, *rows)
+
+    def _receive_batches(self, heads: Sequence[PartHead]) -> _Batches:
+        if sum(wire.batch_bytes(head.ids, head.dim) for head in heads) > wire.MOST_BYTES:
+            raise EOFError("no worker of ours sends that")
+        id_begins = [0, *accumulate(head.ids for head in heads)]
+        row_begins = [0, *accumulate(head.ids * head.dim for head in heads)]
+        if id_begins[-1]:
+            if not self._pushes.are_settled(self._held_by, self._held):
+                self._buffers = _Buffers()  # those are the pushes' until they are over
+            self._held = []
+        room = self._buffers
+        room.make_room(id_begins[-1], row_begins[-1])
+        has_gradients = self._head.kind in (Request.APPLY, Request.PREPARE)
+        batches = _Batches(
+            heads,
+            id_begins,
+            row_begins,
+            room.ids[: id_begins[-1]],
+            room.occurrences[: id_begins[-1]] if self._head.counts else None,
+            room.rows[: row_begins[-1]],
+        )
+        wire.receive_into(
+            self._socket,
+            batches.ids,
+            room.occurrences[: id_begins[-1] if self._head.counts else 0],
+            room.rows[: row_begins[-1] if has_gradients else 0],
+        )
+        return batches
+
+    def _do(self) -> Refusals:
+        head = self._head
+        pushes = [(part.table, part.push) for part in self._batches.heads]
+        step = None if head.global_step < 0 else head.global_step
+        match head.kind:
+            case Request.SERVE | Request.LOOK_UP:
+                return self._look_up()
+            case Request.APPLY:
+                refusals = self._prepare()
+                if all(refusal is None for refusal in refusals):
+                    return self._pushes.commit(head.worker, pushes, step)
+                self._pushes.abort(head.worker, pushes)
+                return refusals
+            case Request.PREPARE:
+                return self._prepare()
+            case Request.COMMIT:
+                return self._pushes.commit(head.worker, pushes, step)
+            case Request.ABORT:
+                return self._pushes.abort(head.worker, pushes)
+            case Request.PING:
+                return []
+
+    def _look_up(self) -> Refusals:
+        batches = self._batches
+        refusals: Refusals = []
+        shards: list[LocalShard] = []
+        for head in batches.heads:
+            try:
+                shards.append(self._shard_to_look_up(head))
+                refusals.append(None)
+            except EmbStoreError as error:
+                refusals.append(error)
+        is_training = self._head.kind is Request.LOOK_UP
+        if len(shards) == len(refusals):
+            return look_up_together(
+                shards,
+                batches.ids,
+                batches.id_begins,
+                batches.rows,
+                is_training,
+                batches.occurrences,
+            )
+        left = iter(shards)
+        for i, part in enumerate(batches.gradients()):
+            if refusals[i] is None:
+                try:
+                    next(left).lookup(part.ids, is_training, part.grads, part.occurrences)
+                except Exception as error:
+                    refusals[i] = error
+        return refusals
+
+    def _shard_to_look_up(self, head: PartHead) -> LocalShard:
+        """Once it is as the look-up wants it."""
+        if head.push:
+            self._pushes.wait_until_settled(self._head.worker, head.table, head.push)
+        shard = self._shards.get(head.table)
+        if shard is None:
+            raise ClosedError("the shard is closed")
+        return shard
+
+    def _prepare(self) -> Refusals:
+        self._held = [(head.table, head.push) for head in self._batches.heads]
+        self._held_by = self._head.worker
+        of_parts = zip(self._held, self._batches.gradients(), strict=True)
+        return self._pushes.prepare(
+            self._head.worker,
+            [PushPart(table, number, gradients) for (table, number), gradients in of_parts],
+        )

@@ -1,0 +1,230 @@
+"""A worker's way to a server: requests that concern several of its shards at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.cluster.ray.calls import Answer
+from embstore.cluster.rows import wire
+from embstore.cluster.rows.connections import Connections, ServerAddress
+from embstore.cluster.rows.exchange import Exchange
+from embstore.cluster.rows.wire import Request, RequestHead
+from embstore.errors import EmbStoreError
+from embstore.table.elsewhere import Later, LookUp, Refusals, Update
+
+if TYPE_CHECKING:
+    from embstore.cluster.rows.remote_shard import RemoteShard
+
+__all__ = ["Actor", "ServerLink", "ServerLinks"]
+
+
+class Actor(Protocol):
+    """Of a server: it answers what isn't rows. node: the address of its node."""
+
+    node: str
+    process_id: int
+
+    def call(
+        self,
+        table: int,
+        method: str,
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        check_alive: Callable[[], None],
+    ) -> Answer:
+        """As `ServerHandle.call`."""
+        ...
+
+
+class ServerLink:
+    """Of one worker, for all of its tables that have a shard on the server.
+
+    worker: its number, of those that push to the server's shards.
+    prepares_in_turn: no other worker's part belongs to its pushes, which others may come between.
+    silence_s: a server that gives no sign of life for so long is gone.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        order: int,
+        address: ServerAddress,
+        *,
+        worker: int = 0,
+        silence_s: float = 30.0,
+        prepares_in_turn: bool = False,
+    ) -> None:
+        self.actor = actor
+        self.order = order
+        self.address = address
+        self.prepares_in_turn = prepares_in_turn
+        self.silence_s = silence_s
+        self.lost: str | None = None  # why
+        self.users = 0  # shards; guarded by the lock of the ServerLinks
+        self._worker = worker
+        where = f"the server on node {actor.node}"
+        self._connections = Connections(address, where, silence_s)
+
+    def look_up(self, parts: Sequence[LookUp], train: bool) -> Later[Refusals]:
+        kind = Request.LOOK_UP if train else Request.SERVE
+        return self._ask(kind, parts, [part.after for part in parts])
+
+    def takes_at_once(self, parts: Sequence[Update]) -> bool:
+        sizes = [wire.batch_bytes(part.ids.size, _remote(part).dim) for part in parts]
+        return sum(sizes) <= wire.MOST_BYTES and len(parts) <= wire.MOST_PARTS
+
+    def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+        return self._push(Request.APPLY, parts, global_step)
+
+    def prepare(self, parts: Sequence[Update]) -> Later[Refusals]:
+        return self._push(Request.PREPARE, parts)
+
+    def commit(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+        return self._push(Request.COMMIT, parts, global_step)
+
+    def abort(self, parts: Sequence[Update]) -> Later[Refusals]:
+        return self._push(Request.ABORT, parts)
+
+    def ping(self) -> None:
+        """OSError or EOFError where it is gone."""
+        head = wire.REQUEST_HEAD.pack(*RequestHead(Request.PING, worker=self._worker))
+        Exchange(self._connections, [head], [], []).wait()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _push(
+        self, kind: Request, parts: Sequence[Update], global_step: int | None = None
+    ) -> Later[Refusals]:
+        return self._ask(kind, parts, [part.number for part in parts], global_step)
+
+    def _ask(
+        self,
+        kind: Request,
+        parts: Sequence[LookUp | Update],
+        pushes: Sequence[int],
+        global_step: int | None = None,
+    ) -> Later[Refusals]:
+        refusals: Refusals = [None] * len(parts)
+        shards = [_remote(part) for part in parts]
+        has_batches = kind not in (Request.COMMIT, Request.ABORT)
+        counts = [part.ids.size if has_batches else 0 for part in parts]
+        sent = []
+        for i, shard in enumerate(shards):
+            try:
+                shard.check_takes(counts[i])
+                sent.append(i)
+            except EmbStoreError as error:
+                refusals[i] = error
+        if kind is Request.APPLY and len(sent) < len(parts):
+            sent = []
+        exchanges: list[tuple[list[int], Exchange]] = []
+        sizes = [
+            wire.batch_bytes(count, shard.dim) for count, shard in zip(counts, shards, strict=True)
+        ]
+        for chosen in _that_fit(sent, sizes):
+            packed = [
+                wire.PART_HEAD.pack(shards[i].table, shards[i].dim, counts[i], pushes[i])
+                for i in chosen
+            ]
+            message, outs = self._message(kind, packed, [parts[i] for i in chosen], global_step)
+            wheres = [shards[i].where for i in chosen]
+            try:
+                exchanges.append((chosen, Exchange(self._connections, message, outs, wheres)))
+            except EmbStoreError as error:
+                for i in chosen:
+                    refusals[i] = error
+
+        def wait() -> Refusals:
+            for chosen, exchange in exchanges:
+                try:
+                    answered: Refusals = exchange.wait()
+                except EmbStoreError as error:
+                    answered = [error] * len(chosen)
+                except (OSError, EOFError) as error:
+                    self.lost = self.lost or str(error) or type(error).__name__
+                    answered = [shards[i].lost_error() for i in chosen]
+                for i, refusal in zip(chosen, answered, strict=True):
+                    refusals[i] = refusal
+            return refusals
+
+        def give_up() -> None:
+            for _, exchange in exchanges:
+                exchange.give_up()
+
+        return Later(wait, give_up)
+
+    def _message(
+        self,
+        kind: Request,
+        heads: Sequence[bytes],
+        parts: Sequence[LookUp | Update],
+        global_step: int | None,
+    ) -> tuple[list[bytes | NDArray[Any]], list[NDArray[np.float32]]]:
+        """With what its rows are written to. heads: of the parts, packed."""
+        ids: list[NDArray[np.int64]] = []
+        occurrences: list[NDArray[np.uint32]] = []
+        grads: list[NDArray[np.float32]] = []
+        if kind not in (Request.COMMIT, Request.ABORT):
+            ids = [part.ids for part in parts]
+            occurrences = [part.occurrences for part in parts if part.occurrences is not None]
+        if kind in (Request.APPLY, Request.PREPARE):
+            grads = [part.grads for part in parts if isinstance(part, Update)]
+        head = RequestHead(
+            kind,
+            bool(occurrences),
+            self._worker,
+            len(parts),
+            -1 if global_step is None else global_step,
+        )
+        outs = [part.out for part in parts if isinstance(part, LookUp)]
+        return [wire.REQUEST_HEAD.pack(*head), b"".join(heads), *ids, *occurrences, *grads], outs
+
+
+class ServerLinks:
+    """Of this process as one worker: a link for each server, for as long as a shard needs it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: dict[ServerAddress, ServerLink] = {}
+
+    def use(self, address: ServerAddress, make: Callable[[], ServerLink]) -> ServerLink:
+        """The link to the server there; made where there is none, or it is lost."""
+        with self._lock:
+            link = self._links.get(address)
+            if link is None or link.lost is not None:
+                link = self._links[address] = make()
+            link.users += 1
+            return link
+
+    def leave(self, link: ServerLink) -> None:
+        with self._lock:
+            link.users -= 1
+            if link.users:
+                return
+            if self._links.get(link.address) is link:
+                del self._links[link.address]
+        link.close()
+
+
+def _remote(part: LookUp | Update) -> RemoteShard:
+    return cast("RemoteShard", part.shard)
+
+
+def _that_fit(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """In as few requests as can be."""
+    chosen: list[int] = []
+    total = 0
+    for part in parts:
+        if chosen and (total + sizes[part] > wire.MOST_BYTES or len(chosen) == wire.MOST_PARTS):
+            yield chosen
+            chosen, total = [], 0
+        chosen.append(part)
+        total += sizes[part]
+    if chosen:
+        yield chosen

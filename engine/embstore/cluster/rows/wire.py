@@ -1,0 +1,212 @@
+"""What goes over the socket between a worker and a server: batches of rows, and little else.
+
+A connection begins with MAGIC and the server's token; the server answers MAGIC. Then each request
+has one answer, in order. A request has a part for each table that it concerns. Integers and floats
+are little-endian.
+
+    request  head (kind, whether occurrences follow, worker, parts, global_step); for each part its
+             head (table, dim, ids, push); then the ids of all parts, int64; their occurrences,
+             uint32; their gradients, float32 (ids, dim), of APPLY and PREPARE alone
+    answer   head (outcome, bytes of refusals, bytes of rows); the refusals as JSON, a list with
+             null for each part that wasn't refused; the rows of all parts that were read, float32
+
+Before the answer to a request that takes long come heads of the outcome WAITING: a worker that
+hears nothing knows that the server isn't there any more.
+
+A push is a batch of gradients of one table. Each worker's pushes to a table's shard are numbered
+from 1, in the order in which it sends them, and sent again with the same number where the answer
+was lost (see `pushes`). The pushes of a step are prepared by all shards that they concern, and
+then committed, or all of them are aborted. Where one server has all of these shards, APPLY does so.
+
+Nothing that is read is ever executed or unpickled. Who can read the network reads the rows: use one
+that is your own.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import errors
+from embstore.errors import DamagedRowsError, EmbStoreError
+
+__all__ = [
+    "ANSWER_HEAD",
+    "MAGIC",
+    "MOST_BYTES",
+    "MOST_PARTS",
+    "MOST_WORKERS",
+    "PART_HEAD",
+    "REQUEST_HEAD",
+    "TOKEN_BYTES",
+    "WAITING_EVERY_S",
+    "Outcome",
+    "PartHead",
+    "Request",
+    "RequestHead",
+    "batch_bytes",
+    "error_named",
+    "pack_refusals",
+    "prepare",
+    "receive",
+    "receive_into",
+    "send",
+    "unpack_refusals",
+]
+
+MAGIC = b"embshrd3"  # the digit is the version
+TOKEN_BYTES = 32
+MOST_BYTES = 1 << 31  # of a request or an answer
+MOST_PARTS = 1 << 16  # of a request
+MOST_WORKERS = 1 << 16
+WAITING_EVERY_S = 2.0
+
+REQUEST_HEAD = struct.Struct("<B?HIq")
+PART_HEAD = struct.Struct("<IIIxxxxQ")
+ANSWER_HEAD = struct.Struct("<BxxxIQ")
+
+_BUFFER_BYTES = 4 << 20  # of the kernel, a socket: a batch of 60,000 rows of 16 floats
+_BYTES_A_CALL = 1 << 30  # the kernel takes less than 2 GiB at once
+_VIEWS_A_CALL = 512  # and at most 1024 pieces
+
+# So that a node that vanished without a word is noticed in 20 s.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_UNANSWERED_MS = 20_000
+
+
+class Request(enum.IntEnum):
+    SERVE = 0
+    LOOK_UP = 1  # for training
+    APPLY = 2  # all of its pushes, or none
+    PREPARE = 3
+    COMMIT = 4
+    ABORT = 5
+    PING = 6
+
+
+class Outcome(enum.IntEnum):
+    DONE = 0
+    REFUSED = 1
+    WAITING = 2
+
+
+class RequestHead(NamedTuple):
+    kind: Request
+    counts: bool = False  # how often each id occurs follows the ids
+    worker: int = 0
+    parts: int = 0
+    global_step: int = -1  # -1: none
+
+
+class PartHead(NamedTuple):
+    table: int  # its number at the server
+    dim: int
+    ids: int = 0
+    push: int = 0  # its number, or after which one rows are looked up; 0: none
+
+
+def prepare(connection: socket.socket) -> None:
+    """Has it send small messages at once, large ones in one go, and fail when its peer is gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+
+
+def send(connection: socket.socket, *parts: bytes | NDArray[Any]) -> None:
+    """All of them, as one message."""
+    views = [_view(part) for part in parts if len(part)]
+    first = 0
+    while first < len(views):
+        sent = connection.sendmsg(views[first : first + _VIEWS_A_CALL])
+        while first < len(views) and sent >= len(views[first]):
+            sent -= len(views[first])
+            first += 1
+        if sent:
+            views[first] = views[first][sent:]
+
+
+def receive(connection: socket.socket, count: int) -> bytearray:
+    received = bytearray(count)
+    receive_into(connection, received)
+    return received
+
+
+def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) -> None:
+    """Fills them, one after the other; EOFError where the peer closed the connection."""
+    views = [_view(buffer) for buffer in buffers if len(buffer)]
+    first = 0
+    while first < len(views):
+        count = connection.recvmsg_into(_some(views, first))[0]
+        if count == 0:
+            raise EOFError("it closed the connection")
+        while first < len(views) and count >= len(views[first]):
+            count -= len(views[first])
+            first += 1
+        if count:
+            views[first] = views[first][count:]
+
+
+def _some(views: list[memoryview], first: int) -> list[memoryview]:
+    """As many of them, from the first, as the kernel fills in one call."""
+    chosen: list[memoryview] = []
+    room = _BYTES_A_CALL
+    for view in views[first : first + _VIEWS_A_CALL]:
+        chosen.append(view[:room])
+        room -= len(chosen[-1])
+        if room == 0:
+            break
+    return chosen
+
+
+def _view(buffer: bytes | bytearray | NDArray[Any]) -> memoryview:
+    view = buffer.data if isinstance(buffer, np.ndarray) else memoryview(buffer)
+    return view.cast("B")
+
+
+def pack_refusals(errors: Sequence[Exception | None]) -> bytes:
+    """One error or None for each part. Errors that aren't embstore's own go by the name of their
+    class.
+    """
+    return json.dumps([None if error is None else _described(error) for error in errors]).encode()
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    keys = [int(key) for key in error.keys] if isinstance(error, DamagedRowsError) else []
+    return {"error": type(error).__name__, "message": str(error), "keys": keys}
+
+
+def unpack_refusals(packed: bytes | bytearray, wheres: Sequence[str]) -> list[EmbStoreError | None]:
+    """wheres: what each part was asked of, which its error names."""
+    return [
+        None if told is None else error_named(told["error"], told["message"], told["keys"], where)
+        for told, where in zip(json.loads(bytes(packed)), wheres, strict=True)
+    ]
+
+
+def error_named(name: str, message: str, keys: list[int], where: str) -> EmbStoreError:
+    """The error of `embstore.errors` of that name, which says where it happened.
+
+    What isn't one of those, such as a MemoryError, becomes an EmbStoreError that names it.
+    """
+    kind = getattr(errors, name) if name in errors.__all__ else None
+    if kind is None:
+        return EmbStoreError(f"{name}: {message} ({where})")
+    text = f"{message} ({where})"
+    error: EmbStoreError = DamagedRowsError(text, keys) if kind is DamagedRowsError else kind(text)
+    return error
+
+
+def batch_bytes(ids: int, dim: int) -> int:
+    """At most, of a part of a request or of its answer."""
+    return ids * (8 + 4 + 4 * dim)

@@ -1,0 +1,1 @@
+"""The servers: processes that hold shards, and where they are."""

@@ -1,0 +1,101 @@
+"""A shard that knows how many ids it was asked for of late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.table.shard import LocalShard, ShardSpec
+
+__all__ = ["WINDOW_S", "CountedShard", "Rate"]
+
+WINDOW_S = 10
+
+
+class Rate:
+    """How many a second, over the last WINDOW_S; less where it is younger. For any thread."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._began_s = clock_s()
+        self._lock = threading.Lock()
+        self._seconds = [-1] * WINDOW_S  # of the clock, each at its number modulo WINDOW_S
+        self._counts = [0] * WINDOW_S
+
+    def add(self, count: int) -> None:
+        second = int(self._clock_s())
+        slot = second % WINDOW_S
+        with self._lock:
+            if self._seconds[slot] != second:
+                self._seconds[slot] = second
+                self._counts[slot] = 0
+            self._counts[slot] += count
+
+    def per_s(self) -> float:
+        now_s = self._clock_s()
+        oldest = int(now_s) - WINDOW_S + 1  # the last second has only begun
+        with self._lock:
+            total = sum(
+                count
+                for second, count in zip(self._seconds, self._counts, strict=True)
+                if second >= oldest
+            )
+        return total / max(1.0, min(now_s - oldest, now_s - self._began_s))
+
+
+class CountedShard(LocalShard):
+    """looked_up and applied: ids, as often as they occurred in the batches. What failed isn't
+    counted, and an apply is when it is committed.
+    """
+
+    def __init__(self, spec: ShardSpec) -> None:
+        super().__init__(spec)
+        self.looked_up = Rate()
+        self.applied = Rate()
+        self._prepared_ids: dict[int, int] = {}  # ids, by the number of what was prepared
+
+    def lookup(
+        self,
+        ids: NDArray[np.int64],
+        train: bool,
+        out: NDArray[np.float32] | None = None,
+        occurrences: NDArray[np.uint32] | None = None,
+        count: bool = True,
+    ) -> NDArray[np.float32]:
+        rows = super().lookup(ids, train, out, occurrences, count)
+        self.note_look_up(_count(ids, occurrences))
+        return rows
+
+    def apply_gradients(
+        self,
+        ids: NDArray[np.int64],
+        grads: NDArray[np.float32],
+        global_step: int | None,
+        occurrences: NDArray[np.uint32] | None = None,
+    ) -> None:
+        super().apply_gradients(ids, grads, global_step, occurrences)
+        self.applied.add(_count(ids, occurrences))
+
+    def keep_prepared(self, prepared: _core.PreparedApply, grads: object, count: int) -> int:
+        number = super().keep_prepared(prepared, grads, count)
+        self._prepared_ids[number] = count
+        return number
+
+    def note_look_up(self, count: int) -> None:
+        self.looked_up.add(count)
+
+    def note_commit(self, number: int) -> None:
+        self.applied.add(self._prepared_ids.pop(number, 0))
+
+    def abort_apply(self, number: int) -> None:
+        super().abort_apply(number)
+        self._prepared_ids.pop(number, None)
+
+
+def _count(ids: NDArray[np.int64], occurrences: NDArray[np.uint32] | None) -> int:
+    return int(ids.size if occurrences is None else occurrences.sum(dtype=np.int64))

@@ -1,0 +1,216 @@
+"""Where the shards of a variable go: each to a server on a node that has what it needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.rows.connections import ServerAddress
+from embstore.cluster.server.actor import ShardPlace
+from embstore.cluster.server.handle import GPU_RESOURCE, ServerHandle
+from embstore.cluster.server.reservation import Reservation
+from embstore.cluster.server.servers import PMEM_RESOURCE, Server, Servers
+from embstore.errors import InvalidArgumentError, MissingDeviceError, ShardLostError
+from embstore.gpu.choice import CUDA, EMULATED
+from embstore.options import NODE_PMEM, Tier, TierKind
+from embstore.table.shard import ShardSpec
+
+__all__ = ["OpenShard", "Placing"]
+
+_PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
+
+_PLACED_WITHIN_S = 60.0
+_LOOKED_FOR_EVERY_S = 0.5
+_A_LITTLE = 0.0001  # as finely as Ray counts
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """actor, server and address: of its server, by whose number and the table's it goes. place: a
+    resource that its node has and no other, by which it comes back to what it keeps there.
+    """
+
+    actor: ServerHandle
+    server: int
+    address: ServerAddress
+    table: int
+    place: str
+
+
+class Placing:
+    """Of one variable. Servers for all of its shards are taken when the first is asked for: by then
+    every argument is known to be good.
+    """
+
+    def __init__(
+        self,
+        variable: str,
+        count: int,
+        tiers: Sequence[Tier],
+        servers: Servers,
+        silence_s: float = 30.0,
+        freed_within_s: float = 0.0,
+        places: Sequence[str] = (),
+    ) -> None:
+        """places: of each shard, where it has to be; none: anywhere."""
+        self._variable = variable
+        self._count = count
+        self._tiers = list(tiers)
+        self._servers = servers
+        self._silence_s = silence_s
+        self._freed_within_s = freed_within_s
+        self._places = list(places)
+        self._reservation: Reservation | None = None
+        self._waiting: list[Server] | None = None
+        self._nodes: list[str | None] = []
+        self._has_gpu = False
+        self._next = 0  # the shard that is opened next
+        self._open: dict[OpenShard, Server] = {}
+
+    def open(self, spec: ShardSpec) -> OpenShard:
+        """Makes the next shard."""
+        if self._waiting is None:
+            self._waiting = self._take(spec.gpu)
+        elif not self._waiting:  # one that failed before has ended it
+            nodes = self._nodes[self._next :]
+            self._waiting = self._servers.take(
+                self._variable, nodes, self._has_gpu, _PLACED_WITHIN_S
+            )
+        server = self._waiting.pop(0)
+        while True:
+            try:
+                shard = self._open_at(server, spec)
+            except ShardLostError:
+                self._servers.lose(server)
+                if not server.has_opened:
+                    raise
+                # It was lost before; that it is gone is found out only now.
+                (server,) = self._servers.take(
+                    *(self._variable, [self._nodes[self._next]]), self._has_gpu, _PLACED_WITHIN_S
+                )
+            except BaseException:
+                self._servers.leave(server)
+                raise
+            else:
+                self._next += 1
+                self._open[shard] = server
+                return shard
+
+    def leave(self, shard: OpenShard) -> None:
+        """It is closed, or lost."""
+        server = self._open.pop(shard, None)
+        if server is not None:
+            self._servers.leave(server)
+        self._give_back()
+
+    def end(self) -> None:
+        """Nothing more is opened."""
+        for server in self._waiting or ():
+            self._servers.leave(server)
+        self._waiting = []
+        self._give_back()
+
+    def end_all(self) -> None:
+        """What is open, too, is of no use any more."""
+        self._open = {}
+        self.end()
+
+    def _open_at(self, server: Server, spec: ShardSpec) -> OpenShard:
+        place = ShardPlace(
+            self._variable, self._next, self._count, self._tiers, self._freed_within_s
+        )
+        answer = server.actor.open(spec, place, silence_s=self._silence_s)
+        server.has_opened = True
+        if answer.error is not None:
+            raise answer.error
+        table, node = answer.value
+        return OpenShard(server.actor, server.number, server.address, table, node)
+
+    def _give_back(self) -> None:
+        if self._reservation is not None and not self._open and not self._waiting:
+            self._reservation.end()
+            self._reservation = None
+
+    def _take(self, gpu: str | None) -> list[Server]:
+        """gpu: of a tier of HBM; None without one."""
+        ray = ray_cluster.join_or_start()
+        resources = self._resources(ray)
+        self._has_gpu = self._needs_gpu(ray, gpu)
+        self._wait_for_places(ray)
+        self._nodes = [None] * self._count
+        if resources or self._places:
+            if self._has_gpu:
+                resources[GPU_RESOURCE] = _A_LITTLE
+            ray_cluster.wait_for_answers(ray, _PLACED_WITHIN_S)
+            places: Sequence[str | None] = self._places or [None] * self._count
+            self._reservation = Reservation(
+                ray,
+                self._variable,
+                [
+                    resources if place is None else {**resources, place: _A_LITTLE}
+                    for place in places
+                ],
+                _PLACED_WITHIN_S,
+            )
+            self._nodes = list(self._reservation.nodes)
+        try:
+            return self._servers.take(self._variable, self._nodes, self._has_gpu, _PLACED_WITHIN_S)
+        except BaseException:
+            self._waiting = []
+            self._give_back()
+            self._waiting = None
+            raise
+
+    def _wait_for_places(self, ray: Any) -> None:
+        """A node that was ended may be on its way back."""
+        deadline = time.monotonic() + _PLACED_WITHIN_S
+        while missing := [place for place in self._places if not ray_cluster.offered(ray, place)]:
+            if time.monotonic() > deadline:
+                raise MissingDeviceError(
+                    f"shards: {self._variable} was persisted at {missing[0]}, and the cluster has "
+                    f"had no such node for {_PLACED_WITHIN_S:g} s; start its server again"
+                )
+            time.sleep(_LOOKED_FOR_EVERY_S)
+
+    def _resources(self, ray: Any) -> dict[str, float]:
+        """What a shard needs of its node; a cluster without nodes that say what PMem they have is
+        trusted to have it.
+        """
+        size_bytes = sum(tier.size_bytes or 0 for tier in self._tiers if tier.kind in _PMEM)
+        nodes_gib = ray_cluster.offered(ray, PMEM_RESOURCE)
+        needs_path = any(tier.path == NODE_PMEM for tier in self._tiers)
+        if needs_path and not nodes_gib:
+            raise MissingDeviceError(
+                f"storage_path: no node of the cluster has PMem that {self._variable} could lie on "
+                "by NODE_PMEM; start nodes by python -m embstore.server --pmem DIRECTORY"
+            )
+        if not nodes_gib or not (size_bytes or needs_path):
+            return {}
+        needed_gib = round(size_bytes / (1 << 30), 4) or _A_LITTLE
+        if needed_gib > max(nodes_gib):
+            raise MissingDeviceError(
+                f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "
+                f"no node of the cluster has more than {max(nodes_gib):g} (its resource "
+                f"{PMEM_RESOURCE!r}); give a smaller size, and more shards"
+            )
+        return {PMEM_RESOURCE: needed_gib}
+
+    def _needs_gpu(self, ray: Any, gpu: str | None) -> bool:
+        """gpu: of a tier of HBM; None without one."""
+        if gpu in (None, EMULATED):
+            return False
+        if gpu != CUDA:
+            raise InvalidArgumentError(
+                f'device must be "{CUDA}" or "{EMULATED}" with shards, since Ray chooses the GPU '
+                f"of each; got {gpu!r}"
+            )
+        if not ray_cluster.offered(ray, GPU_RESOURCE):
+            raise MissingDeviceError(
+                f"device: {self._variable} has a tier of HBM, and no node of the cluster offers a "
+                f"GPU (Ray's resource {GPU_RESOURCE!r}); start Ray on computers that have one, or "
+                f'give device="{EMULATED}" to try without'
+            )
+        return True

@@ -1,0 +1,183 @@
+"""The optimizers that DeepRec has and TensorFlow hasn't.
+
+Rows are trained as by those of `embstore.optimizers`. What they do with dense variables is written
+here in TensorFlow's operations, on top of its Adam and Adagrad.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.table import checks
+
+__all__ = ["DEEPREC_OPTIMIZERS"]
+
+
+class AdamWOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
+    """Adam that first takes learning_rate * weight_decay of a weight off it (Loshchilov & Hutter
+    2017). Of a variable with sparse gradients, the weights of all rows decay.
+    """
+
+    def __init__(
+        self,
+        weight_decay: float,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._weight_decay = checks.real("weight_decay", weight_decay, at_least=0)
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._decayed(grad, var):
+            return super()._apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._decayed(grad, var):
+            return super()._resource_apply_dense(grad, var)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        with self._decayed(grad.values, var):
+            return super()._apply_sparse(grad, var)
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        with self._decayed(grad, var):
+            return super()._resource_apply_sparse(grad, var, indices)
+
+    def _decayed(self, grad: Any, var: Any) -> Any:
+        # The gradient is that of the weights before.
+        with tf.control_dependencies([grad]):
+            part = tf.cast(self._lr_t, var.dtype.base_dtype) * self._weight_decay
+            decay = tf.assign_sub(var, part * var, use_locking=self._use_locking)
+        return tf.control_dependencies([decay])
+
+
+class AdamAsyncOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
+    """Adam. apply_sparse_rmsprop: how rows of embedding variables are trained; other variables with
+    sparse gradients can't be then.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        use_locking: bool = False,
+        apply_sparse_rmsprop: bool = False,
+        name: str = "AdamAsync",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._is_rmsprop = checks.flag("apply_sparse_rmsprop", apply_sparse_rmsprop)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        self._check_sparse(var)
+        return super()._apply_sparse(grad, var)
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        self._check_sparse(var)
+        return super()._resource_apply_sparse(grad, var, indices)
+
+    def _check_sparse(self, var: Any) -> None:
+        if self._is_rmsprop:
+            raise UnsupportedError(
+                f"apply_sparse_rmsprop: {var.name} has sparse gradients and is no embedding "
+                "variable; make it one by tf.get_embedding_variable, or leave the argument out"
+            )
+
+
+class AdagradDecayOptimizer(tf.train.AdagradOptimizer):  # type: ignore[misc]
+    """Adagrad whose accumulators fade: when global_step + 1 is a multiple of
+    accumulator_decay_step, they become max(accumulator * accumulator_decay_rate,
+    initial_accumulator_value) first.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        global_step: Any,
+        initial_accumulator_value: float = 0.1,
+        accumulator_decay_step: int = 100_000,
+        accumulator_decay_rate: float = 0.9,
+        use_locking: bool = False,
+        name: str = "AdagradDecay",
+    ) -> None:
+        super().__init__(learning_rate, initial_accumulator_value, use_locking, name)
+        if global_step is None:
+            raise InvalidArgumentError(
+                "global_step must be the variable that counts steps: "
+                "tf.train.get_or_create_global_step()"
+            )
+        self._global_step = global_step
+        self._every = checks.integer("accumulator_decay_step", accumulator_decay_step, at_least=1)
+        self._rate = checks.real("accumulator_decay_rate", accumulator_decay_rate, above=0, below=1)
+
+    def _step_of_rows(self, global_step: Any) -> Any:
+        """Of `TrainsRows`."""
+        del global_step
+        return self._global_step
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._faded(var):
+            return super()._apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._faded(var):
+            return super()._resource_apply_dense(grad, var)
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        with self._faded(var):
+            return super()._apply_sparse(grad, var)
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        with self._faded(var):
+            return super()._resource_apply_sparse(grad, var, indices)
+
+    def _faded(self, var: Any) -> Any:
+        accumulator = self.get_slot(var, "accumulator")
+        step = tf.cast(tf.identity(self._global_step), tf.int64)
+        is_time = tf.equal((step + 1) % self._every, 0)
+
+        def fade() -> Any:
+            faded = tf.maximum(accumulator * self._rate, self._initial_accumulator_value)
+            return tf.assign(accumulator, faded, use_locking=self._use_locking).op
+
+        return tf.control_dependencies([tf.cond(is_time, fade, tf.no_op)])
+
+
+class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
+    """The same."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        global_step: Any,
+        initial_accumulator_value: float = 0.1,
+        accumulator_decay_step: int = 100_000,
+        accumulator_decay_rate: float = 0.9,
+        use_locking: bool = False,
+        name: str = "AdagradDecayV2",
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            global_step,
+            initial_accumulator_value,
+            accumulator_decay_step,
+            accumulator_decay_rate,
+            use_locking,
+            name,
+        )
+
+
+DEEPREC_OPTIMIZERS = (
+    AdagradDecayOptimizer,
+    AdagradDecayOptimizerV2,
+    AdamAsyncOptimizer,
+    AdamWOptimizer,
+)

@@ -1,0 +1,176 @@
+"""TensorFlow's look-ups, of embedding variables too."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from embstore.deeprec.reading import look_up
+from embstore.deeprec.variable import EmbeddingVariable, Partition
+from embstore.errors import InvalidArgumentError
+
+__all__ = ["gradients_too", "lookup_too", "safe_sparse_lookup_too", "sparse_lookup_too"]
+
+
+def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.nn.embedding_lookup`, of embedding variables too."""
+
+    @functools.wraps(tensorflows)
+    def embedding_lookup(
+        params: Any,
+        ids: Any,
+        partition_strategy: str = "mod",
+        name: str | None = None,
+        validate_indices: bool = True,
+        max_norm: float | None = None,
+        **options: Any,
+    ) -> Any:
+        variable = _variable_in(params)
+        if variable is None:
+            return tensorflows(
+                params,
+                ids,
+                partition_strategy=partition_strategy,
+                name=name,
+                validate_indices=validate_indices,
+                max_norm=max_norm,
+                **options,
+            )
+        rows = look_up(variable, ids, name)
+        return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
+
+    return embedding_lookup
+
+
+def sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.nn.embedding_lookup_sparse`, of embedding variables too."""
+
+    @functools.wraps(tensorflows)
+    def embedding_lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, **options: Any) -> Any:
+        variable = _variable_in(params)
+        if variable is None:
+            return tensorflows(params, sp_ids, sp_weights, **options)
+        rows, places = _rows_and_places(variable, sp_ids, first_place=0)
+        return tensorflows(rows, places, sp_weights, **options)
+
+    return _with_names(embedding_lookup_sparse, tensorflows)
+
+
+def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.nn.safe_embedding_lookup_sparse`, of embedding variables too, whose every id is valid."""
+
+    @functools.wraps(tensorflows)
+    def safe_embedding_lookup_sparse(
+        embedding_weights: Any,
+        sparse_ids: Any,
+        sparse_weights: Any = None,
+        combiner: str = "mean",
+        default_id: int | None = None,
+        **options: Any,
+    ) -> Any:
+        variable = _variable_in(embedding_weights)
+        if variable is None:
+            return tensorflows(
+                embedding_weights, sparse_ids, sparse_weights, combiner, default_id, **options
+            )
+        if sparse_weights is not None and combiner != "sum":
+            sparse_ids, sparse_weights = _with_positive_weights(sparse_ids, sparse_weights)
+        rows, places = _rows_and_places(variable, sparse_ids, first_place=1)
+        if default_id is None:
+            of_empty = tf.zeros([1, variable.dim])
+        else:
+            of_empty = look_up(variable, tf.constant([default_id], tf.int64))
+        # First, since it must be there even if nothing else is.
+        return tensorflows(
+            tf.concat([of_empty, rows], 0),
+            places,
+            sparse_weights,
+            combiner,
+            None if default_id is None else 0,
+            **options,
+        )
+
+    return _with_names(safe_embedding_lookup_sparse, tensorflows)
+
+
+def gradients_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.gradients`, for embedding variables too: tf.IndexedSlices of ids and their gradients."""
+
+    @functools.wraps(tensorflows)
+    def gradients(ys: Any, xs: Any, *arguments: Any, **options: Any) -> Any:
+        wanted = xs.rows if isinstance(xs, EmbeddingVariable) else xs
+        if isinstance(xs, (list, tuple)):
+            wanted = [x.rows if isinstance(x, EmbeddingVariable) else x for x in xs]
+        return tensorflows(ys, wanted, *arguments, **options)
+
+    return gradients
+
+
+def _variable_in(params: Any) -> EmbeddingVariable | None:
+    """The embedding variable that look-ups are given as `params`: it, or a list of it alone."""
+    if isinstance(params, (list, tuple)) and len(params) == 1:
+        params = params[0]
+    if isinstance(params, (list, tuple)) and any(
+        isinstance(each, (EmbeddingVariable, Partition)) for each in params
+    ):
+        if all(isinstance(each, Partition) for each in params):
+            variable: EmbeddingVariable = params[0]._variable
+            if all(each._variable is variable for each in params) and len(params) == len(variable):
+                return variable
+        raise InvalidArgumentError(
+            "params must be one embedding variable, which looks its partitions up itself, got "
+            f"{params}"
+        )
+    if isinstance(params, Partition) and len(params._variable) == 1:
+        return params._variable
+    if isinstance(params, Partition):
+        raise InvalidArgumentError(
+            f"params must be the embedding variable whose partition {params.name} is"
+        )
+    return params if isinstance(params, EmbeddingVariable) else None
+
+
+def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int) -> tuple[Any, Any]:
+    """The row of each id, and where in them each is; so that TensorFlow combines them.
+
+    Ids aren't made distinct before: the table does it, and counts them all.
+    """
+    if not isinstance(ids, tf.SparseTensor):
+        raise InvalidArgumentError(
+            f"ids: of {variable.op.name} must be a tf.SparseTensor, got {type(ids).__name__}; "
+            "tf.RaggedTensor.to_sparse makes one"
+        )
+    rows = look_up(variable, ids.values)
+    count = tf.size(ids.values, out_type=tf.int64)
+    places = tf.range(first_place, count + first_place, dtype=tf.int64)
+    return rows, tf.SparseTensor(ids.indices, places, ids.dense_shape)
+
+
+def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:
+    """Without ids whose weight isn't positive, which means leave out; so that no row is made."""
+    kept = tf.greater(weights.values, 0)
+    return (
+        tf.SparseTensor(
+            tf.boolean_mask(ids.indices, kept), tf.boolean_mask(ids.values, kept), ids.dense_shape
+        ),
+        tf.SparseTensor(
+            tf.boolean_mask(ids.indices, kept),
+            tf.boolean_mask(weights.values, kept),
+            ids.dense_shape,
+        ),
+    )
+
+
+def _with_names(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`ours`, given by name what `theirs` may be given by position."""
+    signature = inspect.signature(theirs)
+
+    @functools.wraps(theirs)
+    def function(*arguments: Any, **options: Any) -> Any:
+        return ours(**signature.bind(*arguments, **options).arguments)
+
+    return function

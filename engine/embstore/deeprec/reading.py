@@ -1,0 +1,80 @@
+"""Look-ups of embedding variables in a graph, which TensorFlow differentiates.
+
+A look-up is an operation that calls this process, so a graph with one runs here alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from numpy.typing import NDArray
+
+from embstore.deeprec.tables import table_of
+from embstore.errors import InvalidArgumentError
+
+__all__ = ["look_up", "on_cpu"]
+
+_GRADIENT = "EmbstoreRows"
+_TRAINED = "embstore_trained_look_ups"  # a collection of the names of operations
+
+
+class _Variable(Protocol):
+    """What a look-up takes of an embedding variable."""
+
+    @property
+    def op(self) -> Any: ...
+    @property
+    def number(self) -> Any: ...
+    @property
+    def rows(self) -> Any: ...
+    @property
+    def dim(self) -> int: ...
+
+
+def on_cpu() -> Any:
+    return tf.device("/device:CPU:0")
+
+
+def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
+    """The rows of ids, float32 of ids.shape + (dim,).
+
+    Once `tf.gradients` or an optimizer asked for its gradient it reads rows as a step of training
+    does, which its update counts. Before, it counts and promotes, as look-ups that serve do.
+    """
+    keys = tf.convert_to_tensor(ids)
+    if not keys.dtype.is_integer:
+        raise InvalidArgumentError(
+            f"ids: of {variable.op.name} must be integers, got {keys.dtype.name}; "
+            "tf.strings.to_hash_bucket_fast makes ids of strings"
+        )
+    keys = tf.cast(keys, tf.int64)
+    graph = keys.graph
+    trained = graph.get_collection_ref(_TRAINED)
+    operation: list[str] = []
+
+    def read(number: np.int64, keys: NDArray[np.int64], _rows: Any) -> NDArray[np.float32]:
+        return table_of(int(number)).lookup(keys, train=operation[0] in trained)
+
+    with (
+        on_cpu(),
+        tf.name_scope(name, f"{variable.op.name}_lookup") as scope,
+        graph.gradient_override_map({"PyFunc": _GRADIENT}),
+    ):
+        rows = tf.numpy_function(
+            read, [variable.number, keys, variable.rows], tf.float32, name="rows"
+        )
+        operation.append(rows.op.name)
+        rows.set_shape(keys.shape.concatenate([variable.dim]))
+        return tf.identity(rows, name=scope)
+
+
+@tf.RegisterGradient(_GRADIENT)  # type: ignore[untyped-decorator]
+def _gradient(operation: Any, rows_gradient: Any) -> list[Any]:
+    """A gradient for each id that was looked up, so that an update counts them all."""
+    _, keys, rows = operation.inputs
+    operation.graph.add_to_collection(_TRAINED, operation.name)
+    values = tf.reshape(tf.convert_to_tensor(rows_gradient), [-1, rows.shape[1]])
+    # The shape is for tf.cond, which has slices without rows where there was no look-up.
+    return [None, None, tf.IndexedSlices(values, tf.reshape(keys, [-1]), tf.shape(rows))]

@@ -1,0 +1,51 @@
+"""By which of the engine's optimizers rows are trained, for each of TensorFlow's and DeepRec's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from embstore import optimizers
+from embstore.errors import UnsupportedError
+from embstore.optimizers import Optimizer
+
+__all__ = ["RULES", "MakeRule"]
+
+# Takes the arguments of the optimizer of that name, with a learning rate that is a number.
+MakeRule = Callable[[Mapping[str, Any]], Optimizer]
+
+
+def _taking(rule: Callable[..., Optimizer], *names: str) -> MakeRule:
+    """A rule that has arguments of the same names."""
+
+    def make(arguments: Mapping[str, Any]) -> Optimizer:
+        return rule(**{name: arguments[name] for name in ("learning_rate", *names)})
+
+    return make
+
+
+def _ftrl(arguments: Mapping[str, Any]) -> Optimizer:
+    for name, off in (("l2_shrinkage_regularization_strength", 0.0), ("beta", None)):
+        if arguments[name] not in (off, 0.0):
+            raise UnsupportedError(
+                f"{name}: rows are trained by DeepRec's Ftrl, which has none; leave it out"
+            )
+    names = ("learning_rate_power", "initial_accumulator_value")
+    strengths = ("l1_regularization_strength", "l2_regularization_strength")
+    return _taking(optimizers.Ftrl, *names, *strengths)(arguments)
+
+
+_DECAY = ("initial_accumulator_value", "accumulator_decay_step", "accumulator_decay_rate")
+_MOMENTS = ("beta1", "beta2", "epsilon")
+
+RULES: Mapping[str, MakeRule] = {
+    "AdadeltaOptimizer": _taking(optimizers.Adadelta, "rho", "epsilon"),
+    "AdagradDecayOptimizer": _taking(optimizers.AdagradDecay, *_DECAY),
+    "AdagradDecayOptimizerV2": _taking(optimizers.AdagradDecayV2, *_DECAY),
+    "AdagradOptimizer": _taking(optimizers.Adagrad, "initial_accumulator_value"),
+    "AdamAsyncOptimizer": _taking(optimizers.AdamAsync, *_MOMENTS, "apply_sparse_rmsprop"),
+    "AdamOptimizer": _taking(optimizers.Adam, *_MOMENTS),
+    "AdamWOptimizer": _taking(optimizers.AdamW, "weight_decay", *_MOMENTS),
+    "FtrlOptimizer": _ftrl,
+    "GradientDescentOptimizer": _taking(optimizers.SGD),
+}

@@ -1,0 +1,245 @@
+"""`tf.train.Saver` that keeps the rows of embedding variables with the other variables.
+
+Beside TensorFlow's files of a checkpoint PREFIX lies the folder PREFIX.rows-ID, an
+`embstore.save`. TensorFlow's files name it, and are put in place when it is whole; so a checkpoint
+has the rows that were saved for it, whatever dies. `increments` says where incremental
+checkpoints are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from embstore import variable as engine
+from embstore.checkpoint.restore import restore
+from embstore.checkpoint.save import save, save_incremental
+from embstore.deeprec.increments import (
+    INCREMENT,
+    increments_folder,
+    increments_of,
+    restores_increments,
+)
+from embstore.deeprec.rows_folder import saving_rows_in
+from embstore.deeprec.sessions import table_numbers
+from embstore.deeprec.tables import NO_TABLE, table_of
+from embstore.deeprec.tensorflow_inside import checkpoint_prefix, saved_by, saver_module
+from embstore.deeprec.variable import EmbeddingVariable
+from embstore.errors import CheckpointError, InvalidArgumentError
+
+__all__ = ["Saver"]
+
+_ROWS = re.compile(r"[^/]+\.rows-[0-9a-f]{8}")
+
+# By the number of a table: the rows of the checkpoint that its last save, full or incremental,
+# belongs to. None where that save came to nothing.
+_last_full: dict[int, Path] = {}
+
+
+class Saver(saver_module.Saver):  # type: ignore[misc]
+    """As TensorFlow's, of rows too.
+
+    incremental_save_restore: True: `restore` goes on with the incremental checkpoints that follow
+        the one that is restored. Every saver can make them (`incremental_save`).
+    """
+
+    def __init__(
+        self, *arguments: Any, incremental_save_restore: bool = False, **options: Any
+    ) -> None:
+        self._restores_increments = incremental_save_restore
+        super().__init__(*arguments, **options)
+
+    def save(
+        self, sess: Any, save_path: str, global_step: Any = None, *arguments: Any, **options: Any
+    ) -> str | None:
+        """As TensorFlow's. The step that GlobalStepEvict counts from is global_step; where it isn't
+        given, the graph's own; where that has none, the number of updates.
+
+        Raises StorageError where rows can't be written; the checkpoint before stays as it was.
+        """
+        variables = self._embedding_variables()
+        if not variables:
+            saved: str | None = super().save(sess, save_path, global_step, *arguments, **options)
+            return saved
+        step = _step_number(sess, global_step)
+        prefix = checkpoint_prefix(self, os.fspath(save_path), step)
+        rows = _folder_beside(prefix)
+        numbers, tables = _tables(sess, variables)
+        before = set(self.last_checkpoints)
+        with _saving(numbers, rows):
+            save(rows, tables, _step_of_graph(sess, tables) if step is None else step)
+            # The prefix has the step already.
+            path: str | None = super().save(sess, prefix, None, *arguments, **options)
+            _last_full.update(dict.fromkeys(numbers, rows))
+        for removed in before - set(self.last_checkpoints):
+            if not tf.train.checkpoint_exists(removed):
+                _remove_rows(removed)
+        _remove_rows(prefix, but=rows)
+        return path
+
+    def incremental_save(self, sess: Any, save_path: str, global_step: Any) -> str:
+        """Saves all dense variables, and the rows that changed since the last save, to a checkpoint
+        that follows the last `save` to save_path. Returns its prefix.
+
+        Raises InvalidArgumentError where `follows_last_save` says False.
+        """
+        variables = self._embedding_variables()
+        step = _step_number(sess, global_step)
+        numbers, tables = _tables(sess, variables)
+        full = _full_of(save_path, numbers)
+        if step is None:
+            raise InvalidArgumentError(
+                "global_step must be given: increments are put in order by it"
+            )
+        if full is None:
+            raise InvalidArgumentError(
+                f"save_path: the last save of the rows was not to {save_path}, so there is nothing "
+                "that an increment could follow; call save() first"
+            )
+        folder = increments_folder(full)
+        folder.mkdir(parents=True, exist_ok=True)
+        prefix = os.fspath(folder / f"{INCREMENT}-{step}")
+        rows = _folder_beside(prefix)
+        with _saving(numbers, rows):
+            save_incremental(rows, tables, step)
+            super().save(sess, prefix, write_meta_graph=False, write_state=False)
+            _last_full.update(dict.fromkeys(numbers, full))
+        return prefix
+
+    def follows_last_save(self, sess: Any, save_path: str) -> bool:
+        """Whether the last save of all rows was a `save` to save_path or an increment after it."""
+        numbers, _ = _tables(sess, self._embedding_variables())
+        return _full_of(save_path, numbers) is not None
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """As TensorFlow's. Rows may go to another storage type, number of partitions or dim.
+
+        Raises CheckpointError, which names the file, where rows are missing or damaged; then
+        nothing is changed.
+        """
+        variables = self._embedding_variables()
+        if not variables or save_path is None or not tf.train.checkpoint_exists(save_path):
+            super().restore(sess, save_path)  # which says what is wrong
+            return
+        rows = _rows_of(os.fspath(save_path), variables)
+        following = increments_of(rows)
+        wanted = following
+        if following and not (self._restores_increments or restores_increments(sess.graph)):
+            tf.logging.warning(
+                "%s is followed by %d incremental checkpoints, which are left out; "
+                "tf.train.Saver(incremental_save_restore=True) restores them, too",
+                save_path,
+                len(following),
+            )
+            wanted = []
+        before = table_numbers(sess, variables)
+        sess.run([v.initializer for v, n in zip(variables, before, strict=True) if n == NO_TABLE])
+        numbers, tables = _tables(sess, variables)
+        restore(rows, tables, [_rows_of(each, variables) for each in wanted])
+        for number in numbers:
+            _last_full.pop(number, None)
+        if wanted == following:  # else new increments would lie among those that were left out
+            _last_full.update(dict.fromkeys(numbers, rows))
+        super().restore(sess, wanted[-1] if wanted else save_path)
+
+    def _embedding_variables(self) -> list[EmbeddingVariable]:
+        return [each for each in saved_by(self) if isinstance(each, EmbeddingVariable)]
+
+
+@contextlib.contextmanager
+def _saving(numbers: Sequence[int], rows: Path) -> Iterator[None]:
+    """Around what writes a checkpoint with rows in that folder, which goes where it fails."""
+    with saving_rows_in(rows.name):
+        for number in numbers:
+            _last_full.pop(number, None)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(rows, ignore_errors=True)
+            raise
+
+
+def _tables(
+    sess: Any, variables: Sequence[EmbeddingVariable]
+) -> tuple[list[int], list[engine.EmbeddingVariable]]:
+    numbers = table_numbers(sess, variables)
+    for number, variable in zip(numbers, variables, strict=True):
+        if number == NO_TABLE:
+            raise InvalidArgumentError(
+                f"{variable.op.name} isn't initialized in this session, so it has no rows to save"
+            )
+    return numbers, [table_of(number) for number in numbers]
+
+
+def _step_number(sess: Any, global_step: Any) -> int | None:
+    if global_step is None:
+        return None
+    if isinstance(global_step, (int, np.integer)):
+        return int(global_step)
+    return int(tf.train.global_step(sess, global_step))
+
+
+def _step_of_graph(sess: Any, tables: Sequence[engine.EmbeddingVariable]) -> int:
+    counter = tf.train.get_global_step(sess.graph)
+    if counter is not None:
+        return int(tf.train.global_step(sess, counter))
+    return max(table.internals.applies() for table in tables)
+
+
+def _folder_beside(prefix: str) -> Path:
+    """Where a checkpoint of that prefix that is about to be written may have its rows."""
+    if "://" in prefix:
+        raise InvalidArgumentError(f"save_path must be in a local folder for rows, got {prefix}")
+    return Path(f"{prefix}.rows-{uuid.uuid4().hex[:8]}").absolute()
+
+
+def _rows_of(prefix: str, variables: Sequence[EmbeddingVariable]) -> Path:
+    """The folder that the checkpoint of that prefix names for the rows of the variables."""
+    reader = tf.train.load_checkpoint(prefix)
+    kinds = reader.get_variable_to_dtype_map()
+    folders: set[str] = set()
+    for variable in variables:
+        name = variable.op.name
+        if kinds.get(name) != tf.string:
+            what = "is of an ordinary variable" if name in kinds else "isn't there"
+            raise CheckpointError(
+                f"{prefix}: the entry {name} {what}, where the folder of its rows should be; the "
+                f"program that saved it had no embedding variable {name}"
+            )
+        folders.add(reader.get_tensor(name).decode(errors="replace"))
+    if len(folders) > 1 or not all(map(_ROWS.fullmatch, folders)):
+        raise CheckpointError(
+            f"{prefix}: names {', '.join(sorted(folders))} as the folder of its rows, which isn't "
+            "one that tf.train.Saver writes"
+        )
+    return Path(prefix).absolute().with_name(folders.pop())
+
+
+def _full_of(save_path: str, numbers: Sequence[int]) -> Path | None:
+    """The rows of the checkpoint under save_path that the last save of all tables belongs to."""
+    known = {_last_full.get(number) for number in numbers}
+    full = known.pop() if len(known) == 1 else None
+    path = Path(save_path).absolute()
+    if full is None or full.parent != path.parent or not full.is_dir():
+        return None
+    prefix = full.name.rpartition(".rows-")[0]
+    return full if re.fullmatch(rf"{re.escape(path.name)}(-\d+)?", prefix) else None
+
+
+def _remove_rows(prefix: str, but: Path | None = None) -> None:
+    """Removes the folders of rows, and the increments, of checkpoints that had the prefix."""
+    path = Path(prefix).absolute()
+    for entry in path.parent.glob(f"{glob.escape(path.name)}.rows-*"):
+        if _ROWS.fullmatch(entry.name) and entry != but:
+            shutil.rmtree(increments_folder(entry), ignore_errors=True)
+            shutil.rmtree(entry, ignore_errors=True)  # what stays goes with the next save

@@ -1,0 +1,46 @@
+"""Sessions close the tables that were made in them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from embstore.deeprec.tables import NO_TABLE, close_table
+from embstore.deeprec.tensorflow_inside import is_open_here, session_module
+from embstore.deeprec.variable import EmbeddingVariable, variables_of
+
+__all__ = ["close_tables_with_sessions", "table_numbers"]
+
+
+def close_tables_with_sessions() -> None:
+    """Has `close()` of a session, which leaving its `with` block calls, close its tables too."""
+    close_session = session_module.BaseSession.close
+
+    @functools.wraps(close_session)
+    def close(session: Any) -> None:
+        numbers = _numbers_at_end(session)
+        close_session(session)
+        for number in numbers:
+            close_table(number)
+
+    session_module.BaseSession.close = close
+
+
+def table_numbers(session: Any, variables: Sequence[EmbeddingVariable]) -> list[int]:
+    """The number of each variable's table in the session; NO_TABLE where it isn't initialized."""
+    if not variables:
+        return []
+    return [int(number) for number in session.run([each.table_number for each in variables])]
+
+
+def _numbers_at_end(session: Any) -> list[int]:
+    if not is_open_here(session):
+        return []
+    try:
+        numbers = table_numbers(session, variables_of(session.graph))
+    except (tf.errors.OpError, RuntimeError):  # broken, so that it can't be asked
+        return []
+    return [number for number in numbers if number != NO_TABLE]

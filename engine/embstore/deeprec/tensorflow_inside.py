@@ -1,0 +1,50 @@
+"""What is used of TensorFlow's private parts, in one place; pyproject.toml caps its version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.python.client import session as session_module
+from tensorflow.python.feature_column import feature_column as old_columns
+from tensorflow.python.feature_column import feature_column_v2 as columns
+from tensorflow.python.feature_column import sequence_feature_column, utils
+from tensorflow.python.trackable.base import VARIABLE_VALUE_KEY, Trackable
+from tensorflow.python.training import basic_session_run_hooks, monitored_session
+from tensorflow.python.training import saver as saver_module
+from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
+
+__all__ = [
+    "VARIABLE_VALUE_KEY",
+    "SaveSpec",
+    "SaveableObject",
+    "Trackable",
+    "basic_session_run_hooks",
+    "checkpoint_prefix",
+    "columns",
+    "is_open_here",
+    "monitored_session",
+    "old_columns",
+    "saved_by",
+    "saver_module",
+    "sequence_feature_column",
+    "session_module",
+    "utils",
+]
+
+
+def is_open_here(session: Any) -> bool:
+    """Whether the session isn't closed, and has its variables in this process to itself."""
+    return bool(session._session) and not session._closed and not session.sess_str
+
+
+def saved_by(saver: Any) -> list[Any]:
+    """What a built saver saves."""
+    chosen = saver._var_list
+    return list(chosen.values() if isinstance(chosen, dict) else chosen or ())
+
+
+def checkpoint_prefix(saver: Any, save_path: str, step: int | None) -> str:
+    """What the saver calls a checkpoint of that step."""
+    if step is None:
+        return save_path
+    return f"{save_path}-{step:08d}" if saver._pad_step_number else f"{save_path}-{step}"

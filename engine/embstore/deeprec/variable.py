@@ -1,0 +1,334 @@
+"""Embedding variables in a graph of TensorFlow's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from numpy.typing import NDArray
+
+from embstore import variable as engine
+from embstore.deeprec.reading import look_up, on_cpu
+from embstore.deeprec.rows_folder import rows_saved_in
+from embstore.deeprec.tables import NO_TABLE, add_table, close_table, table_of
+from embstore.deeprec.tensorflow_inside import (
+    VARIABLE_VALUE_KEY,
+    SaveableObject,
+    SaveSpec,
+    Trackable,
+)
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.initializers import Constant
+from embstore.optimizers import Optimizer
+from embstore.options import EmbeddingVariableOption
+from embstore.table.getting import get_embedding_variable as make_table
+
+__all__ = [
+    "EMBEDDING_VARIABLES",
+    "EmbeddingVariable",
+    "ExportedRows",
+    "Partition",
+    "variables_of",
+]
+
+EMBEDDING_VARIABLES = "embedding_variables"  # the collection that all of them are in
+
+
+class ExportedRows(NamedTuple):
+    """Tensors of all rows of a variable, in ascending order of keys.
+
+    keys int64 (n,), values float32 (n, dim), versions int64 (n,), freqs int64 (n,).
+    """
+
+    keys: Any
+    values: Any
+    versions: Any
+    freqs: Any
+
+
+class EmbeddingVariable(Trackable):  # type: ignore[misc]
+    """A variable of rows by int64 key, of which a session has those that it initialized.
+
+    It is in GLOBAL_VARIABLES, so that TensorFlow initializes and saves it with the others, and in
+    TRAINABLE_VARIABLES, so that optimizers find it. Rows are read by `tf.nn.embedding_lookup` and
+    its relatives. Iterating over it gives its partitions. Made by `get_embedding_variable`.
+    """
+
+    # Else NumPy would take it for a scalar, and return an array of variables.
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        number: Any,
+        dim: int,
+        make_rows: Callable[[], Any],
+        ev_option: EmbeddingVariableOption,
+        partition_num: int,
+        trainable: bool,
+        key_dtype: Any,
+    ) -> None:
+        """number: the tf.Variable that holds the number of its table.
+
+        make_rows: makes a tensor of the initial rows.
+        """
+        self._number = number
+        self._dim = dim
+        self._ev_option = ev_option
+        self._partition_num = partition_num
+        self._trainable = trainable
+        self._key_dtype = key_dtype
+        self._optimizer: Optimizer | None = None
+        with on_cpu(), tf.name_scope(f"{self._path}/"):
+            self.table_number = tf.cond(
+                number.is_initialized(), number.read_value, lambda: tf.constant(NO_TABLE, tf.int64)
+            )
+            # What gradients are asked for: look-ups take it as an input.
+            self.rows = tf.zeros([0, dim], name="rows")
+            made = tf.numpy_function(self._make, [self.table_number, make_rows()], tf.int64)
+            made.set_shape(())
+            self._initializer = number.assign(made, name="Initialize", read_value=False)
+
+    @property
+    def name(self) -> str:
+        return str(self._number.name)
+
+    @property
+    def _path(self) -> str:
+        return str(self._number.op.name)
+
+    @property
+    def number(self) -> Any:
+        """The tf.Variable that holds the number of its table (see `tables`)."""
+        return self._number
+
+    @property
+    def op(self) -> Any:
+        return self._number.op
+
+    @property
+    def graph(self) -> Any:
+        return self._number.graph
+
+    @property
+    def device(self) -> str:
+        return str(self._number.device)
+
+    @property
+    def dtype(self) -> Any:
+        return tf.float32
+
+    @property
+    def key_dtype(self) -> Any:
+        """int64 or int32. Rows have int64 keys either way."""
+        return self._key_dtype
+
+    @property
+    def shape(self) -> Any:
+        """(dim,): how many rows there are changes, and `total_count()` says it."""
+        return tf.TensorShape([self._dim])
+
+    def get_shape(self) -> Any:
+        return self.shape
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    @property
+    def trainable(self) -> bool:
+        return self._trainable
+
+    @property
+    def ev_option(self) -> EmbeddingVariableOption:
+        return self._ev_option
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """By which its rows are trained; None: no optimizer's `apply_gradients` had it yet."""
+        return self._optimizer
+
+    @property
+    def initializer(self) -> Any:
+        """The operation that makes the table, empty; one that the session had is closed."""
+        return self._initializer
+
+    def is_initialized(self, name: str | None = None) -> Any:
+        return self._number.is_initialized(name)
+
+    def train_by(self, optimizer: Optimizer) -> None:
+        """Raises InvalidArgumentError where it is trained by another already."""
+        if self._optimizer not in (None, optimizer):
+            raise InvalidArgumentError(
+                f"{self._path} is trained by {self._optimizer} already; its rows hold the slots of "
+                f"that optimizer, so {optimizer} can't train them too"
+            )
+        self._optimizer = optimizer
+
+    def table(self, session: Any) -> engine.EmbeddingVariable:
+        """The rows in a session, for what TensorFlow has no name for: `stats()`, `lookup_tier()`.
+
+        It lives as long as the session. Raises InvalidArgumentError where the session has none.
+        """
+        number = int(session.run(self.table_number))
+        if number == NO_TABLE:
+            raise InvalidArgumentError(
+                f"{self._path} isn't initialized in this session; run its initializer, or restore "
+                "a checkpoint"
+            )
+        return table_of(number)
+
+    def sparse_read(self, ids: Any, name: str | None = None) -> Any:
+        """As `tf.nn.embedding_lookup`."""
+        return look_up(self, ids, name)
+
+    def total_count(self) -> Any:
+        """int64 (2,): rows, dim."""
+        return self._ask("total_count", lambda table: np.array(table.total_count(), np.int64), [2])
+
+    get_dynamic_shape = total_count
+
+    def get_frequency(self, ids: Any) -> Any:
+        """How often each id was trained; int64 of ids.shape."""
+        return self._ask_of("frequency", ids, lambda table, keys: table.get_frequency(keys))
+
+    def get_version(self, ids: Any) -> Any:
+        """The global step at which each id was trained last, or -1; int64 of ids.shape."""
+        return self._ask_of("version", ids, lambda table, keys: table.get_version(keys))
+
+    def lookup_tier(self, ids: Any) -> Any:
+        """The tier of each id's row, from 0, or -1 where it has none; int64 of ids.shape."""
+        return self._ask_of(
+            "tier", ids, lambda table, keys: table.lookup_tier(keys).astype(np.int64)
+        )
+
+    def export(self) -> ExportedRows:
+        def export(number: np.int64) -> tuple[NDArray[Any], ...]:
+            rows = table_of(int(number)).export()
+            return rows["keys"], rows["values"], rows["versions"], rows["freqs"]
+
+        with on_cpu(), tf.name_scope(f"{self._path}_export"):
+            types = (tf.int64, tf.float32, tf.int64, tf.int64)
+            tensors = tf.numpy_function(export, [self._number], types)
+        for tensor, shape in zip(tensors, ([None], [None, self._dim], [None], [None]), strict=True):
+            tensor.set_shape(shape)
+        return ExportedRows(*tensors)
+
+    def __len__(self) -> int:
+        return self._partition_num
+
+    def __iter__(self) -> Iterator[Partition]:
+        return (Partition(self, number) for number in range(self._partition_num))
+
+    def __repr__(self) -> str:
+        return f"<embstore.deeprec.EmbeddingVariable {self._path!r} dim={self._dim}>"
+
+    def to_proto(self, export_scope: str | None = None) -> None:
+        """Nothing: another process that reads a meta graph can't make the variable from it."""
+        del export_scope
+
+    def _gather_saveables_for_checkpoint(self) -> Mapping[str, Callable[..., SaveableObject]]:
+        return {VARIABLE_VALUE_KEY: self._saveable}
+
+    def _saveable(self, name: str | None = None) -> SaveableObject:
+        if name not in (None, self._path):
+            raise InvalidArgumentError(
+                f"var_list names {self._path} {name!r}, but rows are saved under the name of their "
+                "variable; use that, or make the variable with the other name"
+            )
+        with on_cpu():
+            folder = tf.numpy_function(rows_saved_in, [], tf.string, name=f"{self._path}_rows")
+            folder.set_shape(())
+        return _SavedRows(self, [SaveSpec(folder, "", self._path, tf.string)], self._path)
+
+    def _make(self, former: np.int64, rows: NDArray[np.float32]) -> np.int64:
+        close_table(int(former))
+        option = self._ev_option
+        table = make_table(
+            self._path,
+            self._dim,
+            optimizer=self._optimizer,
+            ev_option=replace(
+                option, init_option=replace(option.init_option, initializer=Constant(rows))
+            ),
+            partition_num=self._partition_num,
+            restores=True,  # by a Saver, perhaps
+        )
+        return np.int64(add_table(table))
+
+    def _ask(
+        self, what: str, ask: Callable[[engine.EmbeddingVariable], Any], shape: Sequence[int | None]
+    ) -> Any:
+        with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
+            answer = tf.numpy_function(
+                lambda number: ask(table_of(int(number))), [self._number], tf.int64
+            )
+        answer.set_shape(shape)
+        return answer
+
+    def _ask_of(
+        self, what: str, ids: Any, ask: Callable[[engine.EmbeddingVariable, Any], Any]
+    ) -> Any:
+        keys = tf.cast(tf.convert_to_tensor(ids), tf.int64)
+        with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
+            answer = tf.numpy_function(
+                lambda number, keys: ask(table_of(int(number)), keys),
+                [self._number, keys],
+                tf.int64,
+            )
+        answer.set_shape(keys.shape)
+        return answer
+
+
+class Partition:
+    """One of the tables that the keys of a variable are spread over."""
+
+    def __init__(self, variable: EmbeddingVariable, number: int) -> None:
+        self._variable = variable
+        self._number = number
+
+    @property
+    def name(self) -> str:
+        return f"{self._variable.op.name}/part_{self._number}"
+
+    def total_count(self) -> Any:
+        """int64 (2,): rows of the partition, dim."""
+
+        def count(table: engine.EmbeddingVariable) -> NDArray[np.int64]:
+            return np.array([table.internals.shards[self._number].size(), table.dim], np.int64)
+
+        return self._variable._ask(f"part_{self._number}_total_count", count, [2])
+
+    get_dynamic_shape = total_count
+
+    def __repr__(self) -> str:
+        return f"<embstore.deeprec.Partition {self.name!r}>"
+
+
+class _SavedRows(SaveableObject):  # type: ignore[misc]
+    """In TensorFlow's checkpoint, the name of the folder that has the rows; `Saver` does more."""
+
+    def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
+        del restored_shapes
+        with tf.control_dependencies(restored_tensors):
+            return tf.no_op()
+
+
+def variables_of(graph: Any) -> list[EmbeddingVariable]:
+    return list(graph.get_collection(EMBEDDING_VARIABLES))
+
+
+def _refuse_as_tensor(
+    value: EmbeddingVariable, dtype: Any = None, name: str | None = None, as_ref: bool = False
+) -> Any:
+    del dtype, name, as_ref
+    raise UnsupportedError(
+        f"{value.op.name} can't become a tensor, since every int64 is a key of it; look rows up by "
+        "tf.nn.embedding_lookup, train them by an optimizer that is or derives from one of "
+        "tf.train's, or export() those that there are"
+    )
+
+
+tf.register_tensor_conversion_function(EmbeddingVariable, _refuse_as_tensor)

@@ -1,0 +1,233 @@
+"""What was done with the rows of variables, batch by batch, and how long that takes on devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.devices import Device
+from embstore.devices.device_table import OUTCOMES, check_device, phase_times
+from embstore.errors import (
+    ClosedError,
+    EmbStoreError,
+    InvalidArgumentError,
+    StoreFullError,
+    UnsupportedError,
+)
+from embstore.table import checks
+from embstore.table.shard import LocalShard
+from embstore.variable import EmbeddingVariable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["AccessRecording", "Caches", "phase_times_ns", "record_accesses"]
+
+MOST_CACHES = 16
+_COLUMNS = {
+    "variable": np.int32,
+    "tier": np.int32,
+    "access": np.int32,
+    "threads": np.int32,
+    "accesses": np.uint64,
+    "bytes": np.uint64,
+    "rounds": np.uint64,
+    "elapsed_ns": np.uint64,
+    "thread": np.int64,
+    "start_ns": np.int64,
+}
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What lies between the engine and a device: sizes of caches to simulate.
+
+    cpu_bytes: of the CPU's last-level cache, simulated with 16 ways; 0: none.
+    memory_bytes: of a memory in front of the device, direct-mapped and written back; 0: none.
+
+    Both have lines of 64 bytes. Sizes are rounded down to whole sets, and to 4,096 sets where there
+    are more: 4 MiB of a CPU's cache, 256 KiB of a memory.
+    """
+
+    cpu_bytes: int
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_bytes", "memory_bytes"):
+            checks.integer(name, getattr(self, name), at_least=0, unit="bytes")
+
+    @classmethod
+    def of(cls, device: Device) -> Caches:
+        """Those in front of the device."""
+        memory_bytes = 0 if device.cache is None else device.cache.size_bytes
+        return cls(device.cpu_cache_bytes, memory_bytes)
+
+
+class AccessRecording:
+    """What `record_accesses` makes: a context manager, which records while its block runs."""
+
+    def __init__(
+        self,
+        variables: EmbeddingVariable | Iterable[EmbeddingVariable],
+        caches: Sequence[Caches | Device],
+        most_phases: int,
+    ) -> None:
+        self._variables = (
+            [variables] if isinstance(variables, EmbeddingVariable) else list(variables)
+        )
+        for variable in self._variables:
+            if not isinstance(variable, EmbeddingVariable):
+                raise InvalidArgumentError(
+                    f"variables must be embstore.EmbeddingVariables, got {type(variable).__name__}"
+                )
+        if len(caches) > MOST_CACHES:
+            raise InvalidArgumentError(
+                f"caches: at most {MOST_CACHES} can be simulated at once, got {len(caches)}"
+            )
+        self._caches = [
+            cache if isinstance(cache, Caches) else Caches.of(check_device(f"caches[{i}]", cache))
+            for i, cache in enumerate(caches)
+        ]
+        self._most_phases = checks.integer("most_phases", most_phases, at_least=1, unit="phases")
+        self._recording: _core.Recording | None = None
+        self._phases: NDArray[Any] | None = None
+
+    @property
+    def phases(self) -> NDArray[Any]:
+        """The phases so far, in the order of their beginnings: a structured array.
+
+        A phase is what one call did with the rows of one tier, and in one way. variable: which of
+        the variables, from 0. tier: from 0, the partitions' being one. access: an
+        `embstore.Access`. threads, accesses, bytes and elapsed_ns: as `stats()` has them. rounds:
+        that came one after the other, each with a part of the accesses in flight: 1 in memory, one
+        for 128 reads of files by io_uring, one for each by pread. thread: the system's number of
+        it. start_ns: since the recording began.
+        Of each of the caches, (caches,) float64 all of them, how many of the accesses: hits, cost
+        nothing; dirtied, found their bytes in the CPU's cache, but unchanged, so that nothing
+        is fetched and it must be written back; clean_misses and dirty_misses, found another line in
+        their place in the memory in front of the device, as the device has it or changed. All
+        others missed the CPU's cache alone.
+
+        Raises StoreFullError where more phases ended than could be kept.
+        """
+        if self._phases is not None:
+            return self._phases
+        if self._recording is None:
+            raise InvalidArgumentError("nothing was recorded: enter the `with` block first")
+        columns = self._recording.phases(len(self._caches))
+        if columns["lost"]:
+            raise StoreFullError(
+                f"{columns['lost']} phases weren't recorded, since {self._most_phases} were kept "
+                "already; raise most_phases, or record fewer batches"
+            )
+        shape = (len(self._caches),)
+        phases = np.empty(
+            len(columns["start_ns"]),
+            np.dtype(
+                [
+                    *_COLUMNS.items(),
+                    *[(name, np.float64, shape) for name in OUTCOMES],
+                ]
+            ),
+        )
+        for name in phases.dtype.names or ():
+            phases[name] = columns[name]
+        return phases[np.argsort(phases["start_ns"], kind="stable")]
+
+    def __enter__(self) -> Self:
+        if self._recording is not None:
+            raise InvalidArgumentError("a recording can be made only once; make another")
+        shards = [
+            (number, shard)
+            for number, variable in enumerate(self._variables)
+            for shard in variable.internals.shards
+        ]
+        for number, shard in shards:
+            if not isinstance(shard, LocalShard):
+                raise UnsupportedError(
+                    f"{self._variables[number].name} has shards in other processes, whose accesses "
+                    "can't be recorded from here"
+                )
+        self._recording = _core.Recording(
+            [(caches.cpu_bytes, caches.memory_bytes) for caches in self._caches],
+            self._most_phases,
+        )
+        try:
+            for number, shard in shards:
+                assert isinstance(shard, LocalShard)
+                shard.start_recording(self._recording, number)
+        except EmbStoreError:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        assert self._recording is not None
+        self._recording.stop()
+        for variable in self._variables:
+            for shard in variable.internals.shards:
+                try:
+                    if isinstance(shard, LocalShard):
+                        shard.stop_recording(self._recording)
+                except ClosedError:
+                    pass  # it's recorded until then
+
+
+def record_accesses(
+    variables: EmbeddingVariable | Iterable[EmbeddingVariable],
+    *,
+    caches: Sequence[Caches | Device] = (),
+    most_phases: int = 1 << 20,
+) -> AccessRecording:
+    """Records what is done with the rows of variables while a `with` block runs.
+
+        with es.record_accesses(variable, caches=[device]) as recorded:
+            train(variable)
+        times_ns = es.phase_times_ns(device, recorded.phases, cache=0)
+
+    variables: one, or several; what their eviction and compaction threads do is recorded too.
+    caches: `Caches` to simulate, or devices, whose caches are meant; each as if all the variables
+        were on one computer that has them. By the addresses of the rows that are touched, of which
+        one line of 64 is looked at, so what they had is an estimate. They are empty when the block
+        begins: let a few batches go before those that count.
+    most_phases: as many are kept, some 60 bytes each and 32 more for each of the caches.
+
+    Entering the block raises UnsupportedError for a variable whose shards lie in other processes.
+    """
+    return AccessRecording(variables, caches, most_phases)
+
+
+def phase_times_ns(
+    device: Device, phases: NDArray[Any], cache: int | None = None
+) -> NDArray[np.float64]:
+    """How long each phase's accesses take on a device, (phases,), ns: what pacing makes them take.
+
+    phases: of `record_accesses`, all of memory or all of files. cache: which of the recorded caches
+    are the device's; None: none, every line comes from the device.
+
+    A miss of the CPU's cache takes `Device.time_ns`, or what the memory in front of the device
+    says; a hit nothing; an access that only makes bytes there dirty the difference to a load. All
+    of a phase take `Device.alone_ns` at least, in each of its rounds: n requests of which c are in
+    flight take the latency of one for n up to c, and n / c times that beyond (Little's law). Of
+    less than one miss that part of it.
+
+    What the engine itself took, elapsed_ns, goes on meanwhile: a phase takes the longer of both.
+    Raises InvalidArgumentError where a time isn't one, or `cache` is none that was recorded.
+    """
+    check_device("device", device)
+    caches = phases["hits"].shape[1]
+    if cache is not None:
+        checks.integer("cache", cache, at_least=0, at_most=caches - 1)
+    outcomes = {
+        name: np.zeros(len(phases)) if cache is None else phases[name][:, cache]
+        for name in OUTCOMES
+    }
+    return phase_times(device, phases, outcomes)

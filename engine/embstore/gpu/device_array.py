@@ -1,0 +1,115 @@
+"""Arrays in a GPU's memory: ids to look up there, and the rows that come of it, without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.errors import InvalidArgumentError
+from embstore.gpu.choice import EMULATED, check_gpu, gpu_number, gpu_to_open
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DeviceArray"]
+
+# DLPack's numbers of kinds of devices. The emulated GPU has none of its own.
+CUDA = 2
+EXTENSION = 12
+
+_DTYPES = (np.dtype(np.int64), np.dtype(np.float32))
+
+
+class DeviceArray:
+    """A C-contiguous array of int64 or float32 in the memory of a GPU.
+
+    It works on the emulated GPU too, whose memory the host can't address: so a program that keeps
+    its batches on a GPU can be tried without one. It speaks DLPack in both directions:
+    `torch.from_dlpack(array)` shares its memory (on a real GPU), and `embedding_variable.lookup`
+    takes it. What is done with it is on the GPU's default stream.
+    """
+
+    def __init__(self, values: NDArray[Any], device: str | None = None) -> None:
+        """Copies `values`, of int64 or float32, to the device.
+
+        device: "cuda", "cuda:N" or "emulated"; by default what the environment variable
+            EMBSTORE_DEVICE says, else "cuda".
+        """
+        values = np.asarray(values, order="C")
+        self._make(values.shape, values.dtype, device)
+        self.copy_from(values)
+
+    @classmethod
+    def empty(
+        cls, shape: Sequence[int], dtype: type[np.generic], device: str | None = None
+    ) -> Self:
+        """An array whose values are undefined."""
+        array = cls.__new__(cls)
+        array._make(tuple(shape), np.dtype(dtype), device)
+        return array
+
+    def _make(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str | None) -> None:
+        if dtype not in _DTYPES:
+            raise InvalidArgumentError(f"values must be int64 or float32, got {dtype}")
+        if device is not None:
+            check_gpu("device", device)
+        gpu = gpu_to_open(device)
+        self._shape = shape
+        self._dtype = dtype
+        self._device = gpu[0]
+        self._memory = _core.DeviceMemory(gpu, prod(shape) * dtype.itemsize)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+    @property
+    def device(self) -> str:
+        """As it was named: "cuda", "cuda:N" or "emulated"."""
+        return self._device
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy in the host's memory, when the default stream is through."""
+        values = np.empty(self._shape, self._dtype)
+        self._memory.read(_bytes_of(values))
+        return values
+
+    def copy_from(self, values: NDArray[Any]) -> None:
+        """Copies `values`, of the same shape and dtype, to the device."""
+        if values.shape != self._shape or values.dtype != self._dtype:
+            raise InvalidArgumentError(
+                f"values must be {self._dtype} of shape {self._shape}, "
+                f"got {values.dtype} of shape {values.shape}"
+            )
+        self._memory.write(_bytes_of(np.asarray(values, order="C")))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (EXTENSION, 0) if self._device == EMULATED else (CUDA, gpu_number(self._device))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        # Options are for who copies, or waits for a stream: this is used on the default one.
+        kind, number = self.__dlpack_device__()
+        return _core.to_dlpack(
+            self,
+            self._memory.address(),
+            list(self._shape),
+            self._dtype == np.float32,
+            kind,
+            number,
+        )
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self._shape}, dtype={self._dtype}, device={self._device!r})"
+
+
+def _bytes_of(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return values.reshape(-1).view(np.uint8)

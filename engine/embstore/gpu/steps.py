@@ -1,0 +1,115 @@
+"""Steps on a GPU: look-ups and updates of one variable or several, by ids in the GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+from embstore import _core
+from embstore.errors import InvalidArgumentError
+from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
+from embstore.table.internals import Variable, cut
+from embstore.table.shard import ApplyOnDevice, LookUpOnDevice, apply_on_device, lookup_on_device
+
+_StepT = TypeVar("_StepT", "LookUpStep", "ApplyStep")
+
+__all__ = ["ApplyStep", "LookUpStep", "apply_together", "look_up_together"]
+
+
+@dataclass(frozen=True)
+class LookUpStep:
+    """What one variable reads in a step, and the array that its rows come to."""
+
+    variable: Variable
+    ids: IdsOnDevice
+    out: Any
+    batch: LookUpOnDevice
+
+    @classmethod
+    def of(cls, variable: Variable, array: OnDevice, out: Any) -> LookUpStep:
+        """out: None makes an array. Raises InvalidArgumentError for what doesn't fit."""
+        ids = _ids_for(variable, array)
+        out, address = ids.rows(variable.dim, out)
+        shards = variable.internals.shards_with_hbm()
+        batch = LookUpOnDevice(shards, ids.address, prod(ids.shape), address)
+        return cls(variable, ids, out, batch)
+
+
+@dataclass(frozen=True)
+class ApplyStep:
+    """What one variable is trained by in a step. Its arrays live until it is put on its stream."""
+
+    variable: Variable
+    ids: IdsOnDevice
+    grads: OnDevice
+    conditions: BatchConditions
+    batch: ApplyOnDevice
+
+    @classmethod
+    def of(
+        cls,
+        variable: Variable,
+        array: OnDevice,
+        grads: OnDevice,
+        conditions: BatchConditions | None = None,
+    ) -> ApplyStep:
+        """Raises InvalidArgumentError for what doesn't fit.
+
+        conditions: what of the batch counts. If it is refused it changes no row, but counts as an
+            apply; what comes next raises why.
+        """
+        ids = _ids_for(variable, array)
+        grads, address = ids.gradients(grads, variable.dim)
+        conditions = conditions or BatchConditions()
+        kept, refused, left_out = conditions.addresses(ids)
+        batch = ApplyOnDevice(
+            variable.internals.shards_with_hbm(),
+            ids.address,
+            prod(ids.shape),
+            address,
+            kept,
+            refused,
+            conditions.reasons,
+            left_out,
+        )
+        return cls(variable, ids, grads, conditions, batch)
+
+
+def look_up_together(steps: Sequence[LookUpStep], train: bool, count: bool) -> None:
+    """Puts look-ups on their streams, those of a stream as one step.
+
+    train, count: as `EmbeddingVariable.lookup` has them.
+    """
+    for (_, stream), on_stream in _by_stream(steps).items():
+        lookup_on_device([step.batch for step in on_stream], stream, train, count)
+
+
+def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
+    """Puts updates on their streams, those of a stream as one step. REQUIRES: no variable twice."""
+    for (_, stream), on_stream in _by_stream(steps).items():
+        parted = [step.variable for step in on_stream if len(step.batch.shards) > 1]
+        with cut(parted):
+            apply_on_device([step.batch for step in on_stream], stream, global_step)
+        if parted or len(on_stream) > 1:
+            _core.wait_as_owed()  # not while others wait for a lock
+
+
+def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:
+    ids = IdsOnDevice.of(array)
+    if variable.gpu is None:
+        raise InvalidArgumentError(
+            f"ids are on {ids.device}, but {variable.name} has no tier of HBM in this process; "
+            "copy them to the host"
+        )
+    check_same_gpu(variable.name, ids, variable.gpu)
+    return ids
+
+
+def _by_stream(steps: Sequence[_StepT]) -> dict[tuple[str, int], list[_StepT]]:
+    """By the GPU, and the handle of its stream."""
+    streams: dict[tuple[str, int], list[_StepT]] = {}
+    for step in steps:
+        streams.setdefault((step.ids.device, step.ids.stream), []).append(step)
+    return streams

@@ -1,0 +1,141 @@
+"""Data for `fit`, whose rows are on their way before a step looks them up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.keras.look_ups import LookUps, forget_asked, trained_tables
+from embstore.keras.models import embeddings, variables
+from embstore.keras.private import ArrayDataAdapter, DataAdapter, get_data_adapter, is_tf_dataset
+from embstore.keras.table import Table
+from embstore.table.prefetching import prefetching as prefetched
+
+__all__ = ["prefetching"]
+
+
+def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight: Any = None) -> Any:
+    """The dataset for `model.fit`, which asks for the rows of the next batch while one is trained.
+
+        model.compile(...)
+        model.fit(embstore.keras.prefetching(dataset, model), epochs=2)
+
+    It matters where tables have their rows in other processes (`shards=`), or rows below a tier of
+    HBM, and changes no bit.
+
+    dataset: a keras.utils.PyDataset, torch DataLoader, tf.data.Dataset or Python generator of
+        batches, as `fit` takes them; on TensorFlow a tf.data.Dataset. One batch more is read of it
+        than is trained.
+    model: compiled; Sequential or functional, and so its models that hold tables. Its ids may be
+        computed from its inputs in any way but by rows of tables.
+    shuffle, class_weight: as of `fit`, which takes no notice of its own, as little as of y: with
+        shuffle a PyDataset's batches come in an order by chance.
+
+    Gives what `fit` takes, and on torch can be iterated over for `train_on_batch`; on TensorFlow a
+    tf.data.Dataset.
+
+    Raises InvalidArgumentError, and UnsupportedError for models and data that it can't look into.
+    """
+    if not getattr(model, "compiled", False):
+        raise InvalidArgumentError(
+            "model must be compiled first: tables are made when their optimizer is known"
+        )
+    look_ups = LookUps(model) if embeddings(model) else None
+    variables(model)
+    if keras.backend.backend() != "torch":
+        from embstore.keras.tensorflow_prefetching import prefetched_dataset  # imports TensorFlow
+
+        if not is_tf_dataset(dataset):
+            raise UnsupportedError(
+                f"dataset must be a tf.data.Dataset on TensorFlow, got {type(dataset).__name__}; "
+                "tf.data.Dataset.from_generator makes one"
+            )
+        if class_weight is not None:
+            raise UnsupportedError(
+                "class_weight must be left to fit where dataset is a tf.data.Dataset"
+            )
+        return dataset if look_ups is None else prefetched_dataset(dataset, look_ups)
+    try:
+        adapter = get_data_adapter(
+            dataset,
+            shuffle=shuffle and isinstance(dataset, keras.utils.PyDataset),
+            class_weight=class_weight,
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(f"dataset: {error}") from error
+    if not hasattr(adapter, "get_torch_dataloader") or isinstance(adapter, ArrayDataAdapter):
+        raise InvalidArgumentError(
+            "dataset must be a keras.utils.PyDataset, a torch DataLoader, a tf.data.Dataset or a "
+            f"generator of batches, got {type(dataset).__name__}"
+        )
+    return adapter if look_ups is None else _Prefetched(adapter, look_ups)
+
+
+class _Prefetched(DataAdapter):  # type: ignore[misc]
+    """Another adapter's batches, on torch."""
+
+    def __init__(self, adapter: Any, look_ups: LookUps) -> None:
+        self._adapter = adapter
+        self._look_ups = look_ups
+
+    def __iter__(self) -> Iterator[Any]:
+        # Tables, and how they are trained, may have changed since the last time.
+        tables = trained_tables(self._look_ups)
+        batches = iter(self._adapter.get_torch_dataloader())
+        if not tables:
+            yield from batches
+            return
+        forget_asked(tables)
+        # Nothing is read ahead of the first, at which fit may only look before it begins.
+        yield from itertools.islice(batches, 1)
+        coming: list[tuple[Any, list[Any]]] = []  # the batch that is asked about, and its ids
+
+        def ids_in(table: Table) -> Any:
+            def ids(batch: Any) -> list[Any]:
+                if not coming or coming[0][0] is not batch:
+                    coming[:] = [(batch, self._ids(batch))]
+                found = zip(self._look_ups.layers(), coming[0][1], strict=True)
+                return [ids for layer, ids in found if layer.table is table]
+
+            return ids
+
+        yield from prefetched(batches, {table.variable: ids_in(table) for table in tables})
+
+    def _ids(self, batch: Any) -> list[Any]:
+        import torch
+
+        with torch.no_grad():
+            inputs, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+            return [keras.ops.convert_to_numpy(ids) for ids in self._look_ups.ids(inputs)]
+
+    def get_torch_dataloader(self) -> _Prefetched:
+        return self
+
+    def get_numpy_iterator(self) -> Any:
+        return self._adapter.get_numpy_iterator()
+
+    @property
+    def num_batches(self) -> Any:
+        return self._adapter.num_batches
+
+    @property
+    def batch_size(self) -> Any:
+        return self._adapter.batch_size
+
+    @property
+    def has_partial_batch(self) -> Any:
+        return self._adapter.has_partial_batch
+
+    @property
+    def partial_batch_size(self) -> Any:
+        return self._adapter.partial_batch_size
+
+    def on_epoch_begin(self) -> None:
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._adapter.on_epoch_end()

@@ -1,0 +1,89 @@
+"""What is used of Keras 3 that Keras doesn't document; pyproject.toml caps its version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.models import Functional
+from keras.src.trainers.data_adapters import ArrayDataAdapter, get_data_adapter, is_tf_dataset
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+__all__ = [
+    "ASSIGNS_GRADIENTS",
+    "ArrayDataAdapter",
+    "DataAdapter",
+    "Functional",
+    "applying_optimizer",
+    "functional_of",
+    "get_data_adapter",
+    "is_input",
+    "is_tf_dataset",
+    "layers_in",
+    "learning_rate_of",
+    "nodes_of",
+    "scaling_optimizer",
+    "trainable_variables_of",
+]
+
+# The method of an optimizer that assigns gradients to variables with overwrite_with_gradient.
+ASSIGNS_GRADIENTS = "_overwrite_variables_directly_with_gradients"
+
+_MOST_FRAMES = 12  # between: Keras's own
+
+
+def functional_of(sequential: Any) -> Any:
+    """The functional model that a keras.Sequential is; None before it is built."""
+    return sequential._functional
+
+
+def nodes_of(functional: Any) -> Iterator[Any]:
+    """The calls of a functional model's operations, each after those that it takes tensors of."""
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        yield from functional._nodes_by_depth[depth]
+
+
+def layers_in(layer: Any) -> Iterator[Any]:
+    """The layer, and those in it at any depth."""
+    return iter(layer._flatten_layers())
+
+
+def is_input(tensor: Any) -> bool:
+    """Whether a symbolic tensor is what a model is called with."""
+    history = getattr(tensor, "_keras_history", None)
+    return history is not None and isinstance(history.operation, keras.layers.InputLayer)
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """As it was given: a variable, a schedule or a function."""
+    return optimizer._learning_rate
+
+
+def trainable_variables_of(optimizer: Any) -> list[Any]:
+    """Those that it was built for."""
+    return list(optimizer._trainable_variables)
+
+
+def applying_optimizer() -> Any:
+    """The Keras optimizer that is at work, or None. It names itself to variables that it makes."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    callers = [scope.caller for scope in scopes]
+    found = [caller for caller in callers if isinstance(caller, keras.optimizers.Optimizer)]
+    return found[-1] if found else None
+
+
+def scaling_optimizer() -> Any:
+    """The keras.optimizers.LossScaleOptimizer whose step calls this, or None: it tells nobody."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.optimizers.LossScaleOptimizer):
+            return caller
+        frame = frame.f_back
+    return None

@@ -1,0 +1,71 @@
+"""The columns of a file of rows: what is found in it, and how it fits a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from embstore.errors import InvalidArgumentError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["Columns", "RowFile", "Wanted", "wanted_of"]
+
+Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by the names that `export()` gives them
+
+_OF_EVERY_TABLE = ("keys", "values", "freqs", "versions")
+
+
+class RowFile(Protocol):
+    """An open file of rows."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[int, ...]]:
+        """By name the shape of an entry: () or (dim,)."""
+        ...
+
+    def chunks(self, names: tuple[str, ...], rows: int) -> Iterator[Columns]:
+        """Those columns of all rows, in order, at most so many rows at a time."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is read of a file."""
+
+    columns: tuple[str, ...]
+    slots: tuple[str, ...] | None  # None: rows keep their own
+
+
+def wanted_of(
+    path: Path, columns: Mapping[str, tuple[int, ...]], variable: EmbeddingVariable, *, slots: bool
+) -> Wanted:
+    """Raises InvalidArgumentError where the file's columns aren't those of the variable's rows."""
+    for name in ("keys", "values"):
+        if name not in columns:
+            raise InvalidArgumentError(
+                f"{path}: has no column {name}, only {', '.join(columns) or 'none at all'}"
+            )
+    has_slots = slots and variable.optimizer is not None
+    names = variable.optimizer.slots if has_slots and variable.optimizer is not None else ()
+    others = [name for name in columns if name not in _OF_EVERY_TABLE]
+    if slots and set(others) != set(names):
+        raise InvalidArgumentError(
+            f"{path}: beside weights it has {', '.join(others) or 'nothing'}, but {variable.name} "
+            f"keeps {', '.join(names) or 'nothing'}; slots=False reads the weights alone"
+        )
+    counts = tuple(name for name in ("freqs", "versions") if name in columns)
+    wanted = ("keys", "values", *counts, *names)
+    for name in wanted:
+        shape = () if name in ("keys", *counts) else (variable.dim,)
+        if columns[name] != shape:
+            raise InvalidArgumentError(
+                f"{path}: an entry of {name} has the shape {columns[name]}, and one of "
+                f"{variable.name} has {shape}"
+            )
+    return Wanted(wanted, tuple(names) if has_slots else None)

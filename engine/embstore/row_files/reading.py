@@ -1,0 +1,107 @@
+"""Puts rows that lie in files into a table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from embstore.checkpoint.arguments import PathLike, directory_path
+from embstore.errors import InvalidArgumentError, StorageError
+from embstore.row_files.columns import Columns, RowFile, Wanted, wanted_of
+from embstore.row_files.parquet import ParquetRows
+from embstore.row_files.safetensors import SafetensorsRows
+from embstore.table import checks
+from embstore.variable import ROWS_A_CHUNK, EmbeddingVariable
+
+__all__ = ["read_rows", "row_files"]
+
+_READERS: dict[str, Callable[[Path], RowFile]] = {
+    ".parquet": ParquetRows,
+    ".safetensors": SafetensorsRows,
+}
+
+
+def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True) -> int:
+    """Puts the rows of files into a table (`EmbeddingVariable.put`); returns how many rows.
+
+    path: a folder with files of `embstore.write_rows`, or of another program; or one such file.
+        Each must have the columns keys (int64) and values (dim float32 an entry), and may have
+        freqs and versions; without them rows have occurred once, and are of version 0.
+    slots: True: the files must have what the table's optimizer keeps beside the weights, and
+        nothing else. False: only the weights are read; rows keep their slots, and new ones have
+        initial ones.
+
+    At most 65,536 rows are in memory at a time. The columns of all files are looked at before the
+    first row is put. Rows that the table has already are set to the values, and their frequencies
+    grow by freqs. An error leaves those that were put before it.
+
+    Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`) and
+    StorageError, and as `EmbeddingVariable.put`.
+    """
+    if not isinstance(variable, EmbeddingVariable):
+        raise InvalidArgumentError(
+            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
+        )
+    with_slots = checks.flag("slots", slots)
+    folder = directory_path(path)
+    wanted: dict[Path, Wanted] = {}
+    for file, opened in row_files(folder):
+        wanted[file] = wanted_of(file, opened.columns, variable, slots=with_slots)
+    rows = 0
+    for file, opened in row_files(folder):
+        for columns in opened.chunks(wanted[file].columns, ROWS_A_CHUNK):
+            try:
+                _put(variable, columns, wanted[file])
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{file}: {error}") from error
+            rows += columns["keys"].size
+    return rows
+
+
+def row_files(path: Path) -> Iterator[tuple[Path, RowFile]]:
+    """The files of rows in a folder, or the one that `path` is, each open until the next.
+
+    Raises InvalidArgumentError, MissingLibraryError and StorageError.
+    """
+    for file in _files_at(path):
+        with contextlib.closing(_READERS[file.suffix](file)) as opened:
+            yield file, opened
+
+
+def _files_at(path: Path) -> list[Path]:
+    kinds = " or ".join(_READERS)
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix in _READERS)
+        if not found:
+            raise StorageError(f"{path}: has no file that ends with {kinds}")
+        return found
+    if not path.exists():
+        raise StorageError(f"{path}: there is no such file or folder")
+    if path.suffix not in _READERS:
+        raise InvalidArgumentError(
+            f"path must be a folder, or a file that ends with {kinds}, got {path}"
+        )
+    return [path]
+
+
+def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
+    """One `put` for all rows of a version."""
+    keys = columns["keys"]
+    if not keys.size:
+        return
+    versions = columns.get("versions", np.zeros(keys.size, np.int64))
+    if versions.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"versions must be integers, got {versions.dtype}")
+    order = np.argsort(versions, kind="stable")
+    distinct, begins = np.unique(versions[order], return_index=True)
+    for version, where in zip(distinct, np.split(order, begins[1:]), strict=True):
+        variable.put(
+            keys[where],
+            columns["values"][where],
+            slots=None if wanted.slots is None else {n: columns[n][where] for n in wanted.slots},
+            freqs=columns["freqs"][where] if "freqs" in columns else None,
+            version=int(version),
+        )

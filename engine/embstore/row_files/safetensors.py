@@ -1,0 +1,62 @@
+"""Rows in safetensors files: a tensor for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
+from embstore.row_files.columns import Columns
+
+__all__ = ["SafetensorsRows", "write"]
+
+
+def _library() -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise MissingLibraryError(
+            "safetensors files need safetensors, which isn't installed; get it with: "
+            "pip install 'embstore[files]'"
+        ) from error
+    return safetensors
+
+
+def write(path: Path, columns: Columns, notes: Mapping[str, str]) -> None:
+    contiguous = {name: np.ascontiguousarray(column) for name, column in columns.items()}
+    _library().numpy.save_file(contiguous, path, metadata=dict(notes))
+
+
+class SafetensorsRows:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        safetensors = _library()
+        try:
+            self._file = safetensors.safe_open(path, framework="numpy")
+        except (safetensors.SafetensorError, OSError) as error:
+            raise StorageError(f"{path}: can't be read as safetensors: {error}") from error
+        self._shapes: dict[str, list[int]] = {
+            name: self._file.get_slice(name).get_shape() for name in list(self._file.keys())
+        }
+        self.columns: dict[str, tuple[int, ...]] = {
+            name: tuple(shape[1:]) for name, shape in self._shapes.items()
+        }
+
+    def chunks(self, names: tuple[str, ...], rows: int) -> Iterator[Columns]:
+        shapes = {name: self._shapes[name] for name in names}
+        counts = {shape[0] if shape else 0 for shape in shapes.values()}
+        if len(counts) > 1:
+            raise InvalidArgumentError(f"{self._path}: its columns have several lengths: {shapes}")
+        slices = {name: self._file.get_slice(name) for name in names}
+        count = counts.pop()
+        for first in range(0, count, rows):
+            end = min(first + rows, count)
+            yield {name: column[first:end] for name, column in slices.items()}
+
+    def close(self) -> None:
+        """The file is mapped as long as arrays of it are used."""
+        del self._file

@@ -1,0 +1,101 @@
+"""Writes the rows of a table into files for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from embstore.checkpoint.arguments import PathLike, directory_path
+from embstore.checkpoint.directories import make_directory, sync
+from embstore.errors import InvalidArgumentError, StorageError
+from embstore.row_files import parquet, safetensors
+from embstore.table import checks
+from embstore.variable import EmbeddingVariable, OnDamage
+
+__all__ = ["write_rows"]
+
+_ROWS_A_FILE = 1 << 17
+_WRITERS = {"parquet": parquet.write, "safetensors": safetensors.write}
+
+
+def write_rows(
+    path: PathLike,
+    variable: EmbeddingVariable,
+    *,
+    file_format: str = "parquet",
+    first_key: int = checks.INT64_MIN,
+    last_key: int = checks.INT64_MAX,
+    rows_a_file: int = _ROWS_A_FILE,
+    on_damage: OnDamage = "raise",
+) -> int:
+    """Writes a table's rows into files for other programs; returns how many rows.
+
+    path: a new folder, for the files rows-00000.parquet and so on; its parent must exist. It gets
+        its name when the medium has all of them.
+    file_format: "parquet" or "safetensors". The columns of each file, and the order of all rows,
+        are those of `EmbeddingVariable.export`; in Parquet weights and slots are lists of float.
+    first_key, last_key: the range of keys, both included.
+    rows_a_file: at most. The rows of one file are in memory, up to five times while it is written,
+        and the keys of the range.
+    on_damage: as of `EmbeddingVariable.export`.
+
+    Where the table is trained meanwhile, a file has its rows of one moment, and another file those
+    of another (`EmbeddingVariable.export_in_chunks`). `embstore.read_rows` puts them into a table.
+    They are no checkpoint: `embstore.save` keeps all else of a table too.
+
+    Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`), StorageError
+    and DamagedRowsError.
+    """
+    if not isinstance(variable, EmbeddingVariable):
+        raise InvalidArgumentError(
+            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
+        )
+    write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
+    most = checks.integer("rows_a_file", rows_a_file, at_least=1)
+    chunks = variable.export_in_chunks(
+        most, first_key=first_key, last_key=last_key, on_damage=on_damage
+    )
+    rule = "none" if variable.optimizer is None else variable.optimizer.name
+    notes = {"embstore_variable": variable.name, "embstore_optimizer": rule}
+    rows = 0
+    with _new_folder(directory_path(path)) as unfinished:
+        for number, columns in enumerate(chunks):
+            file = unfinished / f"rows-{number:05}.{file_format}"
+            write(file, columns, notes)
+            _sync_file(file)
+            rows += columns["keys"].size
+            del columns  # before the next are made
+    return rows
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
+    if folder.exists():
+        raise StorageError(f"path: {folder} exists already; give a new folder")
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
+        make_directory(unfinished)
+        yield unfinished
+        sync(unfinished)
+        unfinished.rename(folder)
+        sync(folder.parent)
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not isinstance(error, OSError) or isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{error.filename or folder}: can't be written: {error.strerror or error}"
+        ) from error
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

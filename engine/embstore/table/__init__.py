@@ -1,0 +1,1 @@
+"""A table as Python has it: its shards, how one is made, and what batches are checked for."""

@@ -1,0 +1,246 @@
+"""Checks of arguments; each failure names the argument, what was got and what to do."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.ma import MaskedArray  # not at its first use: that may be in a forked child
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.errors import InvalidArgumentError, StorageError
+
+Ids: TypeAlias = "NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]] | int"
+Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[float]]"
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with what tells partitions apart
+
+
+def integer(
+    name: str, value: object, *, at_least: int, at_most: int = INT64_MAX, unit: str = ""
+) -> int:
+    """`value` as an int within [at_least, at_most]; numpy's integers are welcome, bools aren't."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise InvalidArgumentError(
+            f"{name} must be an integer{unit and f' ({unit})'}, "
+            f"got {value!r} ({type(value).__name__})"
+        )
+    if not at_least <= int(value) <= at_most:
+        limit = f"at least {at_least}" if int(value) < at_least else f"at most {at_most}"
+        raise InvalidArgumentError(f"{name} must be {limit}{unit and f' {unit}'}, got {value}")
+    return int(value)
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def size(name: str, value: object, *, at_least: int = 1, at_most: int = INT64_MAX) -> int:
+    """Bytes of 4096, "4096", "512M" or "4G" (binary units), within [at_least, at_most]."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", value)
+        if found is None:
+            raise InvalidArgumentError(
+                f"{name} must be bytes, or a number with K, M, G or T, got {value!r}"
+            )
+        value = int(found[1]) * _UNITS[found[2]]
+    return integer(name, value, at_least=at_least, at_most=at_most, unit="bytes")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the core can be told of it: a str may hold surrogates, which aren't text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def variable_name(value: object) -> str:
+    """`value` as the name of a variable; files of every storage type can keep it."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidArgumentError(
+            f"name must be a string that isn't empty, without NUL, got {value!r}"
+        )
+    if not is_utf8(value):
+        raise InvalidArgumentError(
+            f"name must be text that UTF-8 has, without lone surrogates, got {value!r}"
+        )
+    taken = len(value.encode())
+    if taken > MAX_NAME_BYTES:
+        raise InvalidArgumentError(
+            f"name must be at most {MAX_NAME_BYTES} bytes of UTF-8, got {taken}; shorten it"
+        )
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """`value` as a bool; numpy's are welcome, numbers aren't."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidArgumentError(
+            f"{name} must be True or False, got {value!r} ({type(value).__name__})"
+        )
+    return bool(value)
+
+
+def choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """`value`, which is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """`value` as a finite float within the given bounds."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise InvalidArgumentError(
+            f"{name} must be a number, got {value!r} ({type(value).__name__})"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name} must be finite, got {number}")
+    for holds, bound in (
+        (number > above, f"greater than {above:g}"),
+        (number >= at_least, f"at least {at_least:g}"),
+        (number < below, f"less than {below:g}"),
+        (number <= at_most, f"at most {at_most:g}"),
+    ):
+        if not holds:
+            raise InvalidArgumentError(f"{name} must be {bound}, got {number:g}")
+    return number
+
+
+def _array(name: str, value: object) -> NDArray[Any]:
+    if isinstance(value, MaskedArray):
+        raise InvalidArgumentError(
+            f"{name} must be a plain array, got a masked one, whose mask would be ignored; choose "
+            f"what counts, for example {name}.compressed()"
+        )
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{name} must be a regular array, got a ragged one") from None
+
+
+def ids(value: object) -> NDArray[np.int64]:
+    """`value` as a C-contiguous int64 array of its own shape.
+
+    An array of shorter integers is converted, and so are Python lists of ints. A silent cast of
+    float or uint64 ids could turn one key into another.
+    """
+    array = _array("ids", value)
+    if array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
+        array = array.astype(np.int64, copy=False)
+    if array.dtype != np.int64:
+        if array.size == 0 and isinstance(value, (list, tuple)):
+            return np.zeros(array.shape, np.int64)
+        raise InvalidArgumentError(
+            f"ids must be int64, got {array.dtype}; "
+            "convert them first, for example ids.astype(numpy.int64)"
+        )
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """`value` as a C-contiguous float32 array of `shape`; lists of floats are converted."""
+    array = _array(name, value)
+    if isinstance(value, (list, tuple)):
+        try:
+            array = array.astype(np.float32)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(f"{name} must be numbers, got {array.dtype}") from None
+    if array.dtype != np.float32:
+        raise InvalidArgumentError(
+            f"{name} must be float32, got {array.dtype}; "
+            f"convert them first, for example {name}.astype(numpy.float32)"
+        )
+    if array.shape != shape:
+        raise InvalidArgumentError(
+            f"{name} must have the shape ids.shape + (dim,) = {shape}, got {array.shape}"
+        )
+    return np.ascontiguousarray(array)
+
+
+def counts(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.uint32]:
+    """`value` as uint32 of `shape`: integers from 1 that it has."""
+    array = _array(name, value)
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise InvalidArgumentError(
+            f"{name} must be integers of the shape {shape}, got {array.dtype} of {array.shape}"
+        )
+    if array.size and not 1 <= int(array.min()) <= int(array.max()) < 2**32:
+        raise InvalidArgumentError(f"{name} must be from 1 to {2**32 - 1}")
+    return array.astype(np.uint32)
+
+
+def distinct(name: str, keys: NDArray[np.int64]) -> None:
+    """Raises InvalidArgumentError where a key (n,) is there twice."""
+    ascending = np.sort(keys)
+    again = ascending[1:][ascending[1:] == ascending[:-1]]
+    if again.size:
+        raise InvalidArgumentError(f"{name}: {again[0]} is there more than once")
+
+
+class NotFiniteError(InvalidArgumentError):
+    """A gradient is NaN or infinite."""
+
+
+def finite_gradients(ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    """Raises NotFiniteError where a value (n, dim) for the ids (n,) is NaN or infinite.
+
+    Sums of finite ones may overflow; whoever sums them has checked them.
+    """
+    first = _core.first_not_finite(values)
+    if first is None:
+        return
+    at, column = divmod(first, values.shape[1])
+    raise NotFiniteError(
+        f"grads must be finite, since a row never recovers: that of ids[{at}], key {ids[at]}, has "
+        f"{values[at, column]} in column {column}; leave the batch out, or lower the learning rate"
+    )
+
+
+def out(
+    array: NDArray[np.float32], shape: tuple[int, ...], keys: NDArray[np.int64] | None = None
+) -> None:
+    """Raises InvalidArgumentError where rows of `shape` can't be written into `array`.
+
+    keys: C-contiguous; what is still read while rows are written.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
+        got = (
+            f"{array.dtype} of {array.shape}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
+        raise InvalidArgumentError(f"out must be a float32 array of {shape}, got {got}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise InvalidArgumentError("out must be C-contiguous and writeable")
+    if keys is not None and np.may_share_memory(array, keys):  # exact for what is contiguous
+        raise InvalidArgumentError("out must not share memory with ids; give a copy of one of them")
+
+
+def absolute(name: str, path: str | os.PathLike[str]) -> Path:
+    """A relative path is from where the process works; StorageError where that is nowhere."""
+    try:
+        return Path(path).absolute()
+    except OSError as error:
+        raise StorageError(
+            f"{name}: {path} is relative, and there is no working directory any more "
+            f"({error.strerror}); give an absolute path"
+        ) from error

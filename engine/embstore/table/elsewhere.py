@@ -1,0 +1,380 @@
+"""Shards in other processes: one request to each server has what several variables ask of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.errors import EmbStoreError
+
+__all__ = [
+    "AskedRows",
+    "Later",
+    "LookUp",
+    "Refusals",
+    "Server",
+    "ShardElsewhere",
+    "UniqueKeys",
+    "Update",
+    "ask_together",
+    "push_together",
+    "together",
+]
+
+_T = TypeVar("_T")
+_PartT = TypeVar("_PartT", "LookUp", "Update")
+
+Refusals: TypeAlias = "list[EmbStoreError | None]"  # of each part; None: it was done
+
+
+class Later(Generic[_T]):
+    """What is asked for, and answered when it is waited for: once, or it is given up."""
+
+    def __init__(self, wait: Callable[[], _T], give_up: Callable[[], None] = lambda: None) -> None:
+        self.wait = wait
+        self.give_up = give_up
+
+
+class ShardElsewhere(Protocol):
+    """A shard of a server's. Its batches go by the functions of this module."""
+
+    @property
+    def server(self) -> Server: ...
+
+    @property
+    def pushes(self) -> int:
+        """So many were begun."""
+        ...
+
+    def check_takes(self, ids: int) -> None:
+        """Raises what a push of so many ids is refused by before it is sent: the shard is closed or
+        lost, or they are too many.
+        """
+        ...
+
+    def begin_push(self) -> int:
+        """The number of the next. No other of this shard's may begin until it is over."""
+        ...
+
+
+class LookUp(NamedTuple):
+    """The part of a look-up that belongs to one shard.
+
+    out: float32 (n, dim), which the rows are written to.
+    occurrences: as `Shard.lookup` has them.
+    after: the number of this worker's push that the rows are read after; 0: at once.
+    """
+
+    shard: ShardElsewhere
+    ids: NDArray[np.int64]
+    out: NDArray[np.float32]
+    occurrences: NDArray[np.uint32] | None = None
+    after: int = 0
+
+
+class Update(NamedTuple):
+    """The part of a batch of gradients that belongs to one shard. number: of the push."""
+
+    shard: ShardElsewhere
+    number: int
+    ids: NDArray[np.int64]
+    grads: NDArray[np.float32]
+    occurrences: NDArray[np.uint32] | None
+
+
+class Server(Protocol):
+    """Holds shards of any number of variables, at most one of each.
+
+    Its methods send a request and return; what they give answers with the error of each part, or
+    None. A server that is gone is an error of all parts.
+
+    order: servers that hold one push at a time are taken in this order by everyone.
+    prepares_in_turn: a shard that is nearly full holds one push at a time, and pushes of others may
+        come in between: two that took their shards in different orders would wait for each other.
+    """
+
+    @property
+    def order(self) -> int: ...
+    @property
+    def prepares_in_turn(self) -> bool: ...
+
+    def look_up(self, parts: Sequence[LookUp], train: bool) -> Later[Refusals]: ...
+
+    def takes_at_once(self, parts: Sequence[Update]) -> bool:
+        """Whether one request has room for them."""
+        ...
+
+    def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+        """All of them or none. REQUIRES: one request has room for them."""
+        ...
+
+    def prepare(self, parts: Sequence[Update]) -> Later[Refusals]:
+        """All of an apply that may fail."""
+        ...
+
+    def commit(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+        """What is left of it."""
+        ...
+
+    def abort(self, parts: Sequence[Update]) -> Later[Refusals]:
+        """Those that are over stay as they are."""
+        ...
+
+
+class UniqueKeys:
+    """The ids of a batch by shards, each key once.
+
+    keys (n,): each shard's in the order of their first occurrence; occurrences (n,): of each key;
+    begins: in keys, of each shard, and the end.
+    """
+
+    def __init__(self, ids: NDArray[np.int64], shards: int) -> None:
+        unique = _core.UniqueIds(ids, shards)
+        self.keys = unique.keys()
+        self.occurrences = unique.occurrences()
+        self.begins = unique.begins()
+        self.spread = unique.spread
+        self.sum = unique.sum
+
+
+class AskedRows:
+    """The rows of a look-up of one variable.
+
+    unique: of its ids, by the shards: each key goes to its shard once, and its row comes once.
+        None: every id goes, of a look-up that isn't for training.
+    ahead: so many more pushes are to be applied before.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[ShardElsewhere],
+        dim: int,
+        ids: NDArray[np.int64],
+        unique: UniqueKeys | None,
+        *,
+        ahead: int = 0,
+    ) -> None:
+        self.unique = unique
+        self._order: NDArray[np.int64] | None = None  # of the ids; None: as they are
+        occurrences: NDArray[np.uint32] | None = None
+        keys, begins = ids, [0, ids.size]
+        if unique is not None:
+            keys, occurrences, begins = unique.keys, unique.occurrences, unique.begins
+        elif len(shards) > 1:
+            self._order, begins = _core.keys_by_partition(ids, len(shards))
+            keys = ids[self._order]
+        self._shards = shards
+        self._dim = dim
+        self._keys, self._occurrences, self._begins = keys, occurrences, begins
+        self._afters = [shard.pushes + ahead for shard in shards] if ahead else [0] * len(shards)
+        self._found = np.empty((0, dim), np.float32)  # by the keys, once it is asked for
+        self._lock = threading.Lock()
+        self._asked: list[_Answer] | None = None  # guarded by it
+
+    @property
+    def floats(self) -> int:
+        """Of the rows that come."""
+        return self._keys.size * self._dim
+
+    def parts(self, room: NDArray[np.float32]) -> list[LookUp]:
+        """room: (floats,), for the rows."""
+        self._found = room.reshape(-1, self._dim)
+        counts = self._occurrences
+        return [
+            LookUp(
+                shard,
+                self._keys[begin:end],
+                self._found[begin:end],
+                None if counts is None else counts[begin:end],
+                after,
+            )
+            for shard, after, (begin, end) in zip(
+                self._shards, self._afters, pairwise(self._begins), strict=True
+            )
+        ]
+
+    def write_to(self, rows: NDArray[np.float32]) -> None:
+        """Waits for them; float32 (n, dim), in the order of the ids. Raises the first error."""
+        with self._lock:
+            asked = self._asked
+        if asked is not None and any(answer.shared.is_held_up() for answer in asked):
+            self.give_up()
+            with self._lock:
+                self._asked = asked = None
+        if asked is None:
+            ask_together([self])  # by itself
+        refused: EmbStoreError | None = None
+        for answer in self._asked or ():
+            refused = refused or answer.wait()
+        if refused is not None:
+            raise refused
+        if self.unique is not None:
+            self.unique.spread(self._found, rows)
+        elif self._order is not None:
+            rows[self._order] = self._found
+        else:
+            rows[:] = self._found
+
+    def give_up(self) -> None:
+        with self._lock:
+            asked, self._asked = self._asked, []
+        for answer in asked or ():
+            answer.give_up()
+
+
+def ask_together(look_ups: Sequence[AskedRows]) -> None:
+    """Sends the requests of look-ups, all for training or none, that have not been sent yet."""
+    asking: list[AskedRows] = []
+    try:
+        for look_up in look_ups:
+            look_up._lock.acquire()
+            asking.append(look_up)
+        new = [look_up for look_up in asking if look_up._asked is None]
+        rooms = together([look_up.floats for look_up in new])
+        parts = [look_up.parts(room) for look_up, room in zip(new, rooms, strict=True)]
+        of_part: dict[int, _Answer] = {}
+        for server, of_server in _by_server(part for of_one in parts for part in of_one):
+            later = server.look_up(of_server, new[0].unique is not None)
+            shared = _SharedAnswer(later, of_server)
+            of_part |= {id(part): _Answer(shared, i) for i, part in enumerate(of_server)}
+        for look_up, of_one in zip(new, parts, strict=True):
+            look_up._asked = [of_part[id(part)] for part in of_one]
+    finally:
+        for look_up in asking:
+            look_up._lock.release()
+
+
+def together(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
+    """Arrays of these sizes that lie in one: the C library keeps the memory of one large array for
+    the next step, and gives that of many small ones back.
+    """
+    ends = [0, *accumulate(sizes)]
+    room = np.empty(ends[-1], np.float32)
+    return [room[begin:end] for begin, end in pairwise(ends)]
+
+
+class _SharedAnswer:
+    """Of one request with parts of several look-ups, each of which waits for it or gives it up."""
+
+    def __init__(self, later: Later[Refusals], parts: Sequence[LookUp]) -> None:
+        self._later = later
+        self._ahead = [part for part in parts if part.after]
+        self._lock = threading.Lock()
+        self._waiting = len(parts)
+        self._refusals: Refusals | None = None
+
+    def is_held_up(self) -> bool:
+        """Whether it waits for a push that hasn't begun: of another table, which may not be
+        trained.
+        """
+        return any(part.after > part.shard.pushes for part in self._ahead)
+
+    def refusal(self, part: int) -> EmbStoreError | None:
+        with self._lock:
+            self._waiting -= 1
+            if self._refusals is None:
+                self._refusals = self._later.wait()
+            return self._refusals[part]
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting == 0 and self._refusals is None:
+                self._later.give_up()
+
+
+class _Answer(NamedTuple):
+    shared: _SharedAnswer
+    part: int
+
+    def wait(self) -> EmbStoreError | None:
+        return self.shared.refusal(self.part)
+
+    def give_up(self) -> None:
+        self.shared.give_up()
+
+
+def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) -> Refusals:
+    """Applies a batch of each of several variables: all of them, or none. Returns why each couldn't
+    be applied, or None.
+
+    One request to each server brings the parts of all batches, and another one has it apply them
+    once all shards can. Where one server has all parts, the first request does both.
+    """
+    parts = [part for of_batch in batches for part in of_batch]
+    by_server = _by_server(parts)
+    if len(by_server) == 1 and by_server[0][0].takes_at_once(parts):
+        refused = _asked_of_all(parts, lambda server, of_one: server.apply(of_one, global_step))
+    else:
+        refused = _prepare(parts)
+        if refused:
+            # An abort can be refused only where the shard is gone.
+            for abort in [server.abort(of_one) for server, of_one in by_server]:
+                abort.wait()
+        else:
+            refused = _asked_of_all(
+                parts, lambda server, of_one: server.commit(of_one, global_step)
+            )
+    return [
+        next((refused[id(part)] for part in of_batch if id(part) in refused), None)
+        for of_batch in batches
+    ]
+
+
+_Refused: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
+
+
+def _prepare(parts: Sequence[Update]) -> _Refused:
+    """Where this is interrupted, nothing is left prepared."""
+    refused: _Refused = {}
+    begun: list[tuple[Server, list[Update], Later[Refusals]]] = []
+    try:
+        for server, of_server in sorted(_by_server(parts), key=lambda each: each[0].order):
+            begun.append((server, of_server, server.prepare(of_server)))
+            if server.prepares_in_turn:
+                refused |= _refused(*begun[-1][1:])
+        for server, of_server, later in begun:
+            if not server.prepares_in_turn:
+                refused |= _refused(of_server, later)
+    except BaseException:
+        for _, _, later in begun:
+            later.give_up()
+        for server, of_server, _ in begun:
+            server.abort(of_server).wait()
+        raise
+    return refused
+
+
+def _asked_of_all(
+    parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], Later[Refusals]]
+) -> _Refused:
+    """All servers work at the same time."""
+    asked = [(of_server, ask(server, of_server)) for server, of_server in _by_server(parts)]
+    refused: _Refused = {}
+    try:
+        for of_server, later in asked:
+            refused |= _refused(of_server, later)
+    except BaseException:
+        for _, later in asked:
+            later.give_up()
+        raise
+    return refused
+
+
+def _refused(parts: Sequence[Update], later: Later[Refusals]) -> _Refused:
+    answered = zip(parts, later.wait(), strict=True)
+    return {id(part): refusal for part, refusal in answered if refusal is not None}
+
+
+def _by_server(parts: Iterable[_PartT]) -> list[tuple[Server, list[_PartT]]]:
+    grouped: dict[Hashable, tuple[Server, list[_PartT]]] = {}
+    for part in parts:
+        server = part.shard.server
+        grouped.setdefault(id(server), (server, []))[1].append(part)
+    return list(grouped.values())

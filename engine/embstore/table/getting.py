@@ -1,0 +1,87 @@
+"""Makes variables for programs, with shards in this process or at servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embstore.errors import InvalidArgumentError
+from embstore.initializers import Initializer
+from embstore.optimizers import Optimizer
+from embstore.options import EmbeddingVariableOption
+from embstore.table import checks
+from embstore.table.making import make_variable
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["get_embedding_variable"]
+
+
+def get_embedding_variable(
+    name: str,
+    embedding_dim: int,
+    *,
+    initializer: Initializer | type[Initializer] | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+    shards: int | None = None,
+    restores: bool = False,
+) -> EmbeddingVariable:
+    """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
+
+    name: names the variable in messages and its files; any text of at most 1000 bytes of UTF-8
+        without NUL.
+    embedding_dim: values a row.
+    initializer: what rows start as; TruncatedNormal() where neither this nor
+        `ev_option.init_option.initializer`, which wins, is given. A class of initializers stands
+        for the one that it makes without arguments. A random one without a seed takes one from the
+        name.
+    optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
+    ev_option: where rows are kept, and how they start; DRAM where it isn't given.
+    partition_num: tables that the keys are spread over, by a hash of the key; each has tiers of
+        its own, of the full storage_size.
+    shards: the same tables, but each at another server on a Ray cluster, which holds shards of all
+        variables of the program; see `embstore.cluster`. None: they are in this process.
+    restores: True: a durable pool may have checkpoints of an earlier run, which
+        `embstore.restore_persisted` or `Checkpoints.restore` will take over, or
+        `embstore.discard_persisted` give up; until then the variable can't be trained. False: such
+        a pool is refused by StorageError. Makes no difference where nothing is durable, nor in the
+        workers of a job, which always restore.
+
+    Raises InvalidArgumentError, MissingLibraryError, MissingDeviceError, StoreFullError (memkind's
+    node, or the GPU, has less room than storage_size) or StorageError.
+    """
+    checks.variable_name(name)
+    if ev_option is None:
+        ev_option = EmbeddingVariableOption()
+    elif not isinstance(ev_option, EmbeddingVariableOption):
+        raise InvalidArgumentError(
+            f"ev_option must be an embstore.EmbeddingVariableOption, got {type(ev_option).__name__}"
+        )
+    restores = checks.flag("restores", restores)
+    ev_option = replace(ev_option, storage_option=ev_option.storage_option.at_absolute_paths())
+    if shards is not None:
+        if partition_num != 1:
+            raise InvalidArgumentError(
+                f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
+                "shard is one partition"
+            )
+        from embstore.cluster.sharded_variable import make_sharded_variable  # few programs need it
+
+        return make_sharded_variable(
+            name,
+            embedding_dim,
+            initializer=initializer,
+            optimizer=optimizer,
+            ev_option=ev_option,
+            shards=shards,
+            restores=restores,
+        )
+    return make_variable(
+        name,
+        embedding_dim,
+        initializer=initializer,
+        optimizer=optimizer,
+        ev_option=ev_option,
+        partition_num=partition_num,
+        restores=restores,
+    )

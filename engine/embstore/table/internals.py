@@ -1,0 +1,138 @@
+"""What other parts of embstore use of a variable, beside what programs do."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from embstore import _core
+from embstore.errors import ClosedError, ForkedError, InvalidArgumentError
+from embstore.optimizers import Optimizer
+from embstore.table.elsewhere import AskedRows
+from embstore.table.prefetched import Prefetched
+from embstore.table.shard import LocalShard, Shard
+
+__all__ = ["Variable", "VariableInternals", "cut"]
+
+
+class VariableInternals:
+    """A variable's shards and locks, and what is called when it closes. Nothing here is for
+    programs.
+
+    shards: one a partition, in their order.
+    is_elsewhere: all of them lie in other processes.
+    batch_lock: held while a batch goes to several partitions: that all have room is settled before
+        the first changes, and must stay so. See `cut`.
+    checkpointing: held over a save, a restore, and other changes of rows but training.
+    last_save: the id of the last save or restore, which an incremental save goes on from; None:
+        there is none.
+    rate_changes: how often the learning rate was set or restored. A caller that knows the rate of
+        that time need not ask a shard elsewhere for it at every step.
+    is_shared: other workers of a job train the variable, too.
+    before_close, after_close: called by close() before the shards are closed, when errors are
+        raised, and once it is over.
+    """
+
+    def __init__(self, name: str, optimizer: Optimizer | None, shards: Sequence[Shard]) -> None:
+        self.shards = tuple(shards)
+        self.is_elsewhere = hasattr(shards[0], "server")
+        self.batch_lock = threading.Lock()
+        self.checkpointing = threading.Lock()
+        self.last_save: str | None = None
+        self.rate_changes = 0
+        self.is_shared = False
+        self.prefetched: Prefetched[AskedRows] = Prefetched()
+        self.before_close: list[Callable[[], None]] = []
+        self.after_close: list[Callable[[], None]] = []
+        self._name = name
+        self._optimizer = optimizer
+        self._made_in = _core.fork_generation()
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether `EmbeddingVariable.prefetch` has anything to do."""
+        return self.is_elsewhere or bool(self.shards_with_hbm())
+
+    def shards_with_hbm(self) -> list[LocalShard]:
+        """All of them, or none."""
+        shards = [shard for shard in self.shards if isinstance(shard, LocalShard) and shard.gpu]
+        return shards if len(shards) == len(self.shards) else []
+
+    def applies(self) -> int:
+        """How many applies it had. Asks every shard, which takes a call where one is elsewhere."""
+        return max(shard.apply_count() for shard in self.shards)
+
+    def leave_out_apply(self) -> None:
+        """Counts an apply whose batch is left out, as one on a GPU counts. Shards elsewhere count
+        the batches that they get.
+        """
+        with self.batch_lock:
+            for shard in self.shards:
+                if isinstance(shard, LocalShard):
+                    shard.leave_out_apply()
+
+    def check_trainable(self) -> Optimizer:
+        """The optimizer. Raises InvalidArgumentError where there is none."""
+        if self._optimizer is None:
+            raise InvalidArgumentError(
+                f"{self._name} was made without an optimizer and can't be trained, nor has it a "
+                "learning_rate; give get_embedding_variable an optimizer="
+            )
+        return self._optimizer
+
+    def forget_prefetched(self) -> None:
+        """Called before rows change by something else than `apply_gradients`. Does nothing in a
+        process that was forked: what was asked for is the other's.
+        """
+        if self.is_inherited():
+            return
+        self.prefetched.forget()
+        for shard in self.shards_with_hbm():
+            with contextlib.suppress(ClosedError):
+                shard.forget_prefetched()
+
+    def evict(self, least_version: int | None, least_half_square: float | None) -> int:
+        """Removes rows as `Shard.evict` does; returns how many. REQUIRES: checkpointing is held."""
+        if least_version is None and least_half_square is None:
+            return 0
+        self.prefetched.forget()
+        return sum(shard.evict(least_version, least_half_square) for shard in self.shards)
+
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one that made the variable."""
+        return _core.fork_generation() != self._made_in
+
+    def refuse_if_forked(self) -> None:
+        """Called before a lock of Python's is waited for, which a thread may have held that isn't
+        here. Raises ForkedError.
+        """
+        if self.is_inherited():
+            raise ForkedError(
+                f"{self._name} belongs to the process that this one was forked from; open it in "
+                "the worker, or start workers by spawn"
+            )
+
+
+class Variable(Protocol):
+    """What an `EmbeddingVariable` is to what it is itself made of."""
+
+    internals: VariableInternals
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def gpu(self) -> str | None: ...
+
+
+@contextlib.contextmanager
+def cut(variables: Iterable[Variable]) -> Iterator[None]:
+    """The scope in which all partitions of the variables have had the same batches."""
+    with contextlib.ExitStack() as locks:
+        for variable in sorted(variables, key=id):  # one order for all threads
+            variable.internals.refuse_if_forked()
+            locks.enter_context(variable.internals.batch_lock)
+        yield

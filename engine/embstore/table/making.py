@@ -1,0 +1,150 @@
+"""Makes a variable of any shards: says what each partition's is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embstore.checkpoint.persist.earlier_runs import refuse_earlier_run
+from embstore.checkpoint.persist.unlisted import discard_unlisted
+from embstore.devices.device_table import DeviceTable, tabulate
+from embstore.gpu.choice import chosen_gpu
+from embstore.initializers import (
+    Initializer,
+    TruncatedNormal,
+    initial_rows,
+    made_initializer,
+    with_seed_of,
+)
+from embstore.optimizers import SGD, Optimizer, check_optimizer
+from embstore.options import (
+    TIER_KINDS,
+    EmbeddingVariableOption,
+    SSDHashOption,
+    StorageOption,
+    TierKind,
+)
+from embstore.table import checks
+from embstore.table.shard import LocalShard, Shard, ShardSpec, TierSpec
+from embstore.table.storage_places import partition_numbers, prepare_places, tier_file
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["MAX_DIM", "MAX_PARTITIONS", "make_variable"]
+
+_LEVELDB = TierKind.LEVELDB
+_IN_FILES = (TierKind.SSDHASH, _LEVELDB)
+_BESIDE_ROWS = (8, 16, 48, 64)  # bytes: a key, a RowMeta, a RowHeader, a pool's header
+
+MAX_DIM = 1 << 16
+MAX_PARTITIONS = 1 << 12
+
+
+def make_variable(
+    name: str,
+    embedding_dim: int,
+    *,
+    initializer: Initializer | type[Initializer] | None = None,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+    make_shard: Callable[[ShardSpec], Shard] = LocalShard,
+    elsewhere: bool = False,
+    discards_unlisted: bool = True,
+    restores: bool = False,
+) -> EmbeddingVariable:
+    """As `get_embedding_variable`, with the shards that `make_shard` makes.
+
+    elsewhere: each in a process of its own, perhaps on another computer: so `make_shard` sees to
+        directories, and no two shards share a file.
+    discards_unlisted: gives up what durable pools have that was never called durable.
+    """
+    dim = checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
+    partitions = checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
+    initializer = TruncatedNormal() if initializer is None else made_initializer(initializer)
+    if optimizer is not None:
+        check_optimizer(optimizer)
+    ev_option = ev_option or EmbeddingVariableOption()
+    specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, elsewhere)
+    shards: list[Shard] = []
+    try:
+        for spec in specs:
+            shards.append(make_shard(spec))
+        variable = EmbeddingVariable(name, dim, optimizer, ev_option, shards)
+        if ev_option.storage_option.durability is not None:
+            if discards_unlisted:
+                discard_unlisted(variable)
+            if not restores:
+                refuse_earlier_run(variable)
+        return variable
+    except BaseException:
+        for shard in shards:
+            shard.close()
+        raise
+
+
+def _shard_specs(
+    name: str,
+    dim: int,
+    initializer: Initializer,
+    optimizer: Optimizer | None,
+    option: EmbeddingVariableOption,
+    partitions: int,
+    elsewhere: bool,
+) -> list[ShardSpec]:
+    init = option.init_option
+    if init.initializer is not None:
+        initializer = made_initializer(init.initializer)
+    default_values = initial_rows(with_seed_of(name, initializer), (init.default_value_dim, dim))
+    # A variable that is never trained still needs rows without slots: those of SGD.
+    core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
+    tiers = option.storage_option.tiers()
+    devices = _device_tables(option.storage_option, dim, len(core_optimizer.slots))
+    # What this process says of it holds for shards elsewhere, too.
+    has_hbm = any(tier.kind is TierKind.HBM for tier in tiers)
+    gpu = chosen_gpu(option.storage_option.device) if has_hbm else None
+    if not elsewhere:
+        prepare_places(tiers, name, partitions)
+    return [
+        ShardSpec(
+            # What kept files are known by: with another partition_num a key lies elsewhere.
+            name=name if partition is None else f"{name}.part{partition} of {partitions}",
+            dim=dim,
+            default_values=default_values,
+            optimizer=core_optimizer.name,
+            optimizer_params=core_optimizer.params(),
+            tiers=[
+                TierSpec(
+                    tier.kind,
+                    # Partitions here share a LevelDB: each costs descriptors and buffers.
+                    tier_file(
+                        tier, name, None if not elsewhere and tier.kind is _LEVELDB else partition
+                    ),
+                    tier.size_bytes,
+                )
+                for tier in tiers
+            ],
+            cache_strategy=option.storage_option.cache_strategy.name,
+            filter=option.filter_option,
+            no_permission_value=init.default_value_no_permission,
+            ssdhash=option.storage_option.ssdhash_option or SSDHashOption(),
+            keeps_rows=option.storage_option.keeps_rows,
+            devices=devices,
+            partition_count=partitions,
+            gpu=gpu,
+        )
+        for partition in partition_numbers(partitions)
+    ]
+
+
+def _device_tables(storage: StorageOption, dim: int, slots: int) -> tuple[DeviceTable | None, ...]:
+    block = (dim + 3) // 4 * 16
+    row = (1 + slots) * block
+    # What is ever touched at once: of a row, and of what lies beside it or, in a pool, before it.
+    sizes = (4 * dim, block, row, 64 + block, 64 + row, *_BESIDE_ROWS)
+    return tuple(
+        None
+        if device is None
+        else tabulate(f"devices[{i}]", device, sizes, in_files=kind in _IN_FILES)
+        for i, (device, kind) in enumerate(
+            zip(storage.tier_devices(), TIER_KINDS[storage.storage_type], strict=True)
+        )
+    )

@@ -1,0 +1,191 @@
+"""Look-ups and updates of several variables in one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.gpu.batches import OnDevice, is_on_device
+from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
+from embstore.table import checks
+from embstore.table.elsewhere import AskedRows, ask_together, together
+from embstore.variable import EmbeddingVariable, push_elsewhere
+
+__all__ = ["apply_many", "lookup_many", "prefetch_many"]
+
+
+def lookup_many(
+    variables: Sequence[EmbeddingVariable],
+    ids: Sequence[checks.Ids | OnDevice],
+    *,
+    train: bool = False,
+    count: bool = True,
+) -> list[Any]:
+    """Returns the rows of each variable's ids, as `variable.lookup` does by the same arguments.
+
+    ids: of each variable, in their order. A variable may be there several times.
+
+    Rows on the host lie in one array for all variables, which lives as long as those of any.
+    Ids on one GPU are looked up as one step on its stream, with as many launches of kernels as one
+    variable takes. Each server is asked once for the rows of all variables that have a shard there.
+    Other variables with ids on the host are looked up one after the other. An error names the
+    variable that it is about.
+    """
+    _check_lengths(variables, ids=ids)
+    rows: list[Any] = [None] * len(variables)
+    steps: dict[int, LookUpStep] = {}
+    for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
+        if is_on_device(own):
+            with _Named(variable):
+                steps[i] = LookUpStep.of(variable, own, None)
+    look_up_together(list(steps.values()), train, count)
+    keys: dict[int, NDArray[np.int64]] = {}
+    for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
+        if i in steps:
+            rows[i] = steps[i].out
+        else:
+            with _Named(variable):
+                keys[i] = checks.ids(own)
+    asked = _ask_servers(variables, keys, train, count)
+    rooms = together([keys[i].size * variables[i].dim for i in keys])
+    for (i, own), room in zip(keys.items(), rooms, strict=True):
+        variable = variables[i]
+        rows[i] = room.reshape(*own.shape, variable.dim)
+        with _Named(variable):
+            if i in asked:
+                asked[i].write_to(room.reshape(-1, variable.dim))
+            else:
+                variable.lookup(own, train=train, count=count, out=rows[i])
+    return rows
+
+
+def apply_many(
+    variables: Sequence[EmbeddingVariable],
+    ids: Sequence[checks.Ids | OnDevice],
+    grads: Sequence[checks.Rows | OnDevice],
+    global_step: int | None = None,
+) -> None:
+    """Trains each variable by its ids and gradients, as `variable.apply_gradients` does.
+
+    ids and grads: of each variable, in their order. No variable may be there twice.
+
+    Batches whose ids and gradients are on one GPU are applied as one step on its stream, with as
+    many launches of kernels as one variable takes. Each server gets the parts of all batches that
+    it has a shard for at once, and the workers of a job wait for each other once.
+
+    Variables with shards elsewhere are trained all together or not at all: where one shard of one
+    of them refuses its part, no row of any changes. (So the workers of a job name the same
+    variables in a step; what other workers push by another call, they decide on by themselves.)
+    The batch of any other variable is applied whole or not at all, and an error of one stops no
+    other. The first error is raised when all have had their turn, and names the variable.
+    Arguments that don't fit are found before anything is applied where the ids are on a GPU or the
+    shards elsewhere.
+    """
+    _check_lengths(variables, ids=ids, grads=grads)
+    for variable, times in Counter(variables).items():
+        variable.internals.check_trainable()
+        if times > 1:
+            raise InvalidArgumentError(
+                f"{variable.name} is there {times} times; join its batches into one, since one "
+                "step trains a row once"
+            )
+    if global_step is not None:
+        global_step = checks.integer("global_step", global_step, at_least=0)
+    steps: list[ApplyStep] = []
+    others: list[tuple[EmbeddingVariable, Any, Any]] = []
+    elsewhere: list[tuple[EmbeddingVariable, Any, Any]] = []
+    for variable, own, by in zip(variables, ids, grads, strict=True):
+        if variable.internals.is_elsewhere:
+            with _Named(variable):
+                elsewhere.append((variable, *variable._batch_on_host(own, by)))
+        elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
+            with _Named(variable):
+                steps.append(ApplyStep.of(variable, own, by))
+        else:
+            others.append((variable, own, by))
+    refused: EmbStoreError | None = None
+    try:
+        apply_together(steps, global_step)
+    except EmbStoreError as error:
+        refused = error
+    for variable, why in push_elsewhere(elsewhere, global_step):
+        try:
+            with _Named(variable):
+                raise why
+        except EmbStoreError as error:
+            refused = refused or error
+    for variable, own, by in others:
+        try:
+            with _Named(variable):
+                variable.apply_gradients(own, by, global_step)
+        except EmbStoreError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+
+
+def prefetch_many(
+    batch: Sequence[tuple[EmbeddingVariable, Sequence[checks.Ids | OnDevice]]],
+) -> None:
+    """As `prefetch` of each variable with its look-ups, but each server is asked once for all."""
+    asking: list[AskedRows] = []
+    try:
+        for variable, look_ups in batch:
+            if variable.internals.is_elsewhere:
+                asking += variable._add_prefetched(look_ups)
+            else:
+                variable.prefetch(*look_ups)
+    finally:
+        ask_together(asking)
+
+
+def _ask_servers(
+    variables: Sequence[EmbeddingVariable],
+    keys: Mapping[int, NDArray[np.int64]],
+    train: bool,
+    count: bool,
+) -> dict[int, AskedRows]:
+    """The look-ups of variables with shards elsewhere, which are under way. keys: by where the
+    variable is, as the result.
+    """
+    asked = {}
+    for i, own in keys.items():
+        if variables[i].internals.is_elsewhere:
+            with _Named(variables[i]):
+                asked[i] = variables[i]._ask_for(own.reshape(-1), train, count)
+    ask_together(list(asked.values()))
+    return asked
+
+
+def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
+    for variable in variables:
+        if not isinstance(variable, EmbeddingVariable):
+            raise InvalidArgumentError(
+                f"variables must be EmbeddingVariables, got {type(variable).__name__}"
+            )
+    for name, of_each in arguments.items():
+        if len(of_each) != len(variables):
+            raise InvalidArgumentError(
+                f"{name} must have one for each of {len(variables)} variables, got {len(of_each)}"
+            )
+
+
+class _Named:
+    """Has errors in it name the variable."""
+
+    def __init__(self, variable: EmbeddingVariable) -> None:
+        self._name = variable.name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, EmbStoreError):
+            message, *rest = error.args or ("",)
+            if self._name not in str(message):
+                error.args = (f"{self._name}: {message}", *rest)

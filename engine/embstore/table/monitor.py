@@ -1,0 +1,116 @@
+"""What several variables did since somebody last looked: for logs, TensorBoard and Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from embstore.checkpoint.arguments import check_variables
+from embstore.errors import ClosedError, MissingLibraryError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["Monitor"]
+
+_COUNTED = {
+    "hits": "ids looked up whose row was in the first tier",
+    "misses": "ids looked up whose row was in a lower tier, or that have none",
+    "without_row": "ids looked up that have no row, which are counted as misses too",
+    "promotions": "rows that went up to the first tier",
+    "demotions": "rows that went down by a tier",
+}
+
+
+class Monitor:
+    """The counters of variables' `stats()`, as differences.
+
+        monitor = es.Monitor([items, users])
+        for step, batch in enumerate(batches):
+            ...
+            if step % 100 == 0:
+                for name, value in monitor.scalars().items():  # "items/hit_rate", ...
+                    writer.add_scalar(name, value, step)  # TensorBoard's SummaryWriter
+
+    Prometheus reads all of it after `prometheus_client.REGISTRY.register(monitor)`.
+
+    variables: of which no two share a name. Those that are closed meanwhile are left out.
+    """
+
+    def __init__(self, variables: Sequence[EmbeddingVariable]) -> None:
+        self._variables = check_variables(variables)
+        self._lock = threading.Lock()
+        self._before: dict[str, dict[str, Any]] = dict(self._stats())
+
+    def since_last(self) -> dict[str, dict[str, float]]:
+        """By the name of each variable, since the last call (or since the monitor was made): hits,
+        misses, without_row, promotions and demotions as `EmbeddingVariable.stats` has them, and
+        hit_rate (nan where nothing was looked up); and as they are now rows, waiting_keys,
+        index_bytes and rows_in_tier_N, of all partitions together.
+        """
+        with self._lock:
+            now = dict(self._stats())
+            before, self._before = self._before, now
+        return {name: _between(before.get(name), stats) for name, stats in now.items()}
+
+    def scalars(self) -> dict[str, float]:
+        """`since_last` in one dict, by names as "items/hit_rate"."""
+        return {
+            f"{name}/{what}": value
+            for name, told in self.since_last().items()
+            for what, value in told.items()
+        }
+
+    def collect(self) -> Iterator[Any]:
+        """What prometheus_client asks of a collector: counters since the variables were made."""
+        try:
+            from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        except ImportError as error:
+            raise MissingLibraryError(
+                "Prometheus's library isn't installed: pip install prometheus-client"
+            ) from error
+        families = {
+            what: CounterMetricFamily(f"embstore_{what}", help_text, labels=["variable"])
+            for what, help_text in _COUNTED.items()
+        }
+        rows = GaugeMetricFamily("embstore_rows", "rows a tier", labels=["variable", "tier"])
+        for name, stats in self._stats():
+            for what, family in families.items():
+                family.add_metric([name], stats[what])
+            for tier, count in enumerate(_rows_by_tier(stats)):
+                rows.add_metric([name, str(tier)], count)
+        yield from families.values()
+        yield rows
+
+    def _stats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for variable in self._variables:
+            try:
+                yield variable.name, variable.stats()
+            except ClosedError:
+                continue
+
+
+def _between(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, float]:
+    told: dict[str, float] = {
+        what: now[what] - (0 if before is None else before[what]) for what in _COUNTED
+    }
+    looked_up = told["hits"] + told["misses"]
+    told["hit_rate"] = told["hits"] / looked_up if looked_up else float("nan")
+    by_tier = _rows_by_tier(now)
+    told["rows"] = sum(by_tier)
+    told["waiting_keys"] = now["waiting_keys"]
+    told["index_bytes"] = now["index_bytes"]
+    told.update({f"rows_in_tier_{tier}": rows for tier, rows in enumerate(by_tier)})
+    return told
+
+
+def _rows_by_tier(stats: dict[str, Any]) -> list[int]:
+    """Of all partitions together."""
+    rows: list[int] = []
+    partition, level = None, 0
+    for tier in stats["tiers"]:
+        level = level + 1 if rows and tier.get("partition") == partition else 0
+        partition = tier.get("partition")
+        if level == len(rows):
+            rows.append(0)
+        rows[level] += tier["rows"]
+    return rows

@@ -1,0 +1,102 @@
+"""Batches of a training loop whose rows are on their way before they are looked up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from embstore.errors import InvalidArgumentError
+from embstore.table import checks
+from embstore.table.many import prefetch_many
+from embstore.table.prefetched import MOST_BATCHES
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["prefetching"]
+
+_BatchT = TypeVar("_BatchT")
+
+IdsOfBatch: TypeAlias = "Callable[[_BatchT], checks.Ids | Sequence[np.ndarray[Any, Any]]]"
+
+
+def prefetching(
+    batches: Iterable[_BatchT],
+    ids_of: Mapping[EmbeddingVariable, IdsOfBatch[_BatchT]],
+    *,
+    depth: int = 1,
+) -> Iterator[_BatchT]:
+    """The batches, in order; the rows of the next are asked for while one is trained.
+
+        for ids, labels in es.prefetching(batches, {items: lambda batch: batch[0]}):
+            rows = items.lookup(ids, train=True)
+            ...
+            items.apply_gradients(ids, grads)
+
+    ids_of: for each variable the function that gives, of a batch, the ids that will be looked up
+        for training; a list or tuple of arrays where those are several look-ups, an empty one where
+        there is none. Each such look-up has an array of its own.
+    depth: so many batches, from 1 to 15, are read and asked for ahead of the one that is given.
+
+    Look-ups give the same with this and without (`EmbeddingVariable.prefetch`). An error of
+    `batches` or of ids_of is raised after the batches that were read before it have been given.
+    Where the loop ends early, what was asked for is given up; batches that were read ahead are not
+    given back to `batches`.
+
+    Raises InvalidArgumentError.
+    """
+    ahead = checks.integer("depth", depth, at_least=1, at_most=MOST_BATCHES - 1)
+    for variable, ids in ids_of.items():
+        if not isinstance(variable, EmbeddingVariable):
+            raise InvalidArgumentError(
+                f"ids_of must have embstore.EmbeddingVariables for keys, got {variable!r}"
+            )
+        if not callable(ids):
+            raise InvalidArgumentError(
+                f"ids_of[{variable.name}] must be a function of a batch, got {ids!r}"
+            )
+    return _prefetched(iter(batches), dict(ids_of), ahead)
+
+
+def _prefetched(
+    batches: Iterator[_BatchT],
+    ids_of: Mapping[EmbeddingVariable, IdsOfBatch[_BatchT]],
+    depth: int,
+) -> Iterator[_BatchT]:
+    read: deque[_BatchT] = deque()
+    failed: Exception | None = None
+    try:
+        while failed is None:
+            try:
+                batch = next(batches)
+                prefetch_many(
+                    [
+                        (variable, look_ups)
+                        for variable, ids in ids_of.items()
+                        if (look_ups := _look_ups(ids(batch)))
+                    ]
+                )
+            except StopIteration:
+                break
+            except Exception as error:
+                failed = error
+                break
+            read.append(batch)
+            if len(read) > depth:
+                yield read.popleft()
+        while read:
+            yield read.popleft()
+        if failed is not None:
+            raise failed
+    except BaseException:
+        for variable in ids_of:
+            variable.internals.forget_prefetched()
+        raise
+
+
+def _look_ups(ids: Any) -> Sequence[Any]:
+    """Of one batch and variable; none where the batch doesn't train it."""
+    if isinstance(ids, (list, tuple)) and all(getattr(each, "shape", ()) != () for each in ids):
+        return ids
+    return [ids]

@@ -1,0 +1,115 @@
+"""Batches that concern several shards in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embstore import _core
+from embstore.table.shard import LocalShard
+
+__all__ = [
+    "GradientPart",
+    "Part",
+    "apply_to_all",
+    "commit_together",
+    "counts",
+    "look_up_together",
+    "prepare_together",
+]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a batch of gradients that belongs to one shard."""
+
+    shard: LocalShard
+    ids: NDArray[np.int64]
+    grads: NDArray[np.float32]
+
+
+def apply_to_all(parts: Sequence[Part], global_step: int | None) -> None:
+    """Applies one batch of a variable: all of its parts, or none."""
+    with contextlib.ExitStack() as prepared:
+        numbers = []
+        for part in parts:
+            numbers.append(part.shard.prepare_apply(part.ids, part.grads))
+            prepared.callback(part.shard.abort_apply, numbers[-1])
+        for part, number in zip(parts, numbers, strict=True):
+            part.shard.commit_apply(number, global_step)
+
+
+def look_up_together(
+    shards: Sequence[LocalShard],
+    ids: NDArray[np.int64],
+    begins: Sequence[int],
+    rows: NDArray[np.float32],
+    train: bool,
+    occurrences: NDArray[np.uint32] | None,
+) -> list[Exception | None]:
+    """Looks up shards of several variables. Returns the error of each, or None.
+
+    ids (n,): from begins[i] to begins[i + 1] those of shard i; occurrences (n,): as of
+        `LocalShard.lookup`. rows (floats,): the rows, one after the other, whatever their dim.
+    """
+    tables = [shard.table for shard in shards]
+    errors = _core.look_up_together(tables, ids, begins, rows, train, occurrences)
+    for shard, error, count in zip(shards, errors, counts(begins, occurrences), strict=True):
+        if error is None:
+            shard.note_look_up(count)
+    return errors
+
+
+def counts(begins: Sequence[int], occurrences: NDArray[np.uint32] | None) -> list[int]:
+    """Of each part from begins[i] to begins[i + 1], how many ids it stands for."""
+    if occurrences is None:
+        return [end - begin for begin, end in pairwise(begins)]
+    until = np.zeros(occurrences.size + 1, np.int64)
+    np.cumsum(occurrences, out=until[1:])
+    of_parts: list[int] = np.diff(until[np.asarray(begins)]).tolist()
+    return of_parts
+
+
+class GradientPart(NamedTuple):
+    """A part of a batch of gradients of one shard, which others may have parts of.
+
+    occurrences: how often each id occurred in the batch; None: once. counted: how often all did.
+    """
+
+    ids: NDArray[np.int64]  # (n,)
+    grads: NDArray[np.float32]  # (n, dim)
+    occurrences: NDArray[np.uint32] | None  # (n,)
+    counted: int
+
+
+def prepare_together(
+    batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
+) -> list[int | Exception]:
+    """Prepares a batch of each of several shards, as `LocalShard.prepare_apply` does. Returns its
+    number there, or its error.
+
+    scale: what gradients are multiplied by where a batch has several parts. Of one that has one,
+    the gradients stay as they are until it is over.
+    """
+    made = _core.prepare_together(
+        [(shard.table, [part[:3] for part in parts]) for shard, parts in batches], scale
+    )
+    return [
+        found
+        if isinstance(found, Exception)
+        else shard.keep_prepared(found, parts, sum(part.counted for part in parts))
+        for (shard, parts), found in zip(batches, made, strict=True)
+    ]
+
+
+def commit_together(batches: Sequence[tuple[LocalShard, int]], global_step: int | None) -> None:
+    """What is left of an apply, of batches that were prepared by this thread. Can't fail."""
+    _core.commit_together([shard.take_prepared(number) for shard, number in batches], global_step)
+    for shard, number in batches:
+        shard.note_commit(number)

@@ -1,0 +1,194 @@
+"""Bags of several features at once, by TorchRec's names: one look-up and one update for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import torch
+
+from embstore.errors import InvalidArgumentError
+from embstore.torch.lookup import lookup
+from embstore.torch.modules import Bags, EmbeddingBag, as_ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
+
+BagsOfFeature: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+
+
+class Jagged(Protocol):
+    """What is used of TorchRec's KeyedJaggedTensor, and of the one here."""
+
+    def keys(self) -> Sequence[str]: ...
+    def values(self) -> Tensor: ...
+    def lengths(self) -> Tensor: ...
+    def offset_per_key(self) -> Sequence[int]: ...
+
+
+class KeyedJaggedTensor:
+    """Bags of several features in two tensors, as TorchRec has them.
+
+    keys: the features' names.
+    values: int64 or int32 (n,), the ids of all bags: the first feature's, then the next one's.
+    lengths: int64 or int32 (features * bags,), of each bag, in the same order.
+    length_per_key: how many ids each feature has. None: read from `lengths`, for which the host
+        waits where they are on a GPU.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        values: Tensor,
+        lengths: Tensor,
+        length_per_key: Sequence[int] | None = None,
+    ) -> None:
+        self._keys = list(keys)
+        self._values = as_ids("values", values)
+        self._lengths = as_ids("lengths", lengths)
+        for name, tensor in (("values", self._values), ("lengths", self._lengths)):
+            if tensor.dim() != 1:
+                raise InvalidArgumentError(f"{name} must be 1-D, got {tensor.dim()}-D")
+        features = len(self._keys)
+        if features == 0 or len(self._lengths) % features != 0:
+            raise InvalidArgumentError(
+                f"lengths must have one for each bag of each of {features} keys, got "
+                f"{len(self._lengths)}"
+            )
+        if length_per_key is None:
+            length_per_key = self._lengths.view(features, -1).sum(dim=1).tolist()
+        if len(length_per_key) != features or sum(length_per_key) != len(self._values):
+            raise InvalidArgumentError(
+                f"length_per_key must be how many of {len(self._values)} ids each of {features} "
+                f"keys has, got {list(length_per_key)}"
+            )
+        self._offset_per_key = list(accumulate(length_per_key, initial=0))
+
+    def keys(self) -> list[str]:
+        return self._keys
+
+    def values(self) -> Tensor:
+        return self._values
+
+    def lengths(self) -> Tensor:
+        return self._lengths
+
+    def offset_per_key(self) -> list[int]:
+        """Where each feature begins in `values()`, and where the last ends."""
+        return self._offset_per_key
+
+
+class KeyedTensor:
+    """Rows of several features, side by side, as TorchRec has them."""
+
+    def __init__(self, rows: Mapping[str, Tensor]) -> None:
+        self._rows = dict(rows)
+        self._values: Tensor | None = None
+
+    def keys(self) -> list[str]:
+        return list(self._rows)
+
+    def values(self) -> Tensor:
+        """Returns (bags, the sum of all dims)."""
+        if self._values is None:
+            self._values = torch.cat(list(self._rows.values()), dim=1)
+        return self._values
+
+    def length_per_key(self) -> list[int]:
+        """The dim of each."""
+        return [rows.shape[1] for rows in self._rows.values()]
+
+    def offset_per_key(self) -> list[int]:
+        return list(accumulate(self.length_per_key(), initial=0))
+
+    def __getitem__(self, key: str) -> Tensor:
+        """Returns (bags, dim)."""
+        return self._rows[key]
+
+    def to_dict(self) -> dict[str, Tensor]:
+        return dict(self._rows)
+
+
+class EmbeddingBagCollection(torch.nn.Module):
+    """`EmbeddingBag`s of several features: tables on one GPU are looked up by one step there, and
+    trained by one.
+
+    bags: of each feature, by its name. Several features may have one module, or several over one
+        variable.
+    """
+
+    def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
+        super().__init__()
+        if not bags:
+            raise InvalidArgumentError("bags must have an embstore.torch.EmbeddingBag, got none")
+        for name, bag in bags.items():
+            if not isinstance(bag, EmbeddingBag):
+                raise InvalidArgumentError(
+                    f"bags[{name!r}] must be an embstore.torch.EmbeddingBag, got "
+                    f"{type(bag).__name__}"
+                )
+        self.features = list(bags)
+        self.bags = torch.nn.ModuleList(bags.values())
+
+    def forward(self, features: Mapping[str, BagsOfFeature] | Jagged) -> KeyedTensor:
+        """Returns the bags of all features, in the order in which the collection has them.
+
+        features: by name what `EmbeddingBag` takes: ids (bags, length), or a tuple of ids (n,) and
+            offsets (bags,); or TorchRec's KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as
+            many bags. Other features are left out.
+        """
+        given = features if isinstance(features, Mapping) else _taken_apart(features)
+        asked: list[Bags] = []
+        for name, module in self._modules_of_features():
+            if name not in given:
+                raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
+            of = given[name]
+            arguments = of if isinstance(of, tuple) else (of,)
+            try:
+                asked.append(module.bags(*arguments))
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
+            if asked[-1].bag_count != asked[0].bag_count:
+                raise InvalidArgumentError(
+                    f"features must have as many bags each: {self.features[0]!r} has "
+                    f"{asked[0].bag_count}, {name!r} has {asked[-1].bag_count}"
+                )
+        rows = lookup([bags.request for bags in asked])
+        return KeyedTensor(
+            {
+                name: module.combined(bags, of)
+                for (name, module), bags, of in zip(
+                    self._modules_of_features(), asked, rows, strict=True
+                )
+            }
+        )
+
+    def _modules_of_features(self) -> list[tuple[str, EmbeddingBag]]:
+        return [
+            (name, module)
+            for name, module in zip(self.features, self.bags, strict=True)
+            if isinstance(module, EmbeddingBag)
+        ]
+
+    def extra_repr(self) -> str:
+        return f"features={self.features}"
+
+
+def _taken_apart(features: Jagged) -> dict[str, tuple[Tensor, Tensor]]:
+    """Of each feature its ids, and where bags begin."""
+    weights = getattr(features, "weights_or_none", None)
+    if weights is not None and weights() is not None:
+        raise InvalidArgumentError(
+            "features must have no weights: a collection sums or averages ids alike"
+        )
+    keys, values = features.keys(), features.values()
+    lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
+    offsets = lengths.cumsum(dim=1) - lengths
+    bounds = list(pairwise(features.offset_per_key()))
+    return {
+        key: (values[begin:end], offsets[number])
+        for number, (key, (begin, end)) in enumerate(zip(keys, bounds, strict=True))
+    }

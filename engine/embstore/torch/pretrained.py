@@ -1,0 +1,85 @@
+"""Tables from PyTorch's weights, and weights from tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from embstore.errors import InvalidArgumentError
+from embstore.optimizers import Optimizer
+from embstore.options import EmbeddingVariableOption
+from embstore.table import checks
+from embstore.table.getting import get_embedding_variable
+from embstore.torch.modules import Embedding
+from embstore.variable import EmbeddingVariable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["from_pretrained", "to_torch"]
+
+_ROWS_AT_A_TIME = 1 << 16
+_MOST_ROWS = 1 << 40
+
+
+def from_pretrained(
+    weights: Tensor,
+    name: str,
+    *,
+    optimizer: Optimizer | None = None,
+    ev_option: EmbeddingVariableOption | None = None,
+    partition_num: int = 1,
+    shards: int | None = None,
+    padding_idx: int | None = None,
+) -> Embedding:
+    """A module over a new variable, which has the row i of `weights` for the id i.
+
+    weights: (rows, dim), of any dtype and device; for example `torch.nn.Embedding(...).weight`.
+    name, optimizer, ev_option, partition_num, shards: as of `embstore.get_embedding_variable`.
+        Ids from `rows` on are keys, too.
+    """
+    if not isinstance(weights, torch.Tensor) or weights.dim() != 2:
+        got = f"{weights.dim()}-D" if isinstance(weights, torch.Tensor) else type(weights).__name__
+        raise InvalidArgumentError(f"weights must be a tensor of (rows, dim), got {got}")
+    rows, dim = weights.shape
+    variable = get_embedding_variable(
+        name,
+        dim,
+        optimizer=optimizer,
+        ev_option=ev_option,
+        partition_num=partition_num,
+        shards=shards,
+    )
+    try:
+        for first in range(0, rows, _ROWS_AT_A_TIME):
+            some = weights[first : first + _ROWS_AT_A_TIME].detach().to("cpu", torch.float32)
+            variable.put(np.arange(first, first + len(some)), some.contiguous().numpy())
+    except BaseException:
+        variable.close()
+        raise
+    return Embedding(variable, padding_idx)
+
+
+def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> torch.nn.Embedding:
+    """A `torch.nn.Embedding` whose row i is that of the id i; its initial one where it has none.
+
+    num_embeddings: its rows; None: up to the largest key. Raises InvalidArgumentError where the
+        variable has keys that are negative, or too large for it.
+    """
+    keys = variable.export()["keys"]
+    least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
+    rows = most + 1
+    if num_embeddings is not None:
+        rows = checks.integer("num_embeddings", num_embeddings, at_least=0, at_most=_MOST_ROWS)
+    if least < 0 or most >= rows:
+        raise InvalidArgumentError(
+            f"{variable.name} has the key {least if least < 0 else most}, which is no row of "
+            f"{rows}; a module of PyTorch has ids from 0 on"
+        )
+    weights = torch.empty(rows, variable.dim)
+    for first in range(0, rows, _ROWS_AT_A_TIME):
+        some = weights[first : first + _ROWS_AT_A_TIME]
+        variable.lookup(np.arange(first, first + len(some)), count=False, out=some.numpy())
+    return torch.nn.Embedding(rows, variable.dim, _weight=weights)

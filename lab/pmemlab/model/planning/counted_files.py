@@ -1,0 +1,66 @@
+"""Files that tell how often a table's rows were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embstore.errors import EmbStoreError
+from embstore.row_files.reading import row_files
+from pmemlab.errors import PlanError
+from pmemlab.model.planning.popularity import CountedRows
+
+__all__ = ["RecordedTable", "popularity_of_ids", "recorded_table"]
+
+_ROWS_AT_A_TIME = 1 << 20
+
+
+def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
+    """path: an .npy file of the ids that were looked up, integers of any shape, duplicates too.
+
+    rows: of the table; None: as many as there are different ids. Raises PlanError.
+    """
+    try:
+        ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: can't be read as an .npy file of ids: {error}") from error
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
+        got = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise PlanError(f"{path}: must hold ids, which are integers, got {got}")
+    _, counts = np.unique(ids, return_counts=True)
+    return CountedRows(counts, rows, f"ids of {path.name}")
+
+
+@dataclass(frozen=True)
+class RecordedTable:
+    """dim: of its rows."""
+
+    popularity: CountedRows
+    dim: int
+
+
+def recorded_table(path: Path, rows: int | None) -> RecordedTable:
+    """A table as the engine counted it: what `embstore.write_rows` wrote, with frequencies.
+
+    path: the folder, or one of its files. rows: as of `popularity_of_ids`. Raises PlanError.
+    """
+    counts: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    dims: set[int] = set()
+    try:
+        for file, opened in row_files(path):
+            for name in ("freqs", "values"):
+                if name not in opened.columns:
+                    raise PlanError(f"{file}: has no column {name}; embstore.write_rows writes it")
+            dims.update(opened.columns["values"])
+            counts += [
+                np.asarray(chunk["freqs"], np.int64)
+                for chunk in opened.chunks(("freqs",), _ROWS_AT_A_TIME)
+            ]
+    except EmbStoreError as error:
+        raise PlanError(str(error)) from error
+    if len(dims) != 1:
+        raise PlanError(f"{path}: its files have rows of several lengths: {sorted(dims)}")
+    every = np.concatenate(counts) if counts else np.empty(0, np.int64)
+    return RecordedTable(CountedRows(every, rows, f"look-ups counted in {path.name}"), dims.pop())

@@ -1,0 +1,148 @@
+"""The tables that a plan is for: one by options, or a list of them in a YAML file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from embstore.optimizers import Optimizer
+from pmemlab.errors import PlanError
+from pmemlab.model.planning.counted_files import popularity_of_ids, recorded_table
+from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.row_bytes import RowShape, optimizer_of
+from pmemlab.model.planning.zipf import BoundedZipf
+from pmemlab.schema import AtLeast0, Count, Document, Few, FieldError, File, Parsed, Positive, Text
+
+__all__ = ["PlannedTable", "load_tables", "planned_table"]
+
+
+@dataclass(frozen=True)
+class PlannedTable:
+    """ids_a_sample: that each sample has of it, so that tables have their part of the look-ups."""
+
+    name: str
+    dim: int
+    optimizer: Optimizer
+    popularity: Popularity
+    ids_a_sample: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.dim < 1:
+            raise PlanError(f"--dim {self.dim}: must be 1 or more")
+
+    @property
+    def rows(self) -> int:
+        return self.popularity.rows
+
+    @property
+    def shape(self) -> RowShape:
+        return RowShape(self.dim, len(self.optimizer.slots))
+
+
+def planned_table(
+    name: str,
+    *,
+    rows: int | None = None,
+    dim: int | None = None,
+    optimizer: str = "adagrad",
+    skew: float | None = None,
+    ids: Path | None = None,
+    recorded: Path | None = None,
+    ids_a_sample: float = 1.0,
+) -> PlannedTable:
+    """How often rows are asked for is told by one of three: `skew`, of a bounded Zipf distribution
+    over `rows`; `ids`, an .npy file of ids; `recorded`, a folder that `embstore.write_rows` wrote
+    of a table that was trained, which knows `dim` too.
+
+    rows: of the table in the end; with `ids` and `recorded` those that occur, by default.
+
+    Raises PlanError, which names the command's option.
+    """
+    sources = {"--skew": skew, "--ids": ids, "--recorded": recorded}
+    given = [option for option, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise PlanError(
+            f"{name}: give one of --skew, --ids and --recorded, got {', '.join(given) or 'none'}"
+        )
+    if rows is not None and rows < 1:
+        raise PlanError(f"--rows {rows}: must be 1 or more")
+    popularity: Popularity
+    if recorded is not None:
+        table = recorded_table(recorded, rows)
+        popularity = table.popularity
+        if dim not in (None, table.dim):
+            raise PlanError(f"--dim {dim}: rows of {recorded} have {table.dim} weights")
+        dim = table.dim
+    elif ids is not None:
+        popularity = popularity_of_ids(ids, rows)
+    else:
+        assert skew is not None
+        if not (math.isfinite(skew) and skew >= 0):
+            raise PlanError(f"--skew {skew}: must be 0 or more")
+        if rows is None:
+            raise PlanError(f"{name}: --rows is missing, which --skew needs")
+        popularity = BoundedZipf(rows, skew)
+    if dim is None:
+        raise PlanError(f"{name}: --dim is missing")
+    return PlannedTable(name, dim, optimizer_of(optimizer), popularity, ids_a_sample)
+
+
+def _rows(value: object) -> int:
+    """Of 2000000000, or of "2e9", which YAML takes for a text."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not (number >= 1 and number.is_integer()):
+        raise FieldError(f"must be a whole number above 0, for example 2e9, not {value!r}")
+    return int(value) if isinstance(value, int) else int(number)
+
+
+def _beside(value: object, context: Any) -> Path:
+    """A path from the file's folder on."""
+    if not isinstance(value, str) or not value:
+        raise FieldError(f"must be a path, not {value!r}")
+    return Path(context["path"]).parent / value
+
+
+_Rows = Annotated[int, Parsed(_rows)]
+_Path = Annotated[Path, Parsed(_beside, with_context=True)]
+
+
+@dataclass(frozen=True)
+class _Entry(Document):
+    """As `planned_table` takes it."""
+
+    name: Text
+    rows: _Rows | None = None
+    dim: Count | None = None
+    optimizer: Text = "adagrad"
+    skew: AtLeast0 | None = None
+    ids: _Path | None = None
+    recorded: _Path | None = None
+    ids_a_sample: Positive = 1.0
+
+
+@dataclass(frozen=True)
+class _Tables(Document):
+    tables: Few[_Entry]
+
+    def check(self) -> None:
+        names = [entry.name for entry in self.tables]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise FieldError(f"there is a table {name} already", f"tables[{index}].name")
+
+
+def load_tables(path: Path) -> tuple[PlannedTable, ...]:
+    """Reads a YAML file of tables. Raises PlanError, which names the file and the table."""
+    found = File.of_yaml(path, PlanError).read(_Tables)
+    made = []
+    for entry in found.tables:
+        try:
+            made.append(planned_table(**vars(entry)))
+        except PlanError as error:
+            raise PlanError(f"{path}: table {entry.name}: {error}") from error
+    return tuple(made)

@@ -1,0 +1,377 @@
+"""Several tables at the same servers are looked up and trained by one request to each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from row_connection import DIM, BreakingWire, served
+
+import embstore as es
+from embstore.cluster.rows.connections import ServerAddress
+from embstore.cluster.rows.pushes import PushRules
+from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
+
+pytestmark = pytest.mark.timeout(120)
+
+TABLES = 5
+STEPS = 12
+
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
+T = TypeVar("T")
+
+
+def batches(worker: int, step: int) -> tuple[list[Ids], list[Rows]]:
+    """Of each table, of other sizes; one of them is empty now and then."""
+    random = np.random.default_rng([worker, step])
+    ids = [np.minimum(random.zipf(1.3, size), 40) for size in random.integers(0, 60, TABLES)]
+    return ids, [random.standard_normal((each.size, DIM)).astype(np.float32) for each in ids]
+
+
+def trained_here(workers: int) -> list[es.EmbeddingVariable]:
+    """Tables of this process, by the means of all workers' gradients."""
+    tables = [
+        es.get_embedding_variable(
+            f"here{table}",
+            DIM,
+            initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+            optimizer=es.optimizers.Adagrad(0.1),
+        )
+        for table in range(TABLES)
+    ]
+    for step in range(STEPS):
+        of_workers = [batches(worker, step) for worker in range(workers)]
+        for table, var in enumerate(tables):
+            keys, means = [], []
+            for ids, grads in of_workers:
+                unique, where = np.unique(ids[table], return_inverse=True)
+                sums = np.zeros((unique.size, DIM), np.float32)
+                np.add.at(sums, where, grads[table])  # in order
+                keys.append(unique)
+                means.append(sums * np.float32(1 / workers))
+            var.apply_gradients(np.concatenate(keys), np.concatenate(means))
+    return tables
+
+
+def assert_same_rows(got: list[es.EmbeddingVariable], wanted: list[es.EmbeddingVariable]) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        rows, expected = one.export(), other.export()
+        for name in set(expected) - {"freqs"}:
+            np.testing.assert_array_equal(rows[name], expected[name], err_msg=name)
+
+
+def test_a_step_is_one_request_of_look_ups_and_one_of_updates_to_each_server() -> None:
+    with served(2, PushRules(workers=2)) as there:
+        workers = [there.many_of_worker(worker, TABLES) for worker in range(2)]
+
+        def step(worker: int) -> None:
+            ids, grads = batches(worker, 0)
+            es.lookup_many(workers[worker], ids, train=True)
+            es.apply_many(workers[worker], ids, grads)
+
+        with ThreadPoolExecutor(2) as threads:
+            for _ in range(3):
+                for done in [threads.submit(step, worker) for worker in range(2)]:
+                    done.result()
+        for server in there.servers:
+            # Of 2 workers and 3 steps. Which of the updates are applied is told apart from them.
+            assert server.requests() == {"LOOK_UP": 6, "PREPARE": 6, "COMMIT": 6}
+
+
+def test_tables_of_one_shard_are_trained_by_one_request_alone() -> None:
+    with served(1, PushRules()) as there:
+        tables = there.many_of_worker(0, TABLES)
+        es.apply_many(tables, *batches(0, 0))
+        assert there.servers[0].requests() == {"APPLY": 1}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_look_ups_of_many_tables_are_those_of_each(shards: int) -> None:
+    with served(shards, PushRules()) as there:
+        tables = there.many_of_worker(0, TABLES)
+        es.apply_many(tables, *batches(0, 0))
+        ids = [*batches(0, 0)[0], np.array([[3, -7], [3, 1 << 60]])]
+        several = [*tables, tables[0]]  # one of them twice
+        for train in (True, False):
+            rows = es.lookup_many(several, ids, train=train)
+            for table, of_table, found in zip(several, ids, rows, strict=True):
+                np.testing.assert_array_equal(found, table.lookup(of_table, train=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("workers", "shards"), [(1, 1), (1, 3), (2, 2)])
+def test_rows_are_the_same_to_the_bit_over_wires_that_break(
+    workers: int, shards: int, seed: int
+) -> None:
+    wires: list[BreakingWire] = []
+
+    def breaking(address: ServerAddress) -> ServerAddress:
+        wires.append(BreakingWire(address, seed * 100 + len(wires)))
+        return wires[-1].address
+
+    with served(shards, PushRules(workers=workers)) as there:
+        replicas = [there.many_of_worker(worker, TABLES, breaking) for worker in range(workers)]
+
+        def train(worker: int) -> None:
+            for step in range(STEPS):
+                ids, grads = batches(worker, step)
+                es.lookup_many(replicas[worker], ids, train=True)
+                es.apply_many(replicas[worker], ids, grads)
+
+        with ThreadPoolExecutor(workers) as threads:
+            for done in [threads.submit(train, worker) for worker in range(workers)]:
+                done.result()
+        assert_same_rows(replicas[-1], trained_here(workers))
+    assert sum(wire.broken for wire in wires) >= 3, "it was a quiet day"
+    for wire in wires:
+        wire.close()
+
+
+def test_workers_may_name_their_tables_in_other_orders_and_by_other_groups() -> None:
+    with served(2, PushRules(workers=2)) as there:
+        replicas = [there.many_of_worker(worker, TABLES) for worker in range(2)]
+
+        def backwards(step: int) -> None:
+            ids, grads = batches(0, step)
+            es.apply_many(replicas[0][::-1], ids[::-1], grads[::-1])
+
+        def one_by_one(step: int) -> None:
+            for table, ids, grads in zip(replicas[1], *batches(1, step), strict=True):
+                table.apply_gradients(ids, grads)
+
+        with ThreadPoolExecutor(2) as threads:
+            for step in range(STEPS):
+                for done in [threads.submit(backwards, step), threads.submit(one_by_one, step)]:
+                    done.result()
+        assert_same_rows(replicas[1], trained_here(2))
+
+
+def test_a_step_waits_for_the_other_workers_once() -> None:
+    """Not once a table: as long as another worker sleeps, all of a step's tables are there."""
+    with served(2, PushRules(workers=2, patience_s=0.5)) as there:
+        first, _ = (there.many_of_worker(worker, TABLES) for worker in range(2))
+        ids = [np.arange(10) for _ in first]
+        grads = [np.ones((10, DIM), np.float32) for _ in first]
+        began = time.monotonic()
+        with pytest.raises(WorkerLostError, match=r"from worker 1 for 0\.5 s"):
+            es.apply_many(first, ids, grads)
+        assert time.monotonic() - began < 1.5
+        assert all(table.total_count()[0] == 0 for table in first)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_step_that_one_table_has_no_room_for_trains_no_table(workers: int, shards: int) -> None:
+    with served(shards, PushRules(workers=workers), 64 * 1024) as there:
+        replicas = [there.many_of_worker(worker, TABLES) for worker in range(workers)]
+        full = 3
+        ids = [np.arange(10) + 1 for _ in range(TABLES)]
+
+        def push(worker: int) -> None:
+            es.apply_many(replicas[worker], ids, grads_of(ids))
+
+        def push_too_many(worker: int) -> str:
+            too_many = [*ids]
+            too_many[full] = np.arange(10_000)
+            with pytest.raises(StoreFullError, match=rf"^var{full}") as refused:
+                es.apply_many(replicas[worker], too_many, grads_of(too_many))
+            return str(refused.value)
+
+        for refused in range(3):
+            for told in by_all(workers, push_too_many):
+                assert "on node 127.0.0.1" in told
+            assert {table.total_count()[0] for table in replicas[0]} == {10 if refused else 0}
+            by_all(workers, push)  # it goes on
+            for table in replicas[0]:
+                assert set(table.get_frequency(ids[0]).tolist()) == {(refused + 1) * workers}
+
+
+def test_a_step_with_a_table_that_is_closed_at_its_server_trains_no_table() -> None:
+    with served(2, PushRules()) as there:
+        tables = there.many_of_worker(0, TABLES)
+        there.servers[1].remove(2)
+        ids = [np.arange(10) for _ in tables]
+        with pytest.raises(ClosedError, match=r"var2"):
+            es.apply_many(tables, ids, grads_of(ids))
+        assert [table.total_count()[0] for table in tables] == [0] * TABLES
+        others = [table for table in tables if table is not tables[2]]
+        es.apply_many(others, ids[1:], grads_of(ids[1:]))
+        assert [table.total_count()[0] for table in others] == [10] * len(others)
+
+
+def test_a_step_with_a_table_that_this_worker_has_closed_is_not_sent() -> None:
+    with served(2, PushRules(workers=2, patience_s=20)) as there:
+        first, second = (there.many_of_worker(worker, TABLES) for worker in range(2))
+        first[2].close()
+        ids = [np.arange(10) for _ in first]
+        with pytest.raises(ClosedError, match=r"var2"):
+            es.apply_many(first, ids, grads_of(ids))
+        assert all("PREPARE" not in server.requests() for server in there.servers)
+        # So the next step of the others is the first for both workers.
+        some = [0, 1, 3, 4]
+
+        def push(worker: int) -> None:
+            tables = (first, second)[worker]
+            es.apply_many([tables[i] for i in some], [ids[i] for i in some], grads_of(ids[:4]))
+
+        by_all(2, push)
+        for i in some:
+            assert set(second[i].get_frequency(ids[i]).tolist()) == {2}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
+    workers: int, seed: int
+) -> None:
+    """Over wires that break, until some of the tables are full. The last rows show exactly the
+    steps that weren't refused.
+    """
+    wires: list[BreakingWire] = []
+
+    def breaking(address: ServerAddress) -> ServerAddress:
+        wires.append(BreakingWire(address, seed * 100 + len(wires)))
+        return wires[-1].address
+
+    chance = np.random.default_rng(seed)
+    # Of each step, the tables, and of each of these how many keys each worker brings.
+    steps = [
+        {
+            int(table): chance.integers(0, 40, workers).tolist()
+            for table in chance.permutation(TABLES)[: chance.integers(1, TABLES + 1)]
+        }
+        for _ in range(40)
+    ]
+
+    def keys(step: int, table: int, worker: int) -> Ids:
+        """No two steps or workers have the same."""
+        return (np.arange(steps[step][table][worker]) + 200 * step) * workers + worker
+
+    with served(
+        1 + seed % 2, PushRules(workers=workers), 6 * 1024 * workers // (1 + seed % 2)
+    ) as there:
+        replicas = [there.many_of_worker(worker, TABLES, breaking) for worker in range(workers)]
+
+        def train(worker: int) -> list[bool]:
+            applied = []
+            for step, tables in enumerate(steps):
+                ids = [keys(step, table, worker) for table in tables]
+                try:
+                    es.apply_many([replicas[worker][t] for t in tables], ids, grads_of(ids))
+                except StoreFullError:
+                    applied.append(False)
+                else:
+                    applied.append(True)
+            return applied
+
+        applied, *of_others = by_all(workers, train)
+        assert all(other == applied for other in of_others)
+        assert 0 < sum(applied) < len(steps)
+        for table, var in enumerate(replicas[0]):
+            wanted = [
+                keys(step, table, worker)
+                for step, tables in enumerate(steps)
+                for worker in range(workers)
+                if applied[step] and table in tables
+            ]
+            rows = var.export()
+            np.testing.assert_array_equal(rows["keys"], np.sort(np.concatenate(wanted)))
+            assert set(rows["freqs"].tolist()) == {1}
+    for wire in wires:
+        wire.close()
+
+
+def grads_of(ids: list[Ids]) -> list[Rows]:
+    return [np.ones((each.size, DIM), np.float32) for each in ids]
+
+
+def by_all(workers: int, call: Callable[[int], T]) -> list[T]:
+    """What each worker's call returns; they make it at the same time."""
+    with ThreadPoolExecutor(workers) as threads:
+        return [done.result() for done in [threads.submit(call, w) for w in range(workers)]]
+
+
+@pytest.mark.timeout(60)  # pushes that wait for each other wait for ever
+@pytest.mark.parametrize("seed", range(3))
+def test_asynchronous_pushes_of_many_tables_that_compete_for_the_last_room_end(seed: int) -> None:
+    rules = PushRules(workers=3, is_synchronous=False)
+    with served(2, rules, 64 * 1024) as there:
+        workers = [there.many_of_worker(worker, 3) for worker in range(3)]
+        applied: list[set[int]] = [set() for _ in range(3)]  # of each table
+        refused = threading.Event()
+
+        def push(worker: int) -> None:
+            random = np.random.default_rng([seed, worker])
+            for step in range(40):
+                tables = random.permutation(3)[: random.integers(1, 4)]
+                fresh = (np.arange(80) + 80 * step) * 3 + worker
+                grads = np.ones((fresh.size, DIM), np.float32)
+                try:
+                    es.apply_many(
+                        [workers[worker][table] for table in tables],
+                        [fresh] * tables.size,
+                        [grads] * tables.size,
+                    )
+                except StoreFullError:
+                    refused.set()
+                    is_applied = False
+                else:
+                    is_applied = True
+                for table in tables:
+                    is_there = workers[worker][table].get_frequency(fresh) > 0
+                    assert set(is_there.tolist()) == {is_applied}
+                    applied[table] |= set(fresh[is_there].tolist())
+
+        with ThreadPoolExecutor(3) as threads:
+            for done in [threads.submit(push, worker) for worker in range(3)]:
+                done.result()
+        assert refused.is_set(), "there was room for all"
+        for table, keys in enumerate(applied):
+            assert set(workers[0][table].export()["keys"].tolist()) == keys
+
+
+def test_arguments_that_do_not_fit_are_found_before_anything_is_sent() -> None:
+    with served(2, PushRules()) as there:
+        tables = there.many_of_worker(0, 2)
+        with pytest.raises(EmbStoreError, match=r"^var1: grads"):
+            es.apply_many(
+                tables, [[1], [1]], [np.ones((1, DIM), np.float32), np.ones((2, DIM), np.float32)]
+            )
+        assert [table.total_count()[0] for table in tables] == [0, 0]
+
+
+def test_rows_that_are_read_ahead_wait_for_no_table_that_is_not_trained() -> None:
+    with served(2, PushRules(patience_s=5)) as there:
+        trained, frozen = there.many_of_worker(0, 2)
+        steps = [batches(0, step)[0][:2] for step in range(6)]
+        ids_of = {trained: lambda ids: ids[0], frozen: lambda ids: ids[1]}
+        began = time.monotonic()
+        for ids in es.prefetching(steps, ids_of):
+            rows = trained.lookup(ids[0], train=True)
+            frozen.lookup(ids[1], train=True)
+            trained.apply_gradients(ids[0], np.ones_like(rows))
+        assert time.monotonic() - began < 4
+
+
+def test_tables_are_read_ahead_by_one_request_to_each_server() -> None:
+    with served(2, PushRules()) as there:
+        tables = there.many_of_worker(0, TABLES)
+        steps = [batches(0, step) for step in range(4)]
+        ids_of = {
+            table: lambda batch, number=number: batch[0][number]
+            for number, table in enumerate(tables)
+        }
+        for ids, grads in es.prefetching(steps, ids_of):
+            for table, of_table in zip(tables, ids, strict=True):
+                table.lookup(of_table, train=True)
+            es.apply_many(tables, ids, grads)
+        for server in there.servers:
+            assert server.requests() == {"LOOK_UP": 4, "PREPARE": 4, "COMMIT": 4}

@@ -1,0 +1,214 @@
+"""Rows of the batches that come next are on their way, and the same, whatever the loop does."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from row_connection import DIM, ServedVariables
+
+import embstore as es
+from embstore.cluster.rows.pushes import PushRules
+from embstore.errors import InvalidArgumentError
+
+pytestmark = pytest.mark.timeout(60)
+
+STEPS = 12
+
+Ids = NDArray[np.int64]
+
+
+@pytest.fixture(params=[1, 2])
+def served(request: pytest.FixtureRequest) -> Iterator[ServedVariables]:
+    variable = ServedVariables(request.param, PushRules())
+    yield variable
+    variable.close()
+
+
+def batches(steps: int = STEPS) -> Iterator[Ids]:
+    for step in range(steps):
+        random = np.random.default_rng(step)
+        yield np.minimum(random.zipf(1.3, (10, 3)), 60).astype(np.int64) * 7919
+
+
+def here() -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "var",
+        DIM,
+        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+        optimizer=es.optimizers.Adagrad(0.1),
+    )
+
+
+def train_step(var: es.EmbeddingVariable, ids: Ids) -> None:
+    """Looks up twice, as a model of two features does, and trains by what it got."""
+    looked_up = [var.lookup(ids, train=True), var.lookup(ids[:, 0] + 1, train=True)]
+    var.apply_gradients(
+        np.r_[ids.ravel(), ids[:, 0] + 1],
+        np.concatenate([np.tanh(rows.reshape(-1, DIM)) for rows in looked_up]),
+    )
+
+
+def of_step(ids: Ids) -> list[Ids]:
+    return [ids, ids[:, 0] + 1]
+
+
+def looked_up(variable: ServedVariables) -> int:
+    return sum(int(shard.stats()["hits"] + shard.stats()["misses"]) for shard in variable.local)
+
+
+def assert_same(got: es.EmbeddingVariable, wanted: es.EmbeddingVariable) -> None:
+    rows = got.export()
+    for name, column in wanted.export().items():
+        np.testing.assert_array_equal(rows[name], column, err_msg=name)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_rows_are_the_same_with_prefetching_and_without(
+    served: ServedVariables, depth: int
+) -> None:
+    there, plain = served.of_worker(0), here()
+    for ids in es.prefetching(batches(), {there: of_step}, depth=depth):
+        train_step(there, ids)
+    for ids in batches():
+        train_step(plain, ids)
+    assert_same(there, plain)
+
+
+def test_the_next_batch_has_been_read_before_it_is_looked_up(served: ServedVariables) -> None:
+    there = served.of_worker(0)
+    coming = es.prefetching(batches(), {there: of_step})
+    train_step(there, next(coming))
+    following = next(coming)
+    wanted = 2 * sum(ids.size for ids in of_step(following))  # of this batch and the one before
+    deadline = time.monotonic() + 20
+    while looked_up(served) < wanted:
+        assert time.monotonic() < deadline, "nothing was asked for"
+        time.sleep(0.01)
+    for ids in of_step(following):
+        there.lookup(ids, train=True)
+    assert looked_up(served) == wanted, "nothing is asked again"
+    coming.close()  # type: ignore[attr-defined]
+
+
+def test_batches_are_read_one_ahead_and_none_is_lost() -> None:
+    read: list[int] = []
+
+    def counted() -> Iterator[int]:
+        for number in range(4):
+            read.append(number)
+            yield number
+
+    seen = []
+    with here() as var:
+        for number in es.prefetching(counted(), {var: lambda number: [number]}):
+            seen.append((number, len(read)))
+    assert seen == [(0, 2), (1, 3), (2, 4), (3, 4)]
+
+
+def test_an_error_comes_where_it_would_have_come(served: ServedVariables) -> None:
+    there = served.of_worker(0)
+
+    def failing() -> Iterator[Ids]:
+        yield from batches(3)
+        raise ZeroDivisionError
+
+    coming = es.prefetching(failing(), {there: of_step}, depth=2)
+    for _ in range(3):
+        train_step(there, next(coming))
+    with pytest.raises(ZeroDivisionError):
+        next(coming)
+    batches_of_floats: list[Any] = [np.arange(3), np.arange(3) / 2]
+    coming = es.prefetching(batches_of_floats, {there: lambda ids: ids})
+    there.lookup(next(coming), train=True)
+    with pytest.raises(InvalidArgumentError, match="ids must be int64, got float64"):
+        next(coming)
+
+
+@pytest.mark.parametrize("how", ["left", "failed", "closed"])
+def test_what_is_left_early_is_given_up(served: ServedVariables, how: str) -> None:
+    there = served.of_worker(0)
+    coming = es.prefetching(batches(), {there: of_step})
+    for ids in coming:
+        train_step(there, ids)
+        break
+    assert there.internals.prefetched._batches
+    if how == "left":
+        del coming
+    elif how == "closed":
+        coming.close()  # type: ignore[attr-defined]
+    else:
+        with pytest.raises(ZeroDivisionError):
+            coming.throw(ZeroDivisionError)  # type: ignore[attr-defined]
+    assert not there.internals.prefetched._batches
+    there.apply_gradients([1], np.ones((1, DIM), np.float32))
+    there.close()
+
+
+def test_a_batch_without_ids_trains_nothing_and_costs_nothing(served: ServedVariables) -> None:
+    there, plain = served.of_worker(0), here()
+    every_other = {there: lambda step: [] if step % 2 else [np.arange(step, step + 4)]}
+    for step in es.prefetching(range(STEPS), every_other):
+        for var in [] if step % 2 else [there, plain]:
+            ids = np.arange(step, step + 4)
+            var.apply_gradients(ids, np.tanh(var.lookup(ids, train=True)))
+    assert_same(there, plain)
+    assert not there.internals.prefetched._batches
+
+
+def test_rows_are_the_same_where_another_thread_reads_ahead(served: ServedVariables) -> None:
+    """It asks in the middle of steps, and while gradients are applied."""
+    there, plain = served.of_worker(0), here()
+    ready: queue.Queue[Ids | None] = queue.Queue(maxsize=2)
+
+    def read() -> None:
+        for ids in batches(60):
+            there.prefetch(*of_step(ids))
+            ready.put(ids)
+        ready.put(None)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while (ids := ready.get()) is not None:
+        train_step(there, ids)
+        train_step(plain, ids)
+    reader.join()
+    assert_same(there, plain)
+
+
+def test_look_ups_that_are_left_out_of_a_step_do_not_hold_up_those_that_follow() -> None:
+    variable = ServedVariables(1, PushRules())
+    there = variable.of_worker(0)
+    for ids in es.prefetching(batches(), {there: of_step}):
+        there.lookup(ids, train=True)
+        there.apply_gradients(ids, np.ones((*ids.shape, DIM), np.float32))
+        (coming,) = there.internals.prefetched._batches or [None]
+        assert coming is None or coming.after == there.internals.prefetched._pushes
+    variable.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"depth": 16}, "depth must be at most 15"),
+        ({"ids_of": {"items": len}}, "ids_of must have embstore.EmbeddingVariables for keys"),
+    ],
+)
+def test_bad_arguments_are_named_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.prefetching([], **{"ids_of": {}, **arguments})
+
+
+def test_what_gives_ids_must_be_a_function() -> None:
+    with (
+        here() as var,
+        pytest.raises(InvalidArgumentError, match=r"ids_of\[var\] must be a function of a batch"),
+    ):
+        es.prefetching([], {var: 3})  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""What variables did since somebody last looked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from checkpoint_variables import variable
+from engine_storage import Stack
+
+import embstore as es
+from embstore.errors import InvalidArgumentError
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
+    """Of two tiers and three partitions, and of one tier."""
+    stack = Stack(es.StorageType.DRAM_SSDHASH)
+    with (
+        variable(stack, name="items", partition_num=3) as items,
+        variable(name="users") as users,
+    ):
+        yield items, users
+
+
+def train(var: es.EmbeddingVariable, keys: int) -> None:
+    var.apply_gradients(np.arange(keys), np.ones((keys, 3), np.float32))
+    var.drain()
+
+
+def test_counters_are_those_since_the_last_call(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+) -> None:
+    items, users = pair
+    train(users, 10)
+    monitor = es.Monitor(pair)
+    users.lookup(np.arange(5))
+    users.lookup([5, 100])
+    told = monitor.since_last()["users"]
+    assert (told["hits"], told["misses"], told["hit_rate"]) == (6, 1, 6 / 7)
+    assert told["without_row"] == 1
+    assert (told["rows"], told["rows_in_tier_0"]) == (10, 10)
+    assert math.isnan(monitor.since_last()["users"]["hit_rate"])
+    users.lookup([1])
+    assert monitor.scalars()["users/hits"] == 1
+    assert items.name in monitor.since_last()
+
+
+def test_rows_are_told_by_tier_of_all_partitions_together(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+) -> None:
+    items, _ = pair
+    train(items, 200)
+    scalars = es.Monitor(pair).scalars()
+    tiers = items.stats()["tiers"]
+    for tier in (0, 1):
+        assert scalars[f"items/rows_in_tier_{tier}"] == sum(t["rows"] for t in tiers[tier::2]) > 0
+    assert scalars["items/rows"] == 200
+    assert "items/rows_in_tier_2" not in scalars
+
+
+def test_a_variable_that_is_closed_is_left_out(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+) -> None:
+    monitor = es.Monitor(pair)
+    pair[0].close()
+    assert list(monitor.since_last()) == ["users"]
+
+
+def test_prometheus_reads_it(pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable]) -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    _, users = pair
+    registry = prometheus.CollectorRegistry()
+    registry.register(es.Monitor(pair))
+    train(users, 10)
+    users.lookup(np.arange(12))
+    text = prometheus.generate_latest(registry).decode()
+    assert 'embstore_hits_total{variable="users"} 10.0' in text
+    assert 'embstore_misses_total{variable="users"} 2.0' in text
+    assert 'embstore_without_row_total{variable="users"} 2.0' in text
+    assert 'embstore_rows{tier="0",variable="users"} 10.0' in text
+
+
+def test_what_is_no_list_of_variables_is_refused(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"give \[items\]"):
+        es.Monitor(pair[0])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=f"two of them are named {pair[0].name}"):
+        es.Monitor([pair[0], pair[0]])

@@ -1,0 +1,144 @@
+"""Rows that are set to given values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import DRAM, assert_same, train, variable
+from durable_table import contents, durable
+from engine_storage import STACKS, Stack
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StoreFullError
+
+
+def rows_of(count: int, seed: int = 1) -> Any:
+    return np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_a_table_that_is_put_elsewhere_trains_on_with_the_same_bits(
+    stack: Stack, partition_num: int
+) -> None:
+    with (
+        variable() as var,
+        variable(stack, partition_num=partition_num, initializer=es.initializers.Ones()) as copy,
+    ):
+        train(var, seed=1)
+        there = var.export()
+        copy.apply_gradients(there["keys"][::3], rows_of(len(there["keys"][::3])))  # overwritten
+        copy.remove(there["keys"][::3][:1])
+        copy.put(
+            there["keys"],
+            there["values"],
+            slots={"accumulator": there["accumulator"]},
+            freqs=there["freqs"],
+            version=9,
+        )
+        copied = copy.export()
+        for column in ("keys", "values", "accumulator"):
+            np.testing.assert_array_equal(copied[column], there[column])
+        assert (copied["versions"] == 9).all()
+        for each in (var, copy):
+            each.apply_gradients(there["keys"], rows_of(len(there["keys"]), seed=2))
+        np.testing.assert_array_equal(copy.export()["values"], var.export()["values"])
+
+
+def test_without_slots_rows_keep_theirs_and_new_ones_start_anew() -> None:
+    with variable() as var:
+        var.apply_gradients([1], np.ones((1, 3), np.float32))
+        before = var.export()["accumulator"]
+        var.put([[1, 2]], np.array([[[1, 2, 3], [4, 5, 6]]], np.float32))
+        after = var.export()
+        assert after["values"].tolist() == [[1, 2, 3], [4, 5, 6]]
+        np.testing.assert_array_equal(after["accumulator"][0], before[0])
+        assert after["accumulator"][1].tolist() == [np.float32(0.1)] * 3
+        assert after["freqs"].tolist() == [2, 1]
+
+
+def test_a_filter_does_not_keep_them_out_and_waits_for_them_no_more() -> None:
+    with variable(filter_option=es.CounterFilter(5)) as var:
+        var.apply_gradients([1, 1, 3], rows_of(3))
+        assert var.stats()["waiting_keys"] == 2
+        var.put([1, 2], rows_of(2))
+        assert var.stats()["waiting_keys"] == 1
+        np.testing.assert_array_equal(var.lookup([1, 2]), rows_of(2))
+        assert var.export()["keys"].tolist() == [1, 2]
+
+
+def test_no_apply_is_counted_and_the_optimizers_state_stays() -> None:
+    adam = es.optimizers.Adam(0.1)
+    with variable(optimizer=adam) as var, variable(optimizer=adam) as other:
+        for each in (var, other):
+            each.apply_gradients([1], rows_of(1))
+        var.put([2], rows_of(1))
+        for each in (var, other):
+            each.apply_gradients([1], rows_of(1))
+        np.testing.assert_array_equal(var.lookup([1]), other.lookup([1]))
+        assert var.get_version([1]).tolist() == [1]
+
+
+def test_an_incremental_save_has_them(tmp_path: Path) -> None:
+    with variable() as var, variable() as other:
+        train(var, seed=1)
+        es.save(tmp_path / "full", [var], 1)
+        var.put([1, 2], rows_of(2))
+        es.save_incremental(tmp_path / "more", [var], 2)
+        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
+        assert_same(other.export(), var.export())
+
+
+def test_a_checkpoint_of_a_durable_pool_has_them(place: Path) -> None:
+    with durable(place) as var:
+        var.put(np.arange(100), np.ones((100, var.dim), np.float32))
+        wanted = contents(var)
+        es.persist([var], place / "checkpoints")
+        var.put(np.arange(100), np.zeros((100, var.dim), np.float32))
+    with durable(place) as var:
+        es.restore_persisted([var], place / "checkpoints")
+        assert contents(var) == wanted
+
+
+@pytest.mark.parametrize("stack", [DRAM, Stack(es.StorageType.DRAM_PMEM)], ids=str)
+def test_more_than_there_is_room_for_changes_nothing(stack: Stack) -> None:
+    with variable(stack, first_tier_rows=4, rows=8) as var:
+        var.put([1, 2], rows_of(2))
+        before = var.export()
+        with pytest.raises(StoreFullError):
+            var.put(np.arange(100), rows_of(100))
+        assert_same(var.export(), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"ids": [1, 1], "values": rows_of(2)}, "ids: 1 is there more than once"),
+        ({"ids": [1], "values": rows_of(2)}, r"values must have the shape .*\(1, 3\)"),
+        ({"ids": [1], "values": np.ones((1, 3))}, "values must be float32"),
+        ({"ids": [1], "values": rows_of(1), "slots": {}}, "slots must have accumulator"),
+        (
+            {"ids": [1], "values": rows_of(1), "slots": {"accumulator": rows_of(2)}},
+            r"slots\['accumulator'\] must have the shape",
+        ),
+        ({"ids": [1], "values": rows_of(1), "freqs": [0]}, "freqs must be from 1 to 4294967295"),
+        ({"ids": [1], "values": rows_of(1), "freqs": [2**32]}, "freqs must be from 1"),
+        ({"ids": [1], "values": rows_of(1), "freqs": [1.5]}, "freqs must be integers"),
+        ({"ids": [1], "values": rows_of(1), "freqs": [1, 2]}, "freqs must be integers of the"),
+        ({"ids": [1], "values": rows_of(1), "version": -1}, "version"),
+    ],
+)
+def test_what_cannot_be_put_is_named(arguments: dict[str, Any], told: str) -> None:
+    with variable() as var:
+        with pytest.raises(InvalidArgumentError, match=told):
+            var.put(**arguments)
+        assert len(var) == 0
+
+
+def test_nothing_can_be_put() -> None:
+    with variable() as var:
+        var.put([], np.empty((0, 3), np.float32))
+        assert len(var) == 0

@@ -1,0 +1,338 @@
+"""Rows in Parquet and safetensors files, and in chunks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same, train, variable
+from engine_storage import STACKS, Stack
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FORMATS = ("parquet", "safetensors")
+LIBRARIES = {"parquet": "pyarrow", "safetensors": "safetensors"}
+
+Columns = dict[str, NDArray[Any]]
+
+SGD = es.optimizers.SGD(0.1)  # which keeps nothing beside the weights
+
+
+@pytest.fixture(params=FORMATS)
+def file_format(request: pytest.FixtureRequest) -> str:
+    pytest.importorskip(LIBRARIES[request.param])
+    return str(request.param)
+
+
+@pytest.fixture
+def var() -> Iterator[es.EmbeddingVariable]:
+    with variable() as made:
+        train(made, seed=1)
+        yield made
+
+
+def joined(chunks: list[Columns]) -> Columns:
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+def columns_of(file: Path) -> Columns:
+    """By the format's own library."""
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        loaded: Columns = load_file(file)
+        return loaded
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(file)
+    return {name: np.array(table[name].to_pylist()) for name in table.column_names}
+
+
+def write_columns(file: Path, columns: Columns) -> Path:
+    """As other programs do: in Parquet in lists that may have any length."""
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file({name: np.ascontiguousarray(column) for name, column in columns.items()}, file)
+        return file
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {1: pyarrow.float32(), 2: pyarrow.list_(pyarrow.float32())}
+    table = {
+        name: pyarrow.array(column)
+        if column.dtype.kind == "i"
+        else pyarrow.array(column.tolist(), types[column.ndim])
+        for name, column in columns.items()
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), file)
+    return file
+
+
+# --- In chunks
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+def test_chunks_have_all_rows_once_in_the_order_of_keys(stack: Stack, partition_num: int) -> None:
+    with variable(stack, partition_num=partition_num) as var:
+        train(var, seed=1)
+        count = len(var)
+        for rows in (1, 7, count, 10 * count):
+            chunks = list(var.export_in_chunks(rows))
+            assert [len(chunk["keys"]) for chunk in chunks[:-1]] == [rows] * (len(chunks) - 1)
+            assert_same(joined(chunks), var.export())
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_a_range_has_both_its_ends(partition_num: int) -> None:
+    keys = np.array([INT64_MIN, -5, -1, 0, 3, 4, 9, INT64_MAX])
+    with variable(partition_num=partition_num) as var:
+        var.apply_gradients(keys, np.ones((keys.size, 3), np.float32))
+        for first, last in ((-5, 4), (-4, 8), (INT64_MIN, INT64_MIN), (9, INT64_MAX), (3, 3)):
+            chunks = list(var.export_in_chunks(2, first_key=first, last_key=last))
+            assert joined(chunks)["keys"].tolist() == [k for k in keys if first <= k <= last]
+        for first, last in ((5, 8), (4, 3)):
+            assert list(var.export_in_chunks(first_key=first, last_key=last)) == []
+
+
+def test_rows_that_are_removed_between_two_chunks_are_left_out(var: es.EmbeddingVariable) -> None:
+    keys = var.export()["keys"]
+    chunks = var.export_in_chunks(10)
+    found = [next(chunks)]
+    var.remove(keys[[12, 13, 5]])
+    var.apply_gradients(keys[14:15], np.ones((1, 3), np.float32))
+    found += list(chunks)
+    assert joined(found)["keys"].tolist() == np.delete(keys, [12, 13]).tolist()
+    np.testing.assert_array_equal(found[1]["values"][2], var.lookup(keys[14]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"rows": 0}, "rows must be at least 1"),
+        ({"first_key": 0.5}, "first_key must be an integer"),
+        ({"last_key": 2**63}, "last_key must be at most"),
+        ({"on_damage": "ignore"}, "on_damage must be one of raise, skip"),
+    ],
+)
+def test_bad_arguments_of_chunks_are_named_at_once(
+    var: es.EmbeddingVariable, arguments: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=named):
+        var.export_in_chunks(**arguments)
+
+
+# --- Written
+
+
+def test_files_have_the_rows_as_the_formats_own_library_reads_them(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path
+) -> None:
+    wanted = var.export()
+    rows = es.write_rows(tmp_path / "rows", var, file_format=file_format, rows_a_file=10)
+    assert rows == len(var)
+    files = sorted((tmp_path / "rows").iterdir())
+    assert [file.name for file in files[:2]] == [f"rows-0000{n}.{file_format}" for n in (0, 1)]
+    found = [columns_of(file) for file in files]
+    assert [len(columns["keys"]) for columns in found[:-1]] == [10] * (len(found) - 1)
+    together = joined(found)
+    assert together.keys() == wanted.keys()
+    for name, column in wanted.items():
+        np.testing.assert_array_equal(together[name].astype(column.dtype), column, err_msg=name)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
+
+
+def test_a_range_of_keys_is_written(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path
+) -> None:
+    keys = var.export()["keys"]
+    first, last = int(keys[3]), int(keys[8])
+    written = es.write_rows(
+        tmp_path / "rows", var, file_format=file_format, first_key=first, last_key=last
+    )
+    assert written == 6
+    (file,) = (tmp_path / "rows").iterdir()
+    assert columns_of(file)["keys"].tolist() == keys[3:9].tolist()
+
+
+def test_what_can_not_be_written_leaves_nothing(
+    var: es.EmbeddingVariable,
+    file_format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(StorageError, match="there exists already"):
+        es.write_rows(tmp_path / "there", var, file_format=file_format)
+    with pytest.raises(StorageError, match="nowhere doesn't exist"):
+        es.write_rows(tmp_path / "nowhere" / "rows", var, file_format=file_format)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match="No space left"):
+            es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
+    es.write_rows(tmp_path / "rows", var, file_format=file_format)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_missing_library_is_told(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, LIBRARIES[file_format], None)
+    with pytest.raises(MissingLibraryError, match=r"pip install 'embstore\[files\]'"):
+        es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / f"one.{file_format}").touch()
+    with pytest.raises(MissingLibraryError, match=r"pip install 'embstore\[files\]'"):
+        es.read_rows(tmp_path, var)
+
+
+# --- Read
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_a_table_that_is_read_trains_on_with_the_same_bits(
+    var: es.EmbeddingVariable, file_format: str, partition_num: int, tmp_path: Path
+) -> None:
+    es.write_rows(tmp_path / "rows", var, file_format=file_format, rows_a_file=10)
+    with variable(partition_num=partition_num, initializer=es.initializers.Zeros()) as copy:
+        assert es.read_rows(tmp_path / "rows", copy) == len(var)
+        assert_same(copy.export(), var.export())  # versions too
+        keys = var.export()["keys"]
+        for each in (var, copy):
+            each.apply_gradients(keys, np.ones((keys.size, 3), np.float32), global_step=50)
+        assert_same(copy.export(), var.export())
+
+
+def test_weights_of_another_program_are_read(file_format: str, tmp_path: Path) -> None:
+    keys = np.array([9, -4, 2**60])
+    weights = np.arange(9, dtype=np.float32).reshape(3, 3)
+    file = write_columns(tmp_path / f"weights.{file_format}", {"keys": keys, "values": weights})
+    with variable() as var:
+        with pytest.raises(InvalidArgumentError, match=r"has nothing, but var keeps accumulator;"):
+            es.read_rows(file, var)
+        assert es.read_rows(file, var, slots=False) == 3
+        np.testing.assert_array_equal(var.lookup(keys), weights)
+        assert var.get_frequency(keys).tolist() == [1, 1, 1]
+        assert var.get_version(keys).tolist() == [0, 0, 0]
+    with es.get_embedding_variable("served", 3) as served:  # without an optimizer
+        assert es.read_rows(tmp_path, served) == 3
+        np.testing.assert_array_equal(served.lookup(keys), weights)
+
+
+def column(dtype: type[np.generic], *shape: int) -> NDArray[Any]:
+    return np.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"values": column(np.float32, 2, 3)}, "has no column keys, only values"),
+        ({"keys": np.arange(2)}, "has no column values, only keys"),
+        (
+            {"keys": np.arange(2), "values": column(np.float32, 2, 4)},
+            r"values has the shape \(4,\), and one of var has \(3,\)",
+        ),
+        ({"keys": np.arange(2), "values": column(np.float32, 2)}, "values has the shape"),
+        (
+            {"keys": np.array([5, 5]), "values": column(np.float32, 2, 3)},
+            "5 is there more than once",
+        ),
+        (
+            {"keys": column(np.float32, 2), "values": column(np.float32, 2, 3)},
+            "ids must be int64, got float32",
+        ),
+        (
+            {
+                "keys": np.arange(2),
+                "values": column(np.float32, 2, 3),
+                "versions": np.array([0, -1]),
+            },
+            "version must be at least 0",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_named_with_what_is_wrong(
+    file_format: str, columns: Columns, named: str, tmp_path: Path
+) -> None:
+    file = write_columns(tmp_path / f"rows.{file_format}", columns)
+    refused = pytest.raises(InvalidArgumentError, match=rf"{file.name}: .*{named}")
+    with variable(optimizer=SGD) as var, refused:
+        es.read_rows(tmp_path, var)
+
+
+def test_no_row_is_put_where_a_later_file_does_not_fit(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path
+) -> None:
+    es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    write_columns(tmp_path / "rows" / f"z.{file_format}", {"keys": np.arange(2)})
+    with variable() as empty:
+        with pytest.raises(InvalidArgumentError, match="no column values"):
+            es.read_rows(tmp_path / "rows", empty)
+        assert len(empty) == 0
+
+
+def damaged_by(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda file: file.write_bytes(change(file.read_bytes()))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damaged_by(lambda whole: whole[:0]),
+        damaged_by(lambda whole: whole[:30]),
+        damaged_by(lambda whole: bytes(len(whole))),
+    ],
+    ids=["empty", "cut", "zeros"],
+)
+def test_files_that_can_not_be_read_are_named(
+    var: es.EmbeddingVariable, file_format: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    (file,) = (tmp_path / "rows").iterdir()
+    damage(file)
+    with variable() as copy, pytest.raises(StorageError, match=f"{file.name}: can't be read as"):
+        es.read_rows(tmp_path / "rows", copy)
+
+
+def test_lists_of_several_lengths_and_null_are_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    for lists, named in (
+        ([[1.0, 2.0, 3.0], [1.0]], "lists of several lengths"),
+        ([[1.0, 2.0, 3.0], None], "entries that are null"),
+        ([[1.0, 2.0, 3.0], [1.0, None, 3.0]], "entries that are null"),
+    ):
+        values = arrow.array(lists, arrow.list_(arrow.float32()))
+        table = arrow.table({"keys": arrow.array([1, 2]), "values": values})
+        pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+        with variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
+            es.read_rows(tmp_path, var)
+
+
+def test_what_is_no_file_of_rows_is_refused(var: es.EmbeddingVariable, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"has no file that ends with \.parquet"):
+        es.read_rows(tmp_path, var)
+    with pytest.raises(StorageError, match="there is no such file or folder"):
+        es.read_rows(tmp_path / "nothing", var)
+    (tmp_path / "rows.csv").touch()
+    with pytest.raises(InvalidArgumentError, match=r"or a file that ends with \.parquet"):
+        es.read_rows(tmp_path / "rows.csv", var)
+    with pytest.raises(InvalidArgumentError, match="file_format must be one of parquet, safe"):
+        es.write_rows(tmp_path / "rows", var, file_format="csv")
+    for takes_a_variable in (es.write_rows, es.read_rows):
+        with pytest.raises(InvalidArgumentError, match="variable must be an embstore"):
+            takes_a_variable(tmp_path / "rows", [var])  # type: ignore[arg-type]

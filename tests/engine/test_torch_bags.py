@@ -1,0 +1,89 @@
+"""What `es.torch.EmbeddingBag` takes besides bags, as `torch.nn.EmbeddingBag` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embstore as es
+from embstore.errors import InvalidArgumentError
+
+torch = pytest.importorskip("torch")
+
+KEYS, DIM = 20, 5
+
+
+@pytest.fixture
+def table() -> Any:
+    return torch.randn(KEYS, DIM, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def var(table: Any) -> Iterator[es.EmbeddingVariable]:
+    with es.get_embedding_variable("items", DIM, optimizer=es.optimizers.SGD(0.1)) as made:
+        made.put(np.arange(KEYS), table.numpy())
+        yield made
+
+
+@pytest.mark.parametrize("two_dim", [False, True])
+def test_weights_of_ids_are_those_of_torch(
+    var: es.EmbeddingVariable, table: Any, two_dim: bool
+) -> None:
+    ids = torch.tensor([[1, 2, 1], [3, 1, 7]])
+    weights = torch.tensor([[0.5, 2.0, -1.0], [0.0, 1.0, 3.0]], requires_grad=True)
+    theirs = weights.detach().clone().requires_grad_()
+    their_table = table.clone().requires_grad_()
+    wanted = torch.nn.functional.embedding_bag(
+        ids, their_table, mode="sum", per_sample_weights=theirs
+    )
+    layer = es.torch.EmbeddingBag(var, mode="sum")
+    if two_dim:
+        bags = layer(ids, per_sample_weights=weights)
+    else:
+        bags = layer(ids.reshape(-1), torch.tensor([0, 3]), weights.reshape(-1))
+    torch.testing.assert_close(bags, wanted)
+    upstream = torch.randn(2, DIM)
+    bags.backward(upstream)
+    wanted.backward(upstream)
+    torch.testing.assert_close(weights.grad, theirs.grad)
+    trained = torch.from_numpy(var.lookup(np.arange(KEYS)))
+    torch.testing.assert_close(trained, table - 0.1 * their_table.grad)
+
+
+def test_a_last_offset_is_the_number_of_ids(var: es.EmbeddingVariable, table: Any) -> None:
+    layer = es.torch.EmbeddingBag(var, "sum", include_last_offset=True)
+    ids, offsets = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 1, 1, 4])
+    wanted = torch.nn.functional.embedding_bag(
+        ids, table, offsets, mode="sum", include_last_offset=True
+    )
+    torch.testing.assert_close(layer(ids, offsets), wanted)
+    for wrong in ([0, 1, 3], [0, 1, 5], [1, 4], [], [4]):
+        with pytest.raises(InvalidArgumentError, match="offsets"):
+            layer(ids, torch.tensor(wrong, dtype=torch.int64))
+    assert layer(ids[:0], offsets[:1]).shape == (0, DIM)
+
+
+def test_a_collection_takes_a_last_offset_too(var: es.EmbeddingVariable, table: Any) -> None:
+    bag = es.torch.EmbeddingBag(var, "sum", include_last_offset=True)
+    collection = es.torch.EmbeddingBagCollection({"items": bag})
+    ids, offsets = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3])
+    found = collection({"items": (ids, offsets)})["items"]
+    torch.testing.assert_close(found, torch.stack([table[1], table[2] + table[3]]))
+
+
+def test_weights_that_cannot_be_are_refused(var: es.EmbeddingVariable) -> None:
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(InvalidArgumentError, match='mode="sum" takes them'):
+        es.torch.EmbeddingBag(var, "mean")(ids, per_sample_weights=torch.ones(1, 2))
+    layer = es.torch.EmbeddingBag(var, "sum")
+    for weights in (torch.ones(2), torch.ones(1, 2).long(), [[1.0, 1.0]]):
+        with pytest.raises(InvalidArgumentError, match="per_sample_weights must"):
+            layer(ids, per_sample_weights=weights)
+
+
+def test_its_dim_has_torchs_name(var: es.EmbeddingVariable) -> None:
+    assert es.torch.EmbeddingBag(var).embedding_dim == DIM
+    assert es.torch.Embedding(var).embedding_dim == DIM

@@ -1,0 +1,204 @@
+"""Bags of several features in one look-up: as their modules give and train them one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable
+
+import embstore as es
+from embstore.errors import InvalidArgumentError
+
+torch = pytest.importorskip("torch")
+
+DIMS = {"user": 3, "item": 4}
+COMBINERS = {"clicked": "sum", "bought": "mean", "user": "sqrtn"}
+TABLES = {"clicked": "item", "bought": "item", "user": "user"}
+OFFSETS = torch.tensor([0, 2, 2])
+
+
+class Model:
+    """The modules of three features over two tables, of which two features share one."""
+
+    def __init__(self, make_variable: MakeVariable, name: str) -> None:
+        self.tables = {
+            table: make_variable(name=f"{name}.{table}", dim=dim) for table, dim in DIMS.items()
+        }
+        self.bags = {
+            feature: es.torch.EmbeddingBag(self.tables[table], COMBINERS[feature])
+            for feature, table in TABLES.items()
+        }
+
+    def rows(self) -> dict[str, Any]:
+        return {table: variable.export() for table, variable in self.tables.items()}
+
+
+def some_ids(seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {feature: torch.from_numpy(random.integers(0, 9, 6)) for feature in TABLES}
+
+
+def jagged(ids: dict[str, Any], **options: Any) -> es.torch.KeyedJaggedTensor:
+    lengths = torch.tensor([2, 0, 4] * len(ids))
+    return es.torch.KeyedJaggedTensor(list(ids), torch.cat(list(ids.values())), lengths, **options)
+
+
+def as_features(ids: dict[str, Any], kind: str) -> Any:
+    if kind == "dict":
+        return {feature: (own, OFFSETS) for feature, own in ids.items()}
+    return jagged(ids) if kind == "jagged" else jagged(ids, length_per_key=[6, 6, 6])
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("kind", ["dict", "jagged", "jagged, of known lengths"])
+def test_a_collection_gives_and_trains_what_its_modules_do(
+    make_variable: MakeVariable, kind: str, gathers: bool
+) -> None:
+    together, apart = Model(make_variable, "together"), Model(make_variable, "apart")
+    collection = es.torch.EmbeddingBagCollection(together.bags)
+    optimizers = []
+    if gathers:
+        modules = torch.nn.ModuleList(apart.bags.values())
+        optimizers = [es.torch.Optimizer(collection), es.torch.Optimizer(modules)]
+    for step in range(4):
+        ids = some_ids(step)
+        found = collection(as_features(ids, kind))
+        expected = {feature: bag(ids[feature], OFFSETS) for feature, bag in apart.bags.items()}
+        assert found.keys() == list(TABLES)
+        assert found.length_per_key() == [4, 4, 3]
+        assert found.offset_per_key() == [0, 4, 8, 11]
+        assert torch.equal(found.values(), torch.cat(list(expected.values()), dim=1))
+        for feature, bags in expected.items():
+            assert torch.equal(found[feature], bags)
+            assert torch.equal(found.to_dict()[feature], bags)
+        found.values().pow(2).sum().backward()
+        sum(bags.pow(2).sum() for bags in expected.values()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    rows, wanted = together.rows(), apart.rows()
+    for table in DIMS:
+        for column in wanted[table]:
+            np.testing.assert_array_equal(rows[table][column], wanted[table][column])
+
+
+def test_a_collection_makes_one_look_up_of_all_features(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def lookup_many(variables: Any, ids: Any, *, train: bool, count: bool) -> Any:
+        assert train
+        assert count
+        asked.append([variable.name for variable in variables])
+        return es.lookup_many(variables, ids, train=train, count=count)
+
+    monkeypatch.setattr("embstore.torch.lookup.lookup_many", lookup_many)
+    collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
+    collection(as_features(some_ids(0), "dict"))
+    assert asked == [["of.item", "of.item", "of.user"]]
+
+
+def test_a_feature_that_the_loss_does_not_use_is_not_trained(make_variable: MakeVariable) -> None:
+    model = Model(make_variable, "of")
+    collection = es.torch.EmbeddingBagCollection(model.bags)
+    found = collection(as_features(some_ids(0), "dict"))
+    found["user"].sum().backward()
+    assert model.tables["item"].total_count()[0] == 0
+    assert model.tables["user"].total_count()[0] > 0
+
+
+def test_a_frozen_table_is_read_and_not_trained(make_variable: MakeVariable) -> None:
+    model = Model(make_variable, "of")
+    collection = es.torch.EmbeddingBagCollection(model.bags)
+    model.bags["user"].rows.requires_grad_(False)
+    ids = some_ids(0)
+    found = collection(as_features(ids, "dict"))
+    assert torch.equal(found["user"], model.bags["user"](ids["user"], OFFSETS))
+    found.values().sum().backward()
+    assert model.tables["user"].total_count()[0] == 0
+    assert model.tables["item"].total_count()[0] > 0
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_an_evaluation_moves_no_row_and_a_model_that_serves_does(
+    make_variable: MakeVariable, serves: bool
+) -> None:
+    storage = es.StorageOption(
+        es.StorageType.HBM_DRAM, storage_size=[32, 1 << 20], device="emulated"
+    )
+    table = make_variable(dim=3, storage=storage)  # HBM has one row
+    bag = es.torch.EmbeddingBag(table)
+    bag.serves = serves
+    table.apply_gradients([1, 1, 2], np.ones((3, 3), np.float32))
+    table.drain()
+    assert table.lookup_tier([1, 2]).tolist() == [0, 1]
+    collection = es.torch.EmbeddingBagCollection({"a": bag, "b": bag}).eval()
+    collection({"a": torch.tensor([[2, 2]]), "b": torch.tensor([[2, 2]])})
+    table.drain()
+    assert table.lookup_tier([1, 2]).tolist() == ([1, 0] if serves else [0, 1])
+
+
+def test_features_that_the_collection_does_not_have_are_left_out(
+    make_variable: MakeVariable,
+) -> None:
+    model = Model(make_variable, "of")
+    collection = es.torch.EmbeddingBagCollection({"user": model.bags["user"]})
+    ids = some_ids(0)
+    found = collection(jagged(ids))
+    assert found.keys() == ["user"]
+    assert torch.equal(found["user"], model.bags["user"](ids["user"], OFFSETS))
+
+
+def test_every_row_of_a_matrix_is_a_bag(make_variable: MakeVariable) -> None:
+    model = Model(make_variable, "of")
+    collection = es.torch.EmbeddingBagCollection(model.bags)
+    ids = {feature: own.view(2, 3) for feature, own in some_ids(0).items()}
+    found = collection(ids)
+    for feature, bag in model.bags.items():
+        assert torch.equal(found[feature], bag(ids[feature]))
+
+
+def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
+    make_variable: MakeVariable,
+) -> None:
+    collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
+    fitting = as_features(some_ids(0), "dict")
+    ids = fitting["user"][0]
+    for wrong, message in (
+        ({"clicked": (ids, OFFSETS)}, "features has no 'bought', which the collection has"),
+        ({**fitting, "user": ids}, r"features\['user'\]: offsets must say where each bag starts"),
+        ({**fitting, "user": [1]}, r"features\['user'\]: ids must be an int64 or int32 tensor"),
+        ({**fitting, "user": (ids, OFFSETS[:2])}, "'clicked' has 3, 'user' has 2"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            collection(wrong)
+    lengths = torch.tensor([1, 1])
+    for arguments, message in (
+        ((["a"], torch.tensor([1.0, 2.0]), lengths), "values must be an int64 or int32 tensor"),
+        ((["a"], torch.tensor([[1, 2]]), lengths), "values must be 1-D, got 2-D"),
+        ((["a", "b", "c"], torch.tensor([1, 2]), lengths), "for each bag of each of 3 keys, got 2"),
+        (([], torch.tensor([1, 2]), lengths), "each of 0 keys"),
+        ((["a"], torch.tensor([1, 2, 3]), lengths), r"how many of 3 ids each of 1 keys .*\[2\]"),
+        ((["a"], torch.tensor([1, 2]), lengths, [1]), r"how many of 2 ids each of 1 keys .*\[1\]"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            es.torch.KeyedJaggedTensor(*arguments)
+
+
+def test_weights_are_refused(make_variable: MakeVariable) -> None:
+    collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
+    features: Any = jagged(some_ids(0))
+    features.weights_or_none = lambda: torch.ones(18)
+    with pytest.raises(InvalidArgumentError, match="features must have no weights"):
+        collection(features)
+
+
+def test_a_collection_is_of_bags(make_variable: MakeVariable) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"bags must have .*, got none"):
+        es.torch.EmbeddingBagCollection({})
+    layer: Any = es.torch.Embedding(make_variable(dim=3))
+    with pytest.raises(InvalidArgumentError, match=r"bags\['a'\] must be .*EmbeddingBag, got Emb"):
+        es.torch.EmbeddingBagCollection({"a": layer})

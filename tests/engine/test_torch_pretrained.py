@@ -1,0 +1,66 @@
+"""Tables from PyTorch's weights, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embstore as es
+from embstore.errors import InvalidArgumentError, StoreFullError
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_table_has_the_rows_of_the_weights(dtype: Any, partition_num: int) -> None:
+    weights = torch.nn.Embedding(100, 5).weight.to(dtype)
+    adagrad = es.optimizers.Adagrad(0.1)
+    layer = es.torch.from_pretrained(
+        weights, "items", optimizer=adagrad, partition_num=partition_num, padding_idx=3
+    )
+    with layer.variable:
+        ids = torch.randint(100, (7, 4))
+        assert torch.equal(layer(ids), weights[ids].float())
+        layer(torch.tensor([1, 500])).sum().backward()
+        assert len(layer.variable) == 101
+
+
+def test_weights_go_there_and_back() -> None:
+    weights = torch.randn(70_000, 2)
+    layer = es.torch.from_pretrained(weights, "items", ev_option=es.EmbeddingVariableOption())
+    with layer.variable:
+        back = es.torch.to_torch(layer.variable)
+        assert torch.equal(back.weight, weights)
+        assert back.weight.requires_grad
+        more = es.torch.to_torch(layer.variable, 70_010)
+        wanted = layer.variable.lookup(np.arange(70_000, 70_010))
+        assert torch.equal(more.weight[70_000:], torch.from_numpy(wanted))
+
+
+def test_what_is_no_table_of_pytorch_is_refused() -> None:
+    with es.get_embedding_variable("items", 2, optimizer=es.optimizers.SGD(0.1)) as items:
+        assert es.torch.to_torch(items).weight.shape == (0, 2)
+        items.put([5], np.ones((1, 2), np.float32))
+        with pytest.raises(InvalidArgumentError, match="has the key 5, which is no row of 5"):
+            es.torch.to_torch(items, 5)
+        items.put([-1], np.ones((1, 2), np.float32))
+        with pytest.raises(InvalidArgumentError, match="has the key -1"):
+            es.torch.to_torch(items)
+
+
+@pytest.mark.parametrize("weights", [None, np.ones((3, 2)), torch.ones(3)])
+def test_what_are_no_weights_is_refused(weights: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="weights must be a tensor of"):
+        es.torch.from_pretrained(weights, "items")
+
+
+def test_a_table_that_is_too_small_is_not_left_behind(tmp_path: Path) -> None:
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, tmp_path, ["1K", "64K"])
+    option = es.EmbeddingVariableOption(storage)
+    for _ in range(2):  # the files of the first are free again
+        with pytest.raises(StoreFullError):
+            es.torch.from_pretrained(torch.ones(100_000, 2), "items", ev_option=option)

@@ -1,0 +1,147 @@
+"""Checkpoints of a training in one process: rows, and the program's own files, of the same step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoint_variables import assert_same, train, variable
+from durable_table import contents, durable
+from durable_table import train as train_durable
+from engine_storage import Stack, skip_without_library
+from programs import run_program
+
+import embstore as es
+from embstore.errors import CheckpointError, InvalidArgumentError
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_rows_and_files_of_a_step_come_back_together(tmp_path: Path, partition_num: int) -> None:
+    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.restore([var]) is None
+        for step in range(1, 5):
+            train(var, seed=step)
+            with checkpoints.checkpoint(step, [var]) as folder:
+                (folder / "dense.txt").write_text(f"dense of {step}")
+        wanted = var.export()
+        train(var, seed=9)  # lost
+    stack = Stack(es.StorageType.DRAM_SSDHASH)
+    with (
+        variable(stack, partition_num=partition_num) as var,
+        es.Checkpoints(tmp_path / "checkpoints") as checkpoints,
+    ):
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 4
+        assert (found.path / "dense.txt").read_text() == "dense of 4"
+        assert_same(var.export(), wanted)
+    assert sorted(path.name[-1] for path in (tmp_path / "checkpoints").glob("step-*")) == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    "storage_type", [es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH]
+)
+def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType) -> None:
+    skip_without_library(storage_type)
+    with durable(place, storage_type=storage_type) as var, variable() as other:
+        checkpoints = es.Checkpoints(place / "checkpoints")
+        checkpoints.restore([var, other])
+        for step in range(3):
+            train_durable(var, range(10 * step, 10 * step + 10))
+            train(other, seed=step)
+            with checkpoints.checkpoint(step, [var, other]) as folder:
+                (folder / "dense.txt").write_text(str(step))
+        wanted, wanted_of_other = contents(var), other.export()
+        train_durable(var, range(30, 40))
+    with durable(place, storage_type=storage_type) as var, variable() as other:
+        found = es.Checkpoints(place / "checkpoints").restore([var, other])
+        assert found is not None
+        assert (found.path / "dense.txt").read_text() == "2"
+        assert contents(var) == wanted
+        assert_same(other.export(), wanted_of_other)
+
+
+def test_a_block_that_fails_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        train(var, seed=1)
+        with checkpoints.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("1")
+        wanted = var.export()
+        train(var, seed=2)
+        with pytest.raises(ZeroDivisionError), checkpoints.checkpoint(2, [var]) as folder:
+            (folder / "dense.txt").write_text(str(1 / 0))
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert (found.step, (found.path / "dense.txt").read_text()) == (1, "1")
+        assert_same(var.export(), wanted)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000001"]
+
+
+def killed_in_a_checkpoint(folder: str) -> None:
+    with variable() as var:
+        checkpoints = es.Checkpoints(folder)
+        train(var, seed=1)
+        with checkpoints.checkpoint(1, [var]) as files:
+            (files / "dense.txt").write_text("1")
+        train(var, seed=2)
+        with checkpoints.checkpoint(2, [var]) as files:
+            (files / "dense.txt").write_text("2")
+            os.kill(os.getpid(), 9)
+
+
+def test_what_a_killed_process_began_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
+    call = f"import test_training_checkpoints as t; t.killed_in_a_checkpoint({str(tmp_path)!r})"
+    ended = run_program(call)
+    assert ended.returncode == -9
+    with variable() as var, variable() as wanted, es.Checkpoints(tmp_path) as checkpoints:
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 1
+        train(wanted, seed=1)
+        assert_same(var.export(), wanted.export())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000001"]
+
+
+def test_a_file_that_was_changed_is_named(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        with checkpoints.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("1")
+        found = checkpoints.newest()
+        assert found is not None
+        (found.path / "dense.txt").write_text("2")
+        with pytest.raises(CheckpointError, match=r"dense.txt: isn't as it was written"):
+            checkpoints.restore([var])
+
+
+def test_a_step_that_is_not_later_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        with checkpoints.checkpoint(5, [var]):
+            pass
+        with (
+            pytest.raises(CheckpointError, match="has a checkpoint of step 5"),
+            checkpoints.checkpoint(5, [var]),
+        ):
+            raise AssertionError("the block has begun")
+
+
+def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:
+    for keep in (0, 8):
+        with pytest.raises(InvalidArgumentError, match="keep"):
+            es.Checkpoints(tmp_path, keep)
+    with es.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(InvalidArgumentError, match="variables"):
+            checkpoints.restore([])
+        with variable() as var, pytest.raises(InvalidArgumentError, match="step"):
+            checkpoints.checkpoint(-1, [var]).__enter__()
+
+
+def test_rows_are_those_of_the_beginning_of_the_block(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        train(var, seed=1)
+        wanted = var.export()
+        with checkpoints.checkpoint(1, [var]):
+            var.apply_gradients([1], np.ones((1, 3), np.float32))
+        checkpoints.restore([var])
+        assert_same(var.export(), wanted)

@@ -1,0 +1,51 @@
+"""The folder in which a job keeps its checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embstore.checkpoint.training.directory import TrainingDirectory
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> TrainingDirectory:
+    return TrainingDirectory(tmp_path, TrainingDirectory(tmp_path).take_over())
+
+
+def publish(checkpoints: TrainingDirectory, step: int) -> None:
+    begun = checkpoints.begin()
+    checkpoints.finish(begun, step)
+    checkpoints.publish(begun.folder, step)
+
+
+def test_the_newest_is_the_one_of_the_latest_step_however_many_digits_that_has(
+    checkpoints: TrainingDirectory,
+) -> None:
+    for step in (5, 10**12 - 1, 10**12, 10**12 + 1, 2**63 - 1):
+        publish(checkpoints, step)
+        newest = checkpoints.newest()
+        assert newest is not None
+        assert newest.step == step
+        newest.check()
+    assert len(list(checkpoints.folder.glob("step-*"))) == checkpoints.keep
+
+
+def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
+    checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cant(folder: Path, ignore_errors: bool = False, **_: Any) -> None:
+        if not ignore_errors:
+            raise PermissionError(1, "not permitted", str(folder))
+
+    for step in (1, 2):
+        publish(checkpoints, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", cant)
+        publish(checkpoints, 3)
+    assert len(list(checkpoints.folder.glob("step-*"))) == 3
+    publish(checkpoints, 4)
+    assert [path.name[-1] for path in sorted(checkpoints.folder.glob("step-*"))] == ["3", "4"]

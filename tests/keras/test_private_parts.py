@@ -1,0 +1,22 @@
+"""What Keras doesn't document is used in one file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import embstore
+
+PACKAGE = Path(embstore.__file__).parent
+
+
+def test_what_keras_does_not_document_is_used_in_one_file_alone() -> None:
+    of_keras = "keras|model|layer|sequential|functional|graph|optimizer|theirs"
+    inside = re.compile(rf"keras\.src|\b({of_keras})\._[a-z]|_keras_history")
+    using = [
+        source.relative_to(PACKAGE)
+        for folder in ("keras", "openembedding")
+        for source in (PACKAGE / folder).rglob("*.py")
+        if inside.search(source.read_text(encoding="utf-8"))
+    ]
+    assert using == [Path("keras/private.py")]

@@ -1,0 +1,80 @@
+"""The stages of the image that the classic builder is given side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pmemlab.errors import LabError
+from pmemlab.machines.container import image_build
+from pmemlab.machines.container.image_build import DOCKERFILE, SIDE_BY_SIDE, build_image, part_of
+from pmemlab.machines.container.long_command import Report
+
+CLONE = Path(__file__).parents[2]
+WHOLE = (CLONE / DOCKERFILE).read_text()
+
+
+class Docker:
+    """Stands in for `docker build`: has the Dockerfiles that it was given, by target."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.commands: list[list[str]] = []
+        self.dockerfiles: dict[str, str] = {}
+        self.fails_at = fails_at
+
+    def __call__(
+        self, command: Sequence[str], _report: Report, _folder: Path, _more: Mapping[str, str]
+    ) -> None:
+        target = command[command.index("--target") + 1]
+        if target == self.fails_at:
+            raise LabError(f"docker failed: {target}")
+        self.commands.append(list(command))
+        self.dockerfiles[target] = Path(command[command.index("--file") + 1]).read_text()
+
+
+def built(monkeypatch: pytest.MonkeyPatch, docker: Docker) -> None:
+    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
+    monkeypatch.setattr(image_build, "run_long_command", docker)
+    build_image(CLONE, "machine", ["--build-arg", "BASE=b"], ["--tag", "t"], lambda _: None)
+
+
+def test_what_is_built_first_is_word_for_word_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = Docker()
+    built(monkeypatch, docker)
+    assert docker.dockerfiles.pop("machine") == WHOLE
+    assert sorted(docker.dockerfiles) == ["base", "build", "kernel", "system"]
+    for target, dockerfile in docker.dockerfiles.items():
+        stages = re.split(r"(?m)^(?=FROM )", dockerfile)
+        assert all(stage in WHOLE for stage in stages), target
+        assert f" AS {target}\n" in stages[-1]
+
+
+@pytest.mark.parametrize("stages", SIDE_BY_SIDE)
+def test_a_part_has_all_stages_that_it_needs(stages: Sequence[str]) -> None:
+    part = part_of(WHOLE, stages)
+    needed = re.findall(r"(?:^FROM |--from=)([a-z]+)\b", part, re.M)
+    assert set(needed) <= set(stages)
+    assert re.findall(r"^FROM \S+ AS (\S+)$", part, re.M) == list(stages)
+
+
+def test_the_parts_are_all_that_an_image_is_made_of() -> None:
+    own = WHOLE[WHOLE.index(" AS machine\n") :]
+    needed = {"system", *re.findall(r"--from=([a-z]+)\b", own)}
+    assert needed <= {stage for stages in SIDE_BY_SIDE for stage in stages}
+
+
+def test_the_image_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = Docker()
+    built(monkeypatch, docker)
+    assert all("BASE=b" in command for command in docker.commands)
+    assert ["t" in command for command in docker.commands] == [False] * 4 + [True]
+
+
+def test_a_part_that_cannot_be_built_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    docker = Docker(fails_at="kernel")
+    with pytest.raises(LabError, match="kernel"):
+        built(monkeypatch, docker)
+    assert "machine" not in docker.dockerfiles
