@@ -13,6 +13,7 @@ from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
+from embstore.checkpoint.reading import read_file
 from embstore.checkpoint.restore import restore
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
@@ -149,9 +150,11 @@ def _write_note(folder: Path, entries: dict[str, Any]) -> None:
 
 def _read_note(note: Path) -> tuple[int, str]:
     try:
-        entries = json.loads(note.read_text())
+        entries = json.loads(read_file(note))
         if entries["format"] == _FORMAT and entries["version"] == _VERSION:
             return int(entries["checkpoint"]), str(entries["id"])
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(
             f"{note}: can't be read: {error.strerror}; it's what persist_server_model writes"
