@@ -45,7 +45,7 @@ from embstore.table.elsewhere import (
     together,
 )
 from embstore.table.internals import VariableInternals
-from embstore.table.several_shards import Part, apply_to_all
+from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
 
 if TYPE_CHECKING:
@@ -354,12 +354,12 @@ class EmbeddingVariable:
             self._shards[0].apply_gradients(keys, values, global_step)
             return
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
-        parts = [
-            Part(cast("LocalShard", shard), keys[where], values[where])
+        batch = [
+            (cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
         with self.internals.batch_lock:
-            apply_to_all(parts, global_step)
+            apply_to_all(batch, global_step)
 
     def _pushing(self) -> contextlib.AbstractContextManager[None]:
         """In it a batch is applied, or pushed to shards elsewhere."""
