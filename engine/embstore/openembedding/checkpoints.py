@@ -78,9 +78,10 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
 
 
 def restore_server_model(model: Any, filepath: PathLike) -> None:
-    """Has the model's rows as they were at the checkpoint that is noted in `filepath`.
+    """Restores the model's rows from the checkpoint that `persist_server_model` noted in
+    `filepath`.
 
-    Raises CheckpointError where it isn't there any more, and as `embstore.restore_persisted` does.
+    Raises CheckpointError if that checkpoint is gone, and as `embstore.restore_persisted` does.
     """
     note = _folder(filepath) / _NOTE
     number, checkpoint_id = _read_note(note)
