@@ -163,11 +163,12 @@ class Tier:
 
 @dataclass(frozen=True)
 class SSDHashOption:
-    """How the SSDHASH tier reads its files, and whether they outlive the variable.
+    """Settings of the SSDHASH tier: how it reads its files, and whether they outlive the variable.
 
-    direct_io: past the page cache (O_DIRECT); StorageError where the file system has none.
-    io_scheme: an IoScheme or its name; StorageError where IO_URING can't be had. What AUTO came to
-        is in `stats()`.
+    direct_io: True: reads past the page cache (O_DIRECT). Raises StorageError if the file system
+        has no direct I/O.
+    io_scheme: an IoScheme or its name. Raises StorageError if this process can't have IO_URING.
+        `stats()` tells what AUTO chose.
     keep_files: False: the files go when the variable is closed, and what a killed process left goes
         when the next variable of that name is made there.
         True: close() makes a checkpoint of all rows in these files. The next variable of the same
@@ -402,18 +403,19 @@ class CounterFilter:
 
 @dataclass(frozen=True)
 class CBFFilter:
-    """As CounterFilter, by a counting Bloom filter: its memory doesn't grow with the keys.
+    """Admits a key once it occurred `filter_freq` times, by the counts of a counting Bloom filter,
+    whose memory does not grow with the keys.
 
-    Counts may be too high, never too low; `get_version` doesn't know the keys that wait. A row that
-    is evicted comes back with its key's next update.
+    Counts may be too high, never too low. `get_version` returns -1 for a key that waits. An evicted
+    row comes back with its key's next update.
 
-    max_element_size: distinct keys a partition that the filter is made for.
-    false_positive_probability: of a key that was never seen to count as seen, when there are so
-        many. -1.0 (with max_element_size=0): there is no Bloom filter, and keys are counted one by
-        one, as by CounterFilter(filter_freq).
-    counter_type: an integer type of numpy or TensorFlow; a counter has its width and no sign, and
-        ends at its greatest value. There are about 1.44 * log2(1 / false_positive_probability)
-        counters a key.
+    max_element_size: number of distinct keys in a partition that the filter is made for.
+    false_positive_probability: probability that a key which never occurred counts as seen, once the
+        filter has max_element_size keys. -1.0 (with max_element_size=0) switches the Bloom filter
+        off: keys are counted one by one, as CounterFilter(filter_freq) does.
+    counter_type: integer type of NumPy or TensorFlow, which gives the counters' width; they have no
+        sign, and stop at their greatest value. A key has about
+        1.44 * log2(1 / false_positive_probability) counters.
     """
 
     filter_freq: int = 0

@@ -45,7 +45,7 @@ from embstore.table.elsewhere import (
     together,
 )
 from embstore.table.internals import VariableInternals
-from embstore.table.several_shards import Part, apply_to_all
+from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class EmbeddingVariable:
 
     @property
     def learning_rate(self) -> float:
-        """By which the next `apply_gradients` trains: the optimizer's own until it is set.
+        """The learning rate of the next `apply_gradients`; the optimizer's own until it is set.
 
-        It may be set at any time and from any thread; an apply that has begun isn't changed by it.
-        Saves keep it, and `embstore.restore` brings it back; so do kept files
-        (`SSDHashOption.keep_files`). Raises InvalidArgumentError where the variable has no
-        optimizer, or the optimizer can't work with the value.
+        It may be set at any time and from any thread; an apply that has begun keeps the old rate.
+        Saves and kept files (`SSDHashOption.keep_files`) hold the rate, and a restore brings it
+        back. Raises InvalidArgumentError if the variable has no optimizer, or if the optimizer
+        can't work with the value.
         """
         self.internals.check_trainable()
         return self._shards[0].learning_rate()
@@ -226,22 +226,23 @@ class EmbeddingVariable:
                 shard.synchronize()
 
     def prefetch(self, *batch: checks.Ids | OnDevice) -> None:
-        """Has the rows of a batch on their way while others are trained.
+        """Starts to fetch the rows of a batch, while earlier batches are trained.
 
-        batch: the ids of the look-ups for training that will come, those of one `apply_gradients`;
-            batches in the order in which they will be trained. Ids may be on a GPU, as `lookup()`
-            takes them; the host reads them when their stream gets there, and waits for nothing.
+        batch: the ids of each look-up for training that one `apply_gradients` will follow. Call
+            this once a batch, in the order in which batches will be trained. Ids may be on a GPU,
+            as in `lookup()`: the host reads them when their stream gets there, and the caller does
+            not wait.
 
-        Look-ups and training give the same with this and without. `embstore.prefetching` does it
-        for the batches of a loop. What is asked for:
+        Look-ups and training return the same bits with a prefetch as without. A loop over batches
+        can use `embstore.prefetching`. What is fetched:
 
-        - Shards elsewhere (`shards`) are asked for their rows, which they read when the batches
-          before have been trained. A look-up with other ids, or sooner, reads its rows itself.
-        - Of a variable with a tier of HBM here, rows of lower tiers come up to it in the
-          background, as many of the batch as fit beside those of the batches before. They stay
-          there until `apply_gradients` of their batch, or until 16 more batches were asked for.
-          Ids without a row get none, and nothing is counted.
-        - Other variables have their rows here already, and do nothing.
+        - With `shards`, the servers read the rows once the batches before are trained, and send
+          them. A look-up of other ids, or one that comes sooner, reads its own rows.
+        - With a tier of HBM in this process, rows of lower tiers move up to HBM in the background,
+          as many as fit beside those of the batches before. They stay there until their batch's
+          `apply_gradients`, or until 16 more batches were prefetched. Ids without a row get no row,
+          and nothing is counted.
+        - All other variables have their rows in this process already: the call does nothing.
         """
         if self.internals.is_elsewhere:
             ask_together(self._add_prefetched(batch))
@@ -354,12 +355,12 @@ class EmbeddingVariable:
             self._shards[0].apply_gradients(keys, values, global_step)
             return
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
-        parts = [
-            Part(cast("LocalShard", shard), keys[where], values[where])
+        batch = [
+            (cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
         with self.internals.batch_lock:
-            apply_to_all(parts, global_step)
+            apply_to_all(batch, global_step)
 
     def _pushing(self) -> contextlib.AbstractContextManager[None]:
         """In it a batch is applied, or pushed to shards elsewhere."""
@@ -481,16 +482,19 @@ class EmbeddingVariable:
         return dict(zip(names, columns, strict=True))
 
     def damaged_keys(self) -> NDArray[np.int64]:
-        """The keys of rows that a medium doesn't give back as they were written; (n,), ascending.
+        """Returns the keys of damaged rows: those that a medium returns other bytes of than were
+        written. int64 (n,), ascending.
 
-        Reads every row. All other rows are as they were; those are lost, and their look-ups,
-        applies, saves and exports raise DamagedRowsError, until the medium gives them back, or
-        `drop_damaged()` or a restore has them gone.
+        Reads every row. Look-ups, applies, saves and exports of a damaged row raise
+        DamagedRowsError until the medium returns the right bytes, `drop_damaged()` removes the row,
+        or a restore replaces it. All other rows are usable.
         """
         return np.sort(np.concatenate([shard.find_damaged() for shard in self._shards]))
 
     def drop_damaged(self) -> NDArray[np.int64]:
-        """Removes those rows; their keys start anew. Returns the keys, (n,), ascending."""
+        """Removes damaged rows, so that their keys start anew; returns the keys, int64 (n,),
+        ascending.
+        """
         self.internals.refuse_if_forked()
         dropped = []
         self.internals.prefetched.forget()
@@ -508,19 +512,19 @@ class EmbeddingVariable:
         freqs: checks.Ids | None = None,
         version: int = 0,
     ) -> None:
-        """Sets rows to given values, and inserts those that are new, whatever a filter says: rows
-        that come from another program, say.
+        """Sets rows to given values, such as those of another program, and inserts new rows
+        whatever a filter says.
 
-        ids: no two the same.
+        ids: int64 of any shape, each id once.
         values: the weights, float32 of ids.shape + (dim,).
-        slots: by name, what the optimizer keeps beside them, all of its slots, as `export()` has
-            them; of the same shape. None: rows keep their slots, and new ones get their initial
-            values.
-        freqs: how often each id occurred, of ids.shape, from 1 to 2**32 - 1; added to what rows
-            have. None: once.
-        version: the rows' global step.
+        slots: all slots of the optimizer by name, as `export()` returns them; each float32 of
+            ids.shape + (dim,). None: rows keep their slots, and new rows get initial slots.
+        freqs: number of occurrences of each id, of ids.shape, from 1 to 2**32 - 1; added to the
+            rows' frequencies. None: 1 each.
+        version: global step that the rows get as their version.
 
-        Whole or not at all in each partition. No apply is counted. Raises as `apply_gradients`.
+        Each partition takes its rows whole or not at all. The number of applies stays. Raises as
+        `apply_gradients` does.
         """
         keys = checks.ids(ids)
         shape = (*keys.shape, self._dim)
@@ -561,13 +565,13 @@ class EmbeddingVariable:
             return sum(shard.drop(keys[where]) for shard, where in self._routed(keys))
 
     def evict(self, global_step: int) -> int:
-        """Removes the rows that `evict_option` says, in every tier; returns how many.
+        """Removes the rows that `evict_option` selects, in every tier; returns their number, 0
+        without an evict_option.
 
-        Saves and `embstore.persist` do it by themselves. Rows are looked for while batches go on,
-        and those of a partition removed between two of them. Without an evict_option nothing
-        happens.
+        Saves and `embstore.persist` evict too. Batches go on while the rows are searched; each
+        partition then removes its rows between two batches.
 
-        global_step: what GlobalStepEvict counts from.
+        global_step: the step that GlobalStepEvict subtracts versions from.
         """
         step = checks.integer("global_step", global_step, at_least=0)
         self.internals.refuse_if_forked()
@@ -629,15 +633,15 @@ class EmbeddingVariable:
         return {**counters, "background_error": next(errors, ""), "tiers": tiers}
 
     def close(self) -> None:
-        """Gives memory and files back; later calls but this one raise ClosedError.
+        """Gives memory and files back. Later calls raise ClosedError, except for close() itself.
 
-        Waits for checkpoints that are pending (`persist`), and raises what they met. What changed
-        since the last one is gone with the variable.
+        Waits for pending checkpoints (`persist`), and raises their errors. Changes since the last
+        checkpoint are lost.
 
-        If files are kept (`SSDHashOption.keep_files`), close() makes a checkpoint of all rows
-        first. StorageError means that it couldn't; nothing is lost then, and close() may be called
-        again. Where a shard's process died (ShardLostError), the variable goes on from the newest
-        checkpoint that all shards have.
+        If files are kept (`SSDHashOption.keep_files`), close() first makes a checkpoint of all
+        rows. If that fails it raises StorageError, nothing is lost, and close() may be called
+        again. If a shard's process died it raises ShardLostError, and the next variable starts from
+        the newest checkpoint that all shards have.
         """
         if self.internals.is_inherited():
             return

@@ -14,6 +14,7 @@ from embstore.cluster.server.node_settings import NodeSettings
 from embstore.cluster.server.status import status_of
 from embstore.errors import InvalidArgumentError, MissingDeviceError, StoreFullError
 from embstore.options import TierKind
+from embstore.table.several_shards import GradientPart, commit_together, prepare_together
 from embstore.table.shard import ShardSpec, TierSpec
 
 MIB = 1 << 20
@@ -119,8 +120,14 @@ def test_a_shard_counts_what_it_did_and_no_more() -> None:
     grads = np.ones((10, 3), np.float32)
     assert shard.lookup(ids, True, None, counts).shape == (10, 3)
     shard.apply_gradients(ids, grads, None, counts)
-    shard.abort_apply(shard.prepare_apply(ids, grads))
-    shard.commit_apply(shard.prepare_apply(ids, grads), None)
+    batch = GradientPart(ids, grads, None, ids.size)
+    for ended in ("aborted", "committed"):
+        (number,) = prepare_together([(shard, [batch])], 1.0)
+        assert isinstance(number, int)
+        if ended == "aborted":
+            shard.abort_apply(number)
+        else:
+            commit_together([(shard, number)], None)
     many = np.arange(10_000)
     with pytest.raises(StoreFullError):
         shard.apply_gradients(many, np.ones((many.size, 3), np.float32), None)

@@ -35,6 +35,7 @@ PMEM = es.StorageType.PMEM_LIBPMEM
         ([1.5], "ids must be int64, got float64"),
         ([[1], [2, 3]], "ids must be"),
         (np.ma.masked_array([1, 2], [False, True]), r"ids must be a plain array.*ids\.compressed"),
+        ([np.array([1]), np.ma.masked_array([2], [True])], "ids must be a plain array"),
         (None, "ids must be int64"),
     ],
 )
@@ -89,6 +90,7 @@ def test_a_global_step_that_cant_be_one_is_refused(make_variable: MakeVariable, 
         np.ones((3, 2), np.float32).T,
         np.ones((2, 6), np.float32)[:, ::2],
         [[0.0] * 3] * 2,
+        np.ma.masked_array(np.ones((2, 3), np.float32), True),
     ],
 )
 def test_an_array_that_rows_cant_go_into_is_refused(make_variable: MakeVariable, out: Any) -> None:

@@ -27,8 +27,10 @@ from embstore.errors import (
     EmbStoreError,
     InUseError,
     InvalidArgumentError,
+    ShardLostError,
     StorageError,
 )
+from embstore.table.shard import LocalShard
 
 
 @pytest.fixture
@@ -100,7 +102,9 @@ def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
     manifest.write_bytes(manifests._text(fields))
 
 
-@pytest.mark.parametrize("name", ["../elsewhere.rows", "{folder}/elsewhere.rows", "..", ""])
+@pytest.mark.parametrize(
+    "name", ["../elsewhere.rows", "{folder}/elsewhere.rows", "..", "", r"a\u0000b"]
+)
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with variable() as var:
         train(var, 1)
@@ -283,3 +287,25 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
         es.restore(tmp_path / "full", [other])
         assert_same(other.export(), var.export())
         es.save_incremental(tmp_path / "increment", [other], 2)
+
+
+def test_a_save_that_has_its_name_succeeded_although_a_shard_is_lost_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise ShardLostError("gone")
+
+    with variable() as var:
+        train(var, 1)
+        es.save(tmp_path / "full", [var], 1)
+        train(var, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalShard, "save_succeeded", lost)
+            es.save_incremental(tmp_path / "first", [var], 2)
+        train(var, 3)
+        es.save_incremental(tmp_path / "second", [var], 3)
+        trained = var.export()
+    with variable() as var:
+        increments = [tmp_path / "first", tmp_path / "second"]
+        assert es.restore(tmp_path / "full", [var], incremental=increments) == 3
+        assert_same(var.export(), trained)

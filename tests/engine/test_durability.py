@@ -518,6 +518,44 @@ def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place:
         assert contents(variable) == plain(30)
 
 
+def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = place / "checkpoints" / ".checkpoint-00000001.removed"
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints", global_step=10)
+        (in_the_way / "file").mkdir(parents=True)
+        for number in (2, 3):
+            train(variable, range(10 * number - 10, 10 * number))
+            assert es.persist([variable], place / "checkpoints", global_step=10 * number) == number
+            assert es.persisted(place / "checkpoints") == [1, number]
+        assert "checkpoint-00000001: can't be written" in caplog.text
+        shutil.rmtree(in_the_way)
+        train(variable, range(30, 40))
+        es.persist([variable], place / "checkpoints", global_step=40)
+        assert es.persisted(place / "checkpoints") == [4]
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 40
+        assert contents(variable) == plain(40)
+
+
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+def test_a_fifo_in_the_place_of_a_pools_note_is_refused_at_once(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints", global_step=10)
+    (note,) = place.glob("*.listed-at")
+    note.unlink()
+    os.mkfifo(note)
+    with pytest.raises(CheckpointError, match="listed-at: is not a file"):
+        durable(place)
+    note.unlink()
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 10
+        assert contents(variable) == plain(10)
+
+
 def test_damage_in_the_pool_is_told(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(30))

@@ -509,6 +509,14 @@ def test_a_variable_that_is_closed_meanwhile_is_recorded_until_then(
     assert recorded.phases.size > 0
 
 
+def test_sizes_of_caches_may_have_a_unit() -> None:
+    assert es.Caches("32M", "4G") == es.Caches(32 << 20, 4 << 30)
+    with pytest.raises(
+        InvalidArgumentError, match="memory_bytes must be bytes, or a number with K"
+    ):
+        es.Caches("32M", "much")
+
+
 def test_what_cant_be_recorded_is_refused(make_variable: MakeVariable) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match="variables must be"):

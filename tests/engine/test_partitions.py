@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,25 @@ def test_each_partition_has_a_file_of_its_own(make_variable: MakeVariable, tmp_p
     assert paths == set(files_with_rows(tmp_path))
     var.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_that_is_interrupted_leaves_nothing_prepared(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    var = make_variable(partition_num=3)
+    ids, grads = np.arange(30), np.ones((30, 3), np.float32)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("embstore.table.several_shards._core.commit_together", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            var.apply_gradients(ids, grads)
+    assert var.total_count()[0] == 0
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is prepared holds others back
+        thread.submit(var.apply_gradients, ids, grads).result(20)
+    assert var.total_count()[0] == 30
 
 
 def test_one_full_partition_refuses_the_batch_for_all(

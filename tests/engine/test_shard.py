@@ -1,4 +1,4 @@
-"""A variable speaks to its partitions through one protocol, whatever stands behind it."""
+"""A variable speaks to a shard through one interface, whatever stands behind it."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def elsewhere() -> Iterator[list[ShardElsewhere]]:
 
 
 def twins(
-    elsewhere: list[ShardElsewhere], directory: Path, partition_num: int, size: int = MIB
+    elsewhere: list[ShardElsewhere], directory: Path, size: int = MIB
 ) -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
-    """The same variable twice: with its shards here, and with each in a process of its own."""
+    """The same variable twice: with its shard here, and with it in a process of its own."""
 
     def make(name: str) -> es.EmbeddingVariable:
         def make_elsewhere(spec: ShardSpec) -> Shard:
@@ -113,18 +113,16 @@ def twins(
                 filter_option=es.CounterFilter(2),
                 evict_option=es.GlobalStepEvict(steps_to_live=7),
             ),
-            partition_num=partition_num,
             make_shard=make_elsewhere if name == "elsewhere" else LocalShard,
         )
 
     return make("here"), make("elsewhere")
 
 
-@pytest.mark.parametrize("partition_num", [1, 2])
-def test_a_variable_whose_shards_are_in_other_processes_is_like_any_other(
-    elsewhere: list[ShardElsewhere], tmp_path: Path, partition_num: int
+def test_a_variable_whose_shard_is_in_another_process_is_like_any_other(
+    elsewhere: list[ShardElsewhere], tmp_path: Path
 ) -> None:
-    here, there = twins(elsewhere, tmp_path, partition_num)
+    here, there = twins(elsewhere, tmp_path)
     ids = np.arange(-4, 60).reshape(4, 16) * 7919 - 40_000
     with here, there:
         for var in (here, there):
@@ -159,7 +157,7 @@ def test_a_variable_whose_shards_are_in_other_processes_is_like_any_other(
 def test_errors_of_a_shard_elsewhere_are_those_of_one_here(
     elsewhere: list[ShardElsewhere], tmp_path: Path
 ) -> None:
-    here, there = twins(elsewhere, tmp_path, 1, size=48)
+    here, there = twins(elsewhere, tmp_path, size=48)
     told = []
     with here, there:
         for var in (here, there):

@@ -575,6 +575,14 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, mode: str) -> None:
             (torch.tensor([1]),),
             "offsets must say where each bag starts where ids are 1-D, got None",
         ),
+        (
+            (torch.tensor([1]), torch.tensor([0]).to_sparse()),
+            "offsets must be a dense tensor, got a sparse_coo one",
+        ),
+        (
+            (torch.tensor([1]), torch.tensor([0]), torch.ones(1).to_sparse()),
+            "per_sample_weights must be a dense tensor, got a sparse_coo one",
+        ),
         ((torch.tensor([1]), torch.tensor([0.0])), "offsets must be an int64 or int32 tensor"),
         ((torch.tensor([1]), torch.tensor([[0]])), "offsets must be 1-D, got 2-D"),
         ((torch.tensor([1]), torch.tensor([1])), "offsets must start at 0"),
@@ -590,7 +598,19 @@ def test_bags_that_cant_be_are_refused(
     var: es.EmbeddingVariable, arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        es.torch.EmbeddingBag(var)(*arguments)
+        es.torch.EmbeddingBag(var, "sum")(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "nested"])
+def test_a_look_up_by_tensors_that_numpy_cant_read_is_refused(
+    var: es.EmbeddingVariable, kind: str
+) -> None:
+    ids: Any = torch.tensor([[0, 7]]).to_sparse()
+    if kind == "nested":
+        parts = [torch.tensor([1]), torch.tensor([2, 3])]
+        ids = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    with pytest.raises(InvalidArgumentError, match=r"ids must be an array, got a torch\."):
+        var.lookup(ids)
 
 
 def test_ids_of_another_kind_are_refused(var: es.EmbeddingVariable) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import assert_same, train, variable
-from durable_table import contents, durable
+from durable_table import CACHE_ROWS, contents, durable, pool_bytes_above_ssd, rows_a_tier
 from durable_table import train as train_durable
 from engine_storage import Stack, skip_without_library
 from programs import run_program
@@ -45,17 +45,26 @@ def test_rows_and_files_of_a_step_come_back_together(tmp_path: Path, partition_n
 )
 def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType) -> None:
     skip_without_library(storage_type)
-    with durable(place, storage_type=storage_type) as var, variable() as other:
+    # A quarter of 200 places has room for the 40 rows at most that change between two checkpoints.
+    pool_bytes = pool_bytes_above_ssd(CACHE_ROWS) + 96 * 256
+
+    def table() -> es.EmbeddingVariable:
+        return durable(place, storage_type=storage_type, pool_bytes=pool_bytes)
+
+    with table() as var, variable() as other:
         checkpoints = es.Checkpoints(place / "checkpoints")
         checkpoints.restore([var, other])
+        train_durable(var, range(60))
         for step in range(3):
-            train_durable(var, range(10 * step, 10 * step + 10))
+            train_durable(var, range(60 + 2 * step, 62 + 2 * step))
             train(other, seed=step)
             with checkpoints.checkpoint(step, [var, other]) as folder:
                 (folder / "dense.txt").write_text(str(step))
         wanted, wanted_of_other = contents(var), other.export()
-        train_durable(var, range(30, 40))
-    with durable(place, storage_type=storage_type) as var, variable() as other:
+        if storage_type is es.StorageType.DRAM_PMEM_SSDHASH:
+            assert rows_a_tier(var)[-1] > 60
+        train_durable(var, range(66, 68))
+    with table() as var, variable() as other:
         found = es.Checkpoints(place / "checkpoints").restore([var, other])
         assert found is not None
         assert (found.path / "dense.txt").read_text() == "2"

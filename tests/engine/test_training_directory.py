@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from embstore.checkpoint.training.directory import TrainingDirectory
+from embstore.errors import CheckpointError
 
 
 @pytest.fixture
@@ -49,3 +52,34 @@ def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
     assert len(list(checkpoints.folder.glob("step-*"))) == 3
     publish(checkpoints, 4)
     assert [path.name[-1] for path in sorted(checkpoints.folder.glob("step-*"))] == ["3", "4"]
+
+
+def test_files_are_checked_by_their_sha_256_on_every_python(
+    checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(hashlib, "file_digest", raising=False)  # Python 3.10 has none
+    begun = checkpoints.begin()
+    content = os.urandom((1 << 18) + 7)
+    (begun.path / "dense").write_bytes(content)
+    checkpoints.finish(begun, 1)
+    checkpoints.publish(begun.folder, 1)
+    newest = checkpoints.newest()
+    assert newest is not None
+    newest.check()
+    assert hashlib.sha256(content).hexdigest() in (newest.folder / "checkpoint.json").read_text()
+    (newest.path / "dense").write_bytes(content[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="dense: isn't as it was written"):
+        newest.check()
+
+
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+def test_a_fifo_in_the_place_of_the_manifest_is_refused_at_once(
+    checkpoints: TrainingDirectory,
+) -> None:
+    publish(checkpoints, 1)
+    newest = checkpoints.newest()
+    assert newest is not None
+    (newest.folder / "checkpoint.json").unlink()
+    os.mkfifo(newest.folder / "checkpoint.json")
+    with pytest.raises(CheckpointError, match=r"checkpoint\.json: is not a file"):
+        newest.check()

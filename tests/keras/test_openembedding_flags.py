@@ -36,6 +36,8 @@ MIB = 1 << 20
         '{"server":{"pmem_pool_root_path":"/mnt/pmem0", "cache_size":512 } }',
         "server:\n  pmem_pool_root_path: /mnt/pmem0\n  cache_size: 512\n",
         "{server: {pmem_pool_root_path: /mnt/pmem0, cache_size: 512}}",
+        '{"server":{"pmem_pool_root_path":"/mnt/pmem0", "cache_size":"512M"}}',
+        '{"server":{"pmem_pool_root_path":"/mnt/pmem0", "cache_size":"512"}}',
     ],
 )
 def test_the_config_is_json_or_yaml(text: str) -> None:

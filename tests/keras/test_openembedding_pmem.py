@@ -205,6 +205,10 @@ def test_where_and_how_many_are_checked(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"persisted\.json: can't be read"):
         embed.restore_server_model(model, tmp_path / "B")
     (tmp_path / "B").mkdir()
+    os.mkfifo(tmp_path / "B" / "persisted.json")
+    with pytest.raises(CheckpointError, match="is not a file"):
+        embed.restore_server_model(model, tmp_path / "B")
+    (tmp_path / "B" / "persisted.json").unlink()
     (tmp_path / "B" / "persisted.json").write_text("{}")
     with pytest.raises(CheckpointError, match="isn't what persist_server_model writes"):
         embed.restore_server_model(model, tmp_path / "B")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embstore._core import crc32c
+from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError, StorageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Manifest:
         names files that don't lie beside it.
         """
         path = directory / FILE_NAME
-        text = _read_file(path)
+        text = _manifest_text(path)
         try:
             fields = json.loads(text)
             version = fields.pop("version")
@@ -108,7 +108,7 @@ class Manifest:
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
             names = [file.name for entry in manifest.variables for file in entry.files]
-            elsewhere = [name for name in names if Path(name).name != name or name in ("", "..")]
+            elsewhere = [name for name in names if not _is_file_name(name)]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CheckpointError(f"{path}: is truncated or damaged") from None
         if elsewhere:
@@ -119,20 +119,20 @@ class Manifest:
         return manifest
 
 
-def _read_file(path: Path) -> bytes:
+def _is_file_name(name: str) -> bool:
+    """Whether it can only name what lies beside the manifest."""
+    return name not in ("", "..") and "\0" not in name and Path(name).name == name
+
+
+def _manifest_text(path: Path) -> bytes:
     try:
-        # Without waiting for who writes into it, if it is a FIFO.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            text = file.read() if is_file else b""
+        return read_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: is missing") from None
+    except CheckpointError:
+        raise
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
-    if not is_file:
-        raise CheckpointError(f"{path}: is not a file")
-    return text
 
 
 def _text(fields: dict[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ from embstore.checkpoint.arguments import (
 from embstore.checkpoint.directories import publishing
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.save_job import SaveJob
-from embstore.errors import ClosedError, InvalidArgumentError
+from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
 
@@ -129,7 +129,7 @@ def _save(
             publish()
             for variable, (_, parts) in zip(chosen, saved, strict=True):
                 variable.internals.last_save = job.save_id
-                with contextlib.suppress(ClosedError):
+                with contextlib.suppress(EmbStoreError):  # the save has its name: it succeeded
                     for shard, part in zip(variable.internals.shards, parts, strict=True):
                         if part.skipped.size == 0:  # else the next one has all of this one's again
                             shard.save_succeeded(part.next_span)

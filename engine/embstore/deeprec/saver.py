@@ -47,10 +47,10 @@ _last_full: dict[int, Path] = {}
 
 
 class Saver(saver_module.Saver):  # type: ignore[misc]
-    """As TensorFlow's, of rows too.
+    """TensorFlow's Saver, whose checkpoints also have the rows of embedding variables.
 
-    incremental_save_restore: True: `restore` goes on with the incremental checkpoints that follow
-        the one that is restored. Every saver can make them (`incremental_save`).
+    incremental_save_restore: True: `restore` also applies the incremental checkpoints that follow
+        the restored one. Every saver can make them (`incremental_save`).
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
     def save(
         self, sess: Any, save_path: str, global_step: Any = None, *arguments: Any, **options: Any
     ) -> str | None:
-        """As TensorFlow's. The step that GlobalStepEvict counts from is global_step; where it isn't
-        given, the graph's own; where that has none, the number of updates.
+        """Saves as TensorFlow's Saver does, and the rows. GlobalStepEvict counts from global_step;
+        if it isn't given, from the graph's own; if the graph has none, from the number of updates.
 
-        Raises StorageError where rows can't be written; the checkpoint before stays as it was.
+        Raises StorageError if rows can't be written; the checkpoint before stays as it was.
         """
         variables = self._embedding_variables()
         if not variables:

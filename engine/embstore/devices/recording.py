@@ -45,25 +45,28 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Caches:
-    """What lies between the engine and a device: sizes of caches to simulate.
+    """Sizes of the simulated caches between the engine and a device.
 
-    cpu_bytes: of the CPU's last-level cache, simulated with 16 ways; 0: none.
-    memory_bytes: of a memory in front of the device, direct-mapped and written back; 0: none.
+    cpu_bytes: size of the CPU's last-level cache, which has 16 ways; 0: no cache.
+    memory_bytes: size of a memory in front of the device, which is a direct-mapped write-back
+        cache; 0: no such memory.
 
-    Both have lines of 64 bytes. Sizes are rounded down to whole sets, and to 4,096 sets where there
-    are more: 4 MiB of a CPU's cache, 256 KiB of a memory.
+    Both are in bytes, or in K, M, G and T, such as "32M". Lines have 64 bytes. A size is rounded
+    down to whole sets, and above 4,096 sets to a multiple of 4,096: of 4 MiB for the CPU's cache,
+    of 256 KiB for the memory.
     """
 
-    cpu_bytes: int
-    memory_bytes: int = 0
+    cpu_bytes: int | str
+    memory_bytes: int | str = 0
 
     def __post_init__(self) -> None:
         for name in ("cpu_bytes", "memory_bytes"):
-            checks.integer(name, getattr(self, name), at_least=0, unit="bytes")
+            size = checks.size(name, getattr(self, name), at_least=0)
+            object.__setattr__(self, name, size)
 
     @classmethod
     def of(cls, device: Device) -> Caches:
-        """Those in front of the device."""
+        """Returns the caches in front of the device."""
         memory_bytes = 0 if device.cache is None else device.cache.size_bytes
         return cls(device.cpu_cache_bytes, memory_bytes)
 
@@ -154,7 +157,7 @@ class AccessRecording:
                     "can't be recorded from here"
                 )
         self._recording = _core.Recording(
-            [(caches.cpu_bytes, caches.memory_bytes) for caches in self._caches],
+            [(int(caches.cpu_bytes), int(caches.memory_bytes)) for caches in self._caches],
             self._most_phases,
         )
         try:

@@ -31,17 +31,17 @@ _chosen: ContextVar[StorageOption | str | None] = ContextVar("rows_at", default=
 
 @contextlib.contextmanager
 def rows_at(place: str | os.PathLike[str] | StorageOption) -> Iterator[None]:
-    """In it models that are loaded or cloned have their tables in this process, at another place
-    than the one that they were saved with.
+    """Returns a context manager in which loaded and cloned models get their tables in this process,
+    at `place` instead of where the model was saved from.
 
         with embstore.keras.rows_at("/mnt/ssd/copy"):
             copy = keras.models.load_model("model.keras")
 
-    So a model that somebody else trained creates nothing at their paths and starts no servers, and
-    one that this process holds open can be loaded once more. Shards become partitions.
+    A model from somebody else then creates nothing at its author's paths and starts no servers, and
+    a model whose tables this process holds open can be loaded again. Shards become partitions.
 
-    place: a folder, in which the tiers of each table have their files; or a StorageOption, which
-        all tables get in place of their own.
+    place: a folder for the files of the tables' tiers; or a StorageOption, which replaces that of
+        every table.
     """
     if not isinstance(place, (str, os.PathLike, StorageOption)) or place == "":
         raise InvalidArgumentError(

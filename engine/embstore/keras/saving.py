@@ -36,11 +36,12 @@ _apart: ContextVar[bool] = ContextVar("rows_kept_apart", default=False)
 
 @contextlib.contextmanager
 def rows_kept_apart() -> Iterator[None]:
-    """In it models are saved without their rows, and loaded from such files.
+    """Returns a context manager in which models are saved without their rows, and loaded from such
+    files.
 
-    Whoever uses it keeps the rows otherwise, say by `embstore.save(folder, variables(model),
-    step)`: those of a table that doesn't fit into a file, which `model.save` makes in memory.
-    Outside of it a load of such a file raises CheckpointError.
+    Use it if the rows don't fit into memory, where `model.save` makes its file, and save them by
+    `embstore.save(folder, variables(model), step)`. Outside of the context, loading such a file
+    raises CheckpointError.
     """
     before = _apart.set(True)
     try:

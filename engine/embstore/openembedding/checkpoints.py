@@ -13,6 +13,7 @@ from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
+from embstore.checkpoint.reading import read_file
 from embstore.checkpoint.restore import restore
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
@@ -77,9 +78,10 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
 
 
 def restore_server_model(model: Any, filepath: PathLike) -> None:
-    """Has the model's rows as they were at the checkpoint that is noted in `filepath`.
+    """Restores the model's rows from the checkpoint that `persist_server_model` noted in
+    `filepath`.
 
-    Raises CheckpointError where it isn't there any more, and as `embstore.restore_persisted` does.
+    Raises CheckpointError if that checkpoint is gone, and as `embstore.restore_persisted` does.
     """
     note = _folder(filepath) / _NOTE
     number, checkpoint_id = _read_note(note)
@@ -149,9 +151,11 @@ def _write_note(folder: Path, entries: dict[str, Any]) -> None:
 
 def _read_note(note: Path) -> tuple[int, str]:
     try:
-        entries = json.loads(note.read_text())
+        entries = json.loads(read_file(note))
         if entries["format"] == _FORMAT and entries["version"] == _VERSION:
             return int(entries["checkpoint"]), str(entries["id"])
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(
             f"{note}: can't be read: {error.strerror}; it's what persist_server_model writes"

@@ -13,14 +13,15 @@ __all__ = ["Flags", "checked", "flags"]
 
 @dataclass(slots=True)
 class Flags:
-    """They are read when a table is made: set them before the first Embedding or distributed_model.
+    """Settings of the servers. A table reads them when it is made, so set them before the first
+    Embedding or distributed_model.
 
-    config: JSON, or YAML, with the section "server"; see `server_config.ServerConfig`.
+    config: JSON or YAML with the section "server"; see `server_config.ServerConfig`.
     master_endpoint: "IP:PORT" of a Ray cluster, whose nodes are the servers; "": tables lie in this
         process.
-    wait_num_servers: how many nodes of that cluster have to be there before tables are made; -1:
-        those that are there.
-    bind_ip: must be "": nothing of OpenEmbedding's listens in this process.
+    wait_num_servers: number of the cluster's nodes to wait for before tables are made; -1: don't
+        wait.
+    bind_ip: must be "": no server of OpenEmbedding runs in this process.
     num_workers: must be 1.
     """
 

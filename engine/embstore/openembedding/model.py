@@ -24,14 +24,14 @@ PathLike = str | os.PathLike[str]
 
 
 class ServedModel:
-    """What `distributed_model` adds to a Keras model."""
+    """The methods of a Keras model that `distributed_model` replaces: they handle tables too."""
 
     def compile(
         self, *args: Any, experimental_run_tf_function: bool | None = None, **kwargs: Any
     ) -> None:
-        """As Keras's, and makes the tables, whose optimizer is known now.
+        """Compiles as Keras does, and makes the tables, whose optimizer is known now.
 
-        experimental_run_tf_function: has no effect; Keras 3 hasn't got it any more.
+        experimental_run_tf_function: has no effect; Keras 3 has no such argument.
         """
         del experimental_run_tf_function
         super().compile(*args, **kwargs)  # type: ignore[misc]

@@ -14,7 +14,7 @@ from embstore.table import checks
 __all__ = ["ServerConfig", "server_config"]
 
 _MIB = 1 << 20
-_CACHE_MB = 1024  # OpenEmbedding's own default
+_CACHE_BYTES = 1024 * _MIB  # OpenEmbedding's own default
 _POOL_TO_CACHE = 8
 
 # OpenEmbedding's other fields: what they are where nothing is asked for, and what to do instead.
@@ -37,9 +37,9 @@ class ServerConfig:
 
     pmem_pool_root_path: a folder on a dax mount for the pools; None: rows lie in DRAM.
     cache_bytes: DRAM of a server before its pools, for all of a model's tables together; given as
-        `cache_size` in MB, of 1024 * 1024 bytes.
-    pool_bytes: of a server's pools together; given as `pmem_pool_size` in MB. OpenEmbedding hasn't
-        got this field.
+        `cache_size` in MB, of 1024 * 1024 bytes, or with a unit, as "4G".
+    pool_bytes: of a server's pools together; given so as `pmem_pool_size`. OpenEmbedding has no
+        such field.
     checkpoint_path: the folder that lists the pools' checkpoints; a folder in the pools' where it
         isn't given. On servers on several computers it's one that they and this process share.
         OpenEmbedding hasn't got this field either.
@@ -70,8 +70,8 @@ def server_config(text: str) -> ServerConfig:
                 f"flags.config: server.{name} speaks of pools on persistent memory; give their "
                 "folder as server.pmem_pool_root_path too, or leave it out"
             )
-    cache_mb = _megabytes("cache_size", server, _CACHE_MB)
-    pool_mb = _megabytes("pmem_pool_size", server, _POOL_TO_CACHE * cache_mb)
+    cache_bytes = _bytes("cache_size", server) or _CACHE_BYTES
+    pool_bytes = _bytes("pmem_pool_size", server) or _POOL_TO_CACHE * cache_bytes
     if server.pop("server_concurrency", None) is not None:
         warnings.warn(
             "flags.config: server.server_concurrency has no effect here: a shard answers each "
@@ -87,7 +87,7 @@ def server_config(text: str) -> ServerConfig:
         default, hint = _NO_MEANING[name]
         if value != default:
             raise UnsupportedError(f"flags.config: server.{name}={value!r}: {hint}")
-    return ServerConfig(root, cache_mb * _MIB, pool_mb * _MIB, checkpoint_path)
+    return ServerConfig(root, cache_bytes, pool_bytes, checkpoint_path)
 
 
 def _parsed(text: str) -> Any:
@@ -123,7 +123,12 @@ def _path(name: str, server: dict[str, Any]) -> str | None:
     return path or None
 
 
-def _megabytes(name: str, server: dict[str, Any], default: int) -> int:
-    return checks.integer(
-        f"flags.config: server.{name}", server.pop(name, default), at_least=1, unit="MB"
-    )
+def _bytes(name: str, server: dict[str, Any]) -> int | None:
+    """Of a field in MB, or with a unit; None where it isn't given."""
+    if name not in server:
+        return None
+    size, field = server.pop(name), f"flags.config: server.{name}"
+    if isinstance(size, str) and not size.isdigit():
+        return checks.size(field, size, at_least=_MIB)
+    megabytes = int(size) if isinstance(size, str) else size
+    return checks.integer(field, megabytes, at_least=1, unit="MB") * _MIB

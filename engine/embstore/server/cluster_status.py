@@ -61,8 +61,11 @@ class ClusterStatus:
 
 
 def cluster_status(ray: Any, within_s: float) -> ClusterStatus:
-    """Of the cluster that this process is connected to. Servers that don't answer in that time, all
-    together, are said not to."""
+    """Returns the status of the cluster that this process is connected to.
+
+    within_s: seconds for all servers together; those that have not answered by then are listed as
+        such.
+    """
     nodes = [_node(node) for node in ray.nodes()]
     addresses = {node.node_id: node.address for node in nodes}
     places = {actor["Name"]: actor for actor in private.actors()}

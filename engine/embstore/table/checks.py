@@ -126,7 +126,7 @@ def real(
 
 
 def _array(name: str, value: object) -> NDArray[Any]:
-    if isinstance(value, MaskedArray):
+    if isinstance(value, MaskedArray) or _has_masked(value):
         raise InvalidArgumentError(
             f"{name} must be a plain array, got a masked one, whose mask would be ignored; choose "
             f"what counts, for example {name}.compressed()"
@@ -135,6 +135,19 @@ def _array(name: str, value: object) -> NDArray[Any]:
         return np.asarray(value)
     except ValueError:
         raise InvalidArgumentError(f"{name} must be a regular array, got a ragged one") from None
+    except (TypeError, RuntimeError) as error:  # of sparse and nested tensors of PyTorch, say
+        kind = type(value)
+        raise InvalidArgumentError(
+            f"{name} must be an array, got a {kind.__module__}.{kind.__name__} that NumPy can't "
+            f"read: {error}"
+        ) from error
+
+
+def _has_masked(value: object) -> bool:
+    """Whether it is a list of arrays, and the mask of one would be ignored."""
+    if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], np.ndarray):
+        return False
+    return any(isinstance(entry, MaskedArray) for entry in value)
 
 
 def ids(value: object) -> NDArray[np.int64]:
@@ -222,6 +235,10 @@ def out(
 
     keys: C-contiguous; what is still read while rows are written.
     """
+    if isinstance(array, MaskedArray):
+        raise InvalidArgumentError(
+            "out must be a plain array, got a masked one, whose mask would stay; give out.data"
+        )
     if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
         got = (
             f"{array.dtype} of {array.shape}"

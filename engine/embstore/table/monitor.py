@@ -42,10 +42,11 @@ class Monitor:
         self._before: dict[str, dict[str, Any]] = dict(self._stats())
 
     def since_last(self) -> dict[str, dict[str, float]]:
-        """By the name of each variable, since the last call (or since the monitor was made): hits,
-        misses, without_row, promotions and demotions as `EmbeddingVariable.stats` has them, and
-        hit_rate (nan where nothing was looked up); and as they are now rows, waiting_keys,
-        index_bytes and rows_in_tier_N, of all partitions together.
+        """Returns the figures of each variable, by its name; those of partitions are summed.
+
+        Since the last call, or since the monitor was made: hits, misses, without_row, promotions
+        and demotions, as in `EmbeddingVariable.stats`, and hit_rate (nan if nothing was looked up).
+        As of now: rows, waiting_keys, index_bytes and rows_in_tier_N.
         """
         with self._lock:
             now = dict(self._stats())

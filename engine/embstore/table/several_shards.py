@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,33 +14,12 @@ from embstore.table.shard import LocalShard
 
 __all__ = [
     "GradientPart",
-    "Part",
     "apply_to_all",
     "commit_together",
     "counts",
     "look_up_together",
     "prepare_together",
 ]
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of a batch of gradients that belongs to one shard."""
-
-    shard: LocalShard
-    ids: NDArray[np.int64]
-    grads: NDArray[np.float32]
-
-
-def apply_to_all(parts: Sequence[Part], global_step: int | None) -> None:
-    """Applies one batch of a variable: all of its parts, or none."""
-    with contextlib.ExitStack() as prepared:
-        numbers = []
-        for part in parts:
-            numbers.append(part.shard.prepare_apply(part.ids, part.grads))
-            prepared.callback(part.shard.abort_apply, numbers[-1])
-        for part, number in zip(parts, numbers, strict=True):
-            part.shard.commit_apply(number, global_step)
 
 
 def look_up_together(
@@ -91,8 +68,12 @@ class GradientPart(NamedTuple):
 def prepare_together(
     batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
 ) -> list[int | Exception]:
-    """Prepares a batch of each of several shards, as `LocalShard.prepare_apply` does. Returns its
-    number there, or its error.
+    """Does all of an apply that may fail of a batch of each of several shards, and changes nothing.
+    Returns the batch's number there, or its error.
+
+    So a batch that goes to several shards is applied by all of them or by none. What was prepared
+    holds back saves and restores of its shard: it is to be ended soon, by the thread that prepared
+    it, by `commit_together` or `LocalShard.abort_apply`.
 
     scale: what gradients are multiplied by where a batch has several parts. Of one that has one,
     the gradients stay as they are until it is over.
@@ -113,3 +94,26 @@ def commit_together(batches: Sequence[tuple[LocalShard, int]], global_step: int 
     _core.commit_together([shard.take_prepared(number) for shard, number in batches], global_step)
     for shard, number in batches:
         shard.note_commit(number)
+
+
+def apply_to_all(
+    batch: Sequence[tuple[LocalShard, NDArray[np.int64], NDArray[np.float32]]],
+    global_step: int | None,
+) -> None:
+    """Applies one batch of a variable: all of its parts, or none.
+
+    batch: of each shard ids (n,) and gradients (n, dim).
+    """
+    made = _core.prepare_together(
+        [(shard.table, [(ids, grads, None)]) for shard, ids, grads in batch], 1.0
+    )
+    prepared = [each for each in made if not isinstance(each, Exception)]
+    try:
+        for each in made:
+            if isinstance(each, Exception):
+                raise each
+        _core.commit_together(prepared, global_step)
+    except BaseException:
+        for one in prepared:
+            one.abort()  # of one that is committed, nothing
+        raise

@@ -518,33 +518,6 @@ class LocalShard(Shard):
     ) -> None:
         self._table.apply_gradients(ids, grads, global_step, occurrences)
 
-    def prepare_apply(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> int:
-        """Does all of an apply that may fail, and changes nothing; returns its number.
-
-        So a batch that goes to several shards is applied by all of them or by none. What was
-        prepared holds back saves and restores of the shard: it is to be ended soon, by the thread
-        that prepared it.
-        """
-        prepared = self._table.prepare_apply(ids, grads, occurrences)
-        count = ids.size if occurrences is None else int(occurrences.sum(dtype=np.int64))
-        return self.keep_prepared(prepared, grads, count)
-
-    def commit_apply(self, number: int, global_step: int | None) -> None:
-        """What is left of an apply, as apply_gradients() has it. Can't fail."""
-        self.take_prepared(number).commit(global_step)
-        self.note_commit(number)
-
-    def abort_apply(self, number: int) -> None:
-        """Nothing was changed; does nothing where it was committed."""
-        prepared, _ = self._prepared.pop(number, (None, None))
-        if prepared is not None:
-            prepared.abort()
-
     # --- For batches of several shards: several_shards.py
 
     @property
@@ -561,6 +534,12 @@ class LocalShard(Shard):
     def take_prepared(self, number: int) -> _core.PreparedApply:
         """To be committed."""
         return self._prepared.pop(number)[0]
+
+    def abort_apply(self, number: int) -> None:
+        """Nothing was changed; does nothing where it was committed."""
+        prepared, _ = self._prepared.pop(number, (None, None))
+        if prepared is not None:
+            prepared.abort()
 
     def note_look_up(self, count: int) -> None:
         """So many ids were looked up."""

@@ -77,7 +77,7 @@ class KeyedJaggedTensor:
         return self._lengths
 
     def offset_per_key(self) -> list[int]:
-        """Where each feature begins in `values()`, and where the last ends."""
+        """Returns where in `values()` each feature begins, and where the last one ends."""
         return self._offset_per_key
 
 

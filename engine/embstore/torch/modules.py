@@ -212,6 +212,7 @@ class EmbeddingBag(_OfVariable):
             )
         if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
             raise InvalidArgumentError("per_sample_weights must be a tensor of floats")
+        _check_dense("per_sample_weights", weights)
         if weights.shape != ids.shape:
             raise InvalidArgumentError(
                 f"per_sample_weights must have the shape of ids, {tuple(ids.shape)}, got "
@@ -235,13 +236,17 @@ def as_ids(name: str, ids: object) -> Tensor:
         raise InvalidArgumentError(
             f"{name} must be an int64 or int32 tensor, got {got}; convert with {name}.long()"
         )
-    if ids.layout != torch.strided or ids.is_nested:
-        kind = "nested" if ids.is_nested else str(ids.layout).removeprefix("torch.")
+    _check_dense(name, ids)
+    return ids.long()
+
+
+def _check_dense(name: str, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise InvalidArgumentError(
             f"{name} must be a dense tensor, got a {kind} one; bags of various lengths are one "
             "dense tensor of ids and the offsets at which they start: EmbeddingBag takes both"
         )
-    return ids.long()
 
 
 def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ __all__ = ["refuse_earlier_run"]
 
 def refuse_earlier_run(variable: EmbeddingVariable) -> None:
     """Raises StorageError where a pool of the variable's has checkpoints of an earlier run."""
-    if not any(shard.awaits_restore() for shard in variable._shards):
+    if not any(shard.awaits_restore() for shard in variable.internals.shards):
         return
     tiers = variable.ev_option.storage_option.tiers()
     place = next(tier.path for tier in tiers if tier.kind is TierKind.PMEM_POOL)

@@ -127,8 +127,8 @@ def restore_persisted(
     path: PathLike,
     checkpoint_id: int | None = None,
 ) -> int:
-    """Has the variables as they were at a checkpoint: rows, optimizer slots and state, frequencies,
-    versions, waiting keys and the learning rate. Returns its global_step.
+    """Restores the variables from a checkpoint of their pools: rows, optimizer slots and state,
+    frequencies, versions, waiting keys and the learning rate. Returns its global_step.
 
     Rows stay where they lie in the pools; the time goes with their number. Newer checkpoints than
     this one are given up, those before it stay.

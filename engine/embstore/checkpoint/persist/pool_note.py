@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from embstore.checkpoint.directories import sync
+from embstore.checkpoint.reading import read_file
 from embstore.errors import StorageError
 
 __all__ = ["read_note", "write_note"]
@@ -17,7 +18,7 @@ def write_note(pool: str, directory: str) -> None:
     text = os.fsencode(directory)
     unfinished = note.with_name(note.name + ".new")
     try:
-        if note.exists() and note.read_bytes() == text:
+        if note.exists() and read_file(note) == text:
             return
         with unfinished.open("wb") as file:
             file.write(text)
@@ -34,7 +35,7 @@ def write_note(pool: str, directory: str) -> None:
 def read_note(pool: str) -> str | None:
     """None where nothing was noted."""
     note = _note_of(pool)
-    return os.fsdecode(note.read_bytes()) if note.exists() else None
+    return os.fsdecode(read_file(note)) if note.exists() else None
 
 
 def _note_of(pool: str) -> Path:

@@ -5,6 +5,7 @@ thread of its own.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import uuid
 import weakref
@@ -25,6 +26,8 @@ from embstore.table.shard import BegunShard, PersistRequest, Shard
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["PersistWriter", "finish_persists", "writer_of"]
+
+_log = logging.getLogger("embstore.checkpoint")
 
 
 @dataclass(frozen=True)
@@ -185,9 +188,12 @@ class PersistWriter:
             _drop(checkpoint.parts)
             self.directory.abandon(checkpoint.unfinished)
             raise
-        for number in listed_numbers(self.directory.path)[:-keep]:
-            self.directory.remove(number)  # before any pool gives it up
-        self.drop_unlisted([shard for shard, _ in checkpoint.parts])
+        # It has its name, so it has succeeded.
+        with _warns():
+            for number in listed_numbers(self.directory.path)[:-keep]:
+                with _warns():
+                    self.directory.remove(number)  # before any pool gives it up
+            self.drop_unlisted([shard for shard, _ in checkpoint.parts])
 
     def drop_unlisted(self, shards: Sequence[Shard]) -> None:
         listed = listed_ids(self.directory.path)
@@ -232,6 +238,15 @@ def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
     variable = closed()
     assert variable is not None, "it is being closed"
     _writers.pop(variable).leave()
+
+
+@contextlib.contextmanager
+def _warns() -> Iterator[None]:
+    """In it older checkpoints are removed."""
+    try:
+        yield
+    except EmbStoreError as error:
+        _log.warning("%s; the next checkpoint tries again to remove those before it", error)
 
 
 def _drop(parts: Sequence[tuple[Shard, int]]) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.directories import sync
+from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError, StorageError
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
@@ -35,6 +36,7 @@ _UNFINISHED = ".unfinished-"  # a job's
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
 _FORMAT = 1
+_DIGESTED_AT_ONCE = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class TrainingCheckpoint:
     def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
         manifest = self.folder / _MANIFEST
         try:
-            told: dict[str, Any] = json.loads(manifest.read_text())
+            told: dict[str, Any] = json.loads(read_file(manifest))
             files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
             pools = None if told["pools"] is None else PoolCheckpoint(**told["pools"])
             is_whole = (told["format"], told["step"]) == (_FORMAT, self.step)
@@ -219,7 +221,14 @@ def _described(folder: Path) -> dict[str, tuple[int, str]]:
     described = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            described[str(path.relative_to(folder))] = path.stat().st_size, digest
+            described[str(path.relative_to(folder))] = path.stat().st_size, _digest(path)
     return described
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file, as hashlib.file_digest gives it, which Python 3.10 doesn't have."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_DIGESTED_AT_ONCE))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()

@@ -42,26 +42,27 @@ _LOOKED_AFTER_S = 1.0
 
 
 class Job:
-    """What the workers of a job have in common; ends with the process that began it.
+    """A job: several workers that train the same variables. It ends with the process that made it.
 
         with es.cluster.Job(workers=2, checkpoints="/shared/checkpoints") as job:
             ...  # start two processes on the Ray cluster, by Ray Train, say, which call
                  # es.cluster.join(job.ticket, rank)
 
-    workers: so many push to each variable.
-    checkpoints: a folder that all nodes share; made if its parent exists. None: there are none.
-    keep: so many checkpoints are kept.
-    synchronous: an update of a variable has a part of each worker, and rows are the same to the bit
-        whatever the timing. False: each worker's updates are applied as they come, once each, and
-        what another worker sees of them, and in which order, is left to chance. A checkpoint has
-        worker 0's updates up to its step, and another worker's up to some step, which differs from
-        shard to shard; all go on at its step. So updates of another worker may be lost, or applied
-        again, around it, unless all workers `meet()` before and after.
+    workers: number of workers.
+    checkpoints: a folder that all nodes share; made if its parent exists. None: no checkpoints.
+    keep: number of checkpoints that are kept.
+    synchronous: True: an update of a variable joins a part from each worker, so rows have the same
+        bits whatever the timing. False: each worker's updates are applied as they come, once each;
+        when and in which order another worker sees them is left to chance. A checkpoint then holds
+        worker 0's updates up to its step, and another worker's up to a step that differs from shard
+        to shard. All workers continue at the checkpoint's step, so updates of another worker around
+        it may be lost or applied twice, unless all workers call `meet()` before and after.
     gradients: "mean": an update trains by the mean of the workers' gradients, as if they had
-        computed the mean loss of one large batch; "sum". Asynchronous updates aren't touched.
-    patience_s: how long one worker is waited for; at a checkpoint, which takes as long as it takes,
-        and at its restore, how long it may give no sign of life.
-    silence_s: how long a shard may give no sign of life.
+        computed the mean loss of one large batch. "sum": by their sum. Asynchronous updates use
+        their own gradients in either case.
+    patience_s: seconds that the others wait for a worker. During a checkpoint or a restore, which
+        may take longer: seconds that it may give no sign of life.
+    silence_s: seconds that a shard may give no sign of life.
     """
 
     def __init__(

@@ -81,8 +81,8 @@ class Worker:
 
     @property
     def generation(self) -> int:
-        """How often the job's workers were started again before: a name for what those of one start
-        have in common, such as a place where they meet.
+        """How many times the job's workers were started again. All workers of one start have the
+        same number, so it can name what they share, such as a file at which they meet.
         """
         return self._generation
 
@@ -113,29 +113,29 @@ class Worker:
         ).as_shard()
 
     def meet(self, brought: Any = None) -> list[Any]:
-        """Returns when every worker has called it as often as this one: what each of them brought,
-        in the order of their ranks. It goes by Ray, and should be small.
+        """Waits until every worker has called it as often as this one; returns what each brought,
+        in the order of their ranks. It goes through Ray; keep `brought` small.
 
-        WorkerLostError where one doesn't come.
+        Raises WorkerLostError if a worker doesn't come.
         """
         self._meetings += 1
         given: list[Any] = self._ask("meet", self._generation, self._rank, self._meetings, brought)
         return given
 
     def tell(self, news: Any) -> None:
-        """Has it handed to `run`'s `told`, unless this worker tells something newer before. It goes
-        by Ray, and should be small; a millisecond.
+        """Sends `news` to the function `told` of `embstore.cluster.run`, which gets only the newest
+        from each worker. It goes through Ray, in about a millisecond; keep it small.
         """
         self._ask("tell", self._generation, self._rank, news)
 
     def restore(self, variables: Sequence[EmbeddingVariable]) -> TrainingCheckpoint | None:
-        """Brings the variables back as they were in the job's newest checkpoint, and returns it;
-        None where there is none yet.
+        """Restores the variables from the job's newest checkpoint, and returns the checkpoint; None
+        if there is none yet.
 
-        All workers call it, and return when the rows are there. What the program kept beside them
-        lies in the checkpoint's `path`, and has been verified. The number of shards and the storage
-        type may be others than they were, but of variables with durable pools. Raises
-        CheckpointError, and what `embstore.restore` does.
+        All workers must call it; it returns when the rows are there. The program's own files lie in
+        the checkpoint's `path`, and are verified. The number of shards and the storage type may
+        differ from those of the checkpoint, except for variables with durable pools. Raises
+        CheckpointError, and what `embstore.restore` raises.
         """
         check_variables(variables)
         checkpoint = self._folder().newest()
@@ -246,5 +246,5 @@ def join(ticket: JobTicket, rank: int) -> Worker:
 
 
 def current_worker() -> Worker | None:
-    """That of this process, where it has joined a job."""
+    """Returns the worker that this process is, or None if it has joined no job."""
     return _current
