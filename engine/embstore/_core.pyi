@@ -160,6 +160,10 @@ class Table:
         global_step: int | None = None,
         occurrences: NDArray[np.uint32] | None = None,
     ) -> None: ...
+    # Where the first gradient is that isn't finite; then nothing was applied.
+    def apply_if_finite(
+        self, ids: _Ids, grads: _Rows, global_step: int | None = None
+    ) -> int | None: ...
     def prepare_apply(
         self, ids: _Ids, grads: _Rows, occurrences: NDArray[np.uint32] | None = None
     ) -> PreparedApply: ...

@@ -364,6 +364,18 @@ void bind_table(nb::module_& module) {
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none(),
           "occurrences"_a.noconvert() = nb::none())
       .def(
+          "apply_if_finite",
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads,
+             std::optional<int64_t> global_step) {
+            Table& table = handle.table();
+            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
+            const nb::gil_scoped_release release;
+            const std::optional<size_t> not_finite = first_not_finite({grads.data(), grads.size()});
+            if (!not_finite) table.apply_gradients(span_of(ids), grads.data(), global_step);
+            return not_finite;
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
+      .def(
           "prepare_apply",
           [](const TableHandle& handle, const Ids& ids, const Rows& grads, const Occurrences& occurrences) {
             Table& table = handle.table();
