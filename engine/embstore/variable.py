@@ -92,9 +92,7 @@ class EmbeddingVariable:
         self._shards = self.internals.shards
         # As batch_lock, of a single shard elsewhere, during no save.
         self._one_push = threading.Lock()
-        # Of the only shard, if it is here: what takes no longer path is asked of it directly.
-        only = shards[0] if len(shards) == 1 else None
-        self._table = only.table if isinstance(only, LocalShard) else None
+        self._table = self.internals.table
         # All of them, or none.
         self._elsewhere = cast(
             "list[ShardElsewhere]", list(shards) if self.internals.is_elsewhere else []
@@ -195,7 +193,7 @@ class EmbeddingVariable:
         if out is None:
             out = np.empty(shape, checks.FLOAT32)
         else:
-            checks.out(out, shape, keys)
+            checks.out(out, shape, keys if self._table is None else None)
         rows = out
         if keys.ndim != 1:
             keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)

@@ -235,9 +235,9 @@ def out(
 ) -> None:
     """Raises InvalidArgumentError where rows of `shape` can't be written into `array`.
 
-    keys: C-contiguous; what is still read while rows are written.
+    keys: C-contiguous; what is still read while rows are written. None: the core looks at that.
     """
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
+    if not isinstance(array, np.ndarray) or array.dtype != FLOAT32 or array.shape != shape:
         got = (
             f"{array.dtype} of {array.shape}"
             if isinstance(array, np.ndarray)
