@@ -14,6 +14,7 @@
 #include "keep/table_moment.h"
 #include "lookup/each_key_once.h"
 #include "lookup/look_up.h"
+#include "row/finite_values.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "update/assign_rows.h"
 #include "update/gathered_update.h"
@@ -410,7 +411,17 @@ std::unique_ptr<Table::PreparedApply> Table::prepare_apply(std::span<const int64
 void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
                             std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
   raise_kept_error();
-  PreparedApply(*this, ids, gradients, occurrences).commit(global_step);
+  PreparedApply::Scope scope(*this, ids, gradients, occurrences);
+  scope.prepare();
+  scope.commit(global_step);
+}
+
+std::optional<size_t> Table::apply_if_finite(std::span<const int64_t> ids, const float* gradients,
+                                             std::optional<int64_t> global_step) {
+  const std::optional<size_t> not_finite =
+      first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
+  if (!not_finite) apply_gradients(ids, gradients, global_step);
+  return not_finite;
 }
 
 void Table::put(std::span<const int64_t> keys, const float* values, bool with_slots,

@@ -120,6 +120,9 @@ class Table {
   // Prepares and commits at once.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step, std::span<const uint32_t> occurrences = {});
+  // The same, unless a gradient is NaN or infinite: gives where the first is then, and nothing has changed.
+  std::optional<size_t> apply_if_finite(std::span<const int64_t> ids, const float* gradients,
+                                        std::optional<int64_t> global_step);
 
   // Sets the rows of `keys`, which are distinct, or inserts them, whatever a filter says; whole or not at all, as an update.
   // `values`: dim weights for each key, and with `with_slots` dim floats for each slot. A new row's frequency is

@@ -84,6 +84,18 @@ def look_up_together(
     Returns the error of each.
     """
 
+def look_up_each(
+    batches: Sequence[tuple[Table, _Ids]], rows: _Rows, train: bool, count: bool
+) -> list[Exception | None]:
+    """rows: (floats,), of one table after the other. Returns the error of each."""
+
+def apply_each(
+    batches: Sequence[tuple[Table, _Ids, _Rows]], global_step: int | None = None
+) -> list[int | Exception | None]:
+    """Applies each table's batch by itself. Returns the error of each, or where the first gradient
+    is that isn't finite.
+    """
+
 def prepare_together(
     batches: Sequence[tuple[Table, Sequence[tuple[_Ids, _Rows, _Occurrences | None]]]],
     scale: float,
@@ -160,6 +172,10 @@ class Table:
         global_step: int | None = None,
         occurrences: NDArray[np.uint32] | None = None,
     ) -> None: ...
+    # Where the first gradient is that isn't finite; then nothing was applied.
+    def apply_if_finite(
+        self, ids: _Ids, grads: _Rows, global_step: int | None = None
+    ) -> int | None: ...
     def prepare_apply(
         self, ids: _Ids, grads: _Rows, occurrences: NDArray[np.uint32] | None = None
     ) -> PreparedApply: ...

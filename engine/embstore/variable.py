@@ -92,6 +92,7 @@ class EmbeddingVariable:
         self._shards = self.internals.shards
         # As batch_lock, of a single shard elsewhere, during no save.
         self._one_push = threading.Lock()
+        self._table = self.internals.table
         # All of them, or none.
         self._elsewhere = cast(
             "list[ShardElsewhere]", list(shards) if self.internals.is_elsewhere else []
@@ -183,21 +184,26 @@ class EmbeddingVariable:
         read are NaN; the next look-up, apply, save, `drain()` or `synchronize()` raises the error.
         A look-up while a save is under way passes through the host.
         """
-        if is_on_device(ids):
+        if type(ids) is not np.ndarray and is_on_device(ids):
             look_up = LookUpStep.of(self, ids, out)
             look_up_together([look_up], train, count)
             return look_up.out
         keys = checks.ids(ids)
         shape = (*keys.shape, self._dim)
         if out is None:
-            out = np.empty(shape, np.float32)
+            out = np.empty(shape, checks.FLOAT32)
         else:
-            checks.out(out, shape, keys)
-        keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
-        if self._elsewhere:
+            checks.out(out, shape, keys if self._table is None else None)
+        rows = out
+        if keys.ndim != 1:
+            keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
+        if self._table is not None:
+            self._table.lookup(keys, rows, train, None, count)
+        elif self._elsewhere:
             self._ask_for(keys, train, count).write_to(rows)
         else:
-            self._look_up(keys, train, count, rows)
+            for shard, where in self._routed(keys):
+                rows[where] = shard.lookup(keys[where], train, count=count)
         return out
 
     def _ask_for(self, keys: NDArray[np.int64], train: bool, count: bool = True) -> AskedRows:
@@ -289,15 +295,6 @@ class EmbeddingVariable:
                 shards, on_device.address, prod(on_device.shape), on_device.stream, turns
             )
 
-    def _look_up(
-        self, keys: NDArray[np.int64], train: bool, count: bool, rows: NDArray[np.float32]
-    ) -> None:
-        if len(self._shards) == 1:
-            self._shards[0].lookup(keys, train, rows, count=count)
-            return
-        for shard, where in self._routed(keys):
-            rows[where] = shard.lookup(keys[where], train, count=count)
-
     def apply_gradients(
         self,
         ids: checks.Ids | OnDevice,
@@ -320,50 +317,61 @@ class EmbeddingVariable:
         have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
         can't be made.
         """
-        self.internals.check_trainable()
+        if self._optimizer is None:
+            self.internals.check_trainable()
         if global_step is not None:
             global_step = checks.integer("global_step", global_step, at_least=0)
-        if is_on_device(ids) and is_on_device(grads) and self.gpu is not None:
+        if (
+            type(ids) is not np.ndarray
+            and is_on_device(ids)
+            and is_on_device(grads)
+            and self.gpu is not None
+        ):
             apply_together([ApplyStep.of(self, ids, grads)], global_step)
+            return
+        if self._table is not None:
+            keys, values = self._arrays_on_host(ids, grads)
+            first = self._table.apply_if_finite(keys, values, global_step)
+            if first is not None:
+                raise checks.not_finite(keys, values, first)
             return
         keys, values = self._batch_on_host(ids, grads)
         if self._elsewhere:
             for _, why in push_elsewhere([(self, keys, values)], global_step):
                 raise why
             return
-        with self._pushing():
-            self._apply(keys, values, global_step)
-        if len(self._shards) > 1:
-            _core.wait_as_owed()  # not while others wait for a lock
-
-    def _batch_on_host(
-        self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(n,) and (n, dim)."""
-        keys = ids_on_host(ids)
-        if is_on_device(grads):
-            grads = to_host("grads", grads)
-        values = checks.rows("grads", grads, (*keys.shape, self._dim))
-        keys, values = keys.reshape(-1), values.reshape(-1, self._dim)
-        checks.finite_gradients(keys, values)
-        return keys, values
-
-    def _apply(
-        self, keys: NDArray[np.int64], values: NDArray[np.float32], global_step: int | None
-    ) -> None:
-        if len(self._shards) == 1:
-            self._shards[0].apply_gradients(keys, values, global_step)
-            return
         # Every shard takes part, if only with an empty batch: each counts the applies itself.
         batch = [
             (cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
+        self.internals.refuse_if_forked()
         with self.internals.batch_lock:
             apply_to_all(batch, global_step)
+        _core.wait_as_owed()  # not while others wait for a lock
+
+    def _batch_on_host(
+        self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(n,) and (n, dim), finite."""
+        keys, values = self._arrays_on_host(ids, grads)
+        checks.finite_gradients(keys, values)
+        return keys, values
+
+    def _arrays_on_host(
+        self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(n,) and (n, dim)."""
+        keys = checks.ids(ids) if type(ids) is np.ndarray else ids_on_host(ids)
+        if type(grads) is not np.ndarray and is_on_device(grads):
+            grads = to_host("grads", grads)
+        values = checks.rows("grads", grads, (*keys.shape, self._dim))
+        if keys.ndim == 1:
+            return keys, values
+        return keys.reshape(-1), values.reshape(-1, self._dim)
 
     def _pushing(self) -> contextlib.AbstractContextManager[None]:
-        """In it a batch is applied, or pushed to shards elsewhere."""
+        """In it a batch is pushed to shards elsewhere."""
         self.internals.refuse_if_forked()
         return self.internals.prefetched.push()
 

@@ -105,12 +105,21 @@ def test_an_array_that_mustnt_be_written_is_refused(make_variable: MakeVariable)
         make_variable().lookup([1], out=out)
 
 
-def test_an_array_that_lies_where_the_ids_are_is_refused(make_variable: MakeVariable) -> None:
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_an_array_that_lies_where_the_ids_are_is_refused(
+    make_variable: MakeVariable, partition_num: int
+) -> None:
+    var = make_variable(partition_num=partition_num)
     ids = np.array([1, 2, 3])
     out = ids.view(np.float32).reshape(2, 3)
-    with pytest.raises(InvalidArgumentError, match="out must not share memory with ids"):
-        make_variable().lookup(ids[1:], out=out)
+    with pytest.raises(InvalidArgumentError, match="out must not share memory with ids; give a"):
+        var.lookup(ids[1:], out=out)
     assert ids.tolist() == [1, 2, 3]
+    room = np.empty(8, np.int64)
+    beside = room[2:].view(np.float32).reshape(4, 3)[:3]
+    room[:2] = 1
+    assert var.lookup(room[:2], out=beside[:2]).shape == (2, 3)  # one ends where the other begins
+    assert room[:2].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(

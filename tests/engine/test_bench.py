@@ -61,10 +61,25 @@ def test_rows_is_what_runs_without_a_suite(suite: list[str], tmp_path: Path) -> 
     assert document["suite"] == "rows"
     assert {result["contender"] for result in document["results"]} == {
         "embstore",
+        "embstore, 26 variables",
         "hand-written loop",
         "PyTorch",
     }
     assert all(positive(result["ids_per_s"]) for result in document["results"])
+
+
+def test_rows_measures_small_calls_too(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sizes = ["--batch-size", "100", "1", "--small-batches", "20", "--clock", "process"]
+    document = figures_of(["rows", *TINY, *sizes, "--dim", "5", "--threads", "1"], tmp_path)
+    contenders: dict[int, set[str]] = {1: set(), 100: set()}
+    for result in document["results"]:
+        contenders[result["batch_size"]].add(result["contender"])
+        assert positive(result["ids_per_s"])
+        rate = result["ids_per_s"]["median"]
+        assert result["us_per_batch"] == pytest.approx(1e6 * result["batch_size"] / rate)
+    assert contenders[100] - contenders[1] == {"embstore, 26 variables"}
+    assert {"embstore", "hand-written loop", "PyTorch"} <= contenders[1]
 
 
 def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:

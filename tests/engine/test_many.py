@@ -13,7 +13,7 @@ from engine_storage import MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.errors import DamagedRowsError, InvalidArgumentError, StoreFullError
+from embstore.errors import ClosedError, DamagedRowsError, InvalidArgumentError, StoreFullError
 from embstore.options import TIER_KINDS, TierKind
 from embstore.table.shard import LocalShard, SaveRequest
 
@@ -208,10 +208,73 @@ def test_others_stay_on_the_gpu_while_one_is_saved(
         assert_same(one.export(), other.export())
 
 
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_the_first_of_several_errors_is_raised_when_all_others_are_trained(
+    make_variable: MakeVariable, partition_num: int
+) -> None:
+    names = ["users", "items", "ads", "shops"]
+    many = [make_variable(name=name, partition_num=partition_num) for name in names]
+    many[3].close()
+    ids = np.arange(2)
+    grads = [np.ones((2, 3), np.float32) for _ in many]
+    grads[1][1, 2] = np.nan
+    with pytest.raises(InvalidArgumentError, match=r"items: grads must be finite.*ids\[1\], key 1"):
+        es.apply_many(many, [ids] * 4, grads)
+    assert [variable.total_count()[0] for variable in many[:3]] == [2, 0, 2]
+    grads[1] = np.ones((2, 3), np.float64)
+    with pytest.raises(InvalidArgumentError, match="items: grads must be float32"):
+        es.apply_many(many, [ids + 2] * 4, grads)
+    assert [variable.total_count()[0] for variable in many[:3]] == [4, 0, 4]
+    with pytest.raises(ClosedError, match="shops"):
+        es.apply_many(many[2:], [ids] * 2, grads[2:])
+
+
+def test_a_look_up_that_fails_stops_no_other_and_names_its_variable(
+    make_variable: MakeVariable,
+) -> None:
+    many = [make_variable(name=name) for name in ("users", "items", "ads")]
+    many[1].close()
+    with pytest.raises(ClosedError, match="items is closed"):
+        es.lookup_many(many, [np.arange(4)] * 3)
+    assert [variable.stats()["misses"] for variable in many[::2]] == [4, 4]
+
+
+def test_an_evaluation_of_several_variables_counts_nothing(
+    make_variable: MakeVariable, storage_of: StorageOf
+) -> None:
+    storage = storage_of(Stack(es.StorageType.DRAM_SSDHASH), 1 << 20, upper_bytes=1 << 10)
+    many = [make_variable(storage=storage), make_variable()]
+    ids = np.arange(200)
+    many[0].apply_gradients(ids, np.zeros((200, 3), np.float32))
+    many[0].drain()
+    before = many[0].lookup_tier(ids)
+    below = ids[before != 0][:20]
+    for _ in range(3):
+        es.lookup_many(many, [below, below], count=False)
+    many[0].drain()
+    np.testing.assert_array_equal(many[0].lookup_tier(ids), before)
+    for _ in range(3):
+        es.lookup_many(many, [below, below])
+    many[0].drain()
+    assert not many[0].lookup_tier(below).any()
+
+
+def test_ids_of_any_shape_and_kind_are_looked_up_together(make_variable: MakeVariable) -> None:
+    many = [make_variable(dim=dim, partition_num=1 + dim % 2) for dim in (3, 8, 5, 4)]
+    ids: list[Any] = [np.arange(6).reshape(2, 3), [1, 2], np.arange(8)[::2], 7]
+    found = es.lookup_many(many, ids)
+    assert [rows.shape for rows in found] == [(2, 3, 3), (2, 8), (4, 5), (4,)]
+    grads = [np.full(rows.shape, 0.5, np.float32) for rows in found]
+    es.apply_many(many, ids, grads)
+    for variable, own, rows in zip(many, ids, es.lookup_many(many, ids), strict=True):
+        np.testing.assert_array_equal(rows, variable.lookup(own, train=True))
+    assert [variable.total_count()[0] for variable in many] == [6, 2, 4, 1]
+
+
 def test_an_error_of_rows_keeps_its_keys(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    var = make_variable(name="items")
+    var = make_variable(name="items", partition_num=2)
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise DamagedRowsError("the row of key 7 can't be read", [7])

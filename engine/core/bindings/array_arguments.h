@@ -63,4 +63,14 @@ void check_rows(const char* argument, const RowArray& rows, const Ids& ids, size
                   " ids of dim " + std::to_string(dim));
 }
 
+// One is written while the other is still read.
+template <class Written, class Read>
+void check_apart(const char* argument, const Written& written, const char* other, const Read& read) {
+  const auto begin_of = [](const auto& array) { return reinterpret_cast<uintptr_t>(array.data()); };
+  const auto end_of = [&](const auto& array) { return begin_of(array) + array.nbytes(); };
+  if (end_of(written) <= begin_of(read) || end_of(read) <= begin_of(written)) return;
+  throw Error(ErrorKind::kInvalidArgument, std::string(argument) + " must not share memory with " + other +
+                                               "; give a copy of one of them");
+}
+
 }  // namespace embstore

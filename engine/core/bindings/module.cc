@@ -308,12 +308,6 @@ void bind_recording(nb::module_& module) {
              "rounds"_a, "outcomes"_a);
 }
 
-// `count`: of a look-up that isn't for training, whether it serves.
-LookUpFor purpose_of(bool train, bool count) {
-  if (train) return LookUpFor::kTraining;
-  return count ? LookUpFor::kServing : LookUpFor::kEvaluation;
-}
-
 void bind_table(nb::module_& module) {
   nb::class_<TableHandle>(module, "Table")
       .def("__init__", &construct_table, nb::kw_only(), "name"_a, "dim"_a, "default_values"_a.noconvert(),
@@ -328,6 +322,7 @@ void bind_table(nb::module_& module) {
              const Occurrences& occurrences, bool count) {
             const Table& table = handle.table();
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
+            check_apart("out", out, "ids", ids);
             const auto stand_for = span_of(occurrences, ids);
             const nb::gil_scoped_release release;
             table.lookup(span_of(ids), out.data(), purpose_of(train, count), stand_for);
@@ -363,6 +358,16 @@ void bind_table(nb::module_& module) {
           },
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none(),
           "occurrences"_a.noconvert() = nb::none())
+      .def(
+          "apply_if_finite",
+          [](const TableHandle& handle, const Ids& ids, const Rows& grads,
+             std::optional<int64_t> global_step) {
+            Table& table = handle.table();
+            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
+            const nb::gil_scoped_release release;
+            return table.apply_if_finite(span_of(ids), grads.data(), global_step);
+          },
+          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
       .def(
           "prepare_apply",
           [](const TableHandle& handle, const Ids& ids, const Rows& grads, const Occurrences& occurrences) {

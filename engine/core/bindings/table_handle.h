@@ -44,4 +44,10 @@ class TableHandle {
   std::unique_ptr<Table> table_;
 };
 
+// `count`: of a look-up that isn't for training, whether it serves.
+inline LookUpFor purpose_of(bool train, bool count) {
+  if (train) return LookUpFor::kTraining;
+  return count ? LookUpFor::kServing : LookUpFor::kEvaluation;
+}
+
 }  // namespace embstore

@@ -54,39 +54,85 @@ std::vector<std::exception_ptr> errors_of(size_t count, Work work) {
   return errors;
 }
 
-// The part of each table: ids from begins[i] to begins[i + 1], and their rows one after the other.
-// Gives the error of each, or None.
+// One table's part of a look-up of several.
+struct LookUpPart {
+  const Table* table;
+  std::span<const int64_t> ids;
+  std::span<const uint32_t> occurrences;
+};
+
+[[noreturn]] void refuse_rows(const Values& rows, size_t ids) {
+  throw Error(ErrorKind::kInvalidArgument, "rows: " + std::to_string(rows.shape(0)) +
+                                               " floats don't fit the parts of " + std::to_string(ids) +
+                                               " ids");
+}
+
+// `rows`: those of the parts, one after the other. Gives the error of each part, or None.
+nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows, LookUpFor purpose) {
+  std::vector<size_t> places;  // in rows
+  size_t floats = 0;
+  size_t ids = 0;
+  for (const LookUpPart& part : parts) {
+    places.push_back(floats);
+    floats += part.ids.size() * static_cast<size_t>(part.table->dim());
+    ids += part.ids.size();
+  }
+  if (floats != rows.shape(0)) refuse_rows(rows, ids);
+  const std::vector<std::exception_ptr> errors = [&] {
+    const nb::gil_scoped_release release;
+    return errors_of(parts.size(), [&](size_t i) {
+      parts[i].table->lookup(parts[i].ids, rows.data() + places[i], purpose, parts[i].occurrences);
+    });
+  }();
+  nb::list told;
+  for (const std::exception_ptr& error : errors) told.append(python_error_of(error));
+  return told;
+}
+
+// The part of each table: ids from begins[i] to begins[i + 1].
 nb::list look_up_together(const std::vector<const TableHandle*>& handles, const Ids& ids,
                           const std::vector<size_t>& begins, const Values& rows, bool train,
                           const Occurrences& occurrences) {
   const auto keys = span_of(ids);
   const auto stand_for = span_of(occurrences, ids);
-  const LookUpFor purpose = train ? LookUpFor::kTraining : LookUpFor::kServing;
-  std::vector<const Table*> tables;
-  std::vector<size_t> places;  // in rows
-  size_t floats = 0;
-  const bool fits = begins.size() == handles.size() + 1 && begins.front() == 0 &&
-                    begins.back() == keys.size() && std::ranges::is_sorted(begins);
-  for (size_t i = 0; fits && i < handles.size(); ++i) {
-    tables.push_back(&handles[i]->table());
-    places.push_back(floats);
-    floats += (begins[i + 1] - begins[i]) * static_cast<size_t>(tables[i]->dim());
+  if (begins.size() != handles.size() + 1 || begins.front() != 0 || begins.back() != keys.size() ||
+      !std::ranges::is_sorted(begins)) {
+    refuse_rows(rows, keys.size());
   }
-  if (!fits || floats != rows.shape(0)) {
-    throw Error(ErrorKind::kInvalidArgument, "rows: " + std::to_string(rows.shape(0)) +
-                                                 " floats don't fit the parts of " +
-                                                 std::to_string(keys.size()) + " ids");
+  std::vector<LookUpPart> parts;
+  for (size_t i = 0; i < handles.size(); ++i) {
+    const size_t count = begins[i + 1] - begins[i];
+    parts.push_back({&handles[i]->table(), keys.subspan(begins[i], count),
+                     stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count)});
   }
+  return look_up_parts(parts, rows, purpose_of(train, /*count=*/true));
+}
+
+nb::list look_up_each(const std::vector<std::tuple<const TableHandle*, Ids>>& batches, const Values& rows,
+                      bool train, bool count) {
+  std::vector<LookUpPart> parts;
+  for (const auto& [handle, ids] : batches) parts.push_back({&handle->table(), span_of(ids), {}});
+  return look_up_parts(parts, rows, purpose_of(train, count));
+}
+
+// Gives of each batch None where it was applied, its error, or where its first gradient is that isn't finite.
+nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batches,
+                    std::optional<int64_t> global_step) {
+  for (const auto& [handle, ids, grads] : batches) {
+    check_rows("grads", grads, ids, static_cast<size_t>(handle->table().dim()));
+  }
+  std::vector<std::optional<size_t>> not_finite(batches.size());
   const std::vector<std::exception_ptr> errors = [&] {
     const nb::gil_scoped_release release;
-    return errors_of(tables.size(), [&](size_t i) {
-      const size_t count = begins[i + 1] - begins[i];
-      tables[i]->lookup(keys.subspan(begins[i], count), rows.data() + places[i], purpose,
-                        stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count));
+    return errors_of(batches.size(), [&](size_t i) {
+      const auto& [handle, ids, grads] = batches[i];
+      not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step);
     });
   }();
   nb::list told;
-  for (const std::exception_ptr& error : errors) told.append(python_error_of(error));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    told.append(errors[i] ? python_error_of(errors[i]) : nb::cast(not_finite[i]));
+  }
   return told;
 }
 
@@ -175,6 +221,9 @@ void bind_tables_together(nb::module_& module) {
       .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
+  module.def("look_up_each", &look_up_each, "batches"_a.noconvert(), "rows"_a.noconvert(), "train"_a,
+             "count"_a);
+  module.def("apply_each", &apply_each, "batches"_a.noconvert(), "global_step"_a = nb::none());
   module.def("prepare_together", &prepare_together, "batches"_a.noconvert(), "scale"_a);
   module.def("commit_together", &commit_together, "prepared"_a, "global_step"_a = nb::none(),
              nb::call_guard<nb::gil_scoped_release>());

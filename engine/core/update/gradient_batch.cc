@@ -43,6 +43,7 @@ void GradientBatch::group(std::span<const int64_t> ids, const float* gradients, 
   sort_by_shard(ids);
   for (int s = 0; s < kShards; ++s) {
     first_key_[s] = keys_.size();
+    if (first_occurrence_[s] == first_occurrence_[s + 1]) continue;
     group_shard({occurrences_.data() + first_occurrence_[s], first_occurrence_[s + 1] - first_occurrence_[s]},
                 ids, gradients, dim, occurrences);
   }

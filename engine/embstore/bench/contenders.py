@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -9,9 +11,11 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.bench._yardsticks import HandWrittenTable
+from embstore.variable import EmbeddingVariable
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
+COLUMNS = 26  # categorical ones, of a sample
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -22,6 +26,7 @@ class Contender(Protocol):
 
     name: str
     trains_in_threads: bool  # whether two threads may train one table at a time
+    least_batch_size: int  # smaller ones say nothing of it
 
     def ids_of(self, ranks: Ids) -> object: ...
     def lookup(self, ids: object, out: Rows) -> None: ...
@@ -38,26 +43,33 @@ def scrambled_keys(rows: int, seed: int) -> Ids:
     return random.permutation(keys)[:rows]
 
 
+def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
+    """With a row for each key, and room for no more."""
+    row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
+    variable = es.get_embedding_variable(
+        name,
+        embedding_dim=dim,
+        initializer=es.initializers.Ones(),
+        optimizer=es.optimizers.Adagrad(
+            learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+        ),
+        ev_option=es.EmbeddingVariableOption(
+            storage_option=es.StorageOption(storage_size=[keys.size * row_bytes])
+        ),
+    )
+    for part in np.array_split(keys, max(1, keys.size // 100_000)):
+        variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
+    return variable
+
+
 class Embstore:
     name = "embstore"
     trains_in_threads = True
+    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
-        row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
         self._keys = keys
-        self._variable = es.get_embedding_variable(
-            "bench",
-            embedding_dim=dim,
-            initializer=es.initializers.Ones(),
-            optimizer=es.optimizers.Adagrad(
-                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
-            ),
-            ev_option=es.EmbeddingVariableOption(
-                storage_option=es.StorageOption(storage_size=[keys.size * row_bytes])
-            ),
-        )
-        for part in np.array_split(keys, max(1, keys.size // 100_000)):
-            self._variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
+        self._variable = _filled_variable("bench", keys, dim)
 
     def ids_of(self, ranks: Ids) -> Ids:
         return self._keys[ranks]
@@ -73,11 +85,55 @@ class Embstore:
         self._variable.close()
 
 
+@dataclass(frozen=True)
+class ColumnsBatch:
+    """A batch's ids by columns, and where in the batch's gradients those of each column are."""
+
+    ids: list[Ids]
+    grads: list[slice]
+
+
+class Columns:
+    """A variable a categorical column, all of them in one call. Rank r lies in column r mod 26."""
+
+    name = "embstore, 26 variables"
+    trains_in_threads = True
+    least_batch_size = COLUMNS
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        self._keys = keys
+        self._variables = [
+            _filled_variable(f"column{i}", keys[i::COLUMNS], dim) for i in range(COLUMNS)
+        ]
+
+    def ids_of(self, ranks: Ids) -> object:
+        parts = [ranks[ranks % COLUMNS == column] for column in range(COLUMNS)]
+        ends = np.cumsum([0, *(part.size for part in parts)])
+        return ColumnsBatch(
+            [self._keys[part] for part in parts],
+            [slice(begin, end) for begin, end in pairwise(ends.tolist())],
+        )
+
+    def lookup(self, ids: object, out: Rows) -> None:  # noqa: ARG002 - its rows lie in a new array
+        assert isinstance(ids, ColumnsBatch)
+        es.lookup_many(self._variables, ids.ids)
+
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - as above
+        assert isinstance(ids, ColumnsBatch)
+        es.lookup_many(self._variables, ids.ids, train=True)
+        es.apply_many(self._variables, ids.ids, [grads[own] for own in ids.grads])
+
+    def close(self) -> None:
+        for variable in self._variables:
+            variable.close()
+
+
 class HandWritten:
     """The loop that one would write for exactly this; see engine/bench/."""
 
     name = "hand-written loop"
     trains_in_threads = False  # it has no locks
+    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
         self._keys = keys
@@ -104,6 +160,7 @@ class TorchSparse:
 
     name = "PyTorch"
     trains_in_threads = False  # an optimizer belongs to one thread
+    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
         import torch

@@ -39,12 +39,13 @@ class Figure:
     ratio: float | None  # median over the rounds; None where the yardstick doesn't do this
 
 
-def run_in_threads(work: Sequence[Work]) -> float:
-    """Runs each in a thread of its own, all at once; seconds until the last is done."""
+def run_in_threads(work: Sequence[Work], clock: str = "wall") -> float:
+    """Runs each in a thread of its own, all at once. Returns the seconds until the last is done."""
+    now = CLOCKS[clock]
     if len(work) == 1:
-        start = time.perf_counter()
+        start = now()
         work[0]()
-        return time.perf_counter() - start
+        return now() - start
     errors: list[BaseException] = []
     gate = threading.Barrier(len(work) + 1)
 
@@ -59,10 +60,10 @@ def run_in_threads(work: Sequence[Work]) -> float:
     for thread in threads:
         thread.start()
     gate.wait()
-    start = time.perf_counter()
+    start = now()
     for thread in threads:
         thread.join()
-    seconds = time.perf_counter() - start
+    seconds = now() - start
     if errors:
         raise errors[0]
     return seconds
@@ -75,15 +76,17 @@ def compare(
     yardstick: str,
     rounds: int,
     on_round: Callable[[], None],
+    clock: str = "wall",
 ) -> dict[str, Figure]:
     """Times each contender's work `rounds` times, in turn, after one round that isn't counted.
 
     work: for each contender, what its threads do. items: how many items all its threads process.
+    clock: one of CLOCKS.
     """
     rates: dict[str, list[float]] = {name: [] for name in work}
     for counted in [False] + [True] * rounds:
         for name, jobs in work.items():
-            rate = items / run_in_threads(jobs)
+            rate = items / run_in_threads(jobs, clock)
             if counted:
                 rates[name].append(rate)
         on_round()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
 from embstore.bench.contenders import (
+    Columns,
     Contender,
     Embstore,
     HandWritten,
@@ -28,12 +30,19 @@ class RowsOptions:
 
     rows: int = 2_000_000
     dims: tuple[int, ...] = (16, 64)
-    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    # ids: 4096 samples of 26 categorical columns, 512 samples, and what a call costs by itself
+    batch_sizes: tuple[int, ...] = (106_496, 13_312, 1)
     zipf_exponent: float = 1.05
     threads: tuple[int, ...] = (1, 2)
     batches: int = 10  # a round and thread
+    small_batches: int = 10_000  # of one id; in between as many as make so many ids
     rounds: int = 7
     seed: int = 1
+    clock: str = "wall"  # of measure.CLOCKS
+
+    def batches_of(self, batch_size: int) -> int:
+        """A round and thread."""
+        return max(self.batches, self.small_batches // batch_size)
 
 
 @dataclass(frozen=True)
@@ -41,14 +50,20 @@ class RowsResult:
     operation: str
     dim: int
     threads: int
+    batch_size: int
     contender: str
     ids_per_s: Figure
+
+    @property
+    def us_per_batch(self) -> float:
+        """Microseconds that a thread takes for a batch, by the median rate."""
+        return 1e6 * self.threads * self.batch_size / self.ids_per_s.median
 
 
 def round_count(options: RowsOptions) -> int:
     """How often `on_round` will be called."""
-    per_setting = options.rounds + 1
-    return len(options.dims) * len(options.threads) * len(OPERATIONS) * per_setting
+    settings = len(options.dims) * len(options.threads) * len(options.batch_sizes)
+    return settings * len(OPERATIONS) * (options.rounds + 1)
 
 
 def run(options: RowsOptions, on_round: Callable[[], None]) -> list[RowsResult]:
@@ -57,41 +72,50 @@ def run(options: RowsOptions, on_round: Callable[[], None]) -> list[RowsResult]:
         keys = scrambled_keys(options.rows, options.seed)
         contenders: list[Contender] = [
             Embstore(keys, dim),
+            Columns(keys, dim),
             HandWritten(keys, dim),
             TorchSparse(keys, dim),
         ]
-        for threads in options.threads:
-            for operation in OPERATIONS:
-                work = dict(_work(options, contenders, dim, threads, operation))
-                figures = compare(
-                    work,
-                    threads * options.batches * options.batch_size,
-                    yardstick=HandWritten.name,
-                    rounds=options.rounds,
-                    on_round=on_round,
-                )
-                results += [
-                    RowsResult(operation, dim, threads, name, figure)
-                    for name, figure in figures.items()
-                ]
+        for threads, batch_size, operation in product(
+            options.threads, options.batch_sizes, OPERATIONS
+        ):
+            work = dict(_work(options, contenders, dim, threads, batch_size, operation))
+            figures = compare(
+                work,
+                threads * options.batches_of(batch_size) * batch_size,
+                yardstick=HandWritten.name,
+                rounds=options.rounds,
+                on_round=on_round,
+                clock=options.clock,
+            )
+            results += [
+                RowsResult(operation, dim, threads, batch_size, name, figure)
+                for name, figure in figures.items()
+            ]
         for contender in contenders:
             contender.close()
     return results
 
 
 def _work(
-    options: RowsOptions, contenders: list[Contender], dim: int, threads: int, operation: str
+    options: RowsOptions,
+    contenders: list[Contender],
+    dim: int,
+    threads: int,
+    batch_size: int,
+    operation: str,
 ) -> Iterator[tuple[str, list[Work]]]:
     """Every contender that can do it, with what each thread does: the same ranks for all."""
     random = np.random.default_rng(options.seed)
-    shape = (options.batch_size, dim)
+    shape = (batch_size, dim)
     grads = random.standard_normal(shape, np.float32) * np.float32(0.01)
     zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
-    ranks = [
-        [zipf.draw(options.batch_size) for _ in range(options.batches)] for _ in range(threads)
-    ]
+    batches = options.batches_of(batch_size)
+    ranks = [zipf.draw(batches * batch_size).reshape(batches, batch_size) for _ in range(threads)]
     for contender in contenders:
         if operation != "lookup" and threads > 1 and not contender.trains_in_threads:
+            continue
+        if batch_size < contender.least_batch_size:
             continue
         yield (
             contender.name,
@@ -124,5 +148,5 @@ def to_json(options: RowsOptions, results: list[RowsResult]) -> dict[str, object
         "suite": "rows",
         "options": asdict(options),
         "yardstick": HandWritten.name,
-        "results": [asdict(result) for result in results],
+        "results": [{**asdict(result), "us_per_batch": result.us_per_batch} for result in results],
     }

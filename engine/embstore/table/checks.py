@@ -21,6 +21,7 @@ Ids: TypeAlias = "NDArray[np.int64] | Sequence[int] | Sequence[Sequence[int]] | 
 Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[float]]"
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
 MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with what tells partitions apart
 
 
@@ -156,6 +157,9 @@ def ids(value: object) -> NDArray[np.int64]:
     An array of shorter integers is converted, and so are Python lists of ints. A silent cast of
     float or uint64 ids could turn one key into another.
     """
+    # As they mostly come. Everything below takes longer than the look-up of one id.
+    if type(value) is np.ndarray and value.dtype == INT64 and value.flags.c_contiguous:
+        return value
     array = _array("ids", value)
     if array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
         array = array.astype(np.int64, copy=False)
@@ -171,6 +175,13 @@ def ids(value: object) -> NDArray[np.int64]:
 
 def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """`value` as a C-contiguous float32 array of `shape`; lists of floats are converted."""
+    if (  # as they mostly come
+        type(value) is np.ndarray
+        and value.dtype == FLOAT32
+        and value.shape == shape
+        and value.flags.c_contiguous
+    ):
+        return value
     array = _array(name, value)
     if isinstance(value, (list, tuple)):
         try:
@@ -219,10 +230,14 @@ def finite_gradients(ids: NDArray[np.int64], values: NDArray[np.float32]) -> Non
     Sums of finite ones may overflow; whoever sums them has checked them.
     """
     first = _core.first_not_finite(values)
-    if first is None:
-        return
+    if first is not None:
+        raise not_finite(ids, values, first)
+
+
+def not_finite(ids: NDArray[np.int64], values: NDArray[np.float32], first: int) -> NotFiniteError:
+    """Of values (n, dim) for the ids (n,). first: where the first value is, of all in a row."""
     at, column = divmod(first, values.shape[1])
-    raise NotFiniteError(
+    return NotFiniteError(
         f"grads must be finite, since a row never recovers: that of ids[{at}], key {ids[at]}, has "
         f"{values[at, column]} in column {column}; leave the batch out, or lower the learning rate"
     )
@@ -233,13 +248,13 @@ def out(
 ) -> None:
     """Raises InvalidArgumentError where rows of `shape` can't be written into `array`.
 
-    keys: C-contiguous; what is still read while rows are written.
+    keys: C-contiguous; what is still read while rows are written. None: the core looks at that.
     """
     if isinstance(array, MaskedArray):
         raise InvalidArgumentError(
             "out must be a plain array, got a masked one, whose mask would stay; give out.data"
         )
-    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.shape != shape:
+    if not isinstance(array, np.ndarray) or array.dtype != FLOAT32 or array.shape != shape:
         got = (
             f"{array.dtype} of {array.shape}"
             if isinstance(array, np.ndarray)

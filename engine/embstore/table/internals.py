@@ -22,6 +22,8 @@ class VariableInternals:
     programs.
 
     shards: one a partition, in their order.
+    table: that of the only shard, if it is here: of it things are asked directly. None: there are
+        several shards, or they lie elsewhere.
     is_elsewhere: all of them lie in other processes.
     batch_lock: held while a batch goes to several partitions: that all have room is settled before
         the first changes, and must stay so. See `cut`.
@@ -37,6 +39,8 @@ class VariableInternals:
 
     def __init__(self, name: str, optimizer: Optimizer | None, shards: Sequence[Shard]) -> None:
         self.shards = tuple(shards)
+        only = shards[0] if len(shards) == 1 else None
+        self.table = only.table if isinstance(only, LocalShard) else None
         self.is_elsewhere = hasattr(shards[0], "server")
         self.batch_lock = threading.Lock()
         self.checkpointing = threading.Lock()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embstore import _core
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.gpu.batches import OnDevice, is_on_device
 from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
@@ -33,27 +34,43 @@ def lookup_many(
     Rows on the host lie in one array for all variables, which lives as long as those of any.
     Ids on one GPU are looked up as one step on its stream, with as many launches of kernels as one
     variable takes. Each server is asked once for the rows of all variables that have a shard there.
-    Other variables with ids on the host are looked up one after the other. An error names the
-    variable that it is about.
+    Other variables with ids on the host are looked up one after the other; an error of one stops
+    no other that has one partition, and the first is raised. It names the variable.
     """
     _check_lengths(variables, ids=ids)
     rows: list[Any] = [None] * len(variables)
     steps: dict[int, LookUpStep] = {}
+    batches: list[tuple[_core.Table, NDArray[np.int64]]] = []  # of tables here
+    places: list[tuple[int, tuple[int, ...], int]] = []  # of the same: shapes, and where in floats
+    floats = 0
+    others: dict[int, NDArray[np.int64]] = {}
     for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
-        if is_on_device(own):
-            with _Named(variable):
+        try:
+            if type(own) is not np.ndarray and is_on_device(own):
                 steps[i] = LookUpStep.of(variable, own, None)
+                continue
+            keys = checks.ids(own)
+        except EmbStoreError as error:
+            raise _naming(variable, error) from None
+        table = variable.internals.table
+        if table is None:
+            others[i] = keys
+            continue
+        batches.append((table, keys if keys.ndim == 1 else keys.reshape(-1)))
+        places.append((i, (*keys.shape, variable.dim), floats))
+        floats += keys.size * variable.dim
     look_up_together(list(steps.values()), train, count)
-    keys: dict[int, NDArray[np.int64]] = {}
-    for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
-        if i in steps:
-            rows[i] = steps[i].out
-        else:
-            with _Named(variable):
-                keys[i] = checks.ids(own)
-    asked = _ask_servers(variables, keys, train, count)
-    rooms = together([keys[i].size * variables[i].dim for i in keys])
-    for (i, own), room in zip(keys.items(), rooms, strict=True):
+    for i, step in steps.items():
+        rows[i] = step.out
+    asked = _ask_servers(variables, others, train, count)
+    sizes = [own.size * variables[i].dim for i, own in others.items()]
+    room, *rooms = together([floats, *sizes])
+    errors = _core.look_up_each(batches, room, train, count)
+    for (i, shape, begin), failed in zip(places, errors, strict=True):
+        if failed is not None:
+            raise _naming(variables[i], failed)
+        rows[i] = np.ndarray(shape, room.dtype, room, begin * room.itemsize)
+    for (i, own), room in zip(others.items(), rooms, strict=True):
         variable = variables[i]
         rows[i] = room.reshape(*own.shape, variable.dim)
         with _Named(variable):
@@ -97,34 +114,45 @@ def apply_many(
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
     steps: list[ApplyStep] = []
-    others: list[tuple[EmbeddingVariable, Any, Any]] = []
+    here: dict[int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32]]] = {}
+    others: list[int] = []
     elsewhere: list[tuple[EmbeddingVariable, Any, Any]] = []
-    for variable, own, by in zip(variables, ids, grads, strict=True):
+    errors: dict[int, Exception] = {}  # of here and others
+    for i, (variable, own, by) in enumerate(zip(variables, ids, grads, strict=True)):
         if variable.internals.is_elsewhere:
             with _Named(variable):
                 elsewhere.append((variable, *variable._batch_on_host(own, by)))
         elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
             with _Named(variable):
                 steps.append(ApplyStep.of(variable, own, by))
+        elif (table := variable.internals.table) is not None:
+            try:
+                here[i] = (table, *variable._arrays_on_host(own, by))
+            except EmbStoreError as error:
+                errors[i] = error
         else:
-            others.append((variable, own, by))
-    refused: EmbStoreError | None = None
+            others.append(i)
+    refused: Exception | None = None
     try:
         apply_together(steps, global_step)
     except EmbStoreError as error:
         refused = error
     for variable, why in push_elsewhere(elsewhere, global_step):
+        refused = refused or _naming(variable, why)
+    applied = _core.apply_each(list(here.values()), global_step)
+    for (i, (_, keys, values)), found in zip(here.items(), applied, strict=True):
+        if isinstance(found, int):
+            errors[i] = checks.not_finite(keys, values, found)
+        elif found is not None:
+            errors[i] = found
+    for i in others:
         try:
-            with _Named(variable):
-                raise why
+            variables[i].apply_gradients(ids[i], grads[i], global_step)
         except EmbStoreError as error:
-            refused = refused or error
-    for variable, own, by in others:
-        try:
-            with _Named(variable):
-                variable.apply_gradients(own, by, global_step)
-        except EmbStoreError as error:
-            refused = refused or error
+            errors[i] = error
+    if refused is None and errors:
+        first = min(errors)
+        refused = _naming(variables[first], errors[first])
     if refused is not None:
         raise refused
 
@@ -175,17 +203,24 @@ def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence
             )
 
 
+def _naming(variable: EmbeddingVariable, error: Exception) -> Exception:
+    """The error itself, which names the variable, if it is one of embstore's."""
+    if isinstance(error, EmbStoreError):
+        message, *rest = error.args or ("",)
+        if variable.name not in str(message):
+            error.args = (f"{variable.name}: {message}", *rest)
+    return error
+
+
 class _Named:
     """Has errors in it name the variable."""
 
     def __init__(self, variable: EmbeddingVariable) -> None:
-        self._name = variable.name
+        self._variable = variable
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, EmbStoreError):
-            message, *rest = error.args or ("",)
-            if self._name not in str(message):
-                error.args = (f"{self._name}: {message}", *rest)
+        if isinstance(error, Exception):
+            _naming(self._variable, error)
