@@ -85,7 +85,7 @@ def look_up_together(
     """
 
 def look_up_each(
-    batches: Sequence[tuple[Table, _Ids]], rows: _Rows, train: bool, count: bool
+    tables: Sequence[Table], ids: Sequence[_Ids], rows: _Rows, train: bool, count: bool
 ) -> list[Exception | None]:
     """rows: (floats,), of one table after the other. Returns the error of each."""
 

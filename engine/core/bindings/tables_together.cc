@@ -108,10 +108,16 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
   return look_up_parts(parts, rows, purpose_of(train, /*count=*/true));
 }
 
-nb::list look_up_each(const std::vector<std::tuple<const TableHandle*, Ids>>& batches, const Values& rows,
-                      bool train, bool count) {
+// ids: of each table.
+nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<Ids>& ids,
+                      const Values& rows, bool train, bool count) {
+  if (ids.size() != handles.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "ids: " + std::to_string(ids.size()) + " batches for " +
+                                                 std::to_string(handles.size()) + " tables");
+  }
   std::vector<LookUpPart> parts;
-  for (const auto& [handle, ids] : batches) parts.push_back({&handle->table(), span_of(ids), {}});
+  parts.reserve(handles.size());
+  for (size_t i = 0; i < handles.size(); ++i) parts.push_back({&handles[i]->table(), span_of(ids[i]), {}});
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
@@ -221,7 +227,7 @@ void bind_tables_together(nb::module_& module) {
       .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
-  module.def("look_up_each", &look_up_each, "batches"_a.noconvert(), "rows"_a.noconvert(), "train"_a,
+  module.def("look_up_each", &look_up_each, "tables"_a, "ids"_a.noconvert(), "rows"_a.noconvert(), "train"_a,
              "count"_a);
   module.def("apply_each", &apply_each, "batches"_a.noconvert(), "global_step"_a = nb::none());
   module.def("prepare_together", &prepare_together, "batches"_a.noconvert(), "scale"_a);

@@ -40,8 +40,10 @@ def lookup_many(
     _check_lengths(variables, ids=ids)
     rows: list[Any] = [None] * len(variables)
     steps: dict[int, LookUpStep] = {}
-    batches: list[tuple[_core.Table, NDArray[np.int64]]] = []  # of tables here
-    places: list[tuple[int, tuple[int, ...], int]] = []  # of the same: shapes, and where in floats
+    here: list[int] = []  # where the variables are of which the core is asked; for each:
+    tables: list[_core.Table] = []
+    keys_here: list[NDArray[np.int64]] = []
+    shapes: list[tuple[int, ...]] = []  # of the rows
     floats = 0
     others: dict[int, NDArray[np.int64]] = {}
     for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
@@ -56,20 +58,25 @@ def lookup_many(
         if table is None:
             others[i] = keys
             continue
-        batches.append((table, keys if keys.ndim == 1 else keys.reshape(-1)))
-        places.append((i, (*keys.shape, variable.dim), floats))
-        floats += keys.size * variable.dim
+        dim = variable.dim
+        here.append(i)
+        tables.append(table)
+        keys_here.append(keys if keys.ndim == 1 else keys.reshape(-1))
+        shapes.append((*keys.shape, dim))
+        floats += keys.size * dim
     look_up_together(list(steps.values()), train, count)
     for i, step in steps.items():
         rows[i] = step.out
     asked = _ask_servers(variables, others, train, count)
     sizes = [own.size * variables[i].dim for i, own in others.items()]
     room, *rooms = together([floats, *sizes])
-    errors = _core.look_up_each(batches, room, train, count)
-    for (i, shape, begin), failed in zip(places, errors, strict=True):
+    errors = _core.look_up_each(tables, keys_here, room, train, count)
+    begin = 0  # bytes
+    for i, shape, failed in zip(here, shapes, errors, strict=True):
         if failed is not None:
             raise _naming(variables[i], failed)
-        rows[i] = np.ndarray(shape, room.dtype, room, begin * room.itemsize)
+        rows[i] = own_rows = np.ndarray(shape, checks.FLOAT32, room, begin)
+        begin += own_rows.nbytes
     for (i, own), room in zip(others.items(), rooms, strict=True):
         variable = variables[i]
         rows[i] = room.reshape(*own.shape, variable.dim)
