@@ -369,18 +369,6 @@ void bind_table(nb::module_& module) {
           },
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
       .def(
-          "prepare_apply",
-          [](const TableHandle& handle, const Ids& ids, const Rows& grads, const Occurrences& occurrences) {
-            Table& table = handle.table();
-            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
-            const auto stand_for = span_of(occurrences, ids);
-            const nb::gil_scoped_release release;
-            const PutWaitsOff other_batches_are_prepared;
-            return std::make_unique<PreparedHandle>(
-                table.prepare_apply(span_of(ids), grads.data(), stand_for));
-          },
-          "ids"_a.noconvert(), "grads"_a.noconvert(), "occurrences"_a.noconvert() = nb::none())
-      .def(
           "lookup_tier",
           [](const TableHandle& table, const Ids& ids) {
             return read_per_id<int32_t>(ids, [&](auto keys, int32_t* out) { table->lookup_tier(keys, out); });

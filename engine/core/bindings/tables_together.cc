@@ -222,8 +222,6 @@ void commit_together(const std::vector<PreparedHandle*>& prepared, std::optional
 
 void bind_tables_together(nb::module_& module) {
   nb::class_<PreparedHandle>(module, "PreparedApply")
-      .def("commit", &PreparedHandle::commit, "global_step"_a = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>())
       .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
