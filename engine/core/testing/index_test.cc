@@ -474,8 +474,8 @@ int main() {
     memory_comes_back_where_most_entries_went();
   }
   room_is_kept_whatever_others_insert();
-  readers_find_what_stays(/*rounds=*/40);
-  readers_find_a_key_that_moves_towards_them(/*rounds=*/100'000);
+  readers_find_what_stays(static_cast<int>(scenes(40)));
+  readers_find_a_key_that_moves_towards_them(static_cast<int>(scenes(240'000)));
   std::printf("held: the index\n");
   return 0;
 }

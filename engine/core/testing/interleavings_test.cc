@@ -170,6 +170,7 @@ TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
 }
 
 TEST(schedules_have_checkpoints_of_partitions_and_steps_of_several_variables) {
+  if (kUnderSanitizer) return;  // it counts what the first test explored
   constexpr uint64_t kSchedules = 300;
   uint64_t checkpoints = 0;
   uint64_t steps = 0;

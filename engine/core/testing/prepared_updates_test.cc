@@ -96,7 +96,7 @@ uint64_t filled_slots(const Table& table) {
 }
 
 void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows() {
-  constexpr int kUpdates = 2000;
+  constexpr auto kUpdates = static_cast<int>(scenes(2000));
   Table table(two_tiers());
   std::vector<int64_t> ids(1000);
   std::iota(ids.begin(), ids.end(), int64_t{0});

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <list>
-#include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -29,24 +28,23 @@ constexpr Access kAll[] = {Access::kLoad, Access::kUpdate, Access::kStore, Acces
 class PlainCaches {
  public:
   explicit PlainCaches(const CacheSizes& sizes)
-      : cpu_sets_(sizes.cpu_bytes / kLine / CacheHierarchy::kCpuWays),
-        memory_lines_(sizes.memory_bytes / kLine) {}
+      : cpu_(sizes.cpu_bytes / kLine / CacheHierarchy::kCpuWays), memory_(sizes.memory_bytes / kLine) {}
 
   Outcome touch(uint64_t line, Access access) {
     const bool writes = access != Access::kLoad;
-    if (cpu_sets_ == 0) return touch_memory(line, writes);
-    std::list<Entry>& set = cpu_[line % cpu_sets_];
+    if (cpu_.empty()) return touch_memory(line, writes);
+    std::vector<Entry>& set = cpu_[line % cpu_.size()];
     const auto found =
         std::find_if(set.begin(), set.end(), [line](const Entry& entry) { return entry.line == line; });
     const bool was_there = found != set.end();
     const bool was_changed = was_there && found->is_changed;
     if (was_there) set.erase(found);
     if (access == Access::kStoreStreamed) return touch_memory(line, true);
-    set.push_front({line, access != Access::kStoreFlushed && (was_changed || writes)});
+    set.insert(set.begin(), {line, access != Access::kStoreFlushed && (was_changed || writes)});
     if (set.size() > CacheHierarchy::kCpuWays) set.pop_back();
     if (!was_there) return touch_memory(line, writes);
     if (!writes || (was_changed && access != Access::kStoreFlushed)) return Outcome::kFree;
-    if (memory_lines_ != 0) touch_memory(line, true);
+    if (!memory_.empty()) touch_memory(line, true);
     return Outcome::kDirtied;
   }
 
@@ -56,20 +54,17 @@ class PlainCaches {
     bool is_changed;
   };
   Outcome touch_memory(uint64_t line, bool writes) {
-    if (memory_lines_ == 0) return Outcome::kMiss;
-    const auto [at, is_new] = memory_.try_emplace(line % memory_lines_, Entry{line, writes});
-    if (is_new) return Outcome::kCleanMiss;
-    const Entry before = at->second;
-    const bool is_hit = before.line == line;
-    at->second = {line, writes || (is_hit && before.is_changed)};
+    if (memory_.empty()) return Outcome::kMiss;
+    std::optional<Entry>& entry = memory_[line % memory_.size()];
+    const bool is_hit = entry && entry->line == line;
+    const bool was_changed = entry && entry->is_changed;
+    entry = {line, writes || (is_hit && was_changed)};
     if (is_hit) return Outcome::kMiss;
-    return before.is_changed ? Outcome::kDirtyMiss : Outcome::kCleanMiss;
+    return was_changed ? Outcome::kDirtyMiss : Outcome::kCleanMiss;
   }
 
-  const uint64_t cpu_sets_;
-  const uint64_t memory_lines_;
-  std::map<uint64_t, std::list<Entry>> cpu_;
-  std::map<uint64_t, Entry> memory_;
+  std::vector<std::vector<Entry>> cpu_;
+  std::vector<std::optional<Entry>> memory_;
 };
 
 struct Touch {

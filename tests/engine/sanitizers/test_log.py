@@ -13,10 +13,12 @@ TOO_LONG_FOR_SANITIZERS = {
     "a_sync_that_is_left_out_shows",
 }
 # Longer ones whose every call is one thread's: no race is theirs. Their like with a compaction
-# thread, or with rows that several threads restore, is left in.
+# thread, or with rows that several threads restore, is left in; so is one of three power cuts.
 BY_ONE_THREAD = {
     "a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_cut",
     "a_checkpoint_that_the_next_process_finds_survives_a_power_cut",
+    "every_checkpoint_in_a_pool_of_the_page_cache_survives_a_power_cut",
+    "every_checkpoint_in_a_pool_survives_a_power_cut_where_syncs_fail",
     "nothing_of_a_kept_checkpoint_is_ever_written",
     "operations_at_random_under_faults_at_random",
     "random_operations_by_what_is_quickest",
@@ -25,6 +27,7 @@ BY_ONE_THREAD = {
     "random_operations_direct",
     "random_checkpoints_in_files",
     "random_checkpoints_in_files_past_the_page_cache",
+    "rows_of_every_size_come_back",
 }
 LEFT_OUT = {
     "": set[str](),

@@ -418,7 +418,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       }
     };
     constexpr uint64_t kRounds =
-        kUnderSanitizer ? 8 : 30;  // at most one for each step of each partition takes memory
+        kUnderSanitizer ? 8 : 20;  // at most one for each step of each partition takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
@@ -749,7 +749,7 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
 TEST(ids_and_batches_that_the_device_leaves_out_are_not_trained) {
   for (uint64_t seed = 1; seed <= scenes(12); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
-    const size_t partitions = 1 + seed % 3;
+    const size_t partitions = 1 + (seed - 1) % 3;
     Scene scene(seed / 11 * 11 + seed % 10, Forgets::kNothing, Below::kDram, partitions);  // without a filter
     std::mt19937_64 random(seed);
     for (int step = 0; step < 12; ++step) {
@@ -1092,6 +1092,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
 }
 
 TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_nothing) {
+  if (kUnderThreadSanitizer) return;  // counts are no race; the steps are those of the test above
   const auto launches_and_waits = [](size_t variables, size_t partitions) {
     Scene scene(1);
     Model model(scene, 3 * variables, partitions);  // of all three rules
