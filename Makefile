@@ -146,7 +146,7 @@ check: setup check-packages tensorflow ## lint, check types and locks, test the 
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
 	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 150
+	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 100
 
 .PHONY: fidelity
 fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md

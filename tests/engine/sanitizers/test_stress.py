@@ -3,7 +3,7 @@
 import pytest
 from native_programs import build, run
 
-BATCHES = 120  # a thread and storage; by hand, more of both
+BATCHES = 60  # a thread and storage; by hand, more of both
 
 
 @pytest.mark.sanitizer
