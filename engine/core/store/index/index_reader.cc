@@ -2,7 +2,8 @@
 
 namespace embstore {
 
-IndexHit IndexReader::find_further(KeyHash hash, int64_t key) {
+IndexHit IndexReader::find_further(int64_t key) {
+  const KeyHash hash = hash_key(key);
   for (;;) {
     const ShardView& view = view_of_hash(hash);
     const uint64_t home = home_bucket(hash, view.count);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "platform/prefetch.h"
@@ -35,25 +36,28 @@ class IndexReader {
     for (int i = 0; i < kShards; ++i) views_[static_cast<size_t>(i)] = view_of(i);
   }
 
-  void prefetch(KeyHash hash) const {
+  // The bucket in which a search for the key begins.
+  const Bucket& home(KeyHash hash) const {
     const ShardView& view = view_of_hash(hash);
-    prefetch_line(view.buckets + home_bucket(hash, view.count));
+    return view.buckets[home_bucket(hash, view.count)];
   }
+  void prefetch(KeyHash hash) const { prefetch_line(&home(hash)); }
 
-  IndexHit find(KeyHash hash, int64_t key) {
-    const ShardView& view = view_of_hash(hash);
-    const Bucket& home = view.buckets[home_bucket(hash, view.count)];
+  IndexHit find(KeyHash hash, int64_t key) { return find(home(hash), key); }
+  // `home` is the key's. The array that it's of may have been replaced since.
+  IndexHit find(const Bucket& home, int64_t key) {
     const uint32_t state = home.guard.state.load(std::memory_order_acquire);
     if ((state & (RowGuard::kWriting | Bucket::kMoved)) == 0) [[likely]] {
-      const int entry = home.find(key);
-      if (entry >= 0) [[likely]] {
-        if (const RowRef ref = home.ref(entry)) [[likely]]
+      // Nearly always the first entry that matches: the others are removed ones.
+      const unsigned matches = home.matches(key);
+      if (matches != 0) [[likely]] {
+        if (const RowRef ref = home.ref(std::countr_zero(matches))) [[likely]]
           return {&home, state, ref};
       } else if ((state & Bucket::kOverflowed) == 0) {
         return {&home, state, RowRef()};
       }
     }
-    return find_further(hash, key);
+    return find_further(key);
   }
 
   // Where the key's row was at one moment of the call; empty: it had none.
@@ -76,9 +80,9 @@ class IndexReader {
   }
   const ShardView& view_of_hash(KeyHash hash) const { return views_[static_cast<size_t>(shard_of(hash))]; }
 
-  // find() for a key that isn't in its home bucket, or where the bucket is being changed. Out of line: it would take
-  // the registers of the loops that find() stands in.
-  IndexHit find_further(KeyHash hash, int64_t key);
+  // find() for a key that isn't in its home bucket, or only beside a removed entry of its own, or where the bucket is being
+  // changed. Out of line: it would take the registers of the loops that find() stands in.
+  IndexHit find_further(int64_t key);
 
   // True if the states of the buckets from `first` up to `last` still have that sum, so that each is still
   // the same: a change only ever adds to a state.
