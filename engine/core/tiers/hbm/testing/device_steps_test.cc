@@ -418,7 +418,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       }
     };
     constexpr uint64_t kRounds =
-        kUnderSanitizer ? 8 : 20;  // at most one for each step of each partition takes memory
+        kUnderSanitizer ? 8 : 30;  // at most one for each step of each partition takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
