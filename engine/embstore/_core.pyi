@@ -164,13 +164,6 @@ class Table:
     def prefetch(self, ids: _Ids, turn: int) -> None: ...
     def forget_prefetched(self) -> None: ...
     def synchronize(self) -> None: ...
-    def apply_gradients(
-        self,
-        ids: _Ids,
-        grads: _Rows,
-        global_step: int | None = None,
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> None: ...
     # Where the first gradient is that isn't finite; then nothing was applied.
     def apply_if_finite(
         self, ids: _Ids, grads: _Rows, global_step: int | None = None

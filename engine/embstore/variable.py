@@ -203,7 +203,8 @@ class EmbeddingVariable:
             self._ask_for(keys, train, count).write_to(rows)
         else:
             for shard, where in self._routed(keys):
-                rows[where] = shard.lookup(keys[where], train, count=count)
+                here = cast("LocalShard", shard)
+                rows[where] = here.lookup(keys[where], train, count=count)
         return out
 
     def _ask_for(self, keys: NDArray[np.int64], train: bool, count: bool = True) -> AskedRows:

@@ -14,6 +14,7 @@ from sharded import assert_same, remote_shards, train, twins
 
 import embstore as es
 from embstore.errors import EmbStoreError, ShardLostError
+from embstore.table.elsewhere import Update, push_together
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
 
@@ -42,7 +43,9 @@ def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_
                 with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
                     use()
         np.testing.assert_array_equal(living.export().values, before.values)
-        living.apply_gradients(np.arange(4), np.ones((4, 3), np.float32), None)  # nothing holds it
+        ones = np.ones((4, 3), np.float32)
+        update = Update(living, living.begin_push(), np.arange(4), ones, None)
+        assert push_together([[update]], None) == [None]  # nothing holds it
         there.close()  # what was lost was said
         with twins(2) as (_, again):
             es.restore(tmp_path / "saved", [again])

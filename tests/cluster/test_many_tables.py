@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from row_connection import DIM, BreakingWire, served
+from sharded import remote_shards
 
 import embstore as es
 from embstore.cluster.rows.connections import ServerAddress
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
+from embstore.table.elsewhere import LookUp
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -204,6 +206,27 @@ def test_a_step_with_a_table_that_is_closed_at_its_server_trains_no_table() -> N
         others = [table for table in tables if table is not tables[2]]
         es.apply_many(others, ids[1:], grads_of(ids[1:]))
         assert [table.total_count()[0] for table in others] == [10] * len(others)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_table_that_is_closed_at_its_server_keeps_no_other_from_being_looked_up(
+    train: bool,
+) -> None:
+    with served(1, PushRules()) as there:
+        tables = there.many_of_worker(0, TABLES)
+        ids = [np.arange(3 + table) for table in range(TABLES)]
+        wanted = es.lookup_many(tables, ids)
+        there.servers[0].remove(2)
+        shards = [remote_shards(table)[0] for table in tables]
+        rows = [np.zeros_like(each) for each in wanted]
+        counts = [np.ones(each.size, np.uint32) if train else None for each in ids]
+        parts = [LookUp(*part) for part in zip(shards, ids, rows, counts, strict=True)]
+        refusals = shards[0].server.look_up(parts, train).wait()
+        assert [type(refusal) for refusal in refusals] == [
+            ClosedError if table == 2 else type(None) for table in range(TABLES)
+        ]
+        for table in set(range(TABLES)) - {2}:
+            np.testing.assert_array_equal(rows[table], wanted[table])
 
 
 def test_a_step_with_a_table_that_this_worker_has_closed_is_not_sent() -> None:

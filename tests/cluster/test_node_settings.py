@@ -14,7 +14,12 @@ from embstore.cluster.server.node_settings import NodeSettings
 from embstore.cluster.server.status import status_of
 from embstore.errors import InvalidArgumentError, MissingDeviceError, StoreFullError
 from embstore.options import TierKind
-from embstore.table.several_shards import GradientPart, commit_together, prepare_together
+from embstore.table.several_shards import (
+    GradientPart,
+    commit_together,
+    look_up_together,
+    prepare_together,
+)
 from embstore.table.shard import ShardSpec, TierSpec
 
 MIB = 1 << 20
@@ -118,10 +123,11 @@ def test_a_shard_counts_what_it_did_and_no_more() -> None:
     shard = CountedShard(spec(option(None, [32 * 64], es.StorageType.DRAM)))
     ids, counts = np.arange(10), np.full(10, 3, np.uint32)
     grads = np.ones((10, 3), np.float32)
-    assert shard.lookup(ids, True, None, counts).shape == (10, 3)
-    shard.apply_gradients(ids, grads, None, counts)
-    batch = GradientPart(ids, grads, None, ids.size)
-    for ended in ("aborted", "committed"):
+    rows = np.empty(10 * 3, np.float32)
+    assert look_up_together([shard], ids, [0, 10], rows, True, counts) == [None]
+    as_often = GradientPart(ids, grads, counts, 30)
+    once = GradientPart(ids, grads, None, ids.size)
+    for ended, batch in (("committed", as_often), ("aborted", once), ("committed", once)):
         (number,) = prepare_together([(shard, [batch])], 1.0)
         assert isinstance(number, int)
         if ended == "aborted":
@@ -129,8 +135,9 @@ def test_a_shard_counts_what_it_did_and_no_more() -> None:
         else:
             commit_together([(shard, number)], None)
     many = np.arange(10_000)
-    with pytest.raises(StoreFullError):
-        shard.apply_gradients(many, np.ones((many.size, 3), np.float32), None)
+    too_many = GradientPart(many, np.ones((many.size, 3), np.float32), None, many.size)
+    (refused,) = prepare_together([(shard, [too_many])], 1.0)
+    assert isinstance(refused, StoreFullError)
     told = status_of(shard)
     assert (told.looked_up_ids_per_s, told.applied_ids_per_s) == (30, 40)
     assert (told.rows, [tier.rows for tier in told.tiers]) == (10, [10])

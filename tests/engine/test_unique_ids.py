@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import embstore as es
 from embstore import _core
 from embstore.errors import InvalidArgumentError
+from embstore.table.several_shards import GradientPart, commit_together, prepare_together
+from embstore.table.shard import LocalShard
 
 INT64 = np.iinfo(np.int64)
 
@@ -56,6 +58,7 @@ def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
 ) -> None:
     every, once = (make_variable(filter=filter_option) for _ in range(2))
     shard = once._shards[0]
+    assert isinstance(shard, LocalShard)
     random = np.random.default_rng(1)
     for _ in range(5):
         ids = random.zipf(1.4, 200).astype(np.int64)
@@ -65,10 +68,12 @@ def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
         sums = np.empty((keys.size, 3), np.float32)
         unique.sum(gradients, sums)
         rows = np.empty((200, 3), np.float32)
-        unique.spread(shard.lookup(keys, True, None, occurrences), rows)
+        unique.spread(shard.lookup(keys, True, occurrences), rows)
         np.testing.assert_array_equal(rows, every.lookup(ids, train=True))
         every.apply_gradients(ids, gradients)
-        shard.apply_gradients(keys, sums, None, occurrences)
+        (number,) = prepare_together([(shard, [GradientPart(keys, sums, occurrences, 200)])], 1.0)
+        assert isinstance(number, int)
+        commit_together([(shard, number)], None)
     wanted, got = every.export(), once.export()
     for column in wanted:
         np.testing.assert_array_equal(got[column], wanted[column], err_msg=column)
@@ -87,5 +92,6 @@ def test_arrays_that_dont_fit_the_batch_are_refused() -> None:
 
 def test_as_many_occurrences_as_ids_are_wanted(make_variable: MakeVariable) -> None:
     shard = make_variable()._shards[0]
+    assert isinstance(shard, LocalShard)
     with pytest.raises(InvalidArgumentError, match="occurrences: has 1 for 2 ids"):
-        shard.lookup(np.arange(2), True, None, np.ones(1, np.uint32))
+        shard.lookup(np.arange(2), True, np.ones(1, np.uint32))

@@ -347,18 +347,6 @@ void bind_table(nb::module_& module) {
           "synchronize", [](const TableHandle& table) { table->synchronise(); },
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "apply_gradients",
-          [](const TableHandle& handle, const Ids& ids, const Rows& grads, std::optional<int64_t> global_step,
-             const Occurrences& occurrences) {
-            Table& table = handle.table();
-            check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
-            const auto stand_for = span_of(occurrences, ids);
-            const nb::gil_scoped_release release;
-            table.apply_gradients(span_of(ids), grads.data(), global_step, stand_for);
-          },
-          "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none(),
-          "occurrences"_a.noconvert() = nb::none())
-      .def(
           "apply_if_finite",
           [](const TableHandle& handle, const Ids& ids, const Rows& grads,
              std::optional<int64_t> global_step) {

@@ -67,7 +67,7 @@ class LookUp(NamedTuple):
     """The part of a look-up that belongs to one shard.
 
     out: float32 (n, dim), which the rows are written to.
-    occurrences: as `Shard.lookup` has them.
+    occurrences: as `LocalShard.lookup` has them.
     after: the number of this worker's push that the rows are read after; 0: at once.
     """
 

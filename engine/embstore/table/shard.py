@@ -7,7 +7,6 @@ or a dataclass or mapping of such: so that a shard in another process can stand 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -190,8 +189,9 @@ class RestoreRequest:
         }
 
 
-class Shard(ABC):
-    """What a variable asks of a shard: rows by key, in tiers, and the optimizer that updates them.
+class Shard:
+    """What a variable asks of one shard; look-ups and updates concern several at a time
+    (several_shards.py, elsewhere.py).
 
     A `RemoteShard` is asked for the same by the names of these methods, and has a `LocalShard`
     answer.
@@ -206,40 +206,6 @@ class Shard(ABC):
 
     _table: _core.Table
     _pool_path: str | None  # of its durable pool
-
-    @abstractmethod
-    def lookup(
-        self,
-        ids: NDArray[np.int64],
-        train: bool,
-        out: NDArray[np.float32] | None = None,
-        occurrences: NDArray[np.uint32] | None = None,
-        count: bool = True,
-    ) -> NDArray[np.float32]:
-        """The rows of `ids`, (n, dim): `out` itself, filled, where it is given.
-
-        train: an apply follows, which counts and promotes; so this doesn't.
-        occurrences: (n,), how many ids each of `ids` stands for, where they were made unique; only
-            with train, or without count.
-        count: False for an evaluation, which no apply follows, and which neither counts nor
-            promotes.
-        """
-        ...
-
-    @abstractmethod
-    def apply_gradients(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        global_step: int | None,
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> None:
-        """One optimizer step over `grads` (n, dim); an empty batch counts as one too.
-
-        global_step: the rows' version; None: the number of applies so far, from 0.
-        occurrences: as in lookup(); a gradient is then the sum of so many.
-        """
-        ...
 
     def lookup_tier(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """(n,); -1 where there is no row."""
@@ -477,14 +443,20 @@ class LocalShard(Shard):
         self,
         ids: NDArray[np.int64],
         train: bool,
-        out: NDArray[np.float32] | None = None,
         occurrences: NDArray[np.uint32] | None = None,
         count: bool = True,
     ) -> NDArray[np.float32]:
-        if out is None:
-            out = np.empty((ids.size, self._dim), np.float32)
-        self._table.lookup(ids, out, train, occurrences, count)
-        return out
+        """The rows of `ids`, (n, dim).
+
+        train: an apply follows, which counts and promotes; so this doesn't.
+        occurrences: (n,), how many ids each of `ids` stands for, where they were made unique; only
+            with train, or without count.
+        count: False for an evaluation, which no apply follows, and which neither counts nor
+            promotes.
+        """
+        rows = np.empty((ids.size, self._dim), np.float32)
+        self._table.lookup(ids, rows, train, occurrences, count)
+        return rows
 
     def next_turn(self) -> int:
         """The turn of the batch that is trained after those which were asked for ahead.
@@ -508,15 +480,6 @@ class LocalShard(Shard):
     def synchronize(self) -> None:
         """Waits for what was put on streams, and raises what it met."""
         self._table.synchronize()
-
-    def apply_gradients(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        global_step: int | None,
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> None:
-        self._table.apply_gradients(ids, grads, global_step, occurrences)
 
     # --- For batches of several shards: several_shards.py
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embstore import _core
 from embstore.cluster.ray.calls import Answer
@@ -16,12 +15,10 @@ from embstore.cluster.rows import wire
 from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import (
     ClosedError,
-    EmbStoreError,
     ForkedError,
     InvalidArgumentError,
     ShardLostError,
 )
-from embstore.table.elsewhere import LookUp, Update, push_together
 from embstore.table.shard import Shard, ShardRows, ShardSpec
 
 __all__ = ["RemoteShard"]
@@ -92,29 +89,6 @@ class RemoteShard:
             self._pushes += 1
             return self._pushes
 
-    def lookup(
-        self,
-        ids: NDArray[np.int64],
-        train: bool,
-        out: NDArray[np.float32] | None = None,
-        occurrences: NDArray[np.uint32] | None = None,
-        count: bool = True,
-    ) -> NDArray[np.float32]:
-        rows = np.empty((ids.size, self.dim), np.float32) if out is None else out
-        parts = [LookUp(self, ids, rows, occurrences)]
-        _raise_refusal(self.server.look_up(parts, train or not count).wait())
-        return rows
-
-    def apply_gradients(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        global_step: int | None,
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> None:
-        update = Update(self, self.begin_push(), ids, grads, occurrences)
-        _raise_refusal(push_together([[update]], global_step))
-
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """All other methods of `Shard`, which has what they do."""
         if method not in _ASKED_BY_CALLS:
@@ -184,12 +158,6 @@ class RemoteShard:
             self.server.ping()
         except (OSError, EOFError) as error:
             raise ShardLostError(str(error) or type(error).__name__) from error
-
-
-def _raise_refusal(refusals: Sequence[EmbStoreError | None]) -> None:
-    for refusal in refusals:
-        if refusal is not None:
-            raise refusal
 
 
 def _own(value: Any) -> Any:

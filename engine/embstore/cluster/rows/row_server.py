@@ -267,10 +267,10 @@ class _Connection:
         left = iter(shards)
         for i, part in enumerate(batches.gradients()):
             if refusals[i] is None:
-                try:
-                    next(left).lookup(part.ids, is_training, part.grads, part.occurrences)
-                except Exception as error:
-                    refusals[i] = error
+                ids, rows = part.ids, part.grads.reshape(-1)
+                (refusals[i],) = look_up_together(
+                    [next(left)], ids, [0, ids.size], rows, is_training, part.occurrences
+                )
         return refusals
 
     def _shard_to_look_up(self, head: PartHead) -> LocalShard:

@@ -6,9 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from embstore import _core
 from embstore.table.shard import LocalShard, ShardSpec
 
@@ -59,28 +56,6 @@ class CountedShard(LocalShard):
         self.applied = Rate()
         self._prepared_ids: dict[int, int] = {}  # ids, by the number of what was prepared
 
-    def lookup(
-        self,
-        ids: NDArray[np.int64],
-        train: bool,
-        out: NDArray[np.float32] | None = None,
-        occurrences: NDArray[np.uint32] | None = None,
-        count: bool = True,
-    ) -> NDArray[np.float32]:
-        rows = super().lookup(ids, train, out, occurrences, count)
-        self.note_look_up(_count(ids, occurrences))
-        return rows
-
-    def apply_gradients(
-        self,
-        ids: NDArray[np.int64],
-        grads: NDArray[np.float32],
-        global_step: int | None,
-        occurrences: NDArray[np.uint32] | None = None,
-    ) -> None:
-        super().apply_gradients(ids, grads, global_step, occurrences)
-        self.applied.add(_count(ids, occurrences))
-
     def keep_prepared(self, prepared: _core.PreparedApply, grads: object, count: int) -> int:
         number = super().keep_prepared(prepared, grads, count)
         self._prepared_ids[number] = count
@@ -95,7 +70,3 @@ class CountedShard(LocalShard):
     def abort_apply(self, number: int) -> None:
         super().abort_apply(number)
         self._prepared_ids.pop(number, None)
-
-
-def _count(ids: NDArray[np.int64], occurrences: NDArray[np.uint32] | None) -> int:
-    return int(ids.size if occurrences is None else occurrences.sum(dtype=np.int64))
