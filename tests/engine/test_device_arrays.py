@@ -81,6 +81,13 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
         on_device(np.zeros(3), np.float32).copy_from(np.zeros(4, np.float32))
 
 
+def test_numpy_is_told_where_the_array_lies() -> None:
+    array = on_device([1, 2])
+    for use in (np.asarray, np.sum, lambda lies: np.testing.assert_array_equal(lies, [1, 2])):
+        with pytest.raises(TypeError, match=r"in the memory of emulated; numpy\(\) gives a copy"):
+            use(array)
+
+
 # --- Look-ups
 
 
@@ -326,6 +333,20 @@ def test_ids_on_another_gpu_name_both(make_variable: MakeVariable) -> None:
 def test_a_variable_without_hbm_says_so(make_variable: MakeVariable) -> None:
     with pytest.raises(InvalidArgumentError, match=r"ids are on emulated, but .* no tier of HBM"):
         make_variable().lookup(on_device([1]))
+
+
+def test_what_wants_ids_on_the_host_says_how_to_get_them_there(make_variable: MakeVariable) -> None:
+    var = trained(make_variable)
+    ids = on_device([1, 2])
+    for call in (
+        var.lookup_tier,
+        var.get_frequency,
+        var.get_version,
+        var.remove,
+        lambda ids: var.put(ids, np.zeros((2, DIM), np.float32)),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"ids must be .* numpy\(\) gives a copy"):
+            call(ids)
 
 
 def test_arrays_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None:

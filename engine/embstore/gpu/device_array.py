@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
 from embstore.errors import InvalidArgumentError
-from embstore.gpu.choice import EMULATED, check_gpu, gpu_number, gpu_to_open
+from embstore.gpu.choice import EMULATED, check_gpu, full_name, gpu_number, gpu_to_open
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,6 +91,12 @@ class DeviceArray:
                 f"got {values.dtype} of shape {values.shape}"
             )
         self._memory.write(_bytes_of(np.asarray(values, order="C")))
+
+    def __array__(self, *_args: Any, **_options: Any) -> NoReturn:
+        # Without it NumPy makes an array of one object of it.
+        raise TypeError(
+            f"it lies in the memory of {full_name(self._device)}; numpy() gives a copy on the host"
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (EXTENSION, 0) if self._device == EMULATED else (CUDA, gpu_number(self._device))
