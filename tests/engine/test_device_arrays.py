@@ -72,6 +72,15 @@ def test_an_array_tells_of_itself_by_dlpack() -> None:
     assert _core.described(shared)[0] == address  # whoever shares the memory keeps it
 
 
+def test_a_stream_that_takes_an_array_comes_after_what_is_done_with_it() -> None:
+    array = on_device([1, 2])
+    for default in (None, -1, 0, 1):
+        array.__dlpack__(stream=default)
+    # No stream of the emulated GPU's is known here, so that to wait for the array is an error.
+    with pytest.raises(InvalidArgumentError, match="has no stream"):
+        array.__dlpack__(stream=1 << 40)
+
+
 def test_other_types_and_values_of_another_shape_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="must be int64 or float32, got float64"):
         es.DeviceArray(np.zeros(3), device="emulated")

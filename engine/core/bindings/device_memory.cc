@@ -45,6 +45,12 @@ class DeviceMemory {
     check_size(bytes);
     bytes_.copy_to(reinterpret_cast<std::byte*>(to), bytes, {});
   }
+  // What is put on the stream from now on comes after what is on the default one.
+  void come_before(gpu::Stream stream) const {
+    const gpu::OwnedEvent end(*device_);
+    device_->record(end, {});
+    device_->wait(stream, end);
+  }
 
  private:
   void check_size(size_t bytes) const {
@@ -118,7 +124,11 @@ void bind_device_memory(nb::module_& module) {
             const nb::gil_scoped_release release;
             handle.memory->read(array.data(), array.size());
           },
-          "array"_a.noconvert());
+          "array"_a.noconvert())
+      .def(
+          "come_before",
+          [](const MemoryHandle& handle, uintptr_t stream) { handle.memory->come_before({stream}); },
+          "stream"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("described", &described, "array"_a.noconvert());
   module.def("to_dlpack", &to_dlpack, "owner"_a, "address"_a, "shape"_a, "is_float"_a, "device_type"_a,
              "device_id"_a);

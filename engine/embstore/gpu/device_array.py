@@ -22,6 +22,10 @@ __all__ = ["DeviceArray"]
 CUDA = 2
 EXTENSION = 12
 
+# As DLPack names the stream of who takes an array: 1 is CUDA's default one, and of -1 the taker
+# sees to the order itself.
+_NEED_NO_ORDER = (-1, 0, 1)
+
 _DTYPES = (np.dtype(np.int64), np.dtype(np.float32))
 
 
@@ -31,7 +35,8 @@ class DeviceArray:
     It works on the emulated GPU too, whose memory the host can't address: so a program that keeps
     its batches on a GPU can be tried without one. It speaks DLPack in both directions:
     `torch.from_dlpack(array)` shares its memory (on a real GPU), and `embedding_variable.lookup`
-    takes it. What is done with it is on the GPU's default stream.
+    takes it. What is done with it is on the GPU's default stream, for which the stream of whoever
+    takes it by DLPack then waits.
     """
 
     def __init__(self, values: NDArray[Any], device: str | None = None) -> None:
@@ -101,8 +106,11 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (EXTENSION, 0) if self._device == EMULATED else (CUDA, gpu_number(self._device))
 
-    def __dlpack__(self, **options: Any) -> Any:
-        # Options are for who copies, or waits for a stream: this is used on the default one.
+    def __dlpack__(self, *, stream: int | None = None, **_options: Any) -> Any:
+        # What is on the default stream comes before what the taker puts on its own; other options
+        # are for who copies.
+        if stream is not None and stream not in _NEED_NO_ORDER:
+            self._memory.come_before(stream)
         kind, number = self.__dlpack_device__()
         return _core.to_dlpack(
             self,
