@@ -31,6 +31,7 @@ constexpr unsigned kHostMemory = 1;
 bool loses_the_device(Result result) {
   switch (result) {
     case 4:    // deinitialized
+    case 201:  // the context, which is held as long as the device, is none any more: somebody has reset the GPU
     case 214:  // uncorrectable ECC error
     case 220:  // uncorrectable NVLink error
     case 226:  // an error of the hardware, or of access to another GPU, that was contained
@@ -45,6 +46,8 @@ bool loses_the_device(Result result) {
     case 718:  // invalid program counter
     case 719:  // launch failed
     case 721:  // tensor memory leak
+    case 810:  // the server of a GPU that processes share has ended this one
+    case 911:  // an error of a device outside of CUDA
     case 999:  // unknown
       return true;
     default: return false;

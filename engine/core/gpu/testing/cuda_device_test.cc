@@ -181,7 +181,8 @@ TEST(an_error_of_one_call_leaves_the_device_as_it_is) {
 }
 
 TEST(a_lost_device_is_lost_for_good_and_asked_no_more) {
-  for (const int result : {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999}) {
+  for (const int result :
+       {4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}) {
     CudaDevice device(fake_options());
     DeviceArray<uint32_t> array(device, 4);
     PinnedArray<uint32_t> pinned(device, 4);
