@@ -139,7 +139,7 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup check-packages tensorflow ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
+check: setup check-packages tensorflow nvrtc ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find engine/core engine/pacing engine/bench lab/powercut/library -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
@@ -258,6 +258,15 @@ $(TENSORFLOW)/.installed: constraints.txt | setup
 	$(TENSORFLOW)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
 	packages() { "$$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	  echo "import site; site.addsitedir('$$(packages $(VENV))')" > "$$(packages $(TENSORFLOW))/beside.pth"
+	touch $@
+
+# Compiles the GPU's kernels, for the test of what it makes of them. Needs no GPU.
+.PHONY: nvrtc
+nvrtc: $(VENV)/.nvrtc
+
+$(VENV)/.nvrtc: engine/pyproject.toml constraints.txt | setup
+	$(BIN)/python -I lab/tools/extras.py 'engine[gpu]' > $(VENV)/gpu-requirements.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/gpu-requirements.txt
 	touch $@
 
 .PHONY: optional-packages
