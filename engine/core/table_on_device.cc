@@ -12,6 +12,7 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "lookup/each_key_once.h"
+#include "row/finite_values.h"
 #include "row/keys_by_partition.h"
 #include "table.h"
 #include "tiers/hbm/hbm_tier.h"
@@ -128,6 +129,14 @@ void put_rows(const float* from, std::span<const int64_t> positions, size_t dim,
   for (const int64_t position : positions) {
     std::copy_n(from, dim, to + static_cast<size_t>(position) * dim);
     from += dim;
+  }
+}
+
+// Throws where gradients, `dim` of each id, are NaN or infinite. `kept`: of each id, 0 leaves it out; empty: all are kept.
+void check_finite(std::span<const float> gradients, size_t dim, std::span<const int64_t> kept) {
+  for (size_t at = 0; at * dim < gradients.size(); ++at) {
+    if (!kept.empty() && kept[at] == 0) continue;
+    if (first_not_finite(gradients.subspan(at * dim, dim))) BatchConditions::refuse_not_finite(at);
   }
 }
 
@@ -288,11 +297,13 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
   std::vector<float> rows(on_host.size() * dim);
   if (!rows.empty())
     device.copy_to_host(rows.data(), batch.gradients, rows.size() * sizeof(float), ids.stream);
+  std::vector<int64_t> kept;
   if (conditions.kept && ids.count != 0) {
-    std::vector<int64_t> kept(ids.count);
+    kept.resize(ids.count);
     device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
-    keep_some(kept, dim, on_host, rows);
   }
+  check_finite(rows, dim, kept);
+  if (!kept.empty()) keep_some(kept, dim, on_host, rows);
   if (partitions.size() == 1) {
     return partitions.front()->apply_gradients(on_host, rows.data(), global_step);
   }

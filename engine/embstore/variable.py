@@ -314,9 +314,8 @@ class EmbeddingVariable:
         while a save is under way, they are copied to the host.
 
         Whole or not at all: an error leaves every row as it was. InvalidArgumentError where a
-        gradient on the host is NaN or infinite. StoreFullError where the new rows
-        have no room; DamagedRowsError, StorageError where rows can't be read, or room for them
-        can't be made.
+        gradient is NaN or infinite. StoreFullError where the new rows have no room;
+        DamagedRowsError, StorageError where rows can't be read, or room for them can't be made.
         """
         if self._optimizer is None:
             self.internals.check_trainable()

@@ -315,6 +315,22 @@ def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> 
     assert var.internals.applies() == plain.internals.applies() == 8
 
 
+def a_batch_with_a_gradient_that_is_not_finite_changes_nothing(caller: Caller) -> None:
+    var = caller.make()
+    keys = np.arange(UPPER_ROWS + 2)
+    caller.apply(var, keys)
+    var.drain()
+    before = var.export()
+    for at, value in ((0, np.nan), (keys.size - 1, np.inf), (keys.size, -np.inf)):
+        grads = np.ones((keys.size + 1, DIM), np.float32)
+        grads[at, 1] = value
+        with pytest.raises(InvalidArgumentError, match=rf"grads must be finite, .* ids\[{at}\]"):
+            caller.apply(var, np.r_[keys, -1], grads)
+        assert_same(var.export(), before)
+    caller.apply(var, keys)
+    assert var.get_frequency(keys).tolist() == [2] * keys.size
+
+
 def an_empty_batch_changes_nothing_but_the_count_of_applies(caller: Caller) -> None:
     var = caller.make()
     for batches in (1, 2):
@@ -402,6 +418,7 @@ CASES = [
     batches_that_overlap_may_be_on_their_way_at_once,
     ids_that_the_gpu_leaves_out_are_not_trained,
     batches_that_the_gpu_leaves_out_count_and_change_nothing,
+    a_batch_with_a_gradient_that_is_not_finite_changes_nothing,
     an_empty_batch_changes_nothing_but_the_count_of_applies,
     an_empty_table_is_exported_and_restored,
     frequencies_outlive_growth_and_a_restore,

@@ -25,9 +25,6 @@ from torch._subclasses.fake_tensor import (  # noqa: E402
 )
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from embstore.torch.lookup import _refused_unless_finite  # noqa: E402
-from embstore.torch.rows import GradientPart, Refusal  # noqa: E402
-
 aten = torch.ops.aten
 
 DIM = 4
@@ -228,26 +225,3 @@ def test_wrong_offsets_make_bags_of_nan_and_train_nothing(
     with pytest.raises(InvalidArgumentError, match=r"var_0: offsets must start at 0 and ascend"):
         train()
     assert var.total_count() == (0, DIM)
-
-
-def test_gradients_that_are_not_finite_are_refused_unless_they_are_of_padding() -> None:
-    grads = torch.ones(3, 2)
-    kept = torch.tensor([True, False, True])
-    for value, at, of, refused in (
-        (1.0, 0, None, 0),
-        (float("inf"), 1, None, Refusal.NOT_FINITE),
-        (float("nan"), 1, kept, 0),
-        (float("-inf"), 2, kept, Refusal.NOT_FINITE),
-    ):
-        spoilt = grads.clone()
-        spoilt[at, 1] = value
-        part = GradientPart(0, torch.arange(3), spoilt, kept=of)
-        assert number(_refused_unless_finite(part)) == refused
-        told = GradientPart(0, torch.arange(3), spoilt, refused=torch.tensor([Refusal.OFFSETS]))
-        assert number(_refused_unless_finite(told)) == Refusal.OFFSETS
-
-
-def number(part: GradientPart) -> int:
-    assert part.refused is not None
-    assert part.refused.shape == (1,)
-    return int(part.refused)

@@ -20,6 +20,12 @@ struct BatchConditions {
   // None: the batch isn't left out.
   gpu::DeviceAddress left_out = {};
 
+  // Throws Error(kInvalidArgument): the gradients of the id at this position aren't finite.
+  [[noreturn]] static void refuse_not_finite(size_t position) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "grads must be finite, since a row never recovers: those of ids[" + std::to_string(position) +
+                    "] aren't; leave the batch out, or lower the learning rate");
+  }
   // Throws Error(kInvalidArgument) for what `refused` holds, unless it is 0.
   void check(int64_t number) const {
     if (number != 0) throw Error(ErrorKind::kInvalidArgument, reasons.at(static_cast<size_t>(number - 1)));

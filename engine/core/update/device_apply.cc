@@ -9,6 +9,7 @@
 #include "gpu/buffers.h"
 #include "gpu/kernels/scan.h"
 #include "gpu/operations/device_update.h"
+#include "gpu/operations/finite_gradients.h"
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/ids_by_partition.h"
 #include "gpu/operations/mirror.h"
@@ -30,6 +31,7 @@ class ApplyMemory final : public StepInFlight {
         bounds_on_device(device, of.tables + 1),
         miss_bounds(device, of.tables + 1),
         refused(device, 1),
+        not_finite(device, 1),
         left_out(device, 1),
         missing(device, of.ids),
         occurrences(device, of.ids),
@@ -78,6 +80,7 @@ class ApplyMemory final : public StepInFlight {
   gpu::DeviceArray<uint32_t> bounds_on_device;
   gpu::PinnedArray<uint32_t> miss_bounds;  // the same of those that are missing
   gpu::PinnedArray<int64_t> refused;       // the number of a reason, or 0
+  gpu::PinnedArray<uint32_t> not_finite;   // where the first gradient is that isn't finite, or kAllFinite
   gpu::PinnedArray<int64_t> left_out;      // 0: the batch isn't
   // Of the missing ids.
   gpu::PinnedArray<int64_t> missing;
@@ -154,6 +157,7 @@ void DeviceApply::put(std::span<const BatchInFlight> batches) {
   std::vector<Update> updates;
   for (const auto& [batch, memory] : batches) {
     memory->claims.clear();
+    memory->not_finite[0] = gpu::kAllFinite;
     for (Share& share : batch->shares) {
       memory->claims.push_back(std::move(share.claims));
       updates.push_back(share.begin());
@@ -184,10 +188,12 @@ void DeviceApply::put(std::span<const BatchInFlight> batches) {
 void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream stream) {
   std::vector<gpu::IdsByPartition::Input> apart;
   std::vector<gpu::UniqueBatch::Input> unique;
+  gpu::Launches checks;
   for (const auto& [batch, memory] : batches) {
     const uint32_t count = batch->ids.count;
     const gpu::Global<const int64_t> ids{batch->ids.ids, count};
     const gpu::Global<const int64_t> kept{batch->conditions.kept, batch->conditions.kept ? count : 0};
+    gpu::add_find_not_finite(batch->gradients, count, memory->dim, kept, memory->not_finite.global(), checks);
     if (memory->by_table) {
       apart.push_back({&*memory->by_table, ids, kept, {}});
       unique.push_back({.to = &memory->unique,
@@ -198,6 +204,7 @@ void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream strea
       unique.push_back({.to = &memory->unique, .ids = ids, .kept = kept, .count_on_host = distinct});
     }
   }
+  checks.put(batches.front().batch->shares.front().table->device_, stream);
   gpu::IdsByPartition::take_apart(apart, stream);
   gpu::UniqueBatch::make_unique(unique, stream);
 
@@ -319,6 +326,9 @@ void DeviceApply::update_missing(const MissesOfBatch& batch) {
   try {
     for (const DeviceSteps* table : batch.tables) table->check_not_used_by_thread();
     batch.conditions.check(memory.refused[0]);
+    if (memory.not_finite[0] != gpu::kAllFinite && !is_left_out) {
+      BatchConditions::refuse_not_finite(memory.not_finite[0]);
+    }
     std::vector<std::unique_ptr<PreparedRows>> prepared;
     for (size_t t = 0; t < batch.tables.size() && !is_left_out; ++t) {
       at = t;

@@ -18,7 +18,6 @@ from embstore.table.many import lookup_many
 from embstore.torch import replicas
 from embstore.torch.rows import (
     GradientPart,
-    Refusal,
     Rows,
     apply_all,
     joined,
@@ -169,9 +168,7 @@ class _Pass:
             if rows.gathers:
                 rows.add_part(part)
             elif part.of_all_replicas:
-                # Of gradients on the host, the update itself looks whether they are finite.
-                on_host = part.ids.is_cpu
-                at_once.append((rows.variable, part if on_host else _refused_unless_finite(part)))
+                at_once.append((rows.variable, part))
             else:
                 raise InvalidArgumentError(
                     f"{rows.variable.name}: in no_sync() its replicas would be trained apart, "
@@ -202,17 +199,6 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
     )
     # Replicas wait for each other's numbers of ids anyway.
     return part if group is None else part.settled(rows.variable.name)
-
-
-def _refused_unless_finite(part: GradientPart) -> GradientPart:
-    """The part, which a GPU finds out about."""
-    unfit = ~part.grads.to(part.ids.device).isfinite().all(dim=1)
-    if part.kept is not None:
-        unfit = unfit & part.kept
-    refused = unfit.any().reshape(1).long() * Refusal.NOT_FINITE.value
-    if part.refused is not None:
-        refused = torch.maximum(refused, part.refused)
-    return replace(part, refused=refused)
 
 
 # By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so

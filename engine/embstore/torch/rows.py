@@ -27,17 +27,10 @@ __all__ = ["GradientPart", "Refusal", "Rows", "apply_all", "joined", "rows_lie_w
 class Refusal(IntEnum):
     """Why a batch on a GPU isn't applied: what the host doesn't know when it asks for it."""
 
-    NOT_FINITE = 1
-    OFFSETS = 2
+    OFFSETS = 1
 
     def message(self, name: str) -> str:
         """name: of the variable."""
-        if self is Refusal.NOT_FINITE:
-            return (
-                f"{name}: a gradient is inf or nan, and its rows, which a backward pass trains at "
-                "once, would be lost to it; with torch.amp.GradScaler make an "
-                "embstore.torch.Optimizer, which can leave out a step"
-            )
         return (
             f"{name}: offsets must start at 0 and ascend to at most the number of ids; the bags "
             "that they made are nan, and rows weren't trained"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/kernels/find.h"
+#include "gpu/kernels/finite.h"
 #include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/marks.h"
 #include "gpu/kernels/moves.h"

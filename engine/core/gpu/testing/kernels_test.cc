@@ -17,6 +17,7 @@
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/kernels/all.h"
 #include "gpu/operations/device_rows.h"
+#include "gpu/operations/finite_gradients.h"
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/ids_by_partition.h"
 #include "gpu/operations/mirror.h"
@@ -407,6 +408,43 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
     check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
     check(scene.on_host(last_positions, chosen.size()) == expected.last_positions, "where ids occur last");
+  });
+}
+
+TEST(the_first_gradient_that_is_not_finite_is_found_of_those_that_are_kept) {
+  for_each_seed([](Scene& scene) {
+    const uint32_t dim = some_dim(scene);
+    const uint32_t count = scene.batch_size();
+    std::vector<float> gradients = scene.floats(uint64_t{count} * dim);
+    for (float& gradient : gradients) {
+      if (scene.below(30) == 0) gradient = std::numeric_limits<float>::max();
+      if (scene.below(gradients.size()) != 0) continue;
+      gradient = std::array{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}[scene.below(3)];
+    }
+    const std::vector<int64_t> kept = scene.below(2) == 0 ? std::vector<int64_t>() : scene.kept(count);
+    uint32_t expected = kAllFinite;
+    for (uint32_t i = count; i-- != 0;) {
+      const auto row = gradients.begin() + ptrdiff_t{i} * dim;
+      const bool is_kept = kept.empty() || kept[i] != 0;
+      if (is_kept && !std::all_of(row, row + dim, [](float value) { return std::isfinite(value); }))
+        expected = i;
+    }
+    const uint32_t shift = scene.below(2);
+    DeviceArray<float> on_device(scene.device, shift + gradients.size());
+    const DeviceAddress address = on_device.address() + shift * sizeof(float);
+    if (count > 0) {
+      scene.device.copy_to_device(address, gradients.data(), gradients.size() * sizeof(float), scene.stream);
+    }
+    const DeviceArray<int64_t> kept_on_device = scene.on_device(kept);
+    const PinnedArray<uint32_t> first(scene.device, 1);
+    first[0] = kAllFinite;
+    Launches launches;
+    add_find_not_finite(address, count, dim, kept_on_device.constant(), first.global(), launches);
+    launches.put(scene.device, scene.stream);
+    scene.device.synchronise(scene.stream);
+    check(first[0] == expected,
+          "the first is " + std::to_string(first[0]) + ", not " + std::to_string(expected));
   });
 }
 

@@ -9,6 +9,8 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -821,6 +823,63 @@ void check_refusals(size_t partitions) {
 
 TEST(a_batch_that_the_device_refuses_changes_nothing_and_the_next_call_says_why) {
   for (const size_t partitions : {1, 3}) check_refusals(partitions);
+}
+
+// By a step and, while a save is under way, by the host; but not where the ids or the batch are left out.
+void check_not_finite(size_t partitions, bool by_host) {
+  tested_case() = std::to_string(partitions) + (by_host ? " partitions, by the host" : " partitions");
+  Scene scene(4, Forgets::kNothing, Below::kDram, partitions);
+  const std::vector<int64_t> ids = {1, 2, 3, 1000};  // the last has no row
+  const auto trained = scene.train_on_device({1, 2, 3});
+  const ExportedRows before = scene.table->export_rows();
+  const auto is_as_before = [&] {
+    const ExportedRows now = scene.table->export_rows();
+    return now.keys == before.keys && now.values == before.values && now.slots == before.slots &&
+           now.frequencies == before.frequencies && now.versions == before.versions;
+  };
+  const auto put = [&](size_t spoilt, float by, std::vector<int64_t> kept, int64_t is_left_out) {
+    std::vector<float> gradients(ids.size() * kDim, 0.5f);
+    gradients[spoilt * kDim + kDim - 1] = by;
+    const Scene::Apply apply(*scene.device, ids, gradients, *scene.streams[0]);
+    gpu::DeviceArray<int64_t> conditions(*scene.device, kept.size() + 1);
+    kept.push_back(is_left_out);
+    conditions.copy_from(kept.data(), kept.size(), apply.stream);
+    std::optional<DeviceSteps::HostUse> save;
+    if (by_host) save.emplace(scene.table->partition(0).parts().steps.get(), DeviceSteps::Length::kLong);
+    try {
+      scene.table->apply_on_device(
+          apply.on_device(), apply.rows.address(), std::nullopt,
+          {conditions.address(), {}, {}, conditions.address() + 4 * sizeof(int64_t)});
+    } catch (...) {
+      scene.device->synchronise(apply.stream);  // the arrays go
+      throw;
+    }
+    scene.device->synchronise(apply.stream);
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float value : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (size_t spoilt = 0; spoilt < ids.size(); ++spoilt) {
+      check_throws(ErrorKind::kInvalidArgument,
+                   "finite, since a row never recovers: those of ids[" + std::to_string(spoilt) + "] aren't",
+                   [&] {
+                     put(spoilt, value, {1, 1, 1, 1}, 0);
+                     scene.table->synchronise();
+                   });
+      check(is_as_before(), "a batch with gradients that aren't finite changed rows");
+    }
+  }
+  put(2, kInfinity, {1, 1, 1, 1}, 1);
+  scene.table->synchronise();
+  check(is_as_before(), "a batch that is left out changed rows");
+  put(2, kInfinity, {1, 1, 0, 1}, 0);
+  scene.table->synchronise();
+  check(scene.table->export_rows().keys.size() == before.keys.size() + 1, "the others aren't trained");
+}
+
+TEST(a_batch_with_gradients_that_are_not_finite_changes_nothing_and_the_next_call_says_where) {
+  for (const size_t partitions : {1, 3}) {
+    for (const bool by_host : {false, true}) check_not_finite(partitions, by_host);
+  }
 }
 
 // --- Several partitions

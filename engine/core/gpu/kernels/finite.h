@@ -1,0 +1,43 @@
+// Looks for gradients that are NaN or infinite: one such spoils its row for good. `Unit` as in rows.h: four floats, or one.
+#pragma once
+
+#include "gpu/kernels/language.h"
+
+namespace embstore::gpu {
+
+inline constexpr uint32_t kAllFinite = 0xffffffff;
+
+template <class Unit>
+struct FindNotFiniteArguments {
+  Global<const Unit> gradients;  // of row_units each, by position in the batch
+  uint32_t row_units;
+  uint32_t blocks;             // of the run
+  Global<const int64_t> kept;  // of each position: 0 leaves it out; none: all are kept
+  Global<uint32_t>
+      first;  // one, kAllFinite before: the first position of such a gradient. In pinned memory, say
+};
+
+// A difference of infinities is NaN, which equals nothing.
+inline bool is_finite(float value) { return value - value == 0.0f; }
+inline bool is_finite(const Float4& of) {
+  return is_finite(of.x) && is_finite(of.y) && is_finite(of.z) && is_finite(of.w);
+}
+
+template <class Unit>
+inline void find_not_finite_units(const FindNotFiniteArguments<Unit>& arguments) {
+  const uint64_t step = uint64_t{arguments.blocks} * block_threads();
+  for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index();
+       number < arguments.gradients.count; number += step) {
+    const Unit gradient = arguments.gradients[number];
+    if (is_finite(gradient)) continue;
+    const auto position = static_cast<uint32_t>(number / arguments.row_units);
+    if (arguments.kept.count == 0 || arguments.kept[position] != 0) {
+      atomic_min(arguments.first[0], position);
+    }
+  }
+}
+
+EMBSTORE_KERNEL(find_not_finite, FindNotFiniteArguments<Float4>) { find_not_finite_units(arguments); }
+EMBSTORE_KERNEL(find_not_finite_by_float, FindNotFiniteArguments<float>) { find_not_finite_units(arguments); }
+
+}  // namespace embstore::gpu

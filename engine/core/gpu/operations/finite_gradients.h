@@ -1,0 +1,33 @@
+// Whether all gradients of a batch are finite.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/kernels/finite.h"
+#include "gpu/operations/launches.h"
+
+namespace embstore::gpu {
+
+// Of the ids that `kept` doesn't leave out, where the first is that has a gradient which isn't, of `dim` each: goes to `first`, which is
+// kAllFinite before.
+inline void add_find_not_finite(DeviceAddress gradients, uint32_t ids, uint32_t dim,
+                                Global<const int64_t> kept, Global<uint32_t> first, Launches& launches) {
+  if (ids == 0) return;
+  constexpr uint32_t kMostBlocks = 1024;  // more than run at once
+  const auto add = [&]<class Unit>(const Kernel<FindNotFiniteArguments<Unit>>& kernel, uint32_t unit_floats) {
+    const uint32_t row_units = dim / unit_floats;
+    const uint64_t units = uint64_t{ids} * row_units;
+    Grid grid = Grid::of(units, kMostBlockThreads);
+    grid.blocks = std::min(grid.blocks, kMostBlocks);
+    launches.add(kernel, grid, {{gradients, units}, row_units, grid.blocks, kept, first});
+  };
+  // PyTorch's tensors may begin at any float.
+  if (dim % 4 == 0 && gradients.value % sizeof(Float4) == 0) {
+    add(find_not_finite, 4);
+  } else {
+    add(find_not_finite_by_float, 1);
+  }
+}
+
+}  // namespace embstore::gpu
