@@ -1189,6 +1189,31 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
   }
 }
 
+// A launch takes time that lab/pmemlab/model/prediction/gpu_tier.py (KERNELS) reckons with.
+TEST(steps_launch_as_many_kernels_as_the_lab_says) {
+  if (kUnderThreadSanitizer) return;
+  constexpr uint64_t kOfALookUp = 6;
+  constexpr uint64_t kOfAnUpdate = 20;
+  Scene scene(1);
+  Model model(scene, 1, 1);
+  const std::vector<int64_t> ids = {1, 2, 3, 2};
+  std::vector<std::unique_ptr<Model::Batch>> batches;
+  batches.push_back(model.some_batch(0, ids));
+  model.put_applies(batches);  // gives them rows
+  model.tables.front()->drain();
+  model.put_look_ups(batches, LookUpFor::kTraining);  // brings the mirror up to date
+  const auto launches_of = [&scene](const std::function<void()>& step) {
+    const uint64_t before = scene.device->launches();
+    step();
+    return scene.device->launches() - before;
+  };
+  const uint64_t look_up = launches_of([&] { model.put_look_ups(batches, LookUpFor::kTraining); });
+  const uint64_t update = launches_of([&] { model.put_applies(batches); });
+  check(look_up == kOfALookUp, std::to_string(look_up) + " launches of a look-up");
+  check(update == kOfAnUpdate, std::to_string(update) + " launches of an update");
+  scene.device->synchronise(model.stream());
+}
+
 // A step's memory is its batches': partitions share it.
 TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
   const auto step_bytes = [](size_t partitions) {
