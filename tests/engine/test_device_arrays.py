@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from plain_partition import keys_of_each, partitions_of
 import embstore as es
 from embstore import _core
 from embstore.errors import InvalidArgumentError
+from embstore.gpu.batches import IdsOnDevice
 from embstore.table.shard import LocalShard, SaveRequest
 
 DIM = 3
@@ -312,6 +314,26 @@ def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable
     assert trained(make_variable, name="one").gpu == "emulated"
     assert trained(make_variable, name="parts", partition_num=3).gpu == "emulated"
     assert make_variable(name="dram").gpu is None
+
+
+def test_steps_of_tensors_are_put_on_pytorchs_current_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    class OnGpu(torch.Tensor):  # type: ignore[misc, name-defined]
+        device = "cuda:3"
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 3
+
+        def __dlpack__(self, **_: Any) -> Any:
+            return _core.to_dlpack(self, self.data_ptr(), list(self.shape), False, 2, 3)
+
+    streams = {"cuda:3": SimpleNamespace(cuda_stream=77)}
+    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
+    ids = IdsOnDevice.of(torch.arange(6).view(2, 3).as_subclass(OnGpu))
+    assert (ids.device, ids.stream, ids.shape) == ("cuda:3", 77, (2, 3))
 
 
 # --- What can't be looked up
