@@ -208,5 +208,23 @@ def test_a_tier_larger_than_the_device_says_what_both_have(
     make_variable(storage=hbm(device="emulated"))
 
 
+def test_a_batch_larger_than_what_the_device_has_free_says_so_and_smaller_ones_go_on(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBSTORE_DEVICE_MEMORY", str(30 << 20))
+    var = make_variable(storage=hbm_above_dram(rows=100))
+    many = es.DeviceArray(np.arange(700_000), device="emulated")
+    grads = es.DeviceArray.empty((700_000, 3), np.float32, device="emulated")
+    full = r"a batch of 700000 ids doesn't fit .*out of memory: .* free; .*smaller batches"
+    with pytest.raises(StoreFullError, match=full):
+        var.lookup(many, train=True)
+    with pytest.raises(StoreFullError, match=full):
+        var.apply_gradients(many, grads)
+    assert var.total_count() == (0, 3)
+    few = np.arange(50)
+    var.apply_gradients(*(es.DeviceArray(each, device="emulated") for each in (few, ones(few))))
+    assert var.total_count() == (50, 3)
+
+
 def _path_for(kind: es.StorageType, path: Path) -> Path | None:
     return path if kind.name.endswith(("SSDHASH", "LEVELDB")) else None

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "errors/error.h"
 #include "gpu/device.h"
 #include "tiers/hbm/device_steps.h"
 #include "tiers/hbm/hbm_tier.h"
@@ -51,8 +53,7 @@ class StepMaker {
     for (Batch& batch : batches) {
       StepMaker& first = *batch.shares.front().table;
       const StepSize size{batch.ids.count, static_cast<uint32_t>(batch.shares.size())};
-      const auto make = [&first](const StepSize& made) { return first.make_memory(made); };
-      in_flight.push_back({&batch, first.memories_.take(size, make)});
+      in_flight.push_back({&batch, first.take_memory(size)});
       for (auto& share : batch.shares) steps.push_back({&maker(share).steps_, in_flight.back().memory});
     }
     turns.put(steps, stream, [&] { put(std::span<const InFlight<Batch>>(in_flight)); });
@@ -69,6 +70,17 @@ class StepMaker {
 
  private:
   virtual std::shared_ptr<Memory> make_memory(const StepSize& size) const = 0;
+
+  std::shared_ptr<Memory> take_memory(const StepSize& size) {
+    try {
+      return memories_.take(size, [this](const StepSize& made) { return make_memory(made); });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kStoreFull) throw;
+      throw Error(ErrorKind::kStoreFull, "a batch of " + std::to_string(size.ids) +
+                                             " ids doesn't fit beside the rows of HBM: " + error.what() +
+                                             "; or take smaller batches");
+    }
+  }
 
   template <class Share>
   static StepMaker& maker(const Share& share) {
