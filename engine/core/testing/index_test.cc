@@ -97,6 +97,21 @@ class ModelledShard {
     if (entry) shard_.erase(entry);
   }
 
+  // What a reader found before an operation is void after it, or still so.
+  template <class Operation>
+  void check_what_was_found_before(Operation operation) {
+    const Epochs::Guard guard = epochs_.enter();
+    IndexReader reader(index_);
+    std::vector<IndexHit> hits;
+    for (const int64_t key : keys_) hits.push_back(reader.find(hash_key(key), key));
+    operation();
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      const auto known = refs_.find(keys_[i]);
+      const RowRef now = known == refs_.end() ? RowRef() : known->second;
+      check(hits[i].ref == now || !hits[i].holds(), "a reader accepts what is no longer so");
+    }
+  }
+
   // Reader and writer find just what is there, and the array says neither too much nor too little of what
   // was passed on.
   void check_all() {
@@ -202,20 +217,23 @@ void the_index_is_a_map(uint64_t seed) {
   for (int step = 0; step < 12'000; ++step) {
     // It fills and empties by turns.
     const bool filling = step / 2'000 % 2 == 0;
-    switch (shard.below(10)) {
-      case 0: shard.insert_some(); break;
-      case 1: shard.set_ref(); break;
-      case 2:
-        if (shard.below(10) == 0) shard.reserve_room();
-        break;
-      case 3: shard.use_room(); break;
-      case 4:
-        if (shard.below(10) == 0) shard.give_room_back();
-        break;
-      case 5: shard.insert(); break;
-      default:
-        for (int i = 0; i < (filling ? 3 : 20); ++i) shard.erase();
-    }
+    const auto change = [&] {
+      switch (shard.below(10)) {
+        case 0: shard.insert_some(); break;
+        case 1: shard.set_ref(); break;
+        case 2:
+          if (shard.below(10) == 0) shard.reserve_room();
+          break;
+        case 3: shard.use_room(); break;
+        case 4:
+          if (shard.below(10) == 0) shard.give_room_back();
+          break;
+        case 5: shard.insert(); break;
+        default:
+          for (int i = 0; i < (filling ? 3 : 20); ++i) shard.erase();
+      }
+    };
+    step % 20 == 0 ? shard.check_what_was_found_before(change) : change();
     if (step % 500 == 0) shard.check_all();
   }
   shard.give_all_rooms_back();
