@@ -77,7 +77,7 @@ class _Bar:
         self._progress.advance(self._task)
 
     def found(self, result: str) -> None:
-        self._progress.console.print(result, highlight=False)
+        self._progress.console.print(result, highlight=False, soft_wrap=True)
 
 
 def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:

@@ -154,7 +154,7 @@ class TfraTable:
 
         self._keys = keys
         table = dynamic_embedding.get_variable(
-            "bench", dim=dim, initializer=1.0, init_size=keys.size
+            f"bench{dim}", dim=dim, initializer=1.0, init_size=keys.size
         )
         for part in np.array_split(keys, max(1, keys.size // 100_000)):
             table.upsert(tf.constant(part), tf.ones((part.size, dim)))
@@ -168,7 +168,7 @@ class TfraTable:
             return table.lookup(ids)
 
         # What stands for the rows of a batch, so that a tape sees them.
-        shadow = dynamic_embedding.shadow_ops.ShadowVariable(table, name="rows")
+        shadow = dynamic_embedding.shadow_ops.ShadowVariable(table, name=f"rows{dim}")
 
         def train(ids: Any, grads: Any) -> Any:
             unique, places = tf.unique(ids)
