@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import embstore as es
 from embstore import _core
-from embstore.bench import _yardsticks
+from embstore.bench import _yardsticks, computer_limits, peers_suite
 from embstore.bench.__main__ import main
+from embstore.bench.contenders import Embstore
 from embstore.bench.durability_suite import TABLE_OF_RUN
 from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
+from embstore.bench.peers_suite import NAMES
 from embstore.bench.stores import STORE_NAMES
 
 TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
@@ -130,6 +133,47 @@ def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
             goal["at_most"] or float("inf")
         )
         assert goal["reached"] == reached
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This computer's limits, in less time and memory."""
+    small = {"MEMORY_BYTES": 1 << 22, "FILE_BYTES": 1 << 22, "MEASURED_FOR_S": 0.01}
+    for name, value in small.items():
+        monkeypatch.setattr(computer_limits, name, value)
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_peers_measures_all_that_are_installed_and_the_computers_limits(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    document = figures_of(["peers", *TINY, "--dim", "5", "--path", str(files)], tmp_path)
+    measured = {result["peer"] for result in document["results"]}
+    assert measured | document["unavailable"].keys() == set(NAMES)
+    assert not measured & document["unavailable"].keys()
+    assert {"embstore", "hand-written loop", "DRAM_SSDHASH"} <= measured
+    assert len(document["results"]) == 2 * len(measured)
+    assert all(positive(result["ids_per_s"]) for result in document["results"])
+    assert len(document["limits"]) == computer_limits.LIMIT_COUNT
+    assert all((limit["rate"] or 0) > 0 or limit["why_not"] for limit in document["limits"])
+    assert not list(files.iterdir())
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("lie", ["lookup", "train"])
+def test_a_peer_that_is_fast_and_wrong_is_found_out(
+    lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Liar(Embstore):
+        def lookup(self, ids: object, out: NDArray[np.float32]) -> NDArray[np.float32]:
+            return out if lie == "lookup" else super().lookup(ids, out)
+
+        def train(self, ids: object, out: Any, grads: NDArray[np.float32]) -> None:
+            super().train(ids, out, 0 * grads if lie == "train" else grads)
+
+    monkeypatch.setitem(peers_suite.IN_MEMORY, "embstore", Liar)
+    with pytest.raises(SystemExit, match="embstore has other rows than the hand-written loop"):
+        main(["peers", *TINY, "--dim", "5", "--peer", "embstore"])
 
 
 @pytest.mark.parametrize("storage_type", ["DRAM_PMEM", "DRAM_PMEM_SSDHASH"])

@@ -1,5 +1,5 @@
-"""python -m embstore.bench [rows | tiers | memory | durability | gpu | cluster | keras]: tables
-on the terminal, JSON in a file.
+"""python -m embstore.bench [rows | tiers | peers | memory | durability | gpu | cluster | keras]:
+tables on the terminal, JSON in a file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ from embstore.bench import (
     gpu_command,
     keras_command,
     memory_command,
+    peers_command,
     rows_command,
     tiers_command,
 )
-from embstore.errors import InvalidArgumentError, MissingLibraryError, StoreFullError
+from embstore.errors import (
+    InvalidArgumentError,
+    MissingLibraryError,
+    StorageError,
+    StoreFullError,
+)
 
 SUITES = {
     "rows": rows_command,
     "tiers": tiers_command,
+    "peers": peers_command,
     "memory": memory_command,
     "durability": durability_command,
     "gpu": gpu_command,
@@ -48,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
         task = progress.add_task("", total=suite.advance_count(options))
         try:
             report = suite.run(options, _Bar(progress, task))
-        except (InvalidArgumentError, MissingLibraryError, StoreFullError) as error:
+        except (InvalidArgumentError, MissingLibraryError, StorageError, StoreFullError) as error:
             sys.exit(str(error))
     for table in report.tables:
         Console().print(table)
@@ -68,6 +75,9 @@ class _Bar:
 
     def advance(self) -> None:
         self._progress.advance(self._task)
+
+    def found(self, result: str) -> None:
+        self._progress.console.print(result, highlight=False, soft_wrap=True)
 
 
 def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:

@@ -29,7 +29,9 @@ class Contender(Protocol):
     least_batch_size: int  # smaller ones say nothing of it
 
     def ids_of(self, ranks: Ids) -> object: ...
-    def lookup(self, ids: object, out: Rows) -> None: ...
+    def lookup(self, ids: object, out: Rows) -> object:
+        """The rows, in `out` or in an array of its own."""
+
     def train(self, ids: object, out: Rows, grads: Rows) -> None:
         """A lookup, then one Adagrad step with `grads`."""
 
@@ -74,8 +76,9 @@ class Embstore:
     def ids_of(self, ranks: Ids) -> Ids:
         return self._keys[ranks]
 
-    def lookup(self, ids: object, out: Rows) -> None:
+    def lookup(self, ids: object, out: Rows) -> Rows:
         self._variable.lookup(ids, out=out)  # type: ignore[call-overload]
+        return out
 
     def train(self, ids: object, out: Rows, grads: Rows) -> None:
         self._variable.lookup(ids, train=True, out=out)  # type: ignore[call-overload]
@@ -114,11 +117,11 @@ class Columns:
             [slice(begin, end) for begin, end in pairwise(ends.tolist())],
         )
 
-    def lookup(self, ids: object, out: Rows) -> None:  # noqa: ARG002 - its rows lie in a new array
+    def lookup(self, ids: object, out: Rows) -> list[Rows]:  # noqa: ARG002 - it has its own
         assert isinstance(ids, ColumnsBatch)
-        es.lookup_many(self._variables, ids.ids)
+        return es.lookup_many(self._variables, ids.ids)
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - as above
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
         assert isinstance(ids, ColumnsBatch)
         es.lookup_many(self._variables, ids.ids, train=True)
         es.apply_many(self._variables, ids.ids, [grads[own] for own in ids.grads])
@@ -144,8 +147,9 @@ class HandWritten:
     def ids_of(self, ranks: Ids) -> Ids:
         return self._keys[ranks]
 
-    def lookup(self, ids: object, out: Rows) -> None:
+    def lookup(self, ids: object, out: Rows) -> Rows:
         self._table.lookup(ids, out)  # type: ignore[arg-type]
+        return out
 
     def train(self, ids: object, out: Rows, grads: Rows) -> None:
         self._table.lookup(ids, out)  # type: ignore[arg-type]
@@ -170,6 +174,7 @@ class TorchSparse:
         torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         self._torch = torch
         self._embedding = torch.nn.Embedding(keys.size, dim, sparse=True)
+        torch.nn.init.ones_(self._embedding.weight)
         self._optimizer = torch.optim.Adagrad(
             self._embedding.parameters(),
             lr=LEARNING_RATE,
@@ -181,7 +186,7 @@ class TorchSparse:
     def ids_of(self, ranks: Ids) -> object:
         return self._torch.from_numpy(self._places[ranks])
 
-    def lookup(self, ids: object, out: Rows) -> None:
+    def lookup(self, ids: object, out: Rows) -> Rows:
         with self._torch.no_grad():
             self._torch.index_select(
                 self._embedding.weight,
@@ -189,6 +194,7 @@ class TorchSparse:
                 ids,  # type: ignore[arg-type]
                 out=self._torch.from_numpy(out),
             )
+        return out
 
     def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
         self._optimizer.zero_grad()

@@ -38,6 +38,11 @@ class Figure:
     maximum: float
     ratio: float | None  # median over the rounds; None where the yardstick doesn't do this
 
+    def told(self, unit: float, name: str) -> str:
+        """For a line: the median in units of so many items a second, and the ratio."""
+        ratio = "" if self.ratio is None else f" ({self.ratio:.2f})"
+        return f"{self.median / unit:.3g} {name}{ratio}"
+
 
 def run_in_threads(work: Sequence[Work], clock: str = "wall") -> float:
     """Runs each in a thread of its own, all at once. Returns the seconds until the last is done."""

@@ -58,8 +58,7 @@ def advance_count(options: RowsOptions) -> int:
 
 
 def run(options: RowsOptions, watcher: Watcher) -> Report:
-    watcher.begin("measuring")
-    results = rows_suite.run(options, on_round=watcher.advance)
+    results = rows_suite.run(options, watcher)
     return Report([_table(results)], rows_suite.to_json(options, results))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -19,6 +19,7 @@ from embstore.bench.contenders import (
     scrambled_keys,
 )
 from embstore.bench.measure import Figure, Work, compare
+from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
 OPERATIONS = ("lookup", "lookup + Adagrad")
@@ -61,12 +62,12 @@ class RowsResult:
 
 
 def round_count(options: RowsOptions) -> int:
-    """How often `on_round` will be called."""
+    """How often the watcher is told to advance."""
     settings = len(options.dims) * len(options.threads) * len(options.batch_sizes)
     return settings * len(OPERATIONS) * (options.rounds + 1)
 
 
-def run(options: RowsOptions, on_round: Callable[[], None]) -> list[RowsResult]:
+def run(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
     results: list[RowsResult] = []
     for dim in options.dims:
         keys = scrambled_keys(options.rows, options.seed)
@@ -79,19 +80,20 @@ def run(options: RowsOptions, on_round: Callable[[], None]) -> list[RowsResult]:
         for threads, batch_size, operation in product(
             options.threads, options.batch_sizes, OPERATIONS
         ):
+            setting = f"dim {dim}: {threads} threads, {batch_size:,} ids, {operation}"
+            watcher.begin(setting)
             work = dict(_work(options, contenders, dim, threads, batch_size, operation))
             figures = compare(
                 work,
                 threads * options.batches_of(batch_size) * batch_size,
                 yardstick=HandWritten.name,
                 rounds=options.rounds,
-                on_round=on_round,
+                on_round=watcher.advance,
                 clock=options.clock,
             )
-            results += [
-                RowsResult(operation, dim, threads, batch_size, name, figure)
-                for name, figure in figures.items()
-            ]
+            for name, figure in figures.items():
+                watcher.found(f"{setting}, {name}: {figure.told(1e6, 'M ids/s')}")
+                results.append(RowsResult(operation, dim, threads, batch_size, name, figure))
         for contender in contenders:
             contender.close()
     return results
@@ -121,7 +123,7 @@ def _work(
             contender.name,
             [
                 partial(
-                    _run_batches,
+                    run_batches,
                     contender,
                     operation,
                     [contender.ids_of(batch) for batch in own],
@@ -133,7 +135,7 @@ def _work(
         )
 
 
-def _run_batches(
+def run_batches(
     contender: Contender, operation: str, batches: list[object], out: Rows, grads: Rows
 ) -> None:
     for ids in batches:

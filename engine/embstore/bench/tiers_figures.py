@@ -13,15 +13,15 @@ from embstore.bench.stores import STORE_NAMES, Sizes
 class TiersOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 2_000_000
-    dims: tuple[int, ...] = (16, 64)
+    rows: int = 1_000_000
+    dims: tuple[int, ...] = (16,)
     first_tier: float = 0.1  # of the rows
     second_of_three: float = 0.3  # of the rows, where there are three tiers
     batch_size: int = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
-    warm_up_batches: int = 20
-    batches: int = 10  # a round
-    rounds: int = 5
+    warm_up_batches: int = 10
+    batches: int = 5  # a round
+    rounds: int = 3
     moved_rows: int = 16_384  # a batch of the tiers by themselves: as many as are evicted at once
     stores: tuple[str, ...] = STORE_NAMES
     path: Path | None = None  # where files are made; None: the system's temporary folder

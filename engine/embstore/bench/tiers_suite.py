@@ -22,7 +22,7 @@ from embstore.bench.contenders import scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.store_rounds import LoadedStore
 from embstore.bench.stores import YARDSTICK, UnavailableError
-from embstore.bench.tiers_figures import TiersOptions, TiersResults, Unavailable
+from embstore.bench.tiers_figures import StoreResult, TiersOptions, TiersResults, Unavailable
 from embstore.bench.watcher import Watcher
 
 
@@ -73,10 +73,20 @@ def _measure_stores(
                 with closing(loaded) as store:
                     store_rounds.run([dram, store], options, traffic, watcher)
                     results.stores.append(store.result(beside=dram))
+                    watcher.found(_told(results.stores[-1]))
         if options.stores == (YARDSTICK,):
             store_rounds.run([dram], options, traffic, watcher)
         if dram.was_measured and YARDSTICK in options.stores:
             results.stores.append(dram.result(beside=dram))
+
+
+def _told(result: StoreResult) -> str:
+    figures = (
+        f"look-ups to train {result.training_lookups_per_s.told(1e6, 'M ids/s')}",
+        f"to serve {result.lookups_per_s.told(1e6, 'M ids/s')}",
+        result.steps_per_s.told(1, "steps/s"),
+    )
+    return f"dim {result.dim}: {result.store}: {', '.join(figures)}"
 
 
 def _beside(options: TiersOptions) -> list[str]:

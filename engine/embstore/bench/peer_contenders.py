@@ -1,0 +1,195 @@
+"""Peers beside those of contenders.py and stores.py: FBGEMM, TensorFlow and TFRA, by one thread."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
+from embstore.bench.stores import Store
+
+__all__ = ["FbgemmTbe", "StoreOfRows", "TensorFlowVariable", "TfraTable"]
+
+
+class StoreOfRows:
+    """A store of the suite `tiers` as a contender. Its name is the store's."""
+
+    trains_in_threads = False
+    least_batch_size = 1
+
+    def __init__(self, name: str, store: Store, keys: Ids) -> None:
+        self.name = name
+        self._store = store
+        self._keys = keys
+        store.load(keys)
+        store.settle()
+
+    def ids_of(self, ranks: Ids) -> Any:
+        return self._store.prepare(self._keys[ranks])
+
+    def lookup(self, ids: Any, out: Rows) -> Rows:
+        """And the moves of rows that it causes."""
+        self._store.lookup(ids, out)
+        self._store.settle()
+        return out
+
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:
+        self._store.step(ids, out, grads)
+        self._store.settle()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class FbgemmTbe:
+    """FBGEMM's table-batched embedding on the CPU, with Adagrad fused in: dense ids, no hashing."""
+
+    name = "FBGEMM"
+    trains_in_threads = False
+    least_batch_size = 1
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        import torch
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        torch.set_num_threads(1)
+        self._torch = torch
+        self._table = SplitTableBatchedEmbeddingBagsCodegen(
+            [(keys.size, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+            optimizer=EmbOptimType.EXACT_ADAGRAD,
+            learning_rate=LEARNING_RATE,
+            eps=0.0,
+        )
+        self._table.split_embedding_weights()[0].fill_(1)
+        for state in self._table.split_optimizer_states()[0]:
+            state.fill_(INITIAL_ACCUMULATOR)
+        self._places = np.random.default_rng(0).permutation(keys.size)
+
+    def ids_of(self, ranks: Ids) -> Any:
+        """With the offsets of bags of one id each."""
+        ids = self._torch.from_numpy(self._places[ranks])
+        return ids, self._torch.arange(ranks.size + 1)
+
+    def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
+        with self._torch.no_grad():
+            return self._table(*ids)
+
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
+        self._table(*ids).backward(self._torch.from_numpy(grads))
+
+    def close(self) -> None:
+        pass
+
+
+def _tensorflow() -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow
+
+    try:
+        tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:  # it has begun
+        if tensorflow.config.threading.get_intra_op_parallelism_threads() != 1:
+            raise
+    return tensorflow
+
+
+class TensorFlowVariable:
+    """A variable with tf.compat.v1's Adagrad, in graphs: dense ids, no hashing."""
+
+    name = "TensorFlow"
+    trains_in_threads = False
+    least_batch_size = 1
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        self._tf = tf = _tensorflow()
+        variable = tf.Variable(tf.ones((keys.size, dim)))
+        optimizer = tf.compat.v1.train.AdagradOptimizer(
+            LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+        )
+        self._places = np.random.default_rng(0).permutation(keys.size)
+
+        def read(ids: Any) -> Any:
+            return tf.gather(variable, ids)
+
+        def train(ids: Any, grads: Any) -> Any:
+            rows = read(ids)
+            sparse = tf.IndexedSlices(grads, ids, dense_shape=variable.shape)
+            optimizer.apply_gradients([(sparse, variable)])
+            return rows
+
+        self._read = tf.function(read)
+        self._train = tf.function(train)
+
+    def ids_of(self, ranks: Ids) -> Any:
+        return self._tf.constant(self._places[ranks])
+
+    def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
+        return self._read(ids)
+
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
+        self._train(ids, self._tf.constant(grads))
+
+    def close(self) -> None:
+        pass
+
+
+class TfraTable:
+    """TFRA's dynamic embedding (a cuckoo hash in DRAM) with tf.compat.v1's Adagrad, in graphs."""
+
+    name = "TFRA"
+    trains_in_threads = False
+    least_batch_size = 1
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        self._tf = tf = _tensorflow()
+        from tensorflow_recommenders_addons import dynamic_embedding
+
+        self._keys = keys
+        table = dynamic_embedding.get_variable(
+            f"bench{dim}", dim=dim, initializer=1.0, init_size=keys.size
+        )
+        for part in np.array_split(keys, max(1, keys.size // 100_000)):
+            table.upsert(tf.constant(part), tf.ones((part.size, dim)))
+        optimizer = dynamic_embedding.DynamicEmbeddingOptimizer(
+            tf.compat.v1.train.AdagradOptimizer(
+                LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+            )
+        )
+
+        def read(ids: Any) -> Any:
+            return table.lookup(ids)
+
+        # What stands for the rows of a batch, so that a tape sees them.
+        shadow = dynamic_embedding.shadow_ops.ShadowVariable(table, name=f"rows{dim}")
+
+        def train(ids: Any, grads: Any) -> Any:
+            unique, places = tf.unique(ids)
+            with tf.GradientTape() as tape:
+                rows = dynamic_embedding.shadow_ops.embedding_lookup(shadow, unique)
+                spread = tf.gather(rows, places)
+                loss = tf.reduce_sum(spread * grads)
+            optimizer.apply_gradients([(tape.gradient(loss, shadow), shadow)])
+            return spread
+
+        self._read = tf.function(read)
+        self._train = tf.function(train)
+
+    def ids_of(self, ranks: Ids) -> Any:
+        return self._tf.constant(self._keys[ranks])
+
+    def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
+        return self._read(ids)
+
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
+        self._train(ids, self._tf.constant(grads))
+
+    def close(self) -> None:
+        pass

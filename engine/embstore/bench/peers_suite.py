@@ -1,0 +1,201 @@
+"""Tables and stores of other projects on the same ids, beside what this computer can do at most."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embstore.bench import computer_limits
+from embstore.bench.computer_limits import Limit
+from embstore.bench.contenders import (
+    Contender,
+    Embstore,
+    HandWritten,
+    Ids,
+    Rows,
+    TorchSparse,
+    scrambled_keys,
+)
+from embstore.bench.file_systems import file_system_of
+from embstore.bench.measure import Figure, compare
+from embstore.bench.peer_contenders import FbgemmTbe, StoreOfRows, TensorFlowVariable, TfraTable
+from embstore.bench.rows_suite import OPERATIONS, run_batches
+from embstore.bench.stores import Sizes, UnavailableError, open_store
+from embstore.bench.watcher import Watcher
+from embstore.bench.zipf import BoundedZipf
+from embstore.errors import StorageError
+
+YARDSTICK = HandWritten.name
+IN_MEMORY: dict[str, Callable[[Ids, int], Contender]] = {
+    "embstore": Embstore,
+    YARDSTICK: HandWritten,
+    "PyTorch": TorchSparse,
+    "FBGEMM": FbgemmTbe,
+    "TensorFlow": TensorFlowVariable,
+    "TFRA": TfraTable,
+}
+ON_DISK = ("DRAM_SSDHASH", "DRAM_LEVELDB", "LevelDB", "RocksDB", "LMDB")
+NAMES = (*IN_MEMORY, *ON_DISK)
+# What each of them is imported from; the others are always there.
+_PACKAGES = {
+    "PyTorch": "torch",
+    "FBGEMM": "fbgemm_gpu",
+    "TensorFlow": "tensorflow",
+    "TFRA": "tensorflow_recommenders_addons",
+}
+_CHECKED_IDS = 1000
+
+
+@dataclass(frozen=True)
+class PeersOptions:
+    """What the suite runs; the defaults are the ones to quote."""
+
+    rows: int = 1_000_000
+    dims: tuple[int, ...] = (16,)
+    first_tier: float = 0.1  # of the rows, of embstore's tables on disk and in RocksDB's cache
+    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    zipf_exponent: float = 1.05
+    batches: int = 5  # a round
+    rounds: int = 5
+    peers: tuple[str, ...] = NAMES
+    path: Path | None = None  # where files are made; None: the system's temporary folder
+    clock: str = "wall"  # of measure.CLOCKS
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class PeerResult:
+    """ids_per_s: its ratio is to the hand-written loop's of the same rounds."""
+
+    operation: str
+    dim: int
+    peer: str
+    is_on_disk: bool
+    ids_per_s: Figure
+
+
+@dataclass(frozen=True)
+class PeersResults:
+    results: list[PeerResult]
+    limits: list[Limit]
+    unavailable: dict[str, str]  # by peer, why
+
+
+def advance_count(options: PeersOptions) -> int:
+    a_dim = len(_wanted(options)) + len(OPERATIONS) * (options.rounds + 1)
+    return computer_limits.LIMIT_COUNT + len(options.dims) * a_dim
+
+
+def run(options: PeersOptions, watcher: Watcher) -> PeersResults:
+    """Leaves no file behind. StorageError where a peer's rows are others than the loop's."""
+    results = PeersResults([], [], {})
+    with tempfile.TemporaryDirectory(prefix="embstore-bench-", dir=options.path) as folder:
+        watcher.begin("this computer's limits")
+        results.limits.extend(computer_limits.measure(Path(folder), watcher.advance))
+        for dim in options.dims:
+            results.results.extend(
+                _measured(options, dim, Path(folder), results.unavailable, watcher)
+            )
+    return results
+
+
+def _measured(
+    options: PeersOptions, dim: int, folder: Path, unavailable: dict[str, str], watcher: Watcher
+) -> Iterator[PeerResult]:
+    random = np.random.default_rng(options.seed)
+    shape = (options.batch_size, dim)
+    grads = random.standard_normal(shape, np.float32) * np.float32(0.01)
+    zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+    ranks = [zipf.draw(options.batch_size) for _ in range(options.batches)]
+    with ExitStack() as stack:
+        peers: dict[str, Contender] = {}
+        for name in _wanted(options):
+            watcher.begin(f"dim {dim}: {name}, loading")
+            try:
+                peers[name] = stack.enter_context(closing(_filled(options, name, dim, folder)))
+            except (UnavailableError, ImportError, OSError) as error:
+                unavailable[name] = str(error)
+            watcher.advance()
+        batches = {name: [peer.ids_of(batch) for batch in ranks] for name, peer in peers.items()}
+        for operation in OPERATIONS:
+            watcher.begin(f"dim {dim}: {operation}")
+            outs = {name: np.empty(shape, np.float32) for name in peers}
+            figures = compare(
+                {
+                    name: [_Work(peer, operation, batches[name], outs[name], grads)]
+                    for name, peer in peers.items()
+                },
+                options.batches * options.batch_size,
+                yardstick=YARDSTICK,
+                rounds=options.rounds,
+                on_round=watcher.advance,
+                clock=options.clock,
+            )
+            for name, figure in figures.items():
+                watcher.found(f"dim {dim}: {operation}, {name}: {figure.told(1e6, 'M ids/s')}")
+                yield PeerResult(operation, dim, name, name in ON_DISK, figure)
+        _check_rows(peers, ranks[0][:_CHECKED_IDS], dim)
+
+
+@dataclass(frozen=True)
+class _Work:
+    peer: Contender
+    operation: str
+    batches: list[object]
+    out: Rows
+    grads: Rows
+
+    def __call__(self) -> None:
+        run_batches(self.peer, self.operation, self.batches, self.out, self.grads)
+
+
+def _wanted(options: PeersOptions) -> list[str]:
+    """With the yardstick, which rows are checked by, too."""
+    return [name for name in NAMES if name in options.peers or name == YARDSTICK]
+
+
+def _filled(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
+    """With a row of ones for each key; UnavailableError, ImportError, OSError where it can't be."""
+    keys = scrambled_keys(options.rows, options.seed)
+    package = _PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise UnavailableError(f"the Python package {package} isn't installed")
+    if name in IN_MEMORY:
+        return IN_MEMORY[name](keys, dim)
+    sizes = Sizes(options.rows, max(1, round(options.first_tier * options.rows)), 0, dim)
+    own = folder / f"{name}-{dim}"
+    own.mkdir()
+    return StoreOfRows(name, open_store(name, sizes, own), keys)
+
+
+def _check_rows(peers: dict[str, Contender], ranks: Ids, dim: int) -> None:
+    """All were trained on the same batches: their rows differ by roundings alone. A peer that is
+    fast and wrong is found out.
+    """
+    rows = {
+        name: np.asarray(peer.lookup(peer.ids_of(ranks), np.empty((ranks.size, dim), np.float32)))
+        for name, peer in peers.items()
+    }
+    expected = rows[YARDSTICK]
+    for name, own in rows.items():
+        if not np.allclose(own, expected, rtol=1e-3, atol=1e-4):
+            raise StorageError(
+                f"{name} has other rows than the {YARDSTICK} after the same steps (they differ by "
+                f"{np.nanmax(np.abs(own - expected)):g}): its figures mean nothing"
+            )
+
+
+def to_json(options: PeersOptions, results: PeersResults) -> dict[str, object]:
+    return {
+        "suite": "peers",
+        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "yardstick": YARDSTICK,
+        "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),
+        **asdict(results),
+    }
