@@ -222,7 +222,7 @@ def test_a_batch_larger_than_what_the_device_has_free_says_so_and_smaller_ones_g
         var.apply_gradients(many, grads)
     assert var.total_count() == (0, 3)
     few = np.arange(50)
-    var.apply_gradients(*(es.DeviceArray(each, device="emulated") for each in (few, ones(few))))
+    var.apply_gradients(es.DeviceArray(few, "emulated"), es.DeviceArray(ones(few), "emulated"))
     assert var.total_count() == (50, 3)
 
 
