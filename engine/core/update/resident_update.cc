@@ -149,7 +149,9 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
 void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGradient> block,
                                 std::span<IndexEntry, kKeysABlock> entries) const {
   const RowArray& rows = parts_.store.tiers().first().rows();
+  const auto dim = static_cast<size_t>(parts_.store.layout().dim());
   for (size_t i = 0; i < block.size(); ++i) {
+    prefetch_row(block[i].gradient, dim);
     entries[i] = shard.entry(block[i].hash, block[i].key);
     if (entries[i]) rows.prefetch(entries[i].ref().slot());
   }
