@@ -81,7 +81,7 @@ void ColdestRows::add_arrivals() {
   if (!tier_.take_arrivals(arrivals_)) scan();
   size_t unfilled = 0;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (i + kSlotsFetchedAhead < arrivals_.size()) ranks_.prefetch(arrivals_[i + kRanksFetchedAhead]);
+    if (i + kSlotsFetchedAhead < arrivals_.size()) ranks_.prefetch(arrivals_[i + kSlotsFetchedAhead]);
     const Slot slot = arrivals_[i];
     if (is_filled(slot)) {
       keep({rank_of(slot), slot});
