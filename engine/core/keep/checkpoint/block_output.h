@@ -41,8 +41,8 @@ class Block {
   size_t end() const { return begin_ + sizeof(BlockHeader) + payload_bytes_; }
 
   medium::AlignedBytes memory_;
-  size_t begin_ =
-      0;  // of the header in the memory: the block's place in the file, modulo the medium's blocks
+  // Of the header in the memory: the block's place in the file, modulo the medium's blocks.
+  size_t begin_ = 0;
   size_t payload_bytes_ = 0;
 };
 
@@ -91,8 +91,8 @@ class BlockOutput {
   uint64_t written_ = 0;  // so many bytes: up to offset_, or to the medium's block that it is in
   uint64_t number_ = 0;
   uint32_t checksum_;
-  std::array<std::byte, medium::kBlockBytes>
-      unfinished_;  // the bytes before offset_ in the medium's block that it is in
+  // The bytes before offset_ in the medium's block that it is in.
+  std::array<std::byte, medium::kBlockBytes> unfinished_;
 
   Mutex mutex_;
   Condition changed_;

@@ -26,7 +26,8 @@ uint64_t capacity(uint64_t buckets) {
 
 uint64_t last_entries(uint64_t buckets) { return capacity(buckets) / kLastPart; }
 
-// Nobody else changes the state: the shard's mutex is held. To be followed by a fence that releases.
+// Nobody else changes the state: the shard's mutex is held. Between two fences that release: whoever sees the mark finds the new
+// array, and whoever reads a row that is written later sees the mark.
 void mark_moved(RowGuard& guard) {
 #if defined(__SANITIZE_THREAD__)  // doesn't model fences
   guard.state.fetch_or(Bucket::kMoved, std::memory_order_acq_rel);
@@ -297,6 +298,7 @@ void IndexShard::change_to_next() noexcept {
   ++layout_;
   buckets_.store(array_.get());
   // A reader that still holds the old array must not accept a row that is written under the new one.
+  std::atomic_thread_fence(std::memory_order_release);
   for (uint32_t i = 0; i < old->count(); ++i) mark_moved((*old)[i].guard);
   std::atomic_thread_fence(std::memory_order_release);
   epochs_.retire(std::move(old));
