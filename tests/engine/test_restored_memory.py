@@ -40,6 +40,8 @@ def train(path: Path) -> None:
     var = variable()
     for ids in np.array_split(np.arange(ROWS), 40):
         var.apply_gradients(ids, np.ones((ids.size, 4), np.float32))
+    # A shard of the index that is nearly full begins a larger array at the next batch.
+    var.apply_gradients(np.arange(1000), np.ones((1000, 4), np.float32))
     print(anonymous_bytes() - before, var.stats()["index_bytes"])
     es.save(path, [var], 1)
     var.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from saved_table import check_saves, train_and_save
+from saved_table import check_large, check_saves, save_large, train_and_save
 
 from powercut.plugin import PowerCut
 
@@ -11,6 +11,11 @@ from powercut.plugin import PowerCut
 @pytest.mark.long
 def test_a_cut_at_any_moment_leaves_the_last_save(power_cut: PowerCut) -> None:
     power_cut(train_and_save, check_saves, tries=30)
+
+
+@pytest.mark.long
+def test_a_cut_of_a_save_past_the_page_cache_leaves_the_last_one(power_cut: PowerCut) -> None:
+    power_cut(save_large, check_large, tries=15)
 
 
 @pytest.mark.long

@@ -16,6 +16,8 @@ namespace {
 
 // Rows of memory that are copied while a shard's mutex is held.
 constexpr size_t kRowsUnderMutex = 64;
+// Few enough for the misses that a core has in flight: each is three cache lines or more.
+constexpr size_t kRowsFetchedAhead = 12;
 
 struct RowSpot {
   int64_t key;
@@ -26,19 +28,22 @@ static_assert(sizeof(RowSpot) == 16);
 // The rows of a shard, in groups of about `most` rows. Group g has those whose sort_hash() begins with the bits of g.
 class GroupedSpots {
  public:
-  GroupedSpots(IndexShard& shard, size_t most) {
-    std::vector<RowSpot> unordered;
+  explicit GroupedSpots(size_t most) : most_(most) {}
+
+  // Those of another shard, in place of those that there are.
+  void take(IndexShard& shard) {
+    unordered_.clear();
     {
       const MutexLock lock(shard.mutex);
-      unordered.reserve(shard.entries());
-      shard.for_each([&unordered](int64_t key, RowRef ref) { unordered.push_back({key, ref}); });
+      unordered_.reserve(shard.entries());
+      shard.for_each([this](int64_t key, RowRef ref) { unordered_.push_back({key, ref}); });
     }
-    bits_ = static_cast<int>(std::bit_width(unordered.size() / most));
+    bits_ = static_cast<int>(std::bit_width(unordered_.size() / most_));
     ends_.assign(size_t{1} << bits_, 0);
-    for (const RowSpot& spot : unordered) ++ends_[group_of(spot)];
+    for (const RowSpot& spot : unordered_) ++ends_[group_of(spot)];
     std::exclusive_scan(ends_.begin(), ends_.end(), ends_.begin(), size_t{0});
-    spots_.resize(unordered.size());
-    for (const RowSpot& spot : unordered) spots_[ends_[group_of(spot)]++] = spot;
+    spots_.resize(unordered_.size());
+    for (const RowSpot& spot : unordered_) spots_[ends_[group_of(spot)]++] = spot;
   }
 
   size_t count() const { return ends_.size(); }
@@ -54,8 +59,10 @@ class GroupedSpots {
     return static_cast<size_t>(uint64_t{ShardSave::sort_hash(hash_key(spot.key))} >> (32 - bits_));
   }
 
+  const size_t most_;
   int bits_ = 0;
-  std::vector<RowSpot> spots_;
+  PageVector<RowSpot> unordered_;
+  PageVector<RowSpot> spots_;
   std::vector<size_t> ends_;  // by group
 };
 
@@ -64,20 +71,26 @@ class GroupedSpots {
 class ChangingRows {
  public:
   ChangingRows(const TableParts& table, Operation& operation)
-      : store_(*table.store), operation_(operation), rows_(store_.layout()), batch_(store_.start_batch()) {}
+      : store_(*table.store),
+        operation_(operation),
+        spots_(rows_at_a_time(store_.layout())),
+        batch_(store_.start_batch()) {}
 
-  // Visits the rows that `is_wanted` says, a group at a time. Calls after_some(hash) when all rows of lower hashes were
-  // visited.
-  template <class IsWanted, class Visit, class AfterSome>
-  void visit(IndexShard& shard, IsWanted is_wanted, Visit visit_row, AfterSome after_some) {
-    const GroupedSpots spots(shard, rows_at_a_time(store_.layout()));
-    for (size_t g = 0; g < spots.count(); ++g) {
-      read(shard, spots.group(g), is_wanted);
-      for (size_t i = 0; i < rows_.size(); ++i) {
-        if (is_read_[i]) visit_row(rows_.header(i), rows_.row(i));
-      }
+  // Visits the rows that `is_wanted` says, a group at a time. make_room() says how many rows may be visited next, one at least,
+  // and is called without a lock; visit_row() may be called with the shard's mutex held. Calls after_some(hash) when all rows
+  // of lower hashes were visited.
+  template <class MakeRoom, class IsWanted, class Visit, class AfterSome>
+  void visit(IndexShard& shard, MakeRoom make_room, IsWanted is_wanted, Visit visit_row,
+             AfterSome after_some) {
+    spots_.take(shard);
+    for (size_t g = 0; g < spots_.count(); ++g) {
+      read(shard, spots_.group(g), make_room, [&](const RowHeader& header, const float* row) {
+        const bool wanted = is_wanted(header);
+        if (wanted) visit_row(header, row);
+        return wanted;
+      });
       operation_.refresh();
-      after_some(spots.end_hash(g));
+      after_some(spots_.end_hash(g));
     }
   }
 
@@ -86,68 +99,71 @@ class ChangingRows {
   const std::string& first_damage() const { return first_damage_; }
 
  private:
-  template <class IsWanted>
-  void read(IndexShard& shard, std::span<const RowSpot> spots, IsWanted is_wanted) {
-    rows_.resize(spots.size());
-    is_read_.assign(spots.size(), false);
+  // `take` says whether it wanted the row.
+  template <class MakeRoom, class Take>
+  void read(IndexShard& shard, std::span<const RowSpot> spots, MakeRoom make_room, Take take) {
     pending_.clear();
-    for (size_t first = 0; first < spots.size(); first += kRowsUnderMutex) {
-      const size_t end = std::min(first + kRowsUnderMutex, spots.size());
-      for (size_t i = first; i < end; ++i) fetch(shard, spots[i]);
+    for (size_t i = 0; i < std::min(kRowsFetchedAhead, spots.size()); ++i) fetch(shard, spots[i]);
+    for (size_t next = 0; next < spots.size();) {
+      const size_t end = next + std::min({make_room(), kRowsUnderMutex, spots.size() - next});
       MemoryPhase phase(store_.tiers());
       const MutexLock lock(shard.mutex);
-      for (size_t i = first; i < end; ++i) {
-        if (!take_without_file(shard, i, spots[i].key, is_wanted, phase)) pending_.push_back(i);
+      for (; next < end; ++next) {
+        if (next + kRowsFetchedAhead < spots.size()) fetch(shard, spots[next + kRowsFetchedAhead]);
+        if (!take_without_file(shard, spots[next].key, take, phase)) pending_.push_back(next);
       }
     }
     // In the order in which files are read fastest.
     std::sort(pending_.begin(), pending_.end(),
               [&spots](size_t a, size_t b) { return spots[a].ref.raw() < spots[b].ref.raw(); });
-    while (!pending_.empty()) read_pending(shard, spots, is_wanted);
+    while (!pending_.empty()) read_pending(shard, spots, make_room, take);
   }
 
   // Reads the pending rows, which lie in files, once. Those that moved meanwhile stay pending.
-  template <class IsWanted>
-  void read_pending(IndexShard& shard, std::span<const RowSpot> spots, IsWanted is_wanted) {
+  template <class MakeRoom, class Take>
+  void read_pending(IndexShard& shard, std::span<const RowSpot> spots, MakeRoom make_room, Take take) {
     const TierStack& tiers = store_.tiers();
     IndexReader reader(store_.index());
     batch_->start(tiers);
-    in_batch_.assign(spots.size(), kNotInBatch);
-    for (const size_t i : pending_) {
-      const IndexHit hit = reader.find(hash_key(spots[i].key), spots[i].key);
+    in_batch_.assign(pending_.size(), kNotInBatch);
+    for (size_t p = 0; p < pending_.size(); ++p) {
+      const int64_t key = spots[pending_[p]].key;
+      const IndexHit hit = reader.find(hash_key(key), key);
       if (!hit.ref || tiers.memory(hit.ref.tier()) != nullptr) continue;
-      in_batch_[i] = batch_->size();
-      batch_->add(spots[i].key, hit);
+      in_batch_[p] = batch_->size();
+      batch_->add(key, hit);
     }
     batch_->read(tiers);
 
-    MemoryPhase phase(store_.tiers());
-    const MutexLock lock(shard.mutex);
     size_t left = 0;
-    for (const size_t i : pending_) {
-      const int64_t key = spots[i].key;
-      if (take_without_file(shard, i, key, is_wanted, phase)) continue;
-      const size_t row = in_batch_[i];
-      const RowRef now = shard.entry(hash_key(key), key).ref();
-      if (row == kNotInBatch || !(batch_->holds(row) || batch_->holds_at(row, now, tiers))) {
-        pending_[left++] = i;
-      } else if (batch_->is_damaged(row)) {
-        if (damaged_.empty()) first_damage_ = batch_->damage(row);
-        damaged_.push_back(key);
-      } else if (is_wanted(batch_->header(row))) {
-        take(i, batch_->header(row), batch_->row(row));
+    for (size_t next = 0; next < pending_.size();) {
+      const size_t end = std::min(next + std::min(make_room(), kRowsUnderMutex), pending_.size());
+      MemoryPhase phase(store_.tiers());
+      const MutexLock lock(shard.mutex);
+      for (; next < end; ++next) {
+        const int64_t key = spots[pending_[next]].key;
+        if (take_without_file(shard, key, take, phase)) continue;
+        const size_t row = in_batch_[next];
+        const RowRef now = shard.entry(hash_key(key), key).ref();
+        if (row == kNotInBatch || !(batch_->holds(row) || batch_->holds_at(row, now, tiers))) {
+          pending_[left++] = pending_[next];
+        } else if (batch_->is_damaged(row)) {
+          if (damaged_.empty()) first_damage_ = batch_->damage(row);
+          damaged_.push_back(key);
+        } else {
+          take(batch_->header(row), batch_->row(row));
+        }
       }
     }
     pending_.resize(left);
   }
 
-  // Takes row i if it has an image or lies in memory, and is wanted. False where it lies in a file.
-  template <class IsWanted>
-  bool take_without_file(IndexShard& shard, size_t i, int64_t key, IsWanted is_wanted, Phase& phase)
-      REQUIRES(shard.mutex) {
+  // Takes the row if it has an image or lies in memory. False where it lies in a file.
+  template <class Take>
+  bool take_without_file(IndexShard& shard, int64_t key, Take take, Phase& phase) REQUIRES(shard.mutex) {
     const ShardSave::Known known = shard.save->known(key);
     if (known.is_known) {
-      if (known.header != nullptr && is_wanted(*known.header)) take(i, *known.header, known.floats);
+      if (known.header != nullptr) take(*known.header, known.floats);
       return true;
     }
     const IndexEntry entry = shard.entry(hash_key(key), key);
@@ -155,20 +171,12 @@ class ChangingRows {
     const Slot slot = entry.ref().slot();
     const MemoryTier* const memory = store_.tiers().memory(entry.ref().tier());
     if (memory == nullptr) return false;
-    const RowHeader header = memory->header(slot, key);
-    if (is_wanted(header)) {
-      take(i, header, memory->rows().row(slot));
+    if (take(memory->header(slot, key), memory->rows().row(slot))) {
       memory->count_row(phase, Access::kLoad, slot);
     } else {
       memory->count_header(phase, Access::kLoad, slot);
     }
     return true;
-  }
-
-  void take(size_t i, const RowHeader& header, const float* floats) {
-    rows_.header(i) = header;
-    std::copy_n(floats, rows_.row_floats(), rows_.row(i));
-    is_read_[i] = true;
   }
 
   // Where the row was, which is where it nearly always is.
@@ -184,10 +192,9 @@ class ChangingRows {
 
   const RowStore& store_;
   Operation& operation_;
-  RowBatch rows_;
-  std::vector<bool> is_read_;     // by row
-  std::vector<size_t> pending_;   // rows
-  std::vector<size_t> in_batch_;  // by row: its number in the batch
+  GroupedSpots spots_;
+  std::vector<size_t> pending_;   // spots of a group
+  std::vector<size_t> in_batch_;  // by number of the pending one: its number in the batch
   BatchPtr batch_;                // of rows in files
   std::vector<int64_t> damaged_;
   std::string first_damage_;
@@ -265,7 +272,7 @@ void TableSave::find_evicted() {
   ChangingRows rows(table_, operation_);
   for (int s = 0; s < kShards; ++s) {
     rows.visit(
-        table_.store->shard(s), [](const RowHeader&) { return true; },
+        table_.store->shard(s), [] { return SIZE_MAX; }, [](const RowHeader&) { return true; },
         [this](const RowHeader& header, const float* row) {
           if (eviction_.evicts(header, row, table_.layout.dim())) evicted_.push_back(header.key);
         },
@@ -321,7 +328,8 @@ SavedTable TableSave::write(OnDamage on_damage) {
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = table_.store->shard(s);
     rows.visit(
-        shard, [this](const RowHeader& header) { return is_wanted(header); },
+        shard, [this] { return file_->make_room_for_rows(); },
+        [this](const RowHeader& header) { return is_wanted(header); },
         [this](const RowHeader& header, const float* row) { file_->add_row(header, row); },
         [this, &shard](uint64_t written_below) {
           {

@@ -90,6 +90,12 @@ void PageRange::discard(size_t begin, size_t end) const {
   if (first < last) madvise(static_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
 }
 
+void PageRange::back_small_pages() const {
+#ifdef MADV_POPULATE_WRITE  // a kernel without it backs each page when it's touched
+  if (size_bytes_ < kHugePageBytes) madvise(data_, size_bytes_, MADV_POPULATE_WRITE);
+#endif
+}
+
 // Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
 // first byte of a short array would take a huge page.
 void PageRange::advise() {

@@ -34,6 +34,8 @@ class PageRange {
   void extend_to(size_t size_bytes);
   // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
   void discard(size_t begin, size_t end) const;
+  // Backs all of it now, of a range that is too short for huge pages: by one call, in place of a fault for each page.
+  void back_small_pages() const;
 
  private:
   void advise();
@@ -62,6 +64,7 @@ class PageArray {
     range_.extend_to(count * sizeof(T));
     count_ = count;
   }
+  void back_small_pages() const { range_.back_small_pages(); }
   void discard(size_t begin, size_t end) const { range_.discard(begin * sizeof(T), end * sizeof(T)); }
 
  private:

@@ -13,7 +13,7 @@ uint64_t slots_a_row(const RankedTier& tier) { return tier.is_first() ? 8 : 32; 
 constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
-constexpr size_t kRanksFetchedAhead = 16;
+constexpr size_t kSlotsFetchedAhead = 16;
 
 // Ranks that a device is asked for at once, if not for more.
 constexpr uint64_t kLeastRefreshed = 256;
@@ -81,7 +81,7 @@ void ColdestRows::add_arrivals() {
   if (!tier_.take_arrivals(arrivals_)) scan();
   size_t unfilled = 0;
   for (size_t i = 0; i < arrivals_.size(); ++i) {
-    if (i + kRanksFetchedAhead < arrivals_.size()) ranks_.prefetch(arrivals_[i + kRanksFetchedAhead]);
+    if (i + kSlotsFetchedAhead < arrivals_.size()) ranks_.prefetch(arrivals_[i + kSlotsFetchedAhead]);
     const Slot slot = arrivals_[i];
     if (is_filled(slot)) {
       keep({rank_of(slot), slot});
@@ -111,8 +111,8 @@ bool ColdestRows::take_coldest(Candidate& row) {
   }
   if (!any_sorted) return false;
   row = sorted_[next_sorted_++];
-  if (next_sorted_ + kRanksFetchedAhead < sorted_.size()) {
-    ranks_.prefetch(sorted_[next_sorted_ + kRanksFetchedAhead].slot);
+  if (next_sorted_ + kSlotsFetchedAhead < sorted_.size()) {
+    ranks_.prefetch(sorted_[next_sorted_ + kSlotsFetchedAhead].slot);
   }
   return true;
 }

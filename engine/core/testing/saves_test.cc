@@ -205,20 +205,18 @@ class Scene {
   };
   Saved write(std::function<bool()> before_write) {
     const std::string path = directory_ / ("save-" + std::to_string(saves_++));
+    begun_at_ = table_.apply_count();
+    calls_.before_write = std::move(before_write);
+    struct End {  // when the file's own thread has ended, which writes
+      InterruptedCalls& calls;
+      ~End() { calls.before_write = nullptr; }
+    } const end{calls_};
     checkpoint::Writer file(
         path, RowLayout(kDim, 1),
         {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = !chain_.empty()}, calls_);
-    begun_at_ = table_.apply_count();
-    calls_.before_write = std::move(before_write);
-    try {
-      SavedTable saved = table_.save(file, {}, /*waiting_keys=*/true);
-      calls_.before_write = nullptr;
-      file.finish();
-      return {path, std::move(saved)};
-    } catch (const Error&) {
-      calls_.before_write = nullptr;
-      throw;
-    }
+    SavedTable saved = table_.save(file, {}, /*waiting_keys=*/true);
+    file.finish();
+    return {path, std::move(saved)};
   }
 
   void fail_to_save() {

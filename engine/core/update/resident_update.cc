@@ -86,7 +86,16 @@ void ResidentUpdate::commit(const UpdateTime& time) noexcept {
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time, phase);
   });
+  if (left_slots_ != 0) claim_.untake(std::span(taken_slots_).last(left_slots_));
   parts_.store.tiers().first().count_rows(phase, Access::kUpdate, updated_rows_);
+}
+
+Slot ResidentUpdate::next_slot() {
+  if (left_slots_ == 0) {
+    left_slots_ = std::min<uint64_t>(claim_.count(), kKeysABlock);
+    claim_.take(std::span(taken_slots_).last(left_slots_));
+  }
+  return taken_slots_[taken_slots_.size() - left_slots_--];
 }
 
 void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
@@ -140,7 +149,9 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
 void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGradient> block,
                                 std::span<IndexEntry, kKeysABlock> entries) const {
   const RowArray& rows = parts_.store.tiers().first().rows();
+  const auto dim = static_cast<size_t>(parts_.store.layout().dim());
   for (size_t i = 0; i < block.size(); ++i) {
+    prefetch_row(block[i].gradient, dim);
     entries[i] = shard.entry(block[i].hash, block[i].key);
     if (entries[i]) rows.prefetch(entries[i].ref().slot());
   }
@@ -154,12 +165,12 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
     const uint64_t count = filter->add(key.key, key.hash, key.occurrences, time.context.global_step);
     // Two batches that bring a key over its threshold together may both have expected it to wait. Then it
     // has its row with the next.
-    if (count < filter->threshold() || claim_.count() == 0 || room.left() == 0) return {};
+    const uint64_t slots = claim_.count() + left_slots_;
+    if (count < filter->threshold() || slots == 0 || room.left() == 0) return {};
     filter->remove(key.key, key.hash);
     earlier = count - key.occurrences;
   }
-  Slot slot;
-  claim_.take({&slot, 1});
+  const Slot slot = next_slot();
   MemoryTier& tier = parts_.store.tiers().first();
   tier.start(slot, key.key, parts_.initial.of(key.key), parts_.slot_values, earlier);
   tier.count_row(phase, Access::kStore, slot);

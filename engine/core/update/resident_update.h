@@ -35,6 +35,7 @@ class ResidentUpdate final : public BatchUpdate {
   void find_block(const IndexShard& shard, std::span<const KeyGradient> block,
                   std::span<IndexEntry, kKeysABlock> entries) const REQUIRES(shard.mutex);
   // Gives a key without a row one, if the filter admits it; empty where it waits.
+  Slot next_slot();
   IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time,
                    Phase& phase) REQUIRES(shard.mutex);
 
@@ -44,6 +45,9 @@ class ResidentUpdate final : public BatchUpdate {
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
+  // Slots that were taken together, since each taking locks; the last so many are left.
+  std::array<Slot, kKeysABlock> taken_slots_;
+  size_t left_slots_ = 0;
   uint64_t updated_rows_ = 0;
 };
 

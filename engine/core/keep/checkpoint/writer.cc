@@ -1,7 +1,5 @@
 #include "keep/checkpoint/writer.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,12 +8,9 @@
 
 namespace embstore::checkpoint {
 
-Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& identity,
-               files::FileCalls& calls)
-    : layout_(layout),
-      incremental_(identity.incremental),
-      is_first_(identity.partition == 0),
-      file_(calls, std::move(path), O_RDWR | O_CREAT | O_EXCL, {.for_the_medium = true, .mode = 0666}) {
+namespace {
+
+FileHeader header_of(const RowLayout& layout, const FileIdentity& identity) {
   const auto dim = static_cast<size_t>(layout.dim());
   const auto slots = static_cast<size_t>(layout.slot_count());
   FileHeader header{
@@ -33,16 +28,32 @@ Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& id
       .checksum = 0,
   };
   header.checksum = crc32c(&header, offsetof(FileHeader, checksum));
-  block_.reserve(sizeof(BlockHeader) + kBlockBytes);
-  checksum_ = crc32c(&header, sizeof header);
-  write(&header, sizeof header);
+  return header;
 }
+
+}  // namespace
+
+Writer::Writer(std::string path, const RowLayout& layout, const FileIdentity& identity,
+               files::FileCalls& calls)
+    : layout_(layout),
+      incremental_(identity.incremental),
+      is_first_(identity.partition == 0),
+      output_(std::move(path), calls, header_of(layout, identity)) {}
 
 void Writer::add_initial_rows(std::span<const float> values) {
   const auto dim = static_cast<size_t>(layout_.dim());
   for (size_t at = 0; at < values.size(); at += dim) {
     std::memcpy(extend(kInitialRows, dim * sizeof(float)), values.data() + at, dim * sizeof(float));
   }
+}
+
+size_t Writer::make_room_for_rows() {
+  const size_t each =
+      record_bytes(static_cast<size_t>(layout_.dim()), static_cast<size_t>(layout_.slot_count()));
+  if (block_ != nullptr && (block_->kind != kRows || block_->payload_bytes() + each > kBlockBytes)) flush();
+  if (block_ == nullptr) block_ = output_.take();
+  block_->kind = kRows;
+  return std::max<size_t>((kBlockBytes - block_->payload_bytes()) / each, 1);
 }
 
 void Writer::add_row(const RowHeader& header, const float* row) {
@@ -56,8 +67,12 @@ void Writer::add_row(const RowHeader& header, const float* row) {
                          .stamp = header.stamp};
   std::memcpy(to, &record, sizeof record);
   to += sizeof record;
-  for (size_t b = 0; b < blocks; ++b, to += dim_bytes) {
-    std::memcpy(to, row + b * layout_.block_floats(), dim_bytes);
+  if (dim_bytes == layout_.block_floats() * sizeof(float)) {
+    std::memcpy(to, row, blocks * dim_bytes);
+  } else {
+    for (size_t b = 0; b < blocks; ++b, to += dim_bytes) {
+      std::memcpy(to, row + b * layout_.block_floats(), dim_bytes);
+    }
   }
   ++totals_.rows;
 }
@@ -85,44 +100,23 @@ FileSummary Writer::finish() {
   flush();
   std::memcpy(extend(kEnd, sizeof totals_), &totals_, sizeof totals_);
   flush();
-  file_.sync();
-  return {.size_bytes = size_bytes_, .checksum = checksum_, .totals = totals_};
+  output_.finish();
+  return {.size_bytes = output_.size_bytes(), .checksum = output_.checksum(), .totals = totals_};
 }
 
 std::byte* Writer::extend(BlockKind kind, size_t bytes) {
-  if (count_ != 0 && (kind != kind_ || block_.size() + bytes > sizeof(BlockHeader) + kBlockBytes)) {
-    flush();
-  }
-  if (count_ == 0) block_.resize(sizeof(BlockHeader));
-  kind_ = kind;
-  ++count_;
-  const size_t end = block_.size();
-  block_.resize(end + bytes);
-  return block_.data() + end;
+  const bool goes_on =
+      block_ != nullptr &&
+      (block_->count == 0 || (block_->kind == kind && block_->payload_bytes() + bytes <= kBlockBytes));
+  if (!goes_on) flush();
+  if (block_ == nullptr) block_ = output_.take();
+  block_->kind = kind;
+  ++block_->count;
+  return block_->extend(bytes);
 }
 
 void Writer::flush() {
-  if (count_ == 0) return;
-  const std::byte* const payload = block_.data() + sizeof(BlockHeader);
-  const size_t payload_bytes = block_.size() - sizeof(BlockHeader);
-  BlockHeader header{
-      .kind = kind_,
-      .count = count_,
-      .payload_bytes = payload_bytes,
-      .number = blocks_++,
-      .payload_checksum = crc32c(payload, payload_bytes),
-      .checksum = 0,
-  };
-  header.checksum = crc32c(&header, offsetof(BlockHeader, checksum));
-  std::memcpy(block_.data(), &header, sizeof header);
-  checksum_ = crc32c(&header, sizeof header, checksum_);
-  write(block_.data(), block_.size());
-  count_ = 0;
-}
-
-void Writer::write(const void* data, size_t bytes) {
-  file_.write_at(data, bytes, size_bytes_);
-  size_bytes_ += bytes;
+  if (block_ != nullptr && block_->count != 0) output_.put(std::move(block_));
 }
 
 }  // namespace embstore::checkpoint

@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "files/file.h"
+#include "keep/checkpoint/block_output.h"
 #include "keep/checkpoint/format.h"
 #include "row/row_batch.h"
 #include "row/row_layout.h"
@@ -29,8 +29,8 @@ struct FileSummary {
 };
 
 // Throws Error(kStorage), which names the file, where the operating system refuses something; the file is
-// then unfinished and whoever made it removes it: a retry takes a new Writer and a new file. Memory: one
-// block.
+// then unfinished and whoever made it removes it: a retry takes a new Writer and a new file. Memory: a few
+// blocks.
 class Writer {
  public:
   // Makes the file, which must not exist.
@@ -45,6 +45,8 @@ class Writer {
 
   // REQUIRES: nothing was added yet.
   void add_initial_rows(std::span<const float> values);
+  // So many rows, one at least, that add_row() takes now without waiting for the medium.
+  size_t make_room_for_rows();
   void add_row(const RowHeader& header, const float* row);
   void add_removed_key(int64_t key);
   void add_waiting_key(const WaitingKeyRecord& waiting);
@@ -57,21 +59,12 @@ class Writer {
   // Room for `bytes` more of the block of `kind` that is being filled.
   std::byte* extend(BlockKind kind, size_t bytes);
   void flush();
-  void write(const void* data, size_t bytes);
 
   const RowLayout layout_;
   const bool incremental_;
   const bool is_first_;
-  files::File file_;
-
-  // The block being filled: room for its header, then the payload.
-  std::vector<std::byte> block_;
-  BlockKind kind_ = kEnd;
-  uint32_t count_ = 0;
-
-  uint64_t blocks_ = 0;
-  uint64_t size_bytes_ = 0;
-  uint32_t checksum_ = 0;
+  BlockOutput output_;
+  std::unique_ptr<Block> block_;  // that is being filled; null: none was begun
   Totals totals_{};
 };
 

@@ -1,12 +1,18 @@
-// Where restored rows lie: as high as they rank, in as many places as there are.
+// Where restored rows lie: as high as they rank, in as many places as there are. And the files that they come from.
+#include <fcntl.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
 #include "table.h"
 #include "testing/tests.h"
@@ -111,6 +117,100 @@ TEST(a_restore_reads_a_file_once) {
   check(table.row_count() == kRows, "rows are missing");
   check(read < file_bytes + 4096,
         "a file of " + std::to_string(file_bytes) + " bytes took reading " + std::to_string(read));
+}
+
+// Refuses direct I/O from its `refused`th call on: 0 is the opening of the file for it.
+class WithoutDirectIo final : public files::FileCalls {
+ public:
+  explicit WithoutDirectIo(int refused) : refused_(refused) {}
+
+  int open(const char* path, int flags, mode_t mode) override {
+    if ((flags & O_DIRECT) != 0) {
+      if (refused_ == 0) return refuse();
+      direct_ = files::FileCalls::open(path, flags, mode);
+      return direct_;
+    }
+    return files::FileCalls::open(path, flags, mode);
+  }
+  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
+    if (descriptor == direct_ && ++writes_ >= refused_) return refuse();
+    return files::FileCalls::pwrite(descriptor, data, bytes, offset);
+  }
+  bool was_opened() const { return direct_ >= 0; }
+  int direct_writes() const { return writes_; }
+
+ private:
+  static int refuse() {
+    errno = EINVAL;
+    return -1;
+  }
+
+  const int refused_;
+  int direct_ = -1;
+  std::atomic<int> writes_{0};
+};
+
+// Blocks of all lengths by turns, most of which end within a block of the medium.
+checkpoint::FileSummary write_blocks(const std::string& path, files::FileCalls& calls) {
+  const RowLayout layout(/*dim=*/33, /*slot_count=*/1);  // with padding
+  checkpoint::FileIdentity identity{};
+  identity.partition_count = 1;
+  checkpoint::Writer file(path, layout, identity, calls);
+  file.add_initial_rows(std::vector<float>(33 * 100, 0.5f));
+  std::vector<float> row(layout.row_floats());
+  int64_t key = 0;
+  const auto add_rows = [&](int64_t end) {
+    for (; key < end; ++key) {
+      std::iota(row.begin(), row.end(), static_cast<float>(key));
+      check(file.make_room_for_rows() > 0, "there is room for no row");
+      file.add_row({.key = key, .frequency = 1, .version = 2, .served = 3, .stamp = 4}, row.data());
+    }
+  };
+  const auto add_sketch = [&](size_t counters) {
+    file.add_sketch({.counters = counters,
+                     .hashes = 1,
+                     .counter_bits = 8,
+                     .waiting_keys = 0,
+                     .shard = 0,
+                     .shard_count = kShards},
+                    std::vector<std::byte>(counters, std::byte{7}));
+  };
+  add_rows(20);
+  add_sketch(1001);
+  add_rows(12'000);
+  add_sketch((size_t{3} << 20) + 13);
+  add_sketch(4096 - sizeof(checkpoint::BlockHeader) - sizeof(checkpoint::SketchHeader));
+  add_rows(30'000);
+  for (int64_t waiting = 0; waiting < 100'000; ++waiting) file.add_waiting_key({waiting, 1, 2});
+  return file.finish();
+}
+
+TEST(a_file_is_the_same_whichever_way_its_blocks_reach_it) {
+  const TemporaryDirectory directory;
+  std::string wanted;
+  for (const int refused : {1'000'000, 0, 1, 2, 9}) {
+    tested_case() = "refused from call " + std::to_string(refused);
+    const std::string path = directory / std::to_string(refused);
+    WithoutDirectIo calls(refused);
+    const checkpoint::FileSummary summary = write_blocks(path, calls);
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    if (wanted.empty()) {
+      // Where the file system has direct I/O at all.
+      check(!calls.was_opened() || calls.direct_writes() > 9,
+            "too few blocks went past the page cache for this test");
+      wanted = bytes;
+    }
+    check(bytes == wanted, "the file has other bytes");
+    checkpoint::Reader reader(path);
+    while (reader.next()) {
+    }
+    check(reader.summary().size_bytes == summary.size_bytes &&
+              reader.summary().checksum == summary.checksum && bytes.size() == summary.size_bytes,
+          "the summary is of another file");
+    check(reader.summary().totals.rows == 30'000 && reader.summary().totals.sketches == 3,
+          "something is missing");
+  }
 }
 
 }  // namespace

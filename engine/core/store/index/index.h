@@ -2,7 +2,6 @@
 // read without locks (index_reader.h).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -16,7 +15,10 @@ namespace embstore {
 class Index {
  public:
   explicit Index(Epochs& epochs) {
-    std::generate(shards_.begin(), shards_.end(), [&epochs] { return std::make_unique<IndexShard>(epochs); });
+    for (int i = 0; i < kShards; ++i) {
+      shards_[static_cast<size_t>(i)] =
+          std::make_unique<IndexShard>(epochs, static_cast<double>(i) / kShards);
+    }
   }
 
   IndexShard& shard(int i) const { return *shards_[static_cast<size_t>(i)]; }

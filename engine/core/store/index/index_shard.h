@@ -6,6 +6,10 @@
 // that was passed on back into the room that it leaves, and takes off the marks that no key needs any more.
 // So however many keys have come and gone, the shard looks as if it had been filled just now, and searches
 // stay as short.
+//
+// A larger array is filled beside the one that readers see, some buckets with each of the last inserts that have room, so that
+// no batch waits for a whole shard. What changes in the part that is copied changes in both. A batch that needs more room
+// than is left copies the rest at once. Shards grow at different sizes, so one batch seldom finds several of them full.
 #pragma once
 
 #include <atomic>
@@ -39,7 +43,8 @@ class alignas(64) IndexShard {
  public:
   class Room;
 
-  explicit IndexShard(Epochs& epochs);
+  // phase: 0 to 1; between the sizes that the array of phase 0 grows through, on a scale of powers.
+  explicit IndexShard(Epochs& epochs, double phase = 0);
   IndexShard(const IndexShard&) = delete;
   IndexShard& operator=(const IndexShard&) = delete;
 
@@ -72,8 +77,12 @@ class alignas(64) IndexShard {
 
   // Lets the entry refer to another place, which readers see at once.
   void set_ref(const IndexEntry& entry, RowRef ref) noexcept REQUIRES(mutex) {
-    const RowWrite write(entry.bucket->guard);
-    entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+    {
+      const RowWrite write(entry.bucket->guard);
+      entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+    }
+    if (next_ != nullptr && is_copied(entry)) [[unlikely]]
+      set_ref_of_copy(entry, ref);
   }
   // Every entry that was found before is void then: another key may lie there.
   void erase(const IndexEntry& entry) noexcept REQUIRES(mutex);
@@ -81,7 +90,9 @@ class alignas(64) IndexShard {
   // A number that is another once entries that were found may be void.
   uint64_t layout() const REQUIRES(mutex) { return layout_; }
   uint64_t entries() const REQUIRES(mutex) { return entries_; }
-  uint64_t size_bytes() const REQUIRES(mutex) { return uint64_t{array_->count()} * sizeof(Bucket); }
+  uint64_t size_bytes() const REQUIRES(mutex) {
+    return (uint64_t{array_->count()} + (next_ == nullptr ? 0 : next_->count())) * sizeof(Bucket);
+  }
   template <class Visit>
   void for_each(Visit visit) const REQUIRES(mutex) {
     for (uint32_t i = 0; i < array_->count(); ++i) {
@@ -93,17 +104,28 @@ class alignas(64) IndexShard {
   }
 
  private:
-  static IndexEntry place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref);
-  void rebuild(uint64_t buckets) REQUIRES(mutex);
-  // A key that bucket `passed` passed on, if there is one.
-  IndexEntry passed_on_by(uint32_t passed) const REQUIRES(mutex);
-  // Takes off the marks from `first` up to `last` that no key needs, now that one which lay in `last` and was
-  // passed on by them all is gone.
-  void unmark(uint32_t first, uint32_t last) noexcept REQUIRES(mutex);
+  // Of the sizes that the array grows through, the least that has room.
+  uint32_t buckets_for(uint64_t entries) const;
+  bool is_nearly_full() const REQUIRES(mutex);
+  // Throws Error(kStorage) or std::bad_alloc, and there is no next_ then.
+  void begin_next(uint32_t count) REQUIRES(mutex);
+  bool begin_next_if_there_is_memory(uint32_t count) REQUIRES(mutex);
+  // So many more buckets, or all that are left.
+  void copy_to_next(uint32_t buckets) noexcept REQUIRES(mutex);
+  void change_to_next() noexcept REQUIRES(mutex);
+  bool is_copied(const IndexEntry& entry) const REQUIRES(mutex) {
+    return array_->position(*entry.bucket) < copied_;
+  }
+  // Of an entry of array_, and of a key, that next_ has a copy of.
+  void set_ref_of_copy(const IndexEntry& entry, RowRef ref) noexcept REQUIRES(mutex);
+  void erase_copy(int64_t key) noexcept REQUIRES(mutex);
   void give_back(uint64_t count) noexcept EXCLUDES(mutex);
 
+  const double smallest_;  // array, in buckets
   Epochs& epochs_;
   std::unique_ptr<BucketArray> array_ GUARDED_BY(mutex);
+  std::unique_ptr<BucketArray> next_ GUARDED_BY(mutex);  // null most of the time; no reader sees it
+  uint32_t copied_ GUARDED_BY(mutex) = 0;                // buckets of array_ whose entries are in next_, too
   uint64_t entries_ GUARDED_BY(mutex) = 0;
   uint64_t reserved_ GUARDED_BY(mutex) = 0;  // for entries to come, by the rooms that are held
   uint64_t erased_ GUARDED_BY(mutex) = 0;    // since the array was made
