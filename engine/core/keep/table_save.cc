@@ -134,8 +134,10 @@ class ChangingRows {
       } else if (batch_->is_damaged(row)) {
         if (damaged_.empty()) first_damage_ = batch_->damage(row);
         damaged_.push_back(key);
-      } else if (is_wanted(batch_->header(row))) {
-        take(i, batch_->header(row), batch_->row(row));
+      } else {
+        RowHeader header = batch_->header(row);
+        tiers.tier(now.tier()).update_rank(now.slot(), header);
+        if (is_wanted(header)) take(i, header, batch_->row(row));
       }
     }
     pending_.resize(left);

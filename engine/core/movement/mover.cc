@@ -37,6 +37,10 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             right_to_move_.assert_held();
             return claim_for_promotion(count);
           },
+          [this](size_t t) {
+            right_to_move_.assert_held();
+            return strategy_ == CacheStrategy::kLfu ? demotion_.floor_above(t) : std::nullopt;
+          },
           std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
       demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);

@@ -1,5 +1,8 @@
 #include "movement/promotion.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "store/rise.h"
 #include "store/shard_save.h"
 
@@ -8,6 +11,7 @@ namespace {
 
 constexpr size_t kRanksFetchedAhead = 16;
 constexpr size_t kRowsFetchedAhead = 8;
+constexpr size_t kRowsUnderMutex = 512;
 
 }  // namespace
 
@@ -91,36 +95,104 @@ template <class ServedBy>
 void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by) {
   batch.order_by_shards();
   MemoryPhase phase(store_.tiers());
-  for (size_t first = 0; first < batch.size();) {
-    const int number = shard_of(batch.found(first).hash());
+  const PageVector<uint32_t> rising = count_in_place(batch, served_by, phase);
+  for (size_t first = 0; first < rising.size();) {
+    const int number = shard_of(batch.found(rising[first]).hash());
     size_t end = first;
-    while (end < batch.size() && end - first < most_rows_at_once_ &&
-           shard_of(batch.found(end).hash()) == number)
+    while (end < rising.size() && end - first < most_rows_at_once_ &&
+           shard_of(batch.found(rising[end]).hash()) == number)
       ++end;
-    promote_shard(store_.shard(number), batch, first, end, missed, served_by, phase);
+    promote_shard(store_.shard(number), batch, std::span(rising).subspan(first, end - first), missed,
+                  served_by, phase);
     first = end;
   }
 }
 
 template <class ServedBy>
-void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
+PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const ServedBy& served_by,
+                                               Phase& phase) {
+  PageVector<uint32_t> others;
+  Floors floors;
+  for (size_t t = 1; t < store_.tiers().size(); ++t) {
+    if (!batch.rows_of(t).places().empty()) floors[t] = floor_above_(t);
+  }
+  if (std::none_of(floors.begin(), floors.end(), [](const auto& floor) { return floor.has_value(); })) {
+    others.resize(batch.size());
+    std::iota(others.begin(), others.end(), 0u);
+    return others;
+  }
+  const Epochs::Guard guard = store_.epochs().enter();
+  const IndexReader reader(store_.index());
+  for (size_t i = 0; i < batch.size();) {
+    const int number = shard_of(batch.found(i).hash());
+    IndexShard& shard = store_.shard(number);
+    const MutexLock lock(shard.mutex);
+    for (const size_t end = i + kRowsUnderMutex; i < std::min(end, batch.size()); ++i) {
+      const BatchInFlight::Found& found = batch.found(i);
+      if (shard_of(found.hash()) != number) break;
+      if (i + kRowsFetchedAhead < batch.size()) {
+        const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
+        reader.prefetch(ahead.hash());
+        store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
+      }
+      const std::optional<ServedAccesses> served = served_by(found.tag);
+      if (!served || !try_count_in_place(shard, batch, i, *served, floors, phase)) {
+        others.push_back(static_cast<uint32_t>(i));
+      }
+    }
+  }
+  return others;
+}
+
+bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                                   const ServedAccesses& served, const Floors& floors, Phase& phase) {
+  const BatchInFlight::Found& found = batch.found(i);
+  const IndexEntry entry = shard.entry(found.hash(), found.key);
+  if (!entry || shard.save != nullptr)
+    return false;  // a save wants the row as it was: who moves it up keeps that
+  const RowRef at = entry.ref();
+  const std::optional<Rank>& floor = floors[at.tier()];
+  if (!floor) return false;
+  Tier& tier = store_.tiers().tier(at.tier());
+  const MemoryTier* const memory = store_.tiers().memory(at.tier());
+  RowHeader header;
+  if (memory != nullptr) {
+    header = memory->header(at.slot(), found.key);
+    memory->count_header(phase, Access::kLoad, at.slot());
+  } else {
+    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return false;
+    header = batch.header(i);
+    tier.update_rank(at.slot(), header);
+  }
+  header.served += served.count;
+  header.stamp = std::max(header.stamp, served.stamp);
+  if (Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp) >= *floor) return false;
+  if (!tier.try_set_rank(at.slot(), header)) return false;
+  if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
+  return true;
+}
+
+template <class ServedBy>
+void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
                               PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
-  SlotClaim claim = claim_slots_(end - first);
-  Rise rise(store_, claim, end - first, phase);
+  SlotClaim claim = claim_slots_(rows.size());
+  Rise rise(store_, claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
-    shard.save->reserve(end - first);
-    shard.save->give_back(end - first);  // nobody else reserves while the mutex is held
+    shard.save->reserve(rows.size());
+    shard.save->give_back(rows.size());  // nobody else reserves while the mutex is held
   }
-  for (size_t i = first; i < end; ++i) {
-    if (i + kRowsFetchedAhead < end) {
-      const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
+  for (size_t n = 0; n < rows.size(); ++n) {
+    const size_t i = rows[n];
+    if (n + kRowsFetchedAhead < rows.size()) {
+      const size_t next = rows[n + kRowsFetchedAhead];
+      const BatchInFlight::Found& ahead = batch.found(next);
       reader.prefetch(ahead.hash());
       first_tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
-      rise.fetch(ahead.hit.ref, {&batch, i + kRowsFetchedAhead});
+      rise.fetch(ahead.hit.ref, {&batch, next});
     }
     const BatchInFlight::Found& found = batch.found(i);
     const std::optional<ServedAccesses> served = served_by(found.tag);

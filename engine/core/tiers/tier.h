@@ -87,6 +87,20 @@ class Tier {
 
   virtual TierStats stats() const = 0;
 
+  // --- How rows rank that stay where they are while serving look-ups ask for them. REQUIRES, unless it's said otherwise: the
+  // mutex of the row's shard, and that the slot is the row's.
+
+  // Has what these touch fetched; needs no mutex.
+  virtual void prefetch_rank(Slot) const {}
+  // Brings the rank in the row's header, as read_rows() gave it, up to date.
+  virtual void update_rank(Slot, RowHeader&) const {}
+  // The row ranks as the header says from now on. False, and it ranks as before, where the tier can't keep that.
+  virtual bool try_set_rank(Slot, const RowHeader&) { return false; }
+  // The row, which was copied from one slot to the other, ranks there as it did.
+  virtual void carry_rank(Slot, Slot) {}
+  // Whether the medium doesn't have the rank.
+  virtual bool rank_goes_with_process(Slot) const { return false; }
+
   // --- Upkeep. To be called without locks, and free where there is nothing to do.
 
   // Rows may be moved by the tier itself from now on. `relocator` outlives the tier's use.

@@ -97,6 +97,13 @@ void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
              [places](size_t i) { return places[i].slot; });
 }
 
+bool MemoryTier::try_set_rank(Slot slot, const RowHeader& header) {
+  if (role_ != MemoryRole::kMiddle && role_ != MemoryRole::kLast) return false;
+  rows_.set_rank(slot, header.served, header.stamp);
+  if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  return true;
+}
+
 void MemoryTier::erase(std::span<const Place> places) {
   if (ranks_ != nullptr) {
     for (const Place& place : places) ranks_->empty(place.slot);
