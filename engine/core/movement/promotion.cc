@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "store/rise.h"
 #include "store/shard_save.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kRanksFetchedAhead = 16;
 constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kRowsUnderMutex = 512;
+constexpr size_t kWaitingAtOnce = 2048;
 
 }  // namespace
 
@@ -20,15 +22,44 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   for (const BatchPtr& batch : batches) {
-    promote(*batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); });
+    promote(*batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); }, Ties::kWait);
   }
-  bring_up_missed(std::move(missed));
+  note_last_accesses(batches, missed);
+  bring_up_missed(std::move(missed), Ties::kWait);
+}
+
+void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed) {
+  if (missed.empty()) return;
+  std::unordered_map<int64_t, uint64_t> last;
+  for (const RowToCome& row : missed) {
+    uint64_t& stamp = last[row.key];
+    stamp = std::max(stamp, row.served->stamp);
+  }
+  for (const BatchPtr& batch : batches) {
+    for (size_t i = 0; i < batch->size(); ++i) {
+      const auto known = last.find(batch->found(i).key);
+      if (known == last.end()) continue;
+      known->second = std::max(known->second, batch->accesses(batch->found(i).tag).stamp);
+    }
+  }
+  for (RowToCome& row : missed) row.served->stamp = last[row.key];
+}
+
+bool Promotion::bring_up_some_that_wait() {
+  if (waiting_.empty()) return false;
+  // The newest, which rank highest, first: what they displace needn't come up.
+  const auto count = static_cast<ptrdiff_t>(std::min(waiting_.size(), kWaitingAtOnce));
+  PageVector<RowToCome> rows(waiting_.end() - count, waiting_.end());
+  waiting_.resize(waiting_.size() - rows.size());
+  if (waiting_.empty()) waiting_.shrink_to_fit();
+  bring_up_missed(std::move(rows), Ties::kRise);
+  return true;
 }
 
 void Promotion::bring_up(std::span<const int64_t> keys) {
   PageVector<RowToCome> rows;
   for (const int64_t key : keys) rows.push_back({key, std::nullopt});
-  bring_up_missed(std::move(rows));
+  bring_up_missed(std::move(rows), Ties::kRise);
 }
 
 void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
@@ -63,7 +94,7 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   return first_tier.ranks().count_served(slot, key, accesses);
 }
 
-void Promotion::bring_up_missed(PageVector<RowToCome> missed) {
+void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
   if (missed.empty()) return;
   const BatchPtr batch = store_.start_batch();
   PageVector<RowToCome> coming;
@@ -84,18 +115,19 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed) {
         batch->add(key, hit, n);
       }
     }
-    batch->read(store_.tiers());
+    batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; });
+    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
   }
 }
 
 template <class ServedBy>
-void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by) {
+void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                        Ties ties) {
   batch.order_by_shards();
   MemoryPhase phase(store_.tiers());
-  const PageVector<uint32_t> rising = count_in_place(batch, served_by, phase);
+  const PageVector<uint32_t> rising = count_in_place(batch, served_by, ties, phase);
   for (size_t first = 0; first < rising.size();) {
     const int number = shard_of(batch.found(rising[first]).hash());
     size_t end = first;
@@ -110,7 +142,7 @@ void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, con
 
 template <class ServedBy>
 PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const ServedBy& served_by,
-                                               Phase& phase) {
+                                               Ties ties, Phase& phase) {
   PageVector<uint32_t> others;
   Floors floors;
   for (size_t t = 1; t < store_.tiers().size(); ++t) {
@@ -136,7 +168,7 @@ PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const
         store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
       }
       const std::optional<ServedAccesses> served = served_by(found.tag);
-      if (!served || !try_count_in_place(shard, batch, i, *served, floors, phase)) {
+      if (!served || !try_count_in_place(shard, batch, i, *served, floors, ties, phase)) {
         others.push_back(static_cast<uint32_t>(i));
       }
     }
@@ -145,7 +177,8 @@ PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const
 }
 
 bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                                   const ServedAccesses& served, const Floors& floors, Phase& phase) {
+                                   const ServedAccesses& served, const Floors& floors, Ties ties,
+                                   Phase& phase) {
   const BatchInFlight::Found& found = batch.found(i);
   const IndexEntry entry = shard.entry(found.hash(), found.key);
   if (!entry || shard.save != nullptr)
@@ -166,8 +199,12 @@ bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch
   }
   header.served += served.count;
   header.stamp = std::max(header.stamp, served.stamp);
-  if (Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp) >= *floor) return false;
+  const Rank rank = Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp);
+  const bool belongs_higher = rank >= *floor;
+  const bool may_wait = ties == Ties::kWait && rank.count == floor->count && !do_many_wait();
+  if (belongs_higher && !may_wait) return false;
   if (!tier.try_set_rank(at.slot(), header)) return false;
+  if (belongs_higher) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
   if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
   return true;
 }
