@@ -1,4 +1,4 @@
-"""Serving look-ups move up the rows alone that outrank one above, and count the others where they are."""
+"""Serving look-ups move up only rows that outrank one above, and count others where they are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ranks:
         for tier, capacity in enumerate(capacities):
             tiers[hottest[:capacity]] = tier
             hottest = hottest[capacity:]
-        return tiers.tolist()
+        return [int(tier) for tier in tiers]
 
 
 def train(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
@@ -63,7 +63,7 @@ def serve(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
 
 def tiers_of(var: es.EmbeddingVariable) -> list[int]:
     var.drain()
-    return var.lookup_tier(np.arange(var.total_count()[0])).tolist()
+    return [int(tier) for tier in var.lookup_tier(np.arange(var.total_count()[0]))]
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
