@@ -38,8 +38,8 @@ class ColdestRows {
   void left(Slot slot) { is_given_.remove(slot); }
   // The row in the slot isn't wanted any more.
   void may_go(Slot slot);
-  // No row ranks lower; nothing where that isn't known without a look at rows that are wanted. Cheap, and how the coldest ranks
-  // unless the tier's ranks lag.
+  // No row that may go ranks lower: how the coldest ranks, or where ranks lag, how it did. Nothing where there is none. Costs as
+  // little as next() of one row.
   std::optional<Rank> lower_bound();
   // How the coldest row ranks; nothing where there is none.
   std::optional<Rank> least_rank() const;

@@ -41,7 +41,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             right_to_move_.assert_held();
             if (strategy_ != CacheStrategy::kLfu) return std::nullopt;
             // Else it would be the rank of a row that is about to go down.
-            while (demotion_.step()) {
+            for (int step = 0; step < kStepsATurn && demotion_.step(); ++step) {
             }
             return demotion_.floor_above(t);
           },

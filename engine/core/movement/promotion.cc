@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 #include "store/rise.h"
 #include "store/shard_save.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr size_t kRanksFetchedAhead = 16;
 constexpr size_t kRowsFetchedAhead = 8;
+constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
 
@@ -21,8 +23,12 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
+  PageVector<RowToCome> unread;
   for (const BatchPtr& batch : batches) {
-    promote(*batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); }, Ties::kWait);
+    promote(
+        *batch, missed, unread, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); },
+        Ties::kWait);
+    bring_up_missed(std::exchange(unread, {}), Ties::kWait);
   }
   note_last_accesses(batches, missed);
   bring_up_missed(std::move(missed), Ties::kWait);
@@ -65,15 +71,18 @@ void Promotion::bring_up(std::span<const int64_t> keys) {
 void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
-  for (size_t i = 0; i < batch.ids.size(); ++i) {
-    if (i + kRanksFetchedAhead < batch.ids.size() && is_hit(batch.refs[i + kRanksFetchedAhead])) {
-      ranks.prefetch(batch.refs[i + kRanksFetchedAhead].slot());
+  const bool is_being_saved = store_.is_being_saved();  // no save begins meanwhile
+  // The last first: of a key that comes several times, only that has to set the time.
+  for (size_t i = batch.ids.size(); i-- > 0;) {
+    if (i >= kRanksFetchedAhead && is_hit(batch.refs[i - kRanksFetchedAhead])) {
+      ranks.prefetch(batch.refs[i - kRanksFetchedAhead].slot());
     }
     if (!is_hit(batch.refs[i])) continue;
     const ServedAccesses accesses = batch.accesses(i);
-    if (!count_served(batch.refs[i].slot(), batch.ids[i], accesses)) {
-      missed.push_back({batch.ids[i], accesses});
-    }
+    const Slot slot = batch.refs[i].slot();
+    const bool is_counted = is_being_saved ? count_served(slot, batch.ids[i], accesses)
+                                           : ranks.count_served(slot, batch.ids[i], accesses);
+    if (!is_counted) missed.push_back({batch.ids[i], accesses});
   }
 }
 
@@ -118,16 +127,16 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
     batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
+    promote(*batch, missed, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
   }
 }
 
 template <class ServedBy>
-void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
-                        Ties ties) {
+void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
+                        const ServedBy& served_by, Ties ties) {
   batch.order_by_shards();
   MemoryPhase phase(store_.tiers());
-  const PageVector<uint32_t> rising = count_in_place(batch, served_by, ties, phase);
+  const PageVector<uint32_t> rising = count_in_place(batch, unread, served_by, ties, phase);
   for (size_t first = 0; first < rising.size();) {
     const int number = shard_of(batch.found(rising[first]).hash());
     size_t end = first;
@@ -141,8 +150,8 @@ void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, con
 }
 
 template <class ServedBy>
-PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const ServedBy& served_by,
-                                               Ties ties, Phase& phase) {
+PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
+                                               const ServedBy& served_by, Ties ties, Phase& phase) {
   PageVector<uint32_t> others;
   Floors floors;
   for (size_t t = 1; t < store_.tiers().size(); ++t) {
@@ -162,14 +171,17 @@ PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, const
     for (const size_t end = i + kRowsUnderMutex; i < std::min(end, batch.size()); ++i) {
       const BatchInFlight::Found& found = batch.found(i);
       if (shard_of(found.hash()) != number) break;
-      if (i + kRowsFetchedAhead < batch.size()) {
-        const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
+      if (i + kCountsFetchedAhead < batch.size()) {
+        const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
         reader.prefetch(ahead.hash());
         store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
       }
       const std::optional<ServedAccesses> served = served_by(found.tag);
-      if (!served || !try_count_in_place(shard, batch, i, *served, floors, ties, phase)) {
+      if (served && try_count_in_place(shard, batch, i, *served, floors, ties, phase)) continue;
+      if (store_.tiers().memory(found.hit.ref.tier()) != nullptr || batch.is_whole(i)) {
         others.push_back(static_cast<uint32_t>(i));
+      } else {
+        unread.push_back({found.key, served});
       }
     }
   }

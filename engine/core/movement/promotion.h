@@ -70,13 +70,16 @@ class Promotion {
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
   void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
   // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
-  // counted, the ones that don't belong there. Adds to `missed` those that aren't what was read any more.
+  // counted, the ones that don't belong there. Adds to `missed` those that aren't what was read any more, and to `unread` those that
+  // weren't read as a whole.
   template <class ServedBy>
-  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by, Ties ties);
-  // The rows of the batch that aren't counted where they are, by position.
+  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
+               const ServedBy& served_by, Ties ties);
+  // The rows of the batch that aren't counted where they are, by position; without those that weren't read as a whole, which are
+  // added to `unread`.
   template <class ServedBy>
-  PageVector<uint32_t> count_in_place(const BatchInFlight& batch, const ServedBy& served_by, Ties ties,
-                                      Phase& phase);
+  PageVector<uint32_t> count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
+                                      const ServedBy& served_by, Ties ties, Phase& phase);
   // Counts accesses to row i, if it stays in the tier that it's in, and if that can count.
   using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
   bool try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,

@@ -81,6 +81,8 @@ class BatchInFlight {
     return header(i).key != found_[i].key || rows_with(i).is_damaged(found_[i].row);
   }
   std::string damage(size_t i) const;
+  // True if all of row i was read, and not its weights alone.
+  bool is_whole(size_t i) const { return rows_with(i).are_whole(); }
 
   const RowHeader& header(size_t i) const { return rows_with(i).header(found_[i].row); }
   const float* row(size_t i) const { return rows_with(i).row(found_[i].row); }

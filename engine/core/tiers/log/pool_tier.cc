@@ -135,7 +135,7 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phas
 }
 
 void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll || layout_.slot_count() == 0);
   const std::span<const Place> places = rows.places();
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   const size_t bytes = sizeof(log::RecordHeader) + floats * sizeof(float);

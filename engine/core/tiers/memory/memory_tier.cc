@@ -80,7 +80,7 @@ void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) con
 }
 
 void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll);
   const std::span<const Place> places = rows.places();
   constexpr size_t kRowsFetchedAhead = 8;
   Phase phase(meter());
