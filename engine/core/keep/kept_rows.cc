@@ -22,7 +22,7 @@ struct RankedKey {
   int64_t key;
 };
 
-// Moves rows of the last tier to tier t, and returns how many. Damaged rows stay where they are, and stop no others.
+// Moves rows of the last tier to tier t, which may be the same, and returns how many. Damaged rows stay where they are, and stop no others.
 size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
   RowBatch rows(store.layout());
   std::vector<int64_t> keys(ranked.size());
@@ -92,6 +92,27 @@ std::vector<Place> places_in(size_t t, IndexShard& shard) {
   return places;
 }
 
+// Writes rows of the last tier anew where it keeps their ranks in memory alone.
+void write_ranks(RowStore& store, Mover& mover) {
+  const size_t last = store.tiers().size() - 1;
+  for (int s = 0; s < kShards; ++s) {
+    std::vector<RankedKey> rows;
+    {
+      IndexShard& shard = store.shard(s);
+      MutexLock lock(shard.mutex);
+      shard.for_each([&](int64_t key, RowRef ref) {
+        if (ref.tier() == last && store.tiers().tier(last).rank_goes_with_process(ref.slot())) {
+          rows.push_back({Rank{}, key});
+        }
+      });
+    }
+    for (size_t first = 0; first < rows.size(); first += kRowsAtATime) {
+      bring_up(store, mover, last,
+               std::span(rows).subspan(first, std::min(kRowsAtATime, rows.size() - first)));
+    }
+  }
+}
+
 // The tier's own compaction may go on beside this, which changes references to its rows alone.
 void write_down(RowStore& store, size_t t, IndexShard& shard, std::span<const Place> places) {
   RowBatch rows(store.layout());
@@ -158,6 +179,7 @@ void keep_rows(TableParts& table, const log::CheckpointId& id) {
       }
     }
   }
+  write_ranks(store, *table.mover);
   log::Checkpoints& checkpoints = *store.tiers().checkpoints();
   const uint64_t number = checkpoints.begin(moment_of(state_of(table)));
   try {

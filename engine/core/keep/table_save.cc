@@ -151,7 +151,9 @@ class ChangingRows {
           if (damaged_.empty()) first_damage_ = batch_->damage(row);
           damaged_.push_back(key);
         } else {
-          take(batch_->header(row), batch_->row(row));
+          RowHeader header = batch_->header(row);
+          tiers.tier(now.tier()).update_rank(now.slot(), header);
+          take(header, batch_->row(row));
         }
       }
     }

@@ -158,7 +158,7 @@ void LookUp::read_lower(float* out, BatchInFlight& lower, RowPart part) const {
 void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const {
   constexpr size_t kRowsAhead = 8;
   const auto dim = static_cast<size_t>(store_.layout().dim());
-  lower.read(store_.tiers(), part);
+  lower.read_to_come_up(store_.tiers(), part);
   IndexReader reader(store_.index());
   std::vector<size_t> moved;
   for (size_t i = 0; i < lower.size(); ++i) {

@@ -153,6 +153,24 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   return given_;
 }
 
+std::optional<Rank> ColdestRows::lower_bound() {
+  keep_given();
+  add_arrivals();
+  for (bool has_scanned = false;;) {
+    Candidate row;
+    if (!take_coldest(row)) {
+      if (has_scanned) return std::nullopt;
+      has_scanned = true;
+      scan();
+      continue;
+    }
+    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings the latter back
+    const Rank rank = rank_of(row.slot);
+    keep({rank, row.slot});
+    if (rank == row.rank) return rank;
+  }
+}
+
 void ColdestRows::refresh(const Candidate& row, uint64_t count) {
   const size_t first = current_.size();
   current_.push_back(row.slot);

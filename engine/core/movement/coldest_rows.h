@@ -38,6 +38,9 @@ class ColdestRows {
   void left(Slot slot) { is_given_.remove(slot); }
   // The row in the slot isn't wanted any more.
   void may_go(Slot slot);
+  // No row that may go ranks lower: how the coldest ranks, or where ranks lag, how it did. Nothing where there is none. Costs as
+  // little as next() of one row.
+  std::optional<Rank> lower_bound();
   // How the coldest row ranks; nothing where there is none.
   std::optional<Rank> least_rank() const;
 

@@ -30,6 +30,18 @@ bool Demotion::step(uint64_t most_rows) {
   return false;
 }
 
+std::optional<Rank> Demotion::floor_above(size_t t) {
+  const TierStack& tiers = store_.tiers();
+  std::optional<Rank> floor;
+  for (size_t u = tiers.tier_of_level(0); u < t; ++u) {
+    if (store_.rows(u) < tiers.capacity_rows(u)) return std::nullopt;
+    const std::optional<Rank> least = coldest_[u].lower_bound();
+    if (!least) return std::nullopt;
+    floor = std::min(floor.value_or(*least), *least);
+  }
+  return floor;
+}
+
 bool Demotion::make_room(size_t t, uint64_t count) {
   return demote(t, std::min({count, kRowsAtOnce, store_.rows(t)}), Which::kAny);
 }

@@ -37,6 +37,14 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             right_to_move_.assert_held();
             return claim_for_promotion(count);
           },
+          [this](size_t t) -> std::optional<Rank> {
+            right_to_move_.assert_held();
+            if (strategy_ != CacheStrategy::kLfu) return std::nullopt;
+            // Else it would be the rank of a row that is about to go down.
+            for (int step = 0; step < kStepsATurn && demotion_.step(); ++step) {
+            }
+            return demotion_.floor_above(t);
+          },
           std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
       demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);
@@ -226,6 +234,7 @@ bool Mover::run() noexcept {
   std::string error;
   try {
     count_waiting(kBytesATurn);
+    if (promotion_.do_many_wait()) promotion_.bring_up_some_that_wait();
     let_go_of_wanted();
     bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
@@ -248,8 +257,10 @@ void Mover::settle_with_right() {
   // What was served before, and not what is served meanwhile: there would be no end to it.
   count_waiting(kAllBytes);
   let_go_of_wanted();
-  while (demotion_.step()) {
-  }
+  do {
+    while (demotion_.step()) {
+    }
+  } while (promotion_.bring_up_some_that_wait());
   store_.tiers().compact();
   note_outcome("");
 }

@@ -1,5 +1,10 @@
 #include "movement/promotion.h"
 
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
 #include "store/rise.h"
 #include "store/shard_save.h"
 
@@ -8,6 +13,9 @@ namespace {
 
 constexpr size_t kRanksFetchedAhead = 16;
 constexpr size_t kRowsFetchedAhead = 8;
+constexpr size_t kCountsFetchedAhead = 16;
+constexpr size_t kRowsUnderMutex = 512;
+constexpr size_t kWaitingAtOnce = 2048;
 
 }  // namespace
 
@@ -15,30 +23,66 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
+  PageVector<RowToCome> unread;
   for (const BatchPtr& batch : batches) {
-    promote(*batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); });
+    promote(
+        *batch, missed, unread, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); },
+        Ties::kWait);
+    bring_up_missed(std::exchange(unread, {}), Ties::kWait);
   }
-  bring_up_missed(std::move(missed));
+  note_last_accesses(batches, missed);
+  bring_up_missed(std::move(missed), Ties::kWait);
+}
+
+void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed) {
+  if (missed.empty()) return;
+  std::unordered_map<int64_t, uint64_t> last;
+  for (const RowToCome& row : missed) {
+    uint64_t& stamp = last[row.key];
+    stamp = std::max(stamp, row.served->stamp);
+  }
+  for (const BatchPtr& batch : batches) {
+    for (size_t i = 0; i < batch->size(); ++i) {
+      const auto known = last.find(batch->found(i).key);
+      if (known == last.end()) continue;
+      known->second = std::max(known->second, batch->accesses(batch->found(i).tag).stamp);
+    }
+  }
+  for (RowToCome& row : missed) row.served->stamp = last[row.key];
+}
+
+bool Promotion::bring_up_some_that_wait() {
+  if (waiting_.empty()) return false;
+  // The newest, which rank highest, first: what they displace needn't come up.
+  const auto count = static_cast<ptrdiff_t>(std::min(waiting_.size(), kWaitingAtOnce));
+  PageVector<RowToCome> rows(waiting_.end() - count, waiting_.end());
+  waiting_.resize(waiting_.size() - rows.size());
+  if (waiting_.empty()) waiting_.shrink_to_fit();
+  bring_up_missed(std::move(rows), Ties::kRise);
+  return true;
 }
 
 void Promotion::bring_up(std::span<const int64_t> keys) {
   PageVector<RowToCome> rows;
   for (const int64_t key : keys) rows.push_back({key, std::nullopt});
-  bring_up_missed(std::move(rows));
+  bring_up_missed(std::move(rows), Ties::kRise);
 }
 
 void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
-  for (size_t i = 0; i < batch.ids.size(); ++i) {
-    if (i + kRanksFetchedAhead < batch.ids.size() && is_hit(batch.refs[i + kRanksFetchedAhead])) {
-      ranks.prefetch(batch.refs[i + kRanksFetchedAhead].slot());
+  const bool is_being_saved = store_.is_being_saved();  // no save begins meanwhile
+  // The last first: of a key that comes several times, only that has to set the time.
+  for (size_t i = batch.ids.size(); i-- > 0;) {
+    if (i >= kRanksFetchedAhead && is_hit(batch.refs[i - kRanksFetchedAhead])) {
+      ranks.prefetch(batch.refs[i - kRanksFetchedAhead].slot());
     }
     if (!is_hit(batch.refs[i])) continue;
     const ServedAccesses accesses = batch.accesses(i);
-    if (!count_served(batch.refs[i].slot(), batch.ids[i], accesses)) {
-      missed.push_back({batch.ids[i], accesses});
-    }
+    const Slot slot = batch.refs[i].slot();
+    const bool is_counted = is_being_saved ? count_served(slot, batch.ids[i], accesses)
+                                           : ranks.count_served(slot, batch.ids[i], accesses);
+    if (!is_counted) missed.push_back({batch.ids[i], accesses});
   }
 }
 
@@ -59,7 +103,7 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   return first_tier.ranks().count_served(slot, key, accesses);
 }
 
-void Promotion::bring_up_missed(PageVector<RowToCome> missed) {
+void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
   if (missed.empty()) return;
   const BatchPtr batch = store_.start_batch();
   PageVector<RowToCome> coming;
@@ -80,47 +124,124 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed) {
         batch->add(key, hit, n);
       }
     }
-    batch->read(store_.tiers());
+    batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; });
+    promote(*batch, missed, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
   }
 }
 
 template <class ServedBy>
-void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by) {
+void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
+                        const ServedBy& served_by, Ties ties) {
   batch.order_by_shards();
   MemoryPhase phase(store_.tiers());
-  for (size_t first = 0; first < batch.size();) {
-    const int number = shard_of(batch.found(first).hash());
+  const PageVector<uint32_t> rising = count_in_place(batch, unread, served_by, ties, phase);
+  for (size_t first = 0; first < rising.size();) {
+    const int number = shard_of(batch.found(rising[first]).hash());
     size_t end = first;
-    while (end < batch.size() && end - first < most_rows_at_once_ &&
-           shard_of(batch.found(end).hash()) == number)
+    while (end < rising.size() && end - first < most_rows_at_once_ &&
+           shard_of(batch.found(rising[end]).hash()) == number)
       ++end;
-    promote_shard(store_.shard(number), batch, first, end, missed, served_by, phase);
+    promote_shard(store_.shard(number), batch, std::span(rising).subspan(first, end - first), missed,
+                  served_by, phase);
     first = end;
   }
 }
 
 template <class ServedBy>
-void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
+PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
+                                               const ServedBy& served_by, Ties ties, Phase& phase) {
+  PageVector<uint32_t> others;
+  Floors floors;
+  for (size_t t = 1; t < store_.tiers().size(); ++t) {
+    if (!batch.rows_of(t).places().empty()) floors[t] = floor_above_(t);
+  }
+  if (std::none_of(floors.begin(), floors.end(), [](const auto& floor) { return floor.has_value(); })) {
+    others.resize(batch.size());
+    std::iota(others.begin(), others.end(), 0u);
+    return others;
+  }
+  const Epochs::Guard guard = store_.epochs().enter();
+  const IndexReader reader(store_.index());
+  for (size_t i = 0; i < batch.size();) {
+    const int number = shard_of(batch.found(i).hash());
+    IndexShard& shard = store_.shard(number);
+    const MutexLock lock(shard.mutex);
+    for (const size_t end = i + kRowsUnderMutex; i < std::min(end, batch.size()); ++i) {
+      const BatchInFlight::Found& found = batch.found(i);
+      if (shard_of(found.hash()) != number) break;
+      if (i + kCountsFetchedAhead < batch.size()) {
+        const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
+        reader.prefetch(ahead.hash());
+        store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
+      }
+      const std::optional<ServedAccesses> served = served_by(found.tag);
+      if (served && try_count_in_place(shard, batch, i, *served, floors, ties, phase)) continue;
+      if (store_.tiers().memory(found.hit.ref.tier()) != nullptr || batch.is_whole(i)) {
+        others.push_back(static_cast<uint32_t>(i));
+      } else {
+        unread.push_back({found.key, served});
+      }
+    }
+  }
+  return others;
+}
+
+bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                                   const ServedAccesses& served, const Floors& floors, Ties ties,
+                                   Phase& phase) {
+  const BatchInFlight::Found& found = batch.found(i);
+  const IndexEntry entry = shard.entry(found.hash(), found.key);
+  if (!entry || shard.save != nullptr)
+    return false;  // a save wants the row as it was: who moves it up keeps that
+  const RowRef at = entry.ref();
+  const std::optional<Rank>& floor = floors[at.tier()];
+  if (!floor) return false;
+  Tier& tier = store_.tiers().tier(at.tier());
+  const MemoryTier* const memory = store_.tiers().memory(at.tier());
+  RowHeader header;
+  if (memory != nullptr) {
+    header = memory->header(at.slot(), found.key);
+    memory->count_header(phase, Access::kLoad, at.slot());
+  } else {
+    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return false;
+    header = batch.header(i);
+    tier.update_rank(at.slot(), header);
+  }
+  header.served += served.count;
+  header.stamp = std::max(header.stamp, served.stamp);
+  const Rank rank = Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp);
+  const bool belongs_higher = rank >= *floor;
+  const bool may_wait = ties == Ties::kWait && rank.count == floor->count && !do_many_wait();
+  if (belongs_higher && !may_wait) return false;
+  if (!tier.try_set_rank(at.slot(), header)) return false;
+  if (belongs_higher) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
+  if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
+  return true;
+}
+
+template <class ServedBy>
+void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
                               PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase) {
   MemoryTier& first_tier = store_.tiers().first();
-  SlotClaim claim = claim_slots_(end - first);
-  Rise rise(store_, claim, end - first, phase);
+  SlotClaim claim = claim_slots_(rows.size());
+  Rise rise(store_, claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
-    shard.save->reserve(end - first);
-    shard.save->give_back(end - first);  // nobody else reserves while the mutex is held
+    shard.save->reserve(rows.size());
+    shard.save->give_back(rows.size());  // nobody else reserves while the mutex is held
   }
-  for (size_t i = first; i < end; ++i) {
-    if (i + kRowsFetchedAhead < end) {
-      const BatchInFlight::Found& ahead = batch.found(i + kRowsFetchedAhead);
+  for (size_t n = 0; n < rows.size(); ++n) {
+    const size_t i = rows[n];
+    if (n + kRowsFetchedAhead < rows.size()) {
+      const size_t next = rows[n + kRowsFetchedAhead];
+      const BatchInFlight::Found& ahead = batch.found(next);
       reader.prefetch(ahead.hash());
       first_tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
-      rise.fetch(ahead.hit.ref, {&batch, i + kRowsFetchedAhead});
+      rise.fetch(ahead.hit.ref, {&batch, next});
     }
     const BatchInFlight::Found& found = batch.found(i);
     const std::optional<ServedAccesses> served = served_by(found.tag);

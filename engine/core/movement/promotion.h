@@ -1,7 +1,9 @@
-// Moves rows up: those of lower tiers that serving look-ups accessed come to the first, and those of lower levels that will be
-// needed soon.
+// Moves rows up: those of lower tiers that outrank others above since serving look-ups accessed them come to the first, and
+// those of lower levels that will be needed soon.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -28,12 +30,24 @@ class Promotion {
  public:
   // The right to so many slots of the first tier; throws where it can't be had. Called without locks.
   using ClaimSlots = std::function<SlotClaim(uint64_t count)>;
-  Promotion(RowStore& store, ClaimSlots claim_slots, size_t most_rows_at_once)
-      : store_(store), claim_slots_(std::move(claim_slots)), most_rows_at_once_(most_rows_at_once) {}
+  // The count and time below which a row of a tier belongs no higher; nothing where that can't be said.
+  using FloorAbove = std::function<std::optional<Rank>(size_t tier)>;
+  Promotion(RowStore& store, ClaimSlots claim_slots, FloorAbove floor_above, size_t most_rows_at_once)
+      : store_(store),
+        claim_slots_(std::move(claim_slots)),
+        floor_above_(std::move(floor_above)),
+        most_rows_at_once_(most_rows_at_once),
+        most_waiting_(std::clamp<uint64_t>(store.tiers().capacity_rows(store.tiers().tier_of_level(0)) / 8,
+                                           kLeastMostWaiting, kMostWaiting)) {}
 
-  // Counts the accesses of the batches, and moves up what they found in lower tiers. A row that a medium doesn't
+  // Counts the accesses of the batches, and moves up what they found in lower tiers and doesn't belong there any more. A row that a medium doesn't
   // give back stays where it is. On an error some accesses are uncounted; no row is lost.
   void count(std::span<const BatchPtr> batches);
+
+  // Rows that have as many accesses as the coldest above, and more recent ones, wait below until this is called: many are outranked
+  // by then. Moves up some of those that aren't; false where none waits.
+  bool bring_up_some_that_wait();
+  bool do_many_wait() const { return waiting_.size() >= most_waiting_; }
 
   // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
   void bring_up(std::span<const int64_t> keys);
@@ -42,24 +56,47 @@ class Promotion {
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
  private:
+  static constexpr uint64_t kLeastMostWaiting = 64;
+  static constexpr uint64_t kMostWaiting = uint64_t{1} << 16;
+
   // Counts accesses to the key's row in the slot of the first tier; false, and they aren't counted, if the row isn't there.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
+  enum class Ties { kWait, kRise };
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);
+  // Accesses of `missed` are counted after later ones of the same batches, of which a tier may have kept the number alone: they
+  // get the time of the last.
+  static void note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
-  void bring_up_missed(PageVector<RowToCome> missed);
-  // Moves up the rows that were found in lower tiers, and counts served_by(tag), where there is something. Counts those that are
-  // up already. Adds to `missed` those that aren't what was read any more.
+  void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
+  // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
+  // counted, the ones that don't belong there. Adds to `missed` those that aren't what was read any more, and to `unread` those that
+  // weren't read as a whole.
   template <class ServedBy>
-  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by);
-  // Those from `first` to `end`, which are of that shard.
+  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
+               const ServedBy& served_by, Ties ties);
+  // The rows of the batch that aren't counted where they are, by position; without those that weren't read as a whole, which are
+  // added to `unread`.
   template <class ServedBy>
-  void promote_shard(IndexShard& shard, const BatchInFlight& batch, size_t first, size_t end,
+  PageVector<uint32_t> count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
+                                      const ServedBy& served_by, Ties ties, Phase& phase);
+  // Counts accesses to row i, if it stays in the tier that it's in, and if that can count.
+  using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
+  bool try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                          const ServedAccesses& served, const Floors& floors, Ties ties, Phase& phase)
+      REQUIRES(shard.mutex);
+  // Those rows, which are of that shard.
+  template <class ServedBy>
+  void promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
                      PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;
+  const FloorAbove floor_above_;
   const size_t most_rows_at_once_;
+  const size_t most_waiting_;
+  // The newest last, as they were when they came to wait; no accesses are to be counted any more.
+  PageVector<RowToCome> waiting_;
   std::atomic<uint64_t> promoted_{0};
 };
 

@@ -23,8 +23,10 @@ void RowRelocator::relocate(std::span<Relocation> rows) {
         reader.prefetch(hash_key(rows[order[first + IndexReader::kBucketsFetchedAhead]].key));
       }
       const IndexEntry entry = shard.entry(hash, row.key);
-      row.done = entry && entry.ref() == RowRef(tier, row.from);
-      if (row.done) shard.set_ref(entry, RowRef(tier, row.to));
+      if (!entry || entry.ref() != RowRef(tier, row.from)) continue;
+      store_.tiers().tier(tier).carry_rank(row.from, row.to);
+      shard.set_ref(entry, RowRef(tier, row.to));
+      row.done = true;
     }
   }
 }

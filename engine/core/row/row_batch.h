@@ -45,11 +45,13 @@ class RowBatch {
   void add_place(const Place& place) { places_.push_back(place); }
   void set_places(std::span<const Place> places) { places_.assign(places.begin(), places.end()); }
   std::span<const Place> places() const { return places_; }
-  // For tiers: makes room for the rows at places(), none of which is damaged yet.
-  void start_reading() {
+  // For tiers: makes room for the rows at places(), none of which is damaged yet. are_whole: all of their floats will be there.
+  void start_reading(bool are_whole) {
     resize(places_.size());
     damaged_.clear();
+    are_whole_ = are_whole;
   }
+  bool are_whole() const { return are_whole_; }
   // The medium doesn't give row i back as it was written. The reason names the file. For one thread at a time.
   void add_damaged(size_t i, std::string reason) { damaged_.insert_or_assign(i, std::move(reason)); }
   // The reasons, by position in the batch.
@@ -69,6 +71,7 @@ class RowBatch {
  private:
   size_t row_floats_;
   size_t size_ = 0;
+  bool are_whole_ = true;
   PageVector<Place> places_;
   PageVector<RowHeader> headers_;  // at least size_
   PageVector<float> floats_;

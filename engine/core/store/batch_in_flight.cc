@@ -31,9 +31,10 @@ void BatchInFlight::order_by_shards() {
   found_.swap(ordered);
 }
 
-void BatchInFlight::read(const TierStack& tiers, RowPart part) {
+void BatchInFlight::read(const TierStack& tiers, RowPart part, RowPart part_in_memory) {
   for (size_t t = 0; t < tiers.size(); ++t) {
-    if (!tiers_[t].places().empty()) tiers.tier(t).read_rows(tiers_[t], part);
+    if (tiers_[t].places().empty()) continue;
+    tiers.tier(t).read_rows(tiers_[t], tiers.memory(t) == nullptr ? part : part_in_memory);
   }
 }
 

@@ -53,7 +53,11 @@ class BatchInFlight {
   void order_by_shards();
   // Reads the rows that were added, each tier's in one batch.
   // REQUIRES: a guard of the epochs was held since they were found, and is held on.
-  void read(const TierStack& tiers, RowPart part = RowPart::kAll);
+  void read(const TierStack& tiers, RowPart part = RowPart::kAll) { read(tiers, part, part); }
+  // The same for look-ups, and for rows that are to come up: those in memory are read where they are by whoever moves them.
+  void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll) {
+    read(tiers, part, RowPart::kWeights);
+  }
 
   bool empty() const { return found_.empty(); }
   size_t size() const { return found_.size(); }
@@ -77,6 +81,8 @@ class BatchInFlight {
     return header(i).key != found_[i].key || rows_with(i).is_damaged(found_[i].row);
   }
   std::string damage(size_t i) const;
+  // True if all of row i was read, and not its weights alone.
+  bool is_whole(size_t i) const { return rows_with(i).are_whole(); }
 
   const RowHeader& header(size_t i) const { return rows_with(i).header(found_[i].row); }
   const float* row(size_t i) const { return rows_with(i).row(found_[i].row); }
@@ -107,6 +113,7 @@ class BatchInFlight {
   }
 
  private:
+  void read(const TierStack& tiers, RowPart part, RowPart part_in_memory);
   const RowBatch& rows_with(size_t i) const { return tiers_[found_[i].hit.ref.tier()]; }
 
   PageVector<Found> found_;

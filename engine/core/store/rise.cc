@@ -26,9 +26,11 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
     memory->count_row(phase_, Access::kLoad, from.slot());
     floats = floats_.data();
   } else {
-    if (!copy || !copy.batch->holds_at(copy.i, from, store_.tiers())) return Outcome::kToRead;
+    if (!copy || !copy.batch->is_whole(copy.i) || !copy.batch->holds_at(copy.i, from, store_.tiers()))
+      return Outcome::kToRead;
     if (copy.batch->is_damaged(copy.i)) return Outcome::kDamaged;
     header = copy.batch->header(copy.i);
+    store_.tiers().tier(from.tier()).update_rank(from.slot(), header);
     floats = copy.batch->row(copy.i);
   }
   InclusiveCache* const cache = store_.cache();

@@ -75,13 +75,16 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const
     pending.clear();
     for (size_t k = 0; k < batch->size(); ++k) {
       const size_t i = batch->found(k).tag;
+      const RowRef at = batch->found(k).hit.ref;
+      RowHeader header = batch->header(k);
+      tiers_.tier(at.tier()).update_rank(at.slot(), header);
       if (!batch->holds(k)) {
         pending.push_back(i);
       } else if (batch->is_damaged(k)) {
         rows.header(i).key = keys[i];
         rows.add_damaged(i, batch->damage(k));
       } else {
-        rows.header(i) = batch->header(k);
+        rows.header(i) = header;
         std::copy_n(batch->row(k), layout_.row_floats(), rows.row(i));
       }
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -140,6 +141,18 @@ class ModelledTier {
     if (!is_pinned(row->second)) remove({row->first, row->second});
   }
 
+  void check_lower_bound() {
+    std::optional<Rank> least;
+    for (const auto& [key, slot] : slots_) {
+      if (!wanted_.contains(key)) least = std::min(least.value_or(Rank::highest()), rank(slot));
+    }
+    const std::optional<Rank> bound = coldest_.lower_bound();
+    check(bound.has_value() == least.has_value(), "there is a bound without rows, or none with some");
+    if (!bound) return;
+    check(*bound <= *least, "a row ranks below the bound");
+    check(kind_ == Kind::kLagging || *bound == *least, "the coldest row ranks above the bound");
+  }
+
   // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
   void demote(uint64_t count) {
     const std::vector<ColdestRows::Candidate> given = coldest_.next(count);
@@ -264,7 +277,7 @@ void wanted_rows_hide_none_that_may_leave() {
 void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uint64_t seed) {
   ModelledTier tier(kind, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
-    switch (tier.below(11)) {
+    switch (tier.below(12)) {
       case 0:
       case 1:
       case 2:
@@ -275,6 +288,7 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
       case 7: tier.pin_or_unpin(); break;
       case 8: tier.access_too_late(); break;
       case 9: tier.want(); break;
+      case 10: tier.check_lower_bound(); break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
     }

@@ -67,7 +67,7 @@ class Tier {
   virtual uint64_t free_places() const { return std::numeric_limits<uint64_t>::max(); }
 
   // Fills `rows` with the rows at rows.places(), in order; of kWeights the floats after the weights are
-  // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the
+  // unspecified, and of a row in addressable memory the header too, but for the key. A place that was erased meanwhile yields an unspecified row: the caller checks against the
   // index afterwards. A place that was not erased yields its row, or the row is damaged: never is a damaged row
   // given back as whole, and never does an error keep other rows from being read.
   virtual void read_rows(RowBatch& rows, RowPart part) const = 0;
@@ -86,6 +86,20 @@ class Tier {
   virtual void erase(std::span<const Place> places) = 0;
 
   virtual TierStats stats() const = 0;
+
+  // --- How rows rank that stay where they are while serving look-ups ask for them. REQUIRES, unless it's said otherwise: the
+  // mutex of the row's shard, and that the slot is the row's.
+
+  // Has what these touch fetched; needs no mutex.
+  virtual void prefetch_rank(Slot) const {}
+  // Brings the rank in the row's header, as read_rows() gave it, up to date.
+  virtual void update_rank(Slot, RowHeader&) const {}
+  // The row ranks as the header says from now on. False, and it ranks as before, where the tier can't keep that.
+  virtual bool try_set_rank(Slot, const RowHeader&) { return false; }
+  // The row, which was copied from one slot to the other, ranks there as it did.
+  virtual void carry_rank(Slot, Slot) {}
+  // Whether the medium doesn't have the rank.
+  virtual bool rank_goes_with_process(Slot) const { return false; }
 
   // --- Upkeep. To be called without locks, and free where there is nothing to do.
 

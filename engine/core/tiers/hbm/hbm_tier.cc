@@ -124,7 +124,7 @@ void HbmTier::write_piece(Piece& piece, const RowBatch& rows, size_t first, std:
 // --- Reading
 
 void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll || layout_.slot_count() == 0);
   const std::span<const Place> places = rows.places();
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   Phase phase(meter());

@@ -45,7 +45,7 @@ void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
 }
 
 void LevelDbTier::read_rows(RowBatch& rows, RowPart) const {
-  rows.start_reading();
+  rows.start_reading(/*are_whole=*/true);
   const std::span<const Place> places = rows.places();
   // Neighbours in this order share LevelDB's blocks.
   std::vector<uint32_t> order(places.size());

@@ -135,7 +135,7 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phas
 }
 
 void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll || layout_.slot_count() == 0);
   const std::span<const Place> places = rows.places();
   const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   const size_t bytes = sizeof(log::RecordHeader) + floats * sizeof(float);
@@ -158,9 +158,7 @@ void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
     copy_row<0>(rows.row(i), reinterpret_cast<const float*>(from + sizeof record), static_cast<int>(floats));
     RowHeader& header = rows.header(i);
     header = record.row();
-    const Rank rank = ranks_->rank(place.slot, CacheStrategy::kLfu);
-    header.served = rank.count - std::min(rank.count, header.frequency);
-    header.stamp = rank.stamp;
+    update_rank(place.slot, header);
     const bool is_unverified = unverified_.contains(place.slot);
     const char* fault = is_unverified
                             ? log::fault_of(record, place.slot, rows.row(i), part == RowPart::kAll, shape_)
@@ -173,6 +171,12 @@ void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
     header.key = place.key;
     rows.add_damaged(i, damage_of(place.slot, fault));
   }
+}
+
+void PoolTier::update_rank(Slot slot, RowHeader& header) const {
+  const Rank rank = ranks_->rank(slot, CacheStrategy::kLfu);
+  header.served = rank.count - std::min(rank.count, header.frequency);
+  header.stamp = rank.stamp;
 }
 
 bool PoolTier::is_of(const log::RecordHeader& record, const Place& place) {

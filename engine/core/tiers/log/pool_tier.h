@@ -64,6 +64,13 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
   void close() override;
+  // What is counted here, checkpoints don't keep.
+  void prefetch_rank(Slot slot) const override { ranks_->prefetch(slot); }
+  void update_rank(Slot slot, RowHeader& header) const override;
+  bool try_set_rank(Slot slot, const RowHeader& header) override {
+    fill_rank(slot, header);
+    return true;
+  }
 
   // --- RankedTier
   // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came. Of a pool in the middle, only of

@@ -189,6 +189,7 @@ size_t RecordLog::append(const RowBatch& rows, size_t first, std::span<Slot> slo
     std::memcpy(at + sizeof header, rows.row(first + i), shape_.record.row_bytes);
     file.rows.add_live(record);
     slots[first + i] = shape_.slot_of(file, record);
+    served_.set(slots[first + i], 0);
   }
   file.records.store(first_record + count, std::memory_order_release);
   buffer.count.store(before + count, std::memory_order_release);
@@ -279,6 +280,7 @@ std::vector<RecordLog::Removal> RecordLog::remove(std::span<const std::shared_pt
     }
     file_bytes_.fetch_sub(file->written_bytes, std::memory_order_relaxed);
     free_indexes_.push_back(file->index);
+    served_.discard(shape_.slot_of(*file, 0), shape_.slot_of(*file, file->capacity));
     std::erase(files_, file);
   }
   publish_files();
@@ -376,6 +378,7 @@ void RecordLog::drop_checkpoint(uint64_t number) noexcept {
 }
 
 void RecordLog::make_live(uint64_t checkpoint) {
+  served_.clear();
   for (const auto& file : files_of(checkpoint)) {
     file->rows.make_live(file->rows.rows_of(checkpoint));
     live_rows_.fetch_add(file->rows.live(), std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 #include "tiers/log/append_buffer.h"
 #include "tiers/log/log_file.h"
 #include "tiers/log/log_shape.h"
+#include "tiers/log/served_counts.h"
 #include "tiers/tier.h"
 
 namespace embstore::log {
@@ -82,6 +83,10 @@ class RecordLog {
   void remove_unneeded_files();
   void forget_all();
 
+  // Of live records; those of a new one are none.
+  ServedCounts& served() { return served_; }
+  const ServedCounts& served() const { return served_; }
+
   uint64_t live_rows() const { return live_rows_.load(std::memory_order_relaxed); }
   uint64_t live_bytes() const { return live_rows() * shape_.record.stride; }
   uint64_t file_count() const;
@@ -137,6 +142,7 @@ class RecordLog {
   mutable Mutex view_mutex_;
   std::shared_ptr<const LogView> view_ GUARDED_BY(view_mutex_);
 
+  ServedCounts served_;
   std::atomic<uint64_t> live_rows_{0};  // each once, also while it moves
   std::atomic<uint64_t> file_bytes_{0};
   std::atomic<uint64_t> file_bytes_peak_{0};

@@ -89,7 +89,7 @@ void RowReader::give_back(std::unique_ptr<Scratch> scratch) const {
 }
 
 void RowReader::read(const LogView& seen, RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll || shape_.record.row_bytes == shape_.record.weights_bytes);
   const Batch batch{seen, rows, part};
   std::unique_ptr<Scratch> scratch = take_scratch();
   if (sort_places(batch, *scratch)) copy_mapped(batch, *scratch);

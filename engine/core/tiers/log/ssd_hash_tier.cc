@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -149,6 +150,16 @@ void SsdHashTier::write(const RowBatch& rows, std::span<Slot> slots) {
 void SsdHashTier::read_rows(RowBatch& rows, RowPart part) const {
   check_open();
   reader_.read(*log_.view(), rows, part);
+}
+
+void SsdHashTier::update_rank(Slot slot, RowHeader& header) const {
+  if (const uint32_t served = log_.served().of(slot)) header.served = served;
+}
+
+bool SsdHashTier::try_set_rank(Slot slot, const RowHeader& header) {
+  if (header.served > std::numeric_limits<uint32_t>::max()) return false;
+  log_.served().set(slot, static_cast<uint32_t>(header.served));
+  return true;
 }
 
 void SsdHashTier::start_compaction(Relocator& relocator) { compaction_.start(relocator); }

@@ -61,6 +61,13 @@ class SsdHashTier final : public Tier, public DurableTier {
   // Only counts: safe and cheap under the index's locks. The space comes back by compact().
   void erase(std::span<const Place> places) override { log_.erase(places); }
   TierStats stats() const override;
+  // Of accesses that are counted here their number is kept, as long as it fits 32 bits, and not the time of the last.
+  // Checkpoints keep neither.
+  void prefetch_rank(Slot slot) const override { log_.served().prefetch(slot); }
+  void update_rank(Slot slot, RowHeader& header) const override;
+  bool try_set_rank(Slot slot, const RowHeader& header) override;
+  void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().of(from)); }
+  bool rank_goes_with_process(Slot slot) const override { return log_.served().of(slot) != 0; }
 
   // --- DurableTier, where checkpoints are kept; elsewhere every call but drop_checkpoint() is an
   // Error(kInvalidArgument). The files take at most twice the live records, the buffer, and what checkpoints hold: all of

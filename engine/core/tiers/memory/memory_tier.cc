@@ -80,14 +80,30 @@ void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) con
 }
 
 void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading();
+  rows.start_reading(part == RowPart::kAll);
   const std::span<const Place> places = rows.places();
   constexpr size_t kRowsFetchedAhead = 8;
-  const size_t floats = part == RowPart::kAll ? layout_.row_floats() : layout_.block_floats();
   Phase phase(meter());
+  if (part == RowPart::kWeights) {
+    const size_t floats = layout_.block_floats();
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (i + kRowsFetchedAhead < places.size()) {
+        prefetch_row(rows_.row(places[i + kRowsFetchedAhead].slot), floats);
+      }
+      rows.header(i).key = places[i].key;
+      rows_.copy_floats(places[i].slot, floats, rows.row(i));
+    }
+    phase.count_at(meter(), Access::kLoad, places.size(), floats * sizeof(float));
+    if (phase.wants_places()) {
+      for (const Place& place : places)
+        phase.touch(meter(), Access::kLoad, floats * sizeof(float), rows_.row(place.slot));
+    }
+    return;
+  }
+  const size_t floats = layout_.row_floats();
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {
-      rows_.prefetch(places[i + kRowsFetchedAhead].slot, floats);
+      rows_.prefetch(places[i + kRowsFetchedAhead].slot);
       if (role_ == MemoryRole::kFirst) ranks_->prefetch(places[i + kRowsFetchedAhead].slot);
     }
     rows.header(i) = header(places[i].slot, places[i].key);
@@ -95,6 +111,13 @@ void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
   }
   count_rows(phase, Access::kLoad, places.size(), floats * sizeof(float),
              [places](size_t i) { return places[i].slot; });
+}
+
+bool MemoryTier::try_set_rank(Slot slot, const RowHeader& header) {
+  if (role_ != MemoryRole::kMiddle && role_ != MemoryRole::kLast) return false;
+  rows_.set_rank(slot, header.served, header.stamp);
+  if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  return true;
 }
 
 void MemoryTier::erase(std::span<const Place> places) {

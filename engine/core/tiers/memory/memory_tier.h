@@ -42,6 +42,11 @@ class MemoryTier final : public Tier, public RankedTier {
   uint64_t reused_places() const override { return slots_.reused_slots(); }
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
+  void prefetch_rank(Slot slot) const override {
+    rows_.prefetch_beside(slot);
+    if (ranks_ != nullptr) ranks_->prefetch(slot);
+  }
+  bool try_set_rank(Slot slot, const RowHeader& header) override;
 
   // --- RankedTier. REQUIRES: is_ranked().
   SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says what guards them

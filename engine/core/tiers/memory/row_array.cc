@@ -103,6 +103,11 @@ int64_t RowArray::key(Slot slot) const {
   return std::atomic_ref(headers_[slot].key).load(std::memory_order_relaxed);
 }
 
+void RowArray::set_rank(Slot slot, uint64_t served, uint64_t stamp) {
+  headers_[slot].served = served;
+  headers_[slot].stamp = stamp;
+}
+
 void RowArray::copy_floats(Slot slot, size_t floats, float* out) const {
   copy_row<0>(out, row(slot), static_cast<int>(floats));
 }

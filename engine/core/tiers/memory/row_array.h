@@ -62,8 +62,9 @@ class RowArray {
   void start(Slot slot, const float* weights, const float* slot_values, uint64_t frequency);
   // What is kept beside the row: of kMeta without served and stamp, which are then zero.
   RowHeader header(Slot slot, int64_t key) const;
-  // REQUIRES: kHeader.
+  // REQUIRES, of these two: kHeader.
   int64_t key(Slot slot) const;
+  void set_rank(Slot slot, uint64_t served, uint64_t stamp);
   void copy_floats(Slot slot, size_t floats, float* out) const;
   // REQUIRES, to write: the mutex of the row's shard is held, and its guard says that it's being written.
   float* row(Slot slot) const { return floats_ + slot * row_floats_; }
@@ -72,6 +73,9 @@ class RowArray {
   // What work on a slot starts with.
   void prefetch(Slot slot, size_t floats) const {
     prefetch_row(row(slot), floats);
+    prefetch_beside(slot);
+  }
+  void prefetch_beside(Slot slot) const {
     if (meta_ != nullptr) {
       prefetch_line(&meta_[slot]);
     } else {

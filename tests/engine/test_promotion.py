@@ -1,0 +1,195 @@
+"""Serving look-ups move up only rows that outrank one above, and count others where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_storage import MakeVariable, Stack, StorageOf, row_bytes
+from numpy.typing import NDArray
+
+import embstore as es
+from embstore.bench.zipf import BoundedZipf
+
+DIM = 3
+SGD = es.optimizers.SGD(0.1)
+ROW_BYTES = row_bytes(DIM, SGD)
+
+Ids = NDArray[np.int64]
+
+STACKS = [
+    Stack(es.StorageType.DRAM_PMEM),
+    Stack(es.StorageType.DRAM_PMEM, memkind=True),
+    Stack(es.StorageType.DRAM_SSDHASH),
+    Stack(es.StorageType.DRAM_PMEM_SSDHASH),
+    Stack(es.StorageType.HBM_DRAM),
+    Stack(es.StorageType.HBM_DRAM_SSDHASH),
+]
+
+
+class Ranks:
+    """How each of the keys 0..count-1 ranks, counted plainly."""
+
+    def __init__(self, count: int) -> None:
+        self.accesses: Ids = np.zeros(count, np.int64)
+        self.last: Ids = np.zeros(count, np.int64)
+        self._now = 0
+
+    def access(self, ids: Ids) -> None:
+        np.add.at(self.accesses, ids, 1)
+        self.last[ids] = self._now + np.arange(ids.size)  # of equal ids the last is kept
+        self._now += ids.size
+
+    def tiers(self, capacities: list[int]) -> list[int]:
+        """Where each key's row lies when nothing moves any more."""
+        tiers: Ids = np.full(self.accesses.size, len(capacities), np.int64)
+        hottest = np.lexsort((self.last, self.accesses))[::-1]
+        for tier, capacity in enumerate(capacities):
+            tiers[hottest[:capacity]] = tier
+            hottest = hottest[capacity:]
+        return [int(tier) for tier in tiers]
+
+
+def train(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
+    var.apply_gradients(ids, np.ones((ids.size, DIM), np.float32))
+    ranks.access(ids)
+
+
+def serve(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
+    var.lookup(ids)
+    ranks.access(ids)
+
+
+def tiers_of(var: es.EmbeddingVariable) -> list[int]:
+    var.drain()
+    return [int(tier) for tier in var.lookup_tier(np.arange(var.total_count()[0]))]
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
+    make_variable: MakeVariable, storage_of: StorageOf, tmp_path: Path, stack: Stack
+) -> None:
+    rows, batch = 12_000, 6_000
+    capacities = [rows // 4] * (stack.tiers - 1)
+    storage = storage_of(stack, 2 * rows * ROW_BYTES, upper_bytes=capacities[0] * ROW_BYTES)
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage, name="var")
+    ranks = Ranks(rows)
+    train(var, ranks, np.random.default_rng(1).permutation(rows))
+    zipf = BoundedZipf(rows, 0.99, seed=2)
+    for _ in range(40):  # until a row has been asked for 20 times
+        serve(var, ranks, zipf.draw(batch))
+    assert tiers_of(var) == ranks.tiers(capacities)
+
+    before = var.stats()
+    for n in range(20):
+        serve(var, ranks, zipf.draw(batch))
+        if n % 10 == 9:
+            var.drain()
+    after = var.stats()
+    missed = after["misses"] - before["misses"]
+    assert missed > 0.1 * 20 * batch
+    promotions = after["promotions"] - before["promotions"]
+    assert promotions > 0
+    assert promotions <= 0.2 * missed * (stack.tiers - 1)
+    assert tiers_of(var) == ranks.tiers(capacities)
+
+    # Counts of rows that stayed below are saved, restored, and go on with the row.
+    es.save(tmp_path / "save", [var], 0)
+    es.restore(tmp_path / "save", [var])
+    assert tiers_of(var) == ranks.tiers(capacities)
+    assert var.get_frequency(np.arange(rows)).tolist() == [1] * rows
+    for _ in range(3):
+        serve(var, ranks, zipf.draw(batch))
+        train(var, ranks, np.unique(zipf.draw(batch)))
+    assert tiers_of(var) == ranks.tiers(capacities)
+
+
+UPPER, LOWER = np.arange(10), np.arange(10, 200)
+
+
+def table_with_hot_rows_above(var: es.EmbeddingVariable) -> Ranks:
+    """Of ten rows that rank by 9 accesses, and others below by 1."""
+    ranks = Ranks(LOWER[-1] + 1)
+    train(var, ranks, np.concatenate([LOWER, UPPER]))
+    for _ in range(8):
+        serve(var, ranks, UPPER)
+    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    return ranks
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [Stack(es.StorageType.DRAM_PMEM), Stack(es.StorageType.DRAM_SSDHASH)],
+    ids=lambda stack: stack.name,
+)
+def test_accesses_that_were_counted_below_go_with_a_row_that_is_trained(
+    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack
+) -> None:
+    storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
+    ranks = table_with_hot_rows_above(var)
+    promotions = var.stats()["promotions"]
+    var.lookup(LOWER, train=True)  # what it read of them is kept for the update
+    for _ in range(5):
+        serve(var, ranks, LOWER)
+    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    assert var.stats()["promotions"] == promotions
+    train(var, ranks, LOWER[:20])
+    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    for _ in range(2):
+        serve(var, ranks, LOWER[:20])
+    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    assert var.lookup_tier(LOWER[:20]).tolist() == [1] * 10 + [0] * 10
+
+
+def test_accesses_that_were_counted_below_outlive_compaction(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, tmp_path],
+        [UPPER.size * ROW_BYTES],
+        ssdhash_option=es.SSDHashOption(file_bytes=64 << 10, buffer_bytes=128 << 10),
+    )
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
+    counted, rows = 3_000, 9_000
+    ranks = Ranks(rows)
+    train(var, ranks, np.random.default_rng(3).permutation(rows))
+    serve(var, ranks, np.repeat(np.arange(counted), 3))
+    first_files = {path.name for path in tmp_path.iterdir()}
+    for _ in range(6):  # the others leave their places, and come again
+        train(var, ranks, np.arange(counted, rows))
+        var.drain()
+    assert not first_files & {path.name for path in tmp_path.iterdir() if path.suffix == ".rows"}
+    for _ in range(3):
+        serve(var, ranks, np.arange(counted))
+        assert tiers_of(var) == ranks.tiers([UPPER.size])
+
+
+def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path) -> None:
+    def open_variable() -> es.EmbeddingVariable:
+        storage = es.StorageOption(
+            es.StorageType.DRAM_SSDHASH,
+            [None, tmp_path],
+            [UPPER.size * ROW_BYTES],
+            ssdhash_option=es.SSDHashOption(keep_files=True),
+        )
+        return es.get_embedding_variable(
+            "var",
+            DIM,
+            optimizer=SGD,
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        )
+
+    with open_variable() as var:
+        ranks = table_with_hot_rows_above(var)
+        for _ in range(5):
+            serve(var, ranks, LOWER)
+        var.drain()
+    with open_variable() as var:
+        # Rows come up as they are asked for.
+        for ids in (UPPER, LOWER[:15], LOWER[:15], LOWER[:15]):
+            serve(var, ranks, ids)
+            var.drain()
+        assert tiers_of(var) == ranks.tiers([UPPER.size])
