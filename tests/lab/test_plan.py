@@ -230,8 +230,10 @@ def test_what_a_step_does_balances() -> None:
     assert rates[0, Access.STORE, 512] == pytest.approx(up)
     assert rates[1, Access.STORE, 512] == rates[1, Access.STORE, 48] == pytest.approx(up)
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
-    # From the middle: rows that go up, read twice, and as many that go down as come from the disk.
-    assert rates[1, Access.LOAD, 512] == pytest.approx(2 * up - read)
+    # From the middle: rows that go up, of which the look-up reads the weights before, and as many
+    # that go down as come from the disk.
+    assert rates[1, Access.LOAD, 512] == pytest.approx(up)
+    assert rates[1, Access.LOAD, 256] == pytest.approx(up - read)
     written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (SSDHASH_WRITE_AMPLIFICATION * 576)
     assert written == pytest.approx(read)
     assert rates[0, Access.UPDATE, 512] == pytest.approx(step.distinct_rows)  # none is cached
@@ -252,10 +254,10 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
     assert loads[2] == 0
 
 
-def test_a_row_below_is_read_again_by_the_apply_unless_the_cpu_has_it_still() -> None:
+def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still() -> None:
     placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000])
 
-    def read(cpu_cache_bytes: int, threads: int) -> float:
+    def bytes_a_row(cpu_cache_bytes: int, threads: int) -> float:
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
         placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
         step = step_accesses(
@@ -267,16 +269,13 @@ def test_a_row_below_is_read_again_by_the_apply_unless_the_cpu_has_it_still() ->
             training=True,
             machines=1,
         )
-        (rate,) = (
-            a.rate
-            for a in step.accesses
-            if a.tier == 1 and a.access is Access.LOAD and a.size_bytes == 512
-        )
-        return rate / step.moved_rows
+        loads = (a for a in step.accesses if a.tier == 1 and a.access is Access.LOAD)
+        return sum(a.rate * a.size_bytes for a in loads) / step.moved_rows
 
-    assert read(0, threads=1) == pytest.approx(2)
-    assert read(8 << 20, threads=1) == pytest.approx(1)
-    assert read(8 << 20, threads=16) == pytest.approx(2)
+    weights, row, header = 256, 512, 48
+    assert bytes_a_row(0, threads=1) == pytest.approx(weights + row + header)
+    assert bytes_a_row(8 << 20, threads=1) == pytest.approx(row + header)
+    assert bytes_a_row(8 << 20, threads=16) == pytest.approx(weights + row + header)
 
 
 def test_what_nothing_holds_is_told_with_what_would() -> None:

@@ -3,7 +3,8 @@
 The steps of the engine, as engine/core/README.md has them: a look-up reads the index and the row's
 weights, duplicates too; an apply updates each different row once; a row that was found below the
 first tier is read whole, put there, and another goes down a tier in its place. In steady state
-tiers are full, so as many rows go down as come up.
+tiers are full, so as many rows go down as come up. So it is reckoned for serving too, where by LFU
+only rows come up that outrank the coldest above: there tables are faster than planned.
 """
 
 from __future__ import annotations
@@ -207,10 +208,16 @@ def step_accesses(
             ):
                 count(tier, access, size, rate)
             continue
-        # The look-up reads a row, and the apply, which brings it up, reads it where it lies again;
-        # to a GPU it comes up once.
-        reads = 2 if training and not again_cached and bus is None else 1
-        count_rows(tier, Access.LOAD, reads * different[tier] + below.arriving(tier + 1))
+        # The look-up reads a row's weights, and what brings the row up reads all of it where it
+        # lies; to a GPU it comes up at once.
+        whole = different[tier]
+        if bus is None:
+            count(tier, Access.LOAD, shape.weights_bytes, different[tier])
+            if again_cached:  # the weights are
+                count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
+                count(tier, Access.LOAD, each_row[tier].header, whole)
+                whole = 0.0
+        count_rows(tier, Access.LOAD, whole + below.arriving(tier + 1))
         count_rows(tier, Access.STORE, below.arriving(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
