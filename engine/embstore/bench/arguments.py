@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from embstore.bench.measure import CLOCKS
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.choice import check_gpu
 
@@ -35,3 +36,21 @@ def gpu(text: str) -> str:
         return check_gpu("it", text)
     except InvalidArgumentError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--path",
+        type=folder,
+        metavar="FOLDER",
+        help="where files are made, and removed again; the system's temporary folder by default",
+    )
+
+
+def add_clock(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default=default,
+        help="what rates are by: `process` is the CPU time of all threads, for a loaded machine",
+    )

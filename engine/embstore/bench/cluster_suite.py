@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
+from embstore.bench.contenders import loads_of
 from embstore.bench.deepfm_step import COLUMNS, DeepFM
 from embstore.bench.dict_actor import DictActor
 from embstore.bench.measure import Figure, compare
@@ -181,7 +182,7 @@ def _filled(
         )
     )
     keys = np.arange(options.rows)
-    for part in np.array_split(keys, max(1, options.rows // 100_000)):
+    for part in loads_of(keys):
         variable.apply_gradients(part, np.zeros((part.size, options.dim), np.float32))
     return variable
 

@@ -15,6 +15,7 @@ from embstore.variable import EmbeddingVariable
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
+KEYS_A_LOAD = 100_000
 COLUMNS = 26  # categorical ones, of a sample
 
 Ids = NDArray[np.int64]
@@ -38,6 +39,11 @@ class Contender(Protocol):
     def close(self) -> None: ...
 
 
+def loads_of(keys: Ids) -> list[Ids]:
+    """The keys in parts that are loaded at once."""
+    return np.array_split(keys, max(1, keys.size // KEYS_A_LOAD))
+
+
 def scrambled_keys(rows: int, seed: int) -> Ids:
     """`rows` distinct int64 keys in no order: what hashed categorical values look like."""
     random = np.random.default_rng(seed)
@@ -59,7 +65,7 @@ def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
             storage_option=es.StorageOption(storage_size=[keys.size * row_bytes])
         ),
     )
-    for part in np.array_split(keys, max(1, keys.size // 100_000)):
+    for part in loads_of(keys):
         variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
     return variable
 
@@ -141,7 +147,7 @@ class HandWritten:
     def __init__(self, keys: Ids, dim: int) -> None:
         self._keys = keys
         self._table = HandWrittenTable(keys.size, dim)
-        for part in np.array_split(keys, max(1, keys.size // 100_000)):
+        for part in loads_of(keys):
             self._table.insert(part, np.ones((part.size, dim), np.float32))
 
     def ids_of(self, ranks: Ids) -> Ids:

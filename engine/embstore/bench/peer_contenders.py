@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
+from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, loads_of
 from embstore.bench.stores import Store
 
 __all__ = ["FbgemmTbe", "StoreOfRows", "TensorFlowVariable", "TfraTable"]
@@ -101,35 +102,23 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-class TensorFlowVariable:
-    """A variable with tf.compat.v1's Adagrad, in graphs: dense ids, no hashing."""
+class _InGraphs:
+    """Of TensorFlow. read(ids) and train(ids, grads): functions that it makes graphs of."""
 
-    name = "TensorFlow"
     trains_in_threads = False
     least_batch_size = 1
 
-    def __init__(self, keys: Ids, dim: int) -> None:
-        self._tf = tf = _tensorflow()
-        variable = tf.Variable(tf.ones((keys.size, dim)))
-        optimizer = tf.compat.v1.train.AdagradOptimizer(
-            LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
-        )
-        self._places = np.random.default_rng(0).permutation(keys.size)
-
-        def read(ids: Any) -> Any:
-            return tf.gather(variable, ids)
-
-        def train(ids: Any, grads: Any) -> Any:
-            rows = read(ids)
-            sparse = tf.IndexedSlices(grads, ids, dense_shape=variable.shape)
-            optimizer.apply_gradients([(sparse, variable)])
-            return rows
-
-        self._read = tf.function(read)
-        self._train = tf.function(train)
+    def __init__(
+        self, ids: Ids, read: Callable[[Any], Any], train: Callable[[Any, Any], Any]
+    ) -> None:
+        """ids: by rank."""
+        self._tf = _tensorflow()
+        self._ids = ids
+        self._read = self._tf.function(read)
+        self._train = self._tf.function(train)
 
     def ids_of(self, ranks: Ids) -> Any:
-        return self._tf.constant(self._places[ranks])
+        return self._tf.constant(self._ids[ranks])
 
     def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
         return self._read(ids)
@@ -141,22 +130,43 @@ class TensorFlowVariable:
         pass
 
 
-class TfraTable:
+class TensorFlowVariable(_InGraphs):
+    """A variable with tf.compat.v1's Adagrad, in graphs: dense ids, no hashing."""
+
+    name = "TensorFlow"
+
+    def __init__(self, keys: Ids, dim: int) -> None:
+        tf = _tensorflow()
+        variable = tf.Variable(tf.ones((keys.size, dim)))
+        optimizer = tf.compat.v1.train.AdagradOptimizer(
+            LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+        )
+
+        def read(ids: Any) -> Any:
+            return tf.gather(variable, ids)
+
+        def train(ids: Any, grads: Any) -> Any:
+            rows = read(ids)
+            sparse = tf.IndexedSlices(grads, ids, dense_shape=variable.shape)
+            optimizer.apply_gradients([(sparse, variable)])
+            return rows
+
+        super().__init__(np.random.default_rng(0).permutation(keys.size), read, train)
+
+
+class TfraTable(_InGraphs):
     """TFRA's dynamic embedding (a cuckoo hash in DRAM) with tf.compat.v1's Adagrad, in graphs."""
 
     name = "TFRA"
-    trains_in_threads = False
-    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
-        self._tf = tf = _tensorflow()
+        tf = _tensorflow()
         from tensorflow_recommenders_addons import dynamic_embedding
 
-        self._keys = keys
         table = dynamic_embedding.get_variable(
             f"bench{dim}", dim=dim, initializer=1.0, init_size=keys.size
         )
-        for part in np.array_split(keys, max(1, keys.size // 100_000)):
+        for part in loads_of(keys):
             table.upsert(tf.constant(part), tf.ones((part.size, dim)))
         optimizer = dynamic_embedding.DynamicEmbeddingOptimizer(
             tf.compat.v1.train.AdagradOptimizer(
@@ -179,17 +189,4 @@ class TfraTable:
             optimizer.apply_gradients([(tape.gradient(loss, shadow), shadow)])
             return spread
 
-        self._read = tf.function(read)
-        self._train = tf.function(train)
-
-    def ids_of(self, ranks: Ids) -> Any:
-        return self._tf.constant(self._keys[ranks])
-
-    def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
-        return self._read(ids)
-
-    def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
-        self._train(ids, self._tf.constant(grads))
-
-    def close(self) -> None:
-        pass
+        super().__init__(keys, read, train)

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from embstore.bench import arguments, peers_suite
 from embstore.bench.computer_limits import Limit
-from embstore.bench.measure import CLOCKS
 from embstore.bench.peers_suite import NAMES, YARDSTICK, PeerResult, PeersOptions
 from embstore.bench.report import Report
 from embstore.bench.watcher import Watcher
@@ -36,18 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=NAMES,
         help=f"which to measure beside the {YARDSTICK}; by default all that are installed",
     )
-    parser.add_argument(
-        "--path",
-        type=arguments.folder,
-        metavar="FOLDER",
-        help="where files are made, and removed again; the system's temporary folder by default",
-    )
-    parser.add_argument(
-        "--clock",
-        choices=tuple(CLOCKS),
-        default=default.clock,
-        help="what rates are by: `process` is the CPU time of all threads, for a loaded machine",
-    )
+    arguments.add_path(parser)
+    arguments.add_clock(parser, default.clock)
     parser.add_argument("--seed", type=int, default=default.seed)
 
 

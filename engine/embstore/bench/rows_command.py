@@ -7,7 +7,6 @@ import argparse
 from rich.table import Table
 
 from embstore.bench import arguments, rows_suite
-from embstore.bench.measure import CLOCKS
 from embstore.bench.report import Report
 from embstore.bench.rows_suite import RowsOptions, RowsResult
 from embstore.bench.watcher import Watcher
@@ -31,12 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=positive, default=default.rounds)
     parser.add_argument("--seed", type=int, default=default.seed)
-    parser.add_argument(
-        "--clock",
-        choices=tuple(CLOCKS),
-        default=default.clock,
-        help="what rates are by: `process` is the CPU time of all threads, for a loaded machine",
-    )
+    arguments.add_clock(parser, default.clock)
 
 
 def options_of(parsed: argparse.Namespace) -> RowsOptions:

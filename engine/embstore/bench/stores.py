@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.bench._yardsticks import LevelDbStore
-from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows
+from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, loads_of
 from embstore.options import TIER_KINDS, TierKind
 
 YARDSTICK = es.StorageType.DRAM.name
-KEYS_A_LOAD = 100_000
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Variable:
         )
 
     def load(self, keys: Ids) -> None:
-        for part in _parts(keys):
+        for part in loads_of(keys):
             self._variable.apply_gradients(part, np.zeros((part.size, self._variable.dim), "f4"))
 
     def prepare(self, ids: Ids) -> Ids:
@@ -163,7 +162,7 @@ class KeyValueStore(ABC):
     def write(self, batch: KeyBatch, rows: Rows) -> None: ...
 
     def load(self, keys: Ids) -> None:
-        for part in _parts(keys):
+        for part in loads_of(keys):
             rows = np.ones((part.size, 2 * self._dim), np.float32)
             rows[:, self._dim :] = INITIAL_ACCUMULATOR
             self.write(self.prepare(part), rows)
@@ -329,10 +328,6 @@ def open_variable(storage_type: es.StorageType, sizes: Sizes, directory: Path) -
         return Variable(storage_type, sizes, directory)
     except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
         raise UnavailableError(str(error)) from error
-
-
-def _parts(keys: Ids) -> Iterator[Ids]:
-    return iter(np.array_split(keys, max(1, keys.size // KEYS_A_LOAD)))
 
 
 def _encode(keys: Ids) -> list[bytes]:

@@ -7,7 +7,7 @@ import argparse
 from rich.table import Table
 
 from embstore.bench import arguments, file_tier_rounds, tiers_suite
-from embstore.bench.measure import CLOCKS, Figure
+from embstore.bench.measure import Figure
 from embstore.bench.report import Report
 from embstore.bench.stores import STORE_NAMES, YARDSTICK
 from embstore.bench.tiers_figures import (
@@ -45,23 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STORE_NAMES,
         help=f"which to measure beside {YARDSTICK}; all by default",
     )
-    parser.add_argument(
-        "--path",
-        type=arguments.folder,
-        metavar="FOLDER",
-        help="where files are made, and removed again; the system's temporary folder by default",
-    )
+    arguments.add_path(parser)
     parser.add_argument(
         "--direct",
         action="store_true",
         help="SSDHASH by itself goes past the page cache; LevelDB can't",
     )
-    parser.add_argument(
-        "--clock",
-        choices=tuple(CLOCKS),
-        default=default.clock,
-        help="process: CPU time of all threads, for a machine that others load too; default: wall",
-    )
+    arguments.add_clock(parser, default.clock)
     parser.add_argument("--seed", type=int, default=default.seed)
 
 
