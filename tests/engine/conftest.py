@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from engine_storage import (
+    GPU,
     MIB,
     STACKS,
     STORAGE_TYPES,
@@ -22,6 +22,7 @@ from engine_storage import (
 )
 
 import embstore as es
+from embstore.gpu.choice import VARIABLE
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,11 +34,10 @@ def _memkind_may_use_node_0() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _hbm_is_emulated() -> Iterator[None]:
-    """Unless another device was asked for."""
+def _hbm_is_on_the_gpu_of_the_tests() -> Iterator[None]:
+    """The emulated one unless another was asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        if "EMBSTORE_DEVICE" not in os.environ:
-            patch.setenv("EMBSTORE_DEVICE", "emulated")
+        patch.setenv(VARIABLE, GPU)
         yield
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engine_storage import GPU
 from numpy.typing import NDArray
 
 import embstore as es
@@ -36,7 +37,7 @@ def durable(
             storage_path=str(place),
             storage_size=[cache_rows * ROW_BYTES] * pool + [options.pop("pool_bytes", pool_bytes)],
             durability="checkpoint",
-            device="emulated" if kinds[0] is TierKind.HBM else None,
+            device=GPU if kinds[0] is TierKind.HBM else None,
         ),
         **{"restores": True, **options},
     )
@@ -88,7 +89,7 @@ def batch_for(variable: es.EmbeddingVariable, step: int) -> tuple[Any, Any]:
     ids, grads = batch(step)
     if not variable.ev_option.storage_option.has_hbm or step % 3 == 0:
         return ids, grads
-    return es.DeviceArray(ids, device="emulated"), es.DeviceArray(grads, device="emulated")
+    return es.DeviceArray(ids, device=GPU), es.DeviceArray(grads, device=GPU)
 
 
 def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:

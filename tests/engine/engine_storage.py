@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,16 @@ from pathlib import Path
 import pytest
 
 import embstore as es
+from embstore.gpu.choice import EMULATED, VARIABLE, full_name
 from embstore.options import TIER_KINDS, TierKind
 
 MIB = 1 << 20
+
+# That of the environment, so that `EMBSTORE_DEVICE=cuda pytest tests/engine` tries a real one.
+GPU = full_name(os.environ.get(VARIABLE) or EMULATED)
+needs_the_emulated_gpu = pytest.mark.skipif(
+    GPU != EMULATED, reason="is about the emulated GPU's memory or schedule"
+)
 
 # SSDHASH and LEVELDB are further names of DRAM_SSDHASH and DRAM_LEVELDB.
 STORAGE_TYPES = tuple(kind for kind in TIER_KINDS if kind.name not in ("SSDHASH", "LEVELDB"))

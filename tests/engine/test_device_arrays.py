@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable
+from engine_storage import GPU, MakeVariable
 from numpy.typing import NDArray
 from plain_partition import keys_of_each, partitions_of
 
@@ -29,7 +29,7 @@ def hbm(rows: int = 40, kind: es.StorageType = es.StorageType.HBM_DRAM) -> es.St
 
 
 def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
-    return es.DeviceArray(np.asarray(values, dtype), device="emulated")
+    return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
 def ones(ids: NDArray[np.int64]) -> es.DeviceArray:
@@ -52,8 +52,8 @@ def trained(make_variable: MakeVariable, rows: int = 80, **options: Any) -> Any:
 def test_values_come_back_from_the_device(shape: tuple[int, ...], dtype: type) -> None:
     count = int(np.prod(shape, dtype=int))
     values: NDArray[Any] = np.arange(count, dtype=dtype).reshape(shape)
-    array = es.DeviceArray(values, device="emulated")
-    assert (array.shape, array.dtype, array.device) == (shape, np.dtype(dtype), "emulated")
+    array = es.DeviceArray(values, device=GPU)
+    assert (array.shape, array.dtype, array.device) == (shape, np.dtype(dtype), GPU)
     np.testing.assert_array_equal(array.numpy(), values)
     array.copy_from(values + dtype(1))
     np.testing.assert_array_equal(array.numpy(), values + dtype(1))
@@ -97,7 +97,7 @@ def test_a_stream_that_takes_an_array_comes_after_what_is_done_with_it(
 
 def test_other_types_and_values_of_another_shape_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="must be int64 or float32, got float64"):
-        es.DeviceArray(np.zeros(3), device="emulated")
+        es.DeviceArray(np.zeros(3), device=GPU)
     with pytest.raises(InvalidArgumentError, match="device must be"):
         es.DeviceArray(np.zeros(3, np.float32), device="gpu")
     with pytest.raises(InvalidArgumentError, match=r"float32 of shape \(3,\), got float32 of .*4"):
@@ -107,7 +107,7 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
 def test_numpy_is_told_where_the_array_lies() -> None:
     array = on_device([1, 2])
     for use in (np.asarray, np.sum, lambda lies: np.testing.assert_array_equal(lies, [1, 2])):
-        with pytest.raises(TypeError, match=r"in the memory of emulated; numpy\(\) gives a copy"):
+        with pytest.raises(TypeError, match=rf"in the memory of {GPU}; numpy\(\) gives a copy"):
             use(array)
 
 
@@ -127,7 +127,7 @@ def test_rows_on_the_device_are_those_of_the_host(
     assert isinstance(rows, es.DeviceArray)
     assert rows.shape == (*shape, DIM)
     np.testing.assert_array_equal(rows.numpy(), expected)
-    out = es.DeviceArray.empty((*shape, DIM), np.float32, "emulated")
+    out = es.DeviceArray.empty((*shape, DIM), np.float32, GPU)
     assert var.lookup(on_device(ids), train=train, out=out) is out
     np.testing.assert_array_equal(out.numpy(), expected)
 
@@ -323,8 +323,8 @@ def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
 
 
 def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:
-    assert trained(make_variable, name="one").gpu == "emulated"
-    assert trained(make_variable, name="parts", partition_num=3).gpu == "emulated"
+    assert trained(make_variable, name="one").gpu == GPU
+    assert trained(make_variable, name="parts", partition_num=3).gpu == GPU
     assert make_variable(name="dram").gpu is None
 
 
@@ -369,12 +369,12 @@ class Elsewhere:
 def test_ids_on_another_gpu_name_both(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     ids = Elsewhere(on_device([1, 2]), number=3)
-    with pytest.raises(InvalidArgumentError, match=r"ids are on cuda:3, and .* rows on emulated"):
+    with pytest.raises(InvalidArgumentError, match=rf"ids are on cuda:3, and .* rows on {GPU}"):
         var.lookup(ids)
 
 
 def test_a_variable_without_hbm_says_so(make_variable: MakeVariable) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"ids are on emulated, but .* no tier of HBM"):
+    with pytest.raises(InvalidArgumentError, match=rf"ids are on {GPU}, but .* no tier of HBM"):
         make_variable().lookup(on_device([1]))
 
 
@@ -397,7 +397,7 @@ def test_arrays_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None
     with pytest.raises(InvalidArgumentError, match="ids must be int64, got float32"):
         var.lookup(on_device([1.0], np.float32))
     ids = on_device([1, 2])
-    with pytest.raises(InvalidArgumentError, match="out must be on emulated, as ids are"):
+    with pytest.raises(InvalidArgumentError, match=f"out must be on {GPU}, as ids are"):
         var.lookup(ids, out=np.zeros((2, DIM), np.float32))
     with pytest.raises(InvalidArgumentError, match=r"out must be .* shape \(2, 3\) .* \(3, 3\)"):
         var.lookup(ids, out=on_device(np.zeros((3, 3)), np.float32))

@@ -27,7 +27,7 @@ from durable_table import (
     rows_a_tier,
     train,
 )
-from engine_storage import skip_without_library
+from engine_storage import GPU, skip_without_library
 
 import embstore as es
 from embstore.errors import (
@@ -276,8 +276,8 @@ def test_a_row_that_did_not_change_is_not_written_again(
         ids: Any = np.array([5], np.int64)
         gradients: Any = np.ones((1, DIM), np.float32)
         if variable.ev_option.storage_option.has_hbm:  # changed where it is
-            ids = es.DeviceArray(ids, device="emulated")
-            gradients = es.DeviceArray(gradients, device="emulated")
+            ids = es.DeviceArray(ids, device=GPU)
+            gradients = es.DeviceArray(gradients, device=GPU)
         variable.apply_gradients(ids, gradients)
         es.persist([variable], place / "checkpoints")
         after = np.frombuffer(pool.read_bytes(), np.uint8)
@@ -455,8 +455,8 @@ def apply_ones(variable: es.EmbeddingVariable, ids: Any) -> None:
     """On the GPU where the variable has HBM."""
     ones: Any = np.ones((len(ids), DIM), np.float32)
     if variable.ev_option.storage_option.has_hbm:
-        ids = es.DeviceArray(ids, device="emulated")
-        ones = es.DeviceArray(ones, device="emulated")
+        ids = es.DeviceArray(ids, device=GPU)
+        ones = es.DeviceArray(ones, device=GPU)
     variable.apply_gradients(ids, ones)
 
 

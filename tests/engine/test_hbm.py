@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable
+from engine_storage import MakeVariable, needs_the_emulated_gpu
 from example_devices import ExampleDevice
 
 import embstore as es
@@ -20,6 +20,7 @@ from embstore.errors import (
     MissingLibraryError,
     StoreFullError,
 )
+from embstore.gpu.choice import gpu_to_open
 
 HBM_TYPES = [kind for kind in es.StorageType if "HBM" in kind.name]
 ROW_BYTES = 32  # dim 3, weights and an accumulator
@@ -106,6 +107,29 @@ except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
 def test_a_gpu_that_there_is_not_says_so(make_variable: MakeVariable) -> None:
     with pytest.raises((MissingLibraryError, MissingDeviceError)):
         make_variable(storage=hbm(device="cuda:99"))
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (["cu13/lib/libnvrtc.so.13"], "cu13/lib/libnvrtc.so.13"),
+        (
+            ["cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"],
+            "cuda_nvrtc/lib/libnvrtc.so.12",
+        ),
+    ],
+)
+def test_the_compiler_of_kernels_is_that_of_an_installed_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: list[str], expected: str
+) -> None:
+    for name in packages:
+        library = tmp_path / "nvidia" / name
+        library.parent.mkdir(parents=True)
+        library.touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert gpu_to_open("cuda")[1] == str(tmp_path / "nvidia" / expected)
 
 
 # --- What is told
@@ -208,6 +232,7 @@ def test_a_tier_larger_than_the_device_says_what_both_have(
     make_variable(storage=hbm(device="emulated"))
 
 
+@needs_the_emulated_gpu
 def test_a_batch_larger_than_what_the_device_has_free_says_so_and_smaller_ones_go_on(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_variables import assert_same, files_of
-from engine_storage import MakeVariable, Stack, StorageOf
+from engine_storage import GPU, MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
 from plain_partition import partitions_of
 
@@ -74,7 +74,7 @@ class Caller:
 
     def ids(self, ids: Any) -> Any:
         ids = np.asarray(ids, np.int64)
-        return es.DeviceArray(ids, device="emulated") if self.on_device else ids
+        return es.DeviceArray(ids, device=GPU) if self.on_device else ids
 
     def lookup(
         self, var: es.EmbeddingVariable, ids: Any, *, train: bool = True, count: bool = True
@@ -86,7 +86,7 @@ class Caller:
     def apply(self, var: es.EmbeddingVariable, ids: Any, grads: Any = 1.0) -> None:
         grads = np.broadcast_to(np.asarray(grads, np.float32), (*np.shape(ids), DIM)).copy()
         if self.on_device:
-            grads = es.DeviceArray(grads, device="emulated")
+            grads = es.DeviceArray(grads, device=GPU)
         var.apply_gradients(self.ids(ids), grads)
         var.synchronize()
 
@@ -260,7 +260,7 @@ def apply_under(
     caller: Caller, var: es.EmbeddingVariable, ids: Any, grads: Any, kept: Any, refused: int
 ) -> None:
     conditions = BatchConditions(caller.ids(kept), caller.ids([refused]), ("one", "two"))
-    on_device = es.DeviceArray(grads, device="emulated")
+    on_device = es.DeviceArray(grads, device=GPU)
     apply_together([ApplyStep.of(var, caller.ids(ids), on_device, conditions)], None)
 
 
@@ -299,7 +299,7 @@ def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> 
             ApplyStep.of(
                 var,
                 caller.ids(ids),
-                es.DeviceArray(grads, device="emulated"),
+                es.DeviceArray(grads, device=GPU),
                 BatchConditions(left_out=caller.ids([7 if step in (0, 3, 4) else 0])),
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_variables import assert_same
-from engine_storage import MakeVariable, Stack, StorageOf
+from engine_storage import GPU, MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
 
 import embstore as es
@@ -26,7 +26,7 @@ Place = Callable[[Any], Any]
 
 
 def on_device(values: NDArray[Any]) -> es.DeviceArray:
-    return es.DeviceArray(values, device="emulated")
+    return es.DeviceArray(values, device=GPU)
 
 
 def on_host(values: NDArray[Any]) -> NDArray[Any]:
@@ -178,7 +178,7 @@ def test_arguments_that_do_not_fit_name_their_variable(
 def test_a_variable_without_hbm_or_optimizer_says_which_it_is(make_variable: MakeVariable) -> None:
     many = [make_variable(name="users", storage=hbm()), make_variable(name="items")]
     ids = on_device(np.arange(4))
-    with pytest.raises(InvalidArgumentError, match="ids are on emulated, but items has no tier"):
+    with pytest.raises(InvalidArgumentError, match=f"ids are on {GPU}, but items has no tier"):
         es.lookup_many(many, [ids, ids])
     frozen = make_variable(name="ads", storage=hbm(), optimizer=None)
     grads = on_device(np.ones((4, 3), np.float32))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, skip_without_library
+from engine_storage import GPU, MakeVariable, skip_without_library
 from numpy.typing import NDArray
 
 import embstore as es
@@ -33,7 +33,7 @@ ToIds = Callable[[Ids], Any]
 
 
 def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
-    return es.DeviceArray(np.asarray(values, dtype), device="emulated")
+    return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
 @pytest.fixture(params=["host", "device"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable
+from engine_storage import GPU, MakeVariable
 
 import embstore as es
 from embstore.errors import InvalidArgumentError
@@ -126,9 +126,7 @@ def test_a_frozen_table_is_read_and_not_trained(make_variable: MakeVariable) -> 
 def test_an_evaluation_moves_no_row_and_a_model_that_serves_does(
     make_variable: MakeVariable, serves: bool
 ) -> None:
-    storage = es.StorageOption(
-        es.StorageType.HBM_DRAM, storage_size=[32, 1 << 20], device="emulated"
-    )
+    storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[32, 1 << 20], device=GPU)
     table = make_variable(dim=3, storage=storage)  # HBM has one row
     bag = es.torch.EmbeddingBag(table)
     bag.serves = serves

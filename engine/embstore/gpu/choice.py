@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -46,21 +47,28 @@ def chosen_gpu(name: str | None) -> str:
 
 def gpu_to_open(name: str | None) -> tuple[str, str, str]:
     """Returns what the core is told of a GPU: its name as `chosen_gpu` has it, the library that
-    compiles kernels, and the folder in which compiled ones are kept.
+    compiles kernels, and the folder in which compiled ones are kept; none for the emulated one.
     """
-    return chosen_gpu(name), _nvrtc(), _kernel_cache()
+    chosen = chosen_gpu(name)
+    return (chosen, "", "") if chosen == EMULATED else (chosen, _nvrtc(), _kernel_cache())
 
 
 def _nvrtc() -> str:
-    """That of the package nvidia-cuda-nvrtc-cu12; else where the system looks for libraries."""
-    try:
-        package = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        package = None
-    folders = package.submodule_search_locations if package else None
-    for folder in folders or ():
-        for library in Path(folder).glob("lib/libnvrtc.so.*"):
-            return str(library)
+    """That of NVIDIA's package for CUDA 12, else of the one for CUDA 13, which PyTorch brings; else
+    where the system looks for libraries. The older one works with more drivers.
+    """
+    for package in ("nvidia.cuda_nvrtc", "nvidia.cu13"):
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        for folder in (found.submodule_search_locations if found else None) or ():
+            for library in Path(folder).glob("lib/libnvrtc.so.*"):
+                # CUDA 13's looks for them where the system does, and not beside itself; but it
+                # takes what the process has.
+                for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
+                    ctypes.CDLL(str(builtins))
+                return str(library)
     return "libnvrtc.so.12"
 
 
