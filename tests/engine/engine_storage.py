@@ -19,7 +19,7 @@ MIB = 1 << 20
 # That of the environment, so that `EMBSTORE_DEVICE=cuda pytest tests/engine` tries a real one.
 GPU = full_name(os.environ.get(VARIABLE) or EMULATED)
 needs_the_emulated_gpu = pytest.mark.skipif(
-    GPU != EMULATED, reason="is about the emulated GPU's memory or schedule"
+    GPU != EMULATED, reason="asks for what only the emulated GPU can do"
 )
 
 # SSDHASH and LEVELDB are further names of DRAM_SSDHASH and DRAM_LEVELDB.

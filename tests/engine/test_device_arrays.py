@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MakeVariable
+from engine_storage import GPU, MakeVariable, needs_the_emulated_gpu
 from numpy.typing import NDArray
 from plain_partition import keys_of_each, partitions_of
 
@@ -75,6 +75,7 @@ def test_an_array_tells_of_itself_by_dlpack() -> None:
     assert _core.described(shared)[0] == address  # whoever shares the memory keeps it
 
 
+@needs_the_emulated_gpu
 def test_a_stream_that_takes_an_array_comes_after_what_is_done_with_it(
     make_variable: MakeVariable,
 ) -> None:

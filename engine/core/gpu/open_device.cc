@@ -5,11 +5,14 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "access/process_registry.h"
 #include "errors/error.h"
 #include "gpu/cuda/cuda_device.h"
 #include "gpu/emulated/emulated_device.h"
+#include "platform/process_local.h"
+#include "threads/mutex.h"
 
 namespace embstore::gpu {
 namespace {
@@ -46,6 +49,12 @@ std::optional<int> ordinal_of(std::string_view name) {
   return ordinal && *ordinal >= 0 ? ordinal : std::nullopt;
 }
 
+// A GPU stays open, as in PyTorch: to make a context takes some tenths of a second.
+struct KeptDevices {
+  Mutex mutex;
+  std::vector<std::shared_ptr<Device>> devices GUARDED_BY(mutex);
+};
+
 std::shared_ptr<Device> open(const std::string& key, std::shared_ptr<Device> (*make)(const DeviceChoice&),
                              const DeviceChoice& choice) {
   return ProcessRegistry<std::string, Device>::get(key, [&] { return make(choice); });
@@ -73,8 +82,12 @@ std::shared_ptr<Device> open_device(const DeviceChoice& choice) {
   return open(
       "cuda:" + std::to_string(*ordinal),
       [](const DeviceChoice& of) -> std::shared_ptr<Device> {
-        return std::make_shared<CudaDevice>(CudaDevice::Options{
+        auto device = std::make_shared<CudaDevice>(CudaDevice::Options{
             .ordinal = *ordinal_of(of.name), .nvrtc = of.nvrtc, .cache_directory = of.cache_directory});
+        KeptDevices& kept = ProcessLocal<KeptDevices>::get();
+        const MutexLock lock(kept.mutex);
+        kept.devices.push_back(device);
+        return device;
       },
       choice);
 }

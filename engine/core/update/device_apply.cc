@@ -296,9 +296,9 @@ void DeviceApply::update_found(std::span<const BatchInFlight> batches, std::span
       HbmTier& tier = of.tier_;
       const gpu::Places places = memory->places_to_update(t);
       if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, places, launches);
-      gpu::DeviceUpdate(slots, places, memory->unique, memory->sorted, batch->gradients, of.dim_)
+      gpu::DeviceUpdate(slots, places, memory->sorted, batch->gradients)
           .add(update->kind, memory->step_on_device(t), tier.rows_to_change(), launches);
-      tier.ranks_to_count().add_update(slots, places, memory->unique, memory->sorted, update->counted,
+      tier.ranks_to_count().add_update(slots, places, memory->sorted, update->counted,
                                        launches);
     }
   }

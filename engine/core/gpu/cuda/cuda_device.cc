@@ -218,11 +218,13 @@ DeviceAddress CudaDevice::address_of_pinned(void* memory) {
   return {address};
 }
 
-// Memory that was pinned by others, PyTorch say, is as good.
+// Memory that was pinned by others, PyTorch say, is as good. The driver knows no type of any other, which is no error.
 bool CudaDevice::is_pinned(const void* memory) {
   unsigned type = 0;
+  int attribute = kMemoryType;
+  void* value = &type;
   const auto address = reinterpret_cast<DevicePointer>(memory);
-  return driver_.pointer_attribute(&type, kMemoryType, address) == kSuccess && type == kHostMemory;
+  return driver_.pointer_attributes(1, &attribute, &value, address) == kSuccess && type == kHostMemory;
 }
 
 // --- Streams and events

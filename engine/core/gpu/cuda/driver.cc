@@ -26,7 +26,7 @@ Driver::Driver(const std::string& library)
   library_.load(host_allocate, "cuMemHostAlloc");
   library_.load(host_free, "cuMemFreeHost");
   library_.load(host_device_pointer, "cuMemHostGetDevicePointer_v2");
-  library_.load(pointer_attribute, "cuPointerGetAttribute");
+  library_.load(pointer_attributes, "cuPointerGetAttributes");
   library_.load(stream_create, "cuStreamCreate");
   library_.load(stream_destroy, "cuStreamDestroy_v2");
   library_.load(stream_synchronize, "cuStreamSynchronize");

@@ -50,7 +50,7 @@ class Driver {
   Result (*host_allocate)(void** memory, size_t bytes, unsigned flags);
   Result (*host_free)(void* memory);
   Result (*host_device_pointer)(DevicePointer*, void* memory, unsigned flags);
-  Result (*pointer_attribute)(void* value, int attribute, DevicePointer);
+  Result (*pointer_attributes)(unsigned count, int* attributes, void** values, DevicePointer);
 
   Result (*stream_create)(Handle*, unsigned flags);
   Result (*stream_destroy)(Handle);

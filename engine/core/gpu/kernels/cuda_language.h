@@ -23,10 +23,14 @@ inline T& in_place(T& element) {
   return element;
 }
 
+// A plain load, which may come from a cache that isn't coherent.
+inline uint32_t stale(const uint32_t& where) { return where; }
+
 // All of them give back what was there before.
 inline uint32_t atomic_add(uint32_t& where, uint32_t value) { return atomicAdd(&where, value); }
 inline uint32_t atomic_sub(uint32_t& where, uint32_t value) { return atomicSub(&where, value); }
 inline uint32_t atomic_min(uint32_t& where, uint32_t value) { return atomicMin(&where, value); }
+inline uint32_t atomic_max(uint32_t& where, uint32_t value) { return atomicMax(&where, value); }
 inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
   return atomicCAS(&where, expected, desired);
 }

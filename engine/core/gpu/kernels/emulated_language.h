@@ -102,6 +102,10 @@ inline T atomically(T* where, const Change& change) {
 }
 }  // namespace emulated
 
+// Atomic to who looks for races: it was meant. (What it gives is never stale here, but others may come right after it.)
+inline uint32_t stale(const Element<uint32_t>& where) {
+  return emulated::atomically(where.address(), [](uint32_t before) { return before; });
+}
 inline uint32_t atomic_add(uint32_t& where, uint32_t value) {
   return emulated::atomically(&where, [=](uint32_t before) { return before + value; });
 }
@@ -110,6 +114,9 @@ inline uint32_t atomic_sub(uint32_t& where, uint32_t value) {
 }
 inline uint32_t atomic_min(uint32_t& where, uint32_t value) {
   return emulated::atomically(&where, [=](uint32_t before) { return value < before ? value : before; });
+}
+inline uint32_t atomic_max(uint32_t& where, uint32_t value) {
+  return emulated::atomically(&where, [=](uint32_t before) { return before < value ? value : before; });
 }
 inline uint32_t atomic_exchange_if(uint32_t& where, uint32_t expected, uint32_t desired) {
   return emulated::atomically(&where, [=](uint32_t before) { return before == expected ? desired : before; });
@@ -128,6 +135,9 @@ inline uint32_t atomic_sub(const Element<uint32_t>& where, uint32_t value) {
 }
 inline uint32_t atomic_min(const Element<uint32_t>& where, uint32_t value) {
   return atomic_min(in_place(where), value);
+}
+inline uint32_t atomic_max(const Element<uint32_t>& where, uint32_t value) {
+  return atomic_max(in_place(where), value);
 }
 inline uint32_t atomic_exchange_if(const Element<uint32_t>& where, uint32_t expected, uint32_t desired) {
   return atomic_exchange_if(in_place(where), expected, desired);

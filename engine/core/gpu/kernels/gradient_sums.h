@@ -1,36 +1,65 @@
 // The sum of each distinct id's gradients, added in the order of the batch: the first is copied, and the others are
-// added one by one, as the CPU's GradientBatch does. `Unit` as in rows.h: four floats, or one where the dimension is no
-// multiple of four.
+// added one by one, as the CPU's GradientBatch does.
+//
+// Additions of one id wait for each other, and so would loads if a thread made them for itself. So where an id occurs often, a
+// block sums its gradients: all of its threads load some ahead, to shared memory, and few add them.
 #pragma once
 
 #include "gpu/kernels/language.h"
 
 namespace embstore::gpu {
 
-template <class Unit>
-struct SumGradientsArguments {
-  Global<const Unit> gradients;        // of row_units each, by position in the batch
-  Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
-  Global<const uint32_t> begins;       // in `positions`, of each distinct id
-  Global<const uint32_t> occurrences;  // of each distinct id
-  Global<const uint32_t> chosen;       // distinct ids whose gradients are summed
-  Global<const uint32_t> count;        // one: how many of them there are
-  Global<Unit> sums;                   // of row_units each, of those that are chosen: in pinned memory, say
-  uint32_t row_units;
-  uint32_t blocks;  // of the run
+// The gradients of an id that occurs more often are a long run.
+inline constexpr uint32_t kLongRun = 64;
+
+// A batch's gradients, in rows of `dim` floats, and which of them each distinct id has.
+struct BatchGradients {
+  Global<const float> floats;  // by position in the batch
+  uint32_t dim;
+  uint32_t by_four;                  // 1: four floats may be read at once
+  Global<const uint32_t> positions;  // by distinct id and then in order
+  Global<const uint32_t> begins;     // in `positions`, of each distinct id
+  Global<const uint32_t> ends;       // likewise
+  Global<Float4> long_sums;          // of long runs, at long_sum_at()
 };
 
-inline float plus(float a, float b) { return a + b; }
+inline uint32_t units_of(const BatchGradients& gradients) { return (gradients.dim + 3) / 4; }
+// Of no two long runs is `begin / kLongRun` the same.
+inline uint64_t long_sum_at(const BatchGradients& gradients, uint64_t begin, uint32_t unit) {
+  return begin / kLongRun * units_of(gradients) + unit;
+}
+
+// Calls f(lane) for the first `lanes` of a unit's four floats: lane(unit) is the float.
+template <class F>
+inline void for_each_lane(uint32_t lanes, const F& f) {
+  f([](auto& unit) -> auto& { return unit.x; });
+  if (lanes > 1) f([](auto& unit) -> auto& { return unit.y; });
+  if (lanes > 2) f([](auto& unit) -> auto& { return unit.z; });
+  if (lanes > 3) f([](auto& unit) -> auto& { return unit.w; });
+}
+
+// How many floats of a unit the row has: padding stays as it is.
+inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
+
+inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
+  const uint64_t first = row * gradients.dim + 4 * unit;
+  if (gradients.by_four != 0) {
+    return Global<const Float4>{gradients.floats.address, gradients.floats.count / 4}[first / 4];
+  }
+  Float4 gradient{};
+  uint64_t i = first;
+  for_each_lane(lanes_of(gradients.dim, unit), [&](auto lane) { lane(gradient) = gradients.floats[i++]; });
+  return gradient;
+}
+
 inline Float4 plus(const Float4& a, const Float4& b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// gradient(begin) + ... + gradient(end - 1), added in that order. REQUIRES: begin < end.
-template <class Unit, class Gradient>
-inline Unit sum_in_order(uint64_t begin, uint64_t end, const Gradient& gradient) {
-  constexpr uint32_t kLoadedAhead = 4;  // additions wait for each other, loads need not
-  Unit sum = gradient(begin);
-  uint64_t i = begin + 1;
+// gradient(begin) + ... + gradient(end - 1), added to `sum` in that order.
+template <uint32_t kLoadedAhead, class Gradient>
+inline Float4 add_in_order(Float4 sum, uint64_t begin, uint64_t end, const Gradient& gradient) {
+  uint64_t i = begin;
   for (; i + kLoadedAhead <= end; i += kLoadedAhead) {
-    Unit loaded[kLoadedAhead];
+    Float4 loaded[kLoadedAhead];
     EMBSTORE_UNROLL
     for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) loaded[ahead] = gradient(i + ahead);
     EMBSTORE_UNROLL
@@ -40,30 +69,138 @@ inline Unit sum_in_order(uint64_t begin, uint64_t end, const Gradient& gradient)
   return sum;
 }
 
-// A thread sums units far apart, so that a grid need not be as large as the largest batch: few ids are chosen of most.
-template <class Unit>
-inline void sum_units(const SumGradientsArguments<Unit>& arguments) {
-  const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
-  const uint64_t step = uint64_t{arguments.blocks} * block_threads();
-  for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index(); number < end;
-       number += step) {
-    const uint32_t distinct = arguments.chosen[number / arguments.row_units];
-    const uint64_t column = number % arguments.row_units;
-    const uint64_t begin = arguments.begins[distinct];
-    arguments.sums[number] =
-        sum_in_order<Unit>(begin, begin + arguments.occurrences[distinct], [&](uint64_t i) -> Unit {
-          return arguments.gradients[uint64_t{arguments.positions[i]} * arguments.row_units + column];
-        });
+// Of a distinct id. REQUIRES: sum_long_runs has run.
+inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct, uint32_t unit) {
+  const uint64_t begin = gradients.begins[distinct];
+  const uint64_t end = gradients.ends[distinct];
+  if (end - begin > kLongRun) return gradients.long_sums[long_sum_at(gradients, begin, unit)];
+  const auto gradient = [&](uint64_t i) { return gradient_at(gradients, gradients.positions[i], unit); };
+  return add_in_order<4>(gradient(begin), begin + 1, end, gradient);
+}
+
+struct FindRunsArguments {
+  Global<const uint32_t> sorted_numbers;  // of distinct ids, each as often as the id occurs
+  Global<const uint32_t> distinct;        // one: how many there are. Numbers from there on are of what was left out
+  Global<uint32_t> begins;                // of each number: in `sorted_numbers`
+  Global<uint32_t> ends;                  // likewise
+  Global<uint32_t> long_runs;             // numbers that have one, in any order
+  Global<uint32_t> long_count;            // one, 0 before: how many
+};
+
+EMBSTORE_KERNEL(find_runs, FindRunsArguments) {
+  const uint64_t i = global_thread();
+  const uint64_t count = arguments.sorted_numbers.count;
+  if (i >= count) return;
+  const uint32_t number = arguments.sorted_numbers[i];
+  if (i + 1 == count || arguments.sorted_numbers[i + 1] != number) {
+    arguments.ends[number] = static_cast<uint32_t>(i + 1);
+  }
+  if (i != 0 && arguments.sorted_numbers[i - 1] == number) return;
+  arguments.begins[number] = static_cast<uint32_t>(i);
+  if (i + kLongRun < count && arguments.sorted_numbers[i + kLongRun] == number &&
+      number < arguments.distinct[0]) {
+    arguments.long_runs[atomic_add(arguments.long_count[0], 1)] = number;
   }
 }
 
-EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments<Float4>) { sum_units(arguments); }
-EMBSTORE_KERNEL(sum_gradients_by_float, SumGradientsArguments<float>) { sum_units(arguments); }
+struct SumLongRunsArguments {
+  BatchGradients gradients;
+  Global<const uint32_t> long_runs;
+  Global<const uint32_t> long_count;
+  uint32_t blocks;  // of the run
+};
+
+inline constexpr uint32_t kTileUnits = 8;  // neighbours of a row, which a block sums
+inline constexpr uint32_t kTileRows = 256;
+
+// REQUIRES: blocks of kMostBlockThreads.
+EMBSTORE_KERNEL(sum_long_runs, SumLongRunsArguments) {
+  constexpr uint32_t kRowsAtOnce = kMostBlockThreads / kTileUnits;
+  constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // of a thread
+  EMBSTORE_SHARED(Float4, tile, kTileRows* kTileUnits);
+  const BatchGradients& gradients = arguments.gradients;
+  const uint32_t slices = (units_of(gradients) + kTileUnits - 1) / kTileUnits;
+  const uint64_t items = uint64_t{arguments.long_count[0]} * slices;
+  const uint32_t own_row = thread_index() / kTileUnits;
+  for (uint64_t item = block_index(); item < items; item += arguments.blocks) {
+    const uint32_t distinct = arguments.long_runs[item / slices];
+    const uint64_t begin = gradients.begins[distinct];
+    const uint64_t end = gradients.ends[distinct];
+    const uint32_t unit =
+        static_cast<uint32_t>(item % slices) * kTileUnits + thread_index() % kTileUnits;
+    const bool has_unit = unit < units_of(gradients);
+    uint32_t positions[kLoads];  // of the tile after the one in `loaded`
+    Float4 loaded[kLoads];
+    const auto load_positions = [&](uint64_t first) {
+      EMBSTORE_UNROLL
+      for (uint32_t load = 0; load < kLoads; ++load) {
+        const uint64_t i = first + load * kRowsAtOnce + own_row;
+        if (i < end) positions[load] = gradients.positions[i];
+      }
+    };
+    const auto load_rows = [&](uint64_t first) {
+      EMBSTORE_UNROLL
+      for (uint32_t load = 0; load < kLoads; ++load) {
+        const uint64_t i = first + load * kRowsAtOnce + own_row;
+        if (i < end && has_unit) loaded[load] = gradient_at(gradients, positions[load], unit);
+      }
+      load_positions(first + kTileRows);
+    };
+    load_positions(begin);
+    load_rows(begin);
+    Float4 sum{};
+    for (uint64_t first = begin; first < end; first += kTileRows) {
+      EMBSTORE_UNROLL
+      for (uint32_t load = 0; load < kLoads; ++load) {
+        if (has_unit) tile[load * kMostBlockThreads + thread_index()] = loaded[load];
+      }
+      sync_block();
+      if (first + kTileRows < end) load_rows(first + kTileRows);
+      if (own_row == 0 && has_unit) {
+        const uint64_t rows = end - first < kTileRows ? end - first : kTileRows;
+        const auto gradient = [&](uint64_t row) -> Float4 { return tile[row * kTileUnits + thread_index()]; };
+        sum = first == begin ? add_in_order<8>(gradient(0), 1, rows, gradient)
+                             : add_in_order<8>(sum, 0, rows, gradient);
+      }
+      sync_block();
+    }
+    if (own_row == 0 && has_unit) {
+      arguments.gradients.long_sums[long_sum_at(gradients, begin, unit)] = sum;
+    }
+  }
+}
+
+struct SumGradientsArguments {
+  BatchGradients gradients;
+  Global<const uint32_t> chosen;  // distinct ids whose gradients are summed
+  Global<const uint32_t> count;   // one: how many of them there are
+  Global<float> sums;             // of `dim` each, of those that are chosen: in pinned memory, say
+  uint32_t blocks;                // of the run
+};
+
+// A thread sums units far apart, so that a grid need not be as large as the largest batch: few ids are chosen of most.
+EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments) {
+  const uint32_t dim = arguments.gradients.dim;
+  const uint32_t units = units_of(arguments.gradients);
+  const uint64_t end = uint64_t{arguments.count[0]} * units;
+  const uint64_t step = uint64_t{arguments.blocks} * block_threads();
+  for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index(); number < end;
+       number += step) {
+    const auto unit = static_cast<uint32_t>(number % units);
+    Float4 sum = summed_gradient(arguments.gradients, arguments.chosen[number / units], unit);
+    if (dim % 4 == 0) {
+      Global<Float4>{arguments.sums.address, arguments.sums.count / 4}[number] = sum;
+    } else {
+      uint64_t at = number / units * dim + 4 * unit;
+      for_each_lane(lanes_of(dim, unit), [&](auto lane) { arguments.sums[at++] = lane(sum); });
+    }
+  }
+}
 
 struct DescribeChosenArguments {
   Global<const uint32_t> positions;  // these and the next are as above
   Global<const uint32_t> begins;
-  Global<const uint32_t> occurrences;
+  Global<const uint32_t> ends;
   Global<const uint32_t> chosen;
   Global<const uint32_t> count;
   Global<uint32_t> chosen_occurrences;
@@ -74,9 +211,9 @@ EMBSTORE_KERNEL(describe_chosen, DescribeChosenArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.count[0]) return;
   const uint32_t distinct = arguments.chosen[i];
-  const uint32_t occurrences = arguments.occurrences[distinct];
-  arguments.chosen_occurrences[i] = occurrences;
-  arguments.last_positions[i] = arguments.positions[uint64_t{arguments.begins[distinct]} + occurrences - 1];
+  const uint32_t end = arguments.ends[distinct];
+  arguments.chosen_occurrences[i] = end - arguments.begins[distinct];
+  arguments.last_positions[i] = arguments.positions[uint64_t{end} - 1];
 }
 
 }  // namespace embstore::gpu

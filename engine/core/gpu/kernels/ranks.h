@@ -62,9 +62,9 @@ struct CountUpdatesArguments {
   Global<const uint32_t> slots;        // of each distinct id, none twice; what has kNoSlot is left out
   Places places;                       // in `slots`
   uint32_t blocks;                     // of the run
-  Global<const uint32_t> occurrences;  // of each distinct id
   Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
   Global<const uint32_t> begins;       // in `positions`, of each distinct id
+  Global<const uint32_t> ends;         // likewise
   CountedUpdate update;
 };
 
@@ -72,11 +72,11 @@ EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
   for_each_place(arguments.places, arguments.slots.count, arguments.blocks, [&](uint64_t i) {
     const uint32_t slot = arguments.slots[i];
     if (slot == kNoSlot) return;
-    const uint32_t occurrences = arguments.occurrences[i];
+    const uint32_t end = arguments.ends[i];
     RowMeta meta = arguments.ranks.metas[slot];
-    meta.count(occurrences, arguments.update.global_step, arguments.update.save_span);
+    meta.count(end - arguments.begins[i], arguments.update.global_step, arguments.update.save_span);
     arguments.ranks.metas[slot] = meta;
-    const uint32_t last_position = arguments.positions[uint64_t{arguments.begins[i]} + occurrences - 1];
+    const uint32_t last_position = arguments.positions[uint64_t{end} - 1];
     // A batch that began later may have been first.
     atomic_max(arguments.ranks.stamps[slot], arguments.update.first_stamp + last_position);
   });
@@ -91,15 +91,49 @@ struct CountHitsArguments {
   uint64_t first_stamp;          // of the caller's first id
 };
 
-// Every id is an access of its own, whether it occurs again or not.
+inline constexpr uint32_t kHitsAThread = 4;
+
+// Every id is an access of its own, whether it occurs again or not. A block counts its ids in shared memory first, in a table by
+// slot: of a row that is in many places of a batch, all threads would wait for each other.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
-  for_each_place(arguments.places, arguments.slots.count, arguments.blocks, [&](uint64_t i) {
-    const uint32_t slot = arguments.slots[i];
-    if (slot == kNoSlot) return;
-    const uint64_t position = arguments.order.count == 0 ? i : arguments.order[i];
-    atomic_add(arguments.ranks.served[slot], uint64_t{1});
-    atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + position);
-  });
+  constexpr uint32_t kEntries = 2 * kHitsAThread * kMostBlockThreads;  // a power of two
+  EMBSTORE_SHARED(uint32_t, slots, kEntries);
+  EMBSTORE_SHARED(uint32_t, hits, kEntries);
+  EMBSTORE_SHARED(uint32_t, last_positions, kEntries);
+  const uint32_t threads = block_threads();
+  const uint64_t end = end_of(arguments.places, arguments.slots.count);
+  const uint64_t block_ids = uint64_t{kHitsAThread} * threads;
+  for (uint64_t first = first_of(arguments.places) + block_index() * block_ids; first < end;
+       first += arguments.blocks * block_ids) {
+    for (uint32_t entry = thread_index(); entry < kEntries; entry += threads) {
+      slots[entry] = kNoSlot;
+      hits[entry] = 0;
+      last_positions[entry] = 0;
+    }
+    sync_block();
+    for (uint32_t own = 0; own < kHitsAThread; ++own) {
+      const uint64_t i = first + own * threads + thread_index();
+      const uint32_t slot = i < end ? static_cast<uint32_t>(arguments.slots[i]) : kNoSlot;
+      if (slot == kNoSlot) continue;
+      uint32_t entry = (slot * 0x9e3779b1) >> 16 & (kEntries - 1);
+      while (true) {
+        const uint32_t found = atomic_exchange_if(slots[entry], kNoSlot, slot);
+        if (found == kNoSlot || found == slot) break;
+        entry = (entry + 1) & (kEntries - 1);
+      }
+      atomic_add(hits[entry], 1);
+      atomic_max(last_positions[entry],
+                 arguments.order.count == 0 ? static_cast<uint32_t>(i) : arguments.order[i]);
+    }
+    sync_block();
+    for (uint32_t entry = thread_index(); entry < kEntries; entry += threads) {
+      const uint32_t slot = slots[entry];
+      if (slot == kNoSlot) continue;
+      atomic_add(arguments.ranks.served[slot], uint64_t{hits[entry]});
+      atomic_max(arguments.ranks.stamps[slot], arguments.first_stamp + last_positions[entry]);
+    }
+    sync_block();  // before the table is cleared
+  }
 }
 
 }  // namespace embstore::gpu

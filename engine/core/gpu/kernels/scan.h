@@ -55,30 +55,36 @@ struct ScanCountsArguments {
   Global<uint32_t> total_on_host = {};  // likewise, in pinned memory, where it is wanted
 };
 
-// For one block: a batch has few counts, one a block or a digit of a block.
+// For one block: a batch has few counts, one a block or a digit of a block. A thread has neighbouring ones.
 EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
-  constexpr uint32_t kItems = 8;  // neighbours of one thread
-  const uint64_t tile = uint64_t{block_threads()} * kItems;
+  constexpr uint32_t kLoadedAhead = 8;
+  const uint64_t count = arguments.counts.count;
+  const uint64_t own = (count + block_threads() - 1) / block_threads();
+  const uint64_t first = own * thread_index() < count ? own * thread_index() : count;
+  const uint64_t end = first + own < count ? first + own : count;
+  // Calls visit(i, counts[i]) for those of the thread, in order.
+  const auto for_each = [&](const auto& visit) {
+    uint64_t i = first;
+    for (; i + kLoadedAhead <= end; i += kLoadedAhead) {
+      uint32_t loaded[kLoadedAhead];
+      EMBSTORE_UNROLL
+      for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) loaded[ahead] = arguments.counts[i + ahead];
+      EMBSTORE_UNROLL
+      for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) visit(i + ahead, loaded[ahead]);
+    }
+    for (; i < end; ++i) visit(i, static_cast<uint32_t>(arguments.counts[i]));
+  };
   uint32_t sum = 0;
-  for (uint64_t start = 0; start < arguments.counts.count; start += tile) {
-    const uint64_t first = start + uint64_t{thread_index()} * kItems;
-    uint32_t of_thread = 0;
-    for (uint32_t i = 0; i < kItems; ++i) {
-      if (first + i < arguments.counts.count) of_thread += arguments.counts[first + i];
-    }
-    uint32_t of_tile;
-    uint32_t before = sum + sum_before_in_block(of_thread, of_tile);
-    for (uint32_t i = 0; i < kItems; ++i) {
-      if (first + i >= arguments.counts.count) break;
-      const uint32_t count = arguments.counts[first + i];
-      arguments.counts[first + i] = before;
-      before += count;
-    }
-    sum += of_tile;
-  }
+  for_each([&](uint64_t, uint32_t of) { sum += of; });
+  uint32_t total;
+  uint32_t before = sum_before_in_block(sum, total);
+  for_each([&](uint64_t i, uint32_t of) {
+    arguments.counts[i] = before;
+    before += of;
+  });
   if (thread_index() != 0) return;
-  arguments.total[0] = sum;
-  if (arguments.total_on_host.count != 0) arguments.total_on_host[0] = sum;
+  arguments.total[0] = total;
+  if (arguments.total_on_host.count != 0) arguments.total_on_host[0] = total;
 }
 
 }  // namespace embstore::gpu

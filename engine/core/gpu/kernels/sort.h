@@ -48,51 +48,44 @@ EMBSTORE_KERNEL(count_digits, SortArguments) {
   }
 }
 
+// Where the count is of a digit and a thread: what neighbouring threads access at once is in different banks of shared memory,
+// both by digit and in the order of counts.
+inline constexpr uint32_t count_at(uint32_t i) { return i + i / kDigits; }
+
 // REQUIRES: block_digits as scan_counts made them, and blocks of as many threads as count_digits's.
 EMBSTORE_KERNEL(move_by_digit, SortArguments) {
-  EMBSTORE_SHARED(uint32_t, counts, kDigits* kSortThreads);  // of digit d of thread t at d * threads + t
-  EMBSTORE_SHARED(uint32_t, starts, kDigits);                // of each digit, in the block's items
+  EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits* kSortThreads));  // digit by digit, of each thread
+  EMBSTORE_SHARED(uint32_t, starts, kDigits);                          // of each digit, in the block's items
   const uint32_t thread = thread_index();
   const uint32_t threads = block_threads();
-  for (uint32_t digit = 0; digit < kDigits; ++digit) counts[digit * threads + thread] = 0;
+  for (uint32_t digit = 0; digit < kDigits; ++digit) counts[count_at(digit * threads + thread)] = 0;
   const SortedItems items(arguments);
-  for (uint64_t i = items.first; i < items.end; ++i) ++counts[digit_of(arguments, i) * threads + thread];
+  for (uint64_t i = items.first; i < items.end; ++i) ++counts[count_at(digit_of(arguments, i) * threads + thread)];
   sync_block();
   // Each count becomes the sum of those before it: how many items of the block come before the thread's first one
   // of that digit.
   uint32_t sum = 0;
-  for (uint32_t i = 0; i < kDigits; ++i) sum += counts[thread * kDigits + i];
+  for (uint32_t i = 0; i < kDigits; ++i) sum += counts[count_at(thread * kDigits + i)];
   uint32_t total;
   uint32_t before = sum_before_in_block(sum, total);
   for (uint32_t i = 0; i < kDigits; ++i) {
-    const uint32_t count = counts[thread * kDigits + i];
-    counts[thread * kDigits + i] = before;
+    const uint32_t count = counts[count_at(thread * kDigits + i)];
+    counts[count_at(thread * kDigits + i)] = before;
     before += count;
   }
   sync_block();
-  for (uint32_t digit = thread; digit < kDigits; digit += threads) starts[digit] = counts[digit * threads];
+  for (uint32_t digit = thread; digit < kDigits; digit += threads) {
+    starts[digit] = counts[count_at(digit * threads)];
+  }
   sync_block();
   for (uint64_t i = items.first; i < items.end; ++i) {
     const uint32_t digit = digit_of(arguments, i);
-    const uint32_t in_block = counts[digit * threads + thread]++ - starts[digit];
+    const uint32_t in_block = counts[count_at(digit * threads + thread)]++ - starts[digit];
     const uint64_t at = arguments.block_digits[digit * arguments.blocks + block_index()] + in_block;
     arguments.sorted_numbers[at] = arguments.numbers[i];
     arguments.sorted_positions[at] =
         arguments.positions.count == 0 ? static_cast<uint32_t>(i) : arguments.positions[i];
   }
-}
-
-struct MarkSegmentsArguments {
-  Global<const uint32_t> sorted_numbers;
-  Global<uint32_t> begins;  // of each number: its first item
-};
-
-EMBSTORE_KERNEL(mark_segments, MarkSegmentsArguments) {
-  const uint64_t i = global_thread();
-  if (i >= arguments.sorted_numbers.count) return;
-  const uint32_t number = arguments.sorted_numbers[i];
-  if (i == 0 || arguments.sorted_numbers[i - 1] != number)
-    arguments.begins[number] = static_cast<uint32_t>(i);
 }
 
 }  // namespace embstore::gpu

@@ -1,5 +1,4 @@
-// The distinct ids of a batch in the order of their first occurrence, which of them each id is, and how often each
-// occurs.
+// The distinct ids of a batch in the order of their first occurrence, and which of them each id is.
 //
 // 0. clear_table
 // 1. claim_ids: each id finds its entry of an open-addressed table, which ends with the first position of that id.
@@ -26,7 +25,6 @@ struct UniqueArguments {
   Global<uint32_t> entries;          // of each id, in the table
   Global<uint32_t> block_firsts;     // of each block: its first occurrences, then those before it
   Global<int64_t> keys;              // the distinct ids
-  Global<uint32_t> occurrences;      // of each distinct id
   Global<uint32_t>
       inverse;  // of each id: its place in `keys`; of one that is left out: the last that there might be
 };
@@ -48,11 +46,13 @@ EMBSTORE_KERNEL(claim_ids, UniqueArguments) {
   const uint64_t size = arguments.first_positions.count;
   uint64_t at = ((hash_key(id) & 0xffffffff) * size) >> 32;
   while (true) {
-    // A position may be replaced by an earlier one of the same id, so an entry's id never changes.
-    const uint32_t found = atomic_exchange_if(arguments.first_positions[at], kNoPosition, i);
+    // A position may be replaced by an earlier one of the same id, so an entry's id never changes. Most threads whose id occurs
+    // often need no atomic access, for which they would wait for each other: an earlier one has been there.
+    uint32_t found = stale(arguments.first_positions[at]);
+    if (found == kNoPosition) found = atomic_exchange_if(arguments.first_positions[at], kNoPosition, i);
     if (found == kNoPosition) break;
     if (arguments.ids[found] == id) {
-      atomic_min(arguments.first_positions[at], i);
+      if (i < found) atomic_min(arguments.first_positions[at], i);
       break;
     }
     at = at + 1 == size ? 0 : at + 1;
@@ -79,7 +79,6 @@ EMBSTORE_KERNEL(number_first, UniqueArguments) {
   if (!first) return;
   const uint32_t number = arguments.block_firsts[block_index()] + before;
   arguments.keys[number] = arguments.ids[i];
-  arguments.occurrences[number] = 0;
   arguments.numbers[arguments.entries[i]] = number;
 }
 
@@ -90,9 +89,7 @@ EMBSTORE_KERNEL(number_ids, UniqueArguments) {
     arguments.inverse[i] = static_cast<uint32_t>(arguments.ids.count - 1);
     return;
   }
-  const uint32_t number = arguments.numbers[arguments.entries[i]];
-  arguments.inverse[i] = number;
-  atomic_add(arguments.occurrences[number], 1);
+  arguments.inverse[i] = arguments.numbers[arguments.entries[i]];
 }
 
 }  // namespace embstore::gpu

@@ -22,16 +22,6 @@
 
 namespace embstore::gpu {
 
-// Where a batch's gradients are, in rows of `dim` floats. Those of equal ids are summed as in gradient_sums.h.
-struct BatchGradients {
-  Global<const float> floats;  // by position in the batch
-  uint32_t dim;
-  uint32_t by_four;                    // 1: four floats may be read at once
-  Global<const uint32_t> positions;    // by distinct id and then in order
-  Global<const uint32_t> begins;       // in `positions`, of each distinct id
-  Global<const uint32_t> occurrences;  // of each distinct id
-};
-
 template <class Step>
 struct UpdateRowsArguments {
   Global<const Step> step;  // one
@@ -43,29 +33,6 @@ struct UpdateRowsArguments {
   uint32_t blocks;               // of the run
   BatchGradients gradients;
 };
-
-// Calls f(lane) for the first `lanes` of a unit's four floats: lane(unit) is the float.
-template <class F>
-inline void for_each_lane(uint32_t lanes, const F& f) {
-  f([](auto& unit) -> auto& { return unit.x; });
-  if (lanes > 1) f([](auto& unit) -> auto& { return unit.y; });
-  if (lanes > 2) f([](auto& unit) -> auto& { return unit.z; });
-  if (lanes > 3) f([](auto& unit) -> auto& { return unit.w; });
-}
-
-// How many floats of a unit the row has: padding stays as it is.
-inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
-
-inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
-  const uint64_t first = row * gradients.dim + 4 * unit;
-  if (gradients.by_four != 0) {
-    return Global<const Float4>{gradients.floats.address, gradients.floats.count / 4}[first / 4];
-  }
-  Float4 gradient{};
-  uint64_t i = first;
-  for_each_lane(lanes_of(gradients.dim, unit), [&](auto lane) { lane(gradient) = gradients.floats[i++]; });
-  return gradient;
-}
 
 // The thread's part of a row, of those that a block is at.
 template <class Step>
@@ -90,12 +57,7 @@ struct RowPart {
       f(unit);
   }
   uint32_t lanes(uint32_t unit) const { return lanes_of(arguments.gradients.dim, unit); }
-  Float4 gradient(uint32_t unit) const {
-    const BatchGradients& of = arguments.gradients;
-    const uint64_t begin = of.begins[distinct];
-    return sum_in_order<Float4>(begin, begin + of.occurrences[distinct],
-                                [&](uint64_t i) { return gradient_at(of, of.positions[i], unit); });
-  }
+  Float4 gradient(uint32_t unit) const { return summed_gradient(arguments.gradients, distinct, unit); }
   // Where a block's unit is: block 0 is the weights, block 1 the first slot.
   uint64_t at(uint32_t block, uint32_t unit) const { return weights + block * arguments.block_units + unit; }
   Float4 load(uint32_t block, uint32_t unit) const { return arguments.rows[at(block, unit)]; }

@@ -8,7 +8,6 @@
 #include "gpu/kernels/ranks.h"
 #include "gpu/operations/gradient_sums.h"
 #include "gpu/operations/launches.h"
-#include "gpu/operations/unique_batch.h"
 
 namespace embstore::gpu {
 
@@ -33,19 +32,18 @@ class DeviceRanks {
   // Counts an update of the distinct ids of a batch: occurrences, the version, the span of saves, and the stamp of the last
   // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `places`, which of them
   // are meant. REQUIRES: sums.sort() of the unique batch.
-  void count_update(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
-                    const GradientSums& sums, const CountedUpdate& update, Stream stream) {
+  void count_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
+                    const CountedUpdate& update, Stream stream) {
     Launches launches;
-    add_update(slots, places, unique, sums, update, launches);
+    add_update(slots, places, sums, update, launches);
     launches.put(device_, stream);
   }
-  void add_update(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
-                  const GradientSums& sums, const CountedUpdate& update, Launches& launches) {
+  void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums, const CountedUpdate& update, Launches& launches) {
     if (slots.count == 0) return;
     const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
     launches.add(count_updates_of_rows, grid,
-                 {arrays(), slots, places, grid.blocks, unique.occurrences().constant(), sums.positions(),
-                  sums.begins().constant(), update});
+                 {arrays(), slots, places, grid.blocks, sums.positions(), sums.begins().constant(),
+                  sums.ends().constant(), update});
   }
   // Counts a served look-up of ids, whose rows are in `slots`: of those in `places`. `order`: where given, the position of each in the
   // caller's batch. REQUIRES: until then, moves wait.
@@ -57,7 +55,7 @@ class DeviceRanks {
   void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
                 uint64_t first_stamp, Launches& launches) {
     if (slots.count == 0) return;
-    const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+    const Grid grid = Grid::over((slots.count + kHitsAThread - 1) / kHitsAThread, kMostBlockThreads, places.tables);
     launches.add(count_hits_of_rows, grid, {arrays(), slots, places, grid.blocks, order, first_stamp});
   }
 

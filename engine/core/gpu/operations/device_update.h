@@ -55,18 +55,10 @@ class StepInMemory {
 class DeviceUpdate {
  public:
   // Of the distinct ids of a batch: `slots` says where they have rows, none twice, and kNoSlot leaves one out; `places`, which
-  // of them are meant. REQUIRES: sums.sort() of the unique batch, and a gradient for each id.
-  DeviceUpdate(Global<const uint32_t> slots, const Places& places, const UniqueBatch& unique,
-               const GradientSums& sums, DeviceAddress gradients, uint32_t dim)
-      : slots_(slots),
-        places_(places),
-        gradients_{.floats = {gradients, sums.positions().count * dim},
-                   .dim = dim,
-                   // PyTorch's tensors may begin at any float.
-                   .by_four = dim % 4 == 0 && gradients.value % sizeof(Float4) == 0,
-                   .positions = sums.positions(),
-                   .begins = sums.begins().constant(),
-                   .occurrences = unique.occurrences().constant()} {}
+  // of them are meant. REQUIRES: sums.sum() of the batch, and these gradients.
+  DeviceUpdate(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
+               DeviceAddress gradients)
+      : slots_(slots), places_(places), gradients_(sums.gradients(gradients)) {}
 
   // `kind`: of the step that the kernel finds at `step`.
   void add(const AnyStep& kind, DeviceAddress step, const DeviceRows& rows, Launches& launches) const {

@@ -1,4 +1,4 @@
-// The gradients of a batch, put in order by distinct id, and summed for some of these in the order of the batch: the CPU's bits. Its memory is used again
+// The gradients of a batch, put in order by distinct id, and summed in the order of the batch: the CPU's bits. Its memory is used again
 // by the next batch, so each batch in flight needs one of its own.
 #pragma once
 
@@ -19,7 +19,14 @@ namespace embstore::gpu {
 class GradientSums {
  public:
   GradientSums(Device& device, uint32_t most_ids, uint32_t dim, uint32_t sort_threads = kSortThreads)
-      : device_(device), dim_(dim), sort_(device, most_ids, sort_threads), begins_(device, most_ids) {}
+      : device_(device),
+        dim_(dim),
+        sort_(device, most_ids, sort_threads),
+        begins_(device, most_ids),
+        ends_(device, most_ids),
+        long_runs_(device, most_long_runs(most_ids)),
+        long_count_(device, 1),
+        long_sums_(device, most_long_runs(most_ids) * ((dim + 3) / 4)) {}
 
   // A batch that is put in order, into `to`. REQUIRES: `unique` has so many ids.
   struct Input {
@@ -42,8 +49,10 @@ class GradientSums {
     Launches launches;
     for (const Input& of : batches) {
       if (of.ids == 0) continue;
-      launches.add(mark_segments, Grid::of(of.ids, kMostBlockThreads),
-                   {of.to->sort_.numbers(), of.to->begins_.global()});
+      of.to->device_.fill(of.to->long_count_.address(), 0, sizeof(uint32_t), stream);
+      launches.add(find_runs, Grid::of(of.ids, kMostBlockThreads),
+                   {of.to->sort_.numbers(), of.unique->count().constant(), of.to->begins_.global(),
+                    of.to->ends_.global(), of.to->long_runs_.global(), of.to->long_count_.global()});
     }
     launches.put(batches.front().to->device_, stream);
   }
@@ -88,23 +97,25 @@ class GradientSums {
     Chosen chosen;
     Sums to;
   };
+  // Sums long runs of all distinct ids, and the gradients of those that are chosen.
   static void sum(std::span<const Summed> batches, Stream stream) {
     if (batches.empty()) return;
+    Device& device = batches.front().of.to->device_;
     Launches launches;
+    for (const Summed& one : batches) one.of.to->add_long_sums(one.of.ids, one.gradients, launches);
+    launches.put(device, stream);
     for (const Summed& one : batches) {
       if (one.of.ids == 0) continue;
-      // PyTorch's tensors may begin at any float.
-      if (one.of.to->dim_ % 4 == 0 && one.gradients.value % sizeof(Float4) == 0) {
-        one.of.to->add_sums<Float4>(launches, sum_gradients, 4, one);
-      } else {
-        one.of.to->add_sums<float>(launches, sum_gradients_by_float, 1, one);
-      }
-      launches.add(
-          describe_chosen, Grid::of(one.of.ids, kMostBlockThreads),
-          {one.of.to->positions(), one.of.to->begins_.constant(), one.of.unique->occurrences().constant(),
-           one.chosen.numbers, one.chosen.count, one.to.occurrences, one.to.last_positions});
+      const GradientSums& to = *one.of.to;
+      Grid grid = Grid::of(uint64_t{one.of.ids} * ((to.dim_ + 3) / 4), kMostBlockThreads);
+      grid.blocks = std::min(grid.blocks, kMostBlocks);
+      launches.add(sum_gradients, grid,
+                   {to.gradients(one.gradients), one.chosen.numbers, one.chosen.count, one.to.sums, grid.blocks});
+      launches.add(describe_chosen, Grid::of(one.of.ids, kMostBlockThreads),
+                   {to.positions(), to.begins_.constant(), to.ends_.constant(), one.chosen.numbers,
+                    one.chosen.count, one.to.occurrences, one.to.last_positions});
     }
-    launches.put(batches.front().of.to->device_, stream);
+    launches.put(device, stream);
   }
   void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Chosen& chosen,
            const Sums& to, Stream stream) {
@@ -112,34 +123,42 @@ class GradientSums {
     sum({&only, 1}, stream);
   }
 
+  // The part of sum() that others need who sum gradients themselves: see summed_gradient().
+  void add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const {
+    if (ids <= kLongRun) return;
+    const uint32_t blocks = kMostBlocks;
+    launches.add(sum_long_runs, {blocks, kMostBlockThreads},
+                 {gradients(gradients_of_batch), long_runs_.constant(), long_count_.constant(), blocks});
+  }
+  // As kernels take them; `floats`: those of sum().
+  BatchGradients gradients(DeviceAddress floats) const {
+    return {.floats = {floats, positions().count * dim_},
+            .dim = dim_,
+            // PyTorch's tensors may begin at any float.
+            .by_four = dim_ % 4 == 0 && floats.value % sizeof(Float4) == 0,
+            .positions = positions(),
+            .begins = begins_.constant(),
+            .ends = ends_.constant(),
+            .long_sums = long_sums_.global()};
+  }
   // Of the batch that was sorted last, by distinct id and then in order; and where those of each distinct id begin.
   Global<const uint32_t> positions() const { return sort_.positions(); }
   const DeviceArray<uint32_t>& begins() const { return begins_; }
+  const DeviceArray<uint32_t>& ends() const { return ends_; }  // and end
 
  private:
-  template <class Unit>
-  void add_sums(Launches& launches, const Kernel<SumGradientsArguments<Unit>>& kernel, uint32_t unit_floats,
-                const Summed& one) const {
-    constexpr uint32_t kMostBlocks = 1024;
-    const uint64_t row_units = dim_ / unit_floats;
-    Grid grid = Grid::of(one.of.ids * row_units, kMostBlockThreads);
-    grid.blocks = std::min(grid.blocks, kMostBlocks);
-    launches.add(kernel, grid,
-                 {{one.gradients, one.of.ids * row_units},
-                  positions(),
-                  begins_.constant(),
-                  one.of.unique->occurrences().constant(),
-                  one.chosen.numbers,
-                  one.chosen.count,
-                  {one.to.sums.address, one.to.sums.count / unit_floats},
-                  static_cast<uint32_t>(row_units),
-                  grid.blocks});
-  }
+  static constexpr uint32_t kMostBlocks = 1024;  // more than run at once
+
+  static uint64_t most_long_runs(uint64_t ids) { return ids / kLongRun + 1; }
 
   Device& device_;
   const uint32_t dim_;
   StableSort sort_;
   DeviceArray<uint32_t> begins_;
+  DeviceArray<uint32_t> ends_;
+  DeviceArray<uint32_t> long_runs_;
+  DeviceArray<uint32_t> long_count_;
+  DeviceArray<Float4> long_sums_;
 };
 
 }  // namespace embstore::gpu

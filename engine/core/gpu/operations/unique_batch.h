@@ -21,7 +21,6 @@ class UniqueBatch {
         entries_(device, most_ids),
         block_firsts_(device, Grid::of(most_ids, block_threads).blocks),
         keys_(device, most_ids),
-        occurrences_(device, most_ids),
         inverse_(device, most_ids),
         count_(device, 1) {}
 
@@ -67,7 +66,6 @@ class UniqueBatch {
   const DeviceArray<uint32_t>& count() const { return count_; }  // one: of distinct ids
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
-  const DeviceArray<uint32_t>& occurrences() const { return occurrences_; }  // of each key
   const DeviceArray<uint32_t>& inverse() const {
     return inverse_;
   }  // of each id that is kept: its place in keys()
@@ -85,7 +83,6 @@ class UniqueBatch {
             entries_.global(),
             block_firsts_.first(grid(of).blocks),
             keys_.global(),
-            occurrences_.global(),
             inverse_.global()};
   }
 
@@ -96,7 +93,6 @@ class UniqueBatch {
   DeviceArray<uint32_t> entries_;
   DeviceArray<uint32_t> block_firsts_;
   DeviceArray<int64_t> keys_;
-  DeviceArray<uint32_t> occurrences_;
   DeviceArray<uint32_t> inverse_;
   DeviceArray<uint32_t> count_;
 };

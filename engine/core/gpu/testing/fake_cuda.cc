@@ -115,9 +115,10 @@ int cuMemFreeHost(void* memory) {
 int cuMemHostGetDevicePointer_v2(unsigned long long* address, void* memory, unsigned) {
   return give("cuMemHostGetDevicePointer_v2", address, reinterpret_cast<unsigned long long>(memory));
 }
-int cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
-  if (attribute != 2 || !pinned.contains(reinterpret_cast<void*>(address))) return 1;
-  return give("cuPointerGetAttribute", static_cast<unsigned*>(value), 1u);
+int cuPointerGetAttributes(unsigned count, int* attributes, void** values, unsigned long long address) {
+  if (count != 1 || attributes[0] != 2) return 1;
+  return give("cuPointerGetAttributes", static_cast<unsigned*>(values[0]),
+              pinned.contains(reinterpret_cast<void*>(address)) ? 1u : 0u);
 }
 
 int cuStreamCreate(void** stream, unsigned flags) {

@@ -264,7 +264,6 @@ void check_unique(Scene& scene, const std::vector<int64_t>& ids) {
     check(scene.number(unique.count()) == expected.keys.size(), "how many ids are distinct");
     check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys,
           "in order of first occurrence");
-    check(scene.on_host(unique.occurrences(), expected.keys.size()) == expected.occurrences, "occurrences");
     check(scene.on_host(unique.inverse(), ids.size()) == expected.positions, "which one each id is");
   }
 }
@@ -301,9 +300,12 @@ TEST(ids_that_are_left_out_are_in_no_distinct_id) {
     const size_t distinct = expected.keys.size();
     check(scene.number(unique.count()) == distinct, "how many ids are distinct");
     check(scene.on_host(unique.keys(), distinct) == expected.keys, "in order of first occurrence");
-    check(scene.on_host(unique.occurrences(), distinct) == expected.occurrences, "occurrences");
     // Those of each distinct id, in order: where they are in the batch.
     const std::vector<uint32_t> begins = scene.on_host(sums.begins(), distinct);
+    const std::vector<uint32_t> ends = scene.on_host(sums.ends(), distinct);
+    for (size_t i = 0; i < distinct; ++i) {
+      check(ends[i] - begins[i] == expected.occurrences[i], "how often an id occurs");
+    }
     const std::vector<uint32_t> sorted = scene.on_host(sums.positions());
     std::vector<uint32_t> next = begins;
     for (size_t i = 0; i < left.size(); ++i) {
@@ -409,6 +411,42 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
     check(scene.on_host(last_positions, chosen.size()) == expected.last_positions, "where ids occur last");
   });
+}
+
+// Around the lengths from which on a block sums a run, and of what it loads at once, in batches with and without other ids.
+TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) {
+  uint64_t seed = 0;
+  for (const uint32_t run : {kLongRun, kLongRun + 1, kTileRows, kTileRows + 1, 2 * kTileRows + 3, 1000u}) {
+    for (const uint32_t dim : {1u, 6u, 32u, 36u, 65u}) {
+      for (const uint32_t others : {0u, 1u, 700u}) {
+        Scene scene(++seed);
+        tested_case() = std::to_string(run) + " times, dim " + std::to_string(dim);
+        GradientScene batch(scene, dim);
+        batch.ids.assign(run, 7);
+        for (uint32_t i = 0; i < others; ++i) batch.ids.push_back(scene.below(3));  // three more, if many
+        std::shuffle(batch.ids.begin(), batch.ids.end(), scene.random);
+        const auto count = static_cast<uint32_t>(batch.ids.size());
+        batch.gradients = scene.floats(uint64_t{count} * dim);
+        const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
+        const DeviceArray<float> gradients = scene.on_device(batch.gradients);
+        UniqueBatch unique(scene.device, count);
+        GradientSums sums(scene.device, count, dim);
+        unique.make_unique(ids.constant(), scene.stream);
+        sums.sort(unique, count, scene.stream);
+        std::vector<uint32_t> all(UniqueIds(batch.ids).keys.size());
+        std::iota(all.begin(), all.end(), 0u);
+        const DeviceArray<uint32_t> numbers = scene.on_device(all);
+        const DeviceArray<uint32_t> chosen_count = scene.on_device(all.size());
+        const DeviceArray<float> to(scene.device, all.size() * dim);
+        const DeviceArray<uint32_t> occurrences(scene.device, all.size());
+        const DeviceArray<uint32_t> last_positions(scene.device, all.size());
+        sums.sum(unique, count, gradients.address(), {numbers.constant(), chosen_count.constant()},
+                 {to.global(), occurrences.global(), last_positions.global()}, scene.stream);
+        check(equal_bits(scene.on_host(to), batch.all_sums()), "the bits of the sums");
+      }
+    }
+  }
+  tested_case().clear();
 }
 
 TEST(the_first_gradient_that_is_not_finite_is_found_of_those_that_are_kept) {

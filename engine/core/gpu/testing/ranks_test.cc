@@ -123,7 +123,7 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
       batch.unique.make_unique(batch.device_ids.constant(), scene.stream);
       batch.sums.sort(batch.unique, batch.count, scene.stream);
       on_device.count_update(batch.device_slots.constant(), {.end = batch.unique.count().constant()},
-                             batch.unique, batch.sums, update, scene.stream);
+                             batch.sums, update, scene.stream);
       GradientBatch gradients;
       gradients.group(batch.ids, std::vector<float>(batch.count).data(), 1);
       for (const KeyGradient& key : gradients.keys()) {

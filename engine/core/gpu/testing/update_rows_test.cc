@@ -131,7 +131,10 @@ struct UpdateScene {
     GradientSums sums(scene.device, count, dim, scene.block_threads());
     unique.make_unique(device_ids.constant(), scene.stream);
     sums.sort(unique, count, scene.stream);
-    launch({device_slots.constant(), {.end = unique.count().constant()}, unique, sums, address, dim}, step,
+    Launches launches;
+    sums.add_long_sums(count, address, launches);
+    launches.put(scene.device, scene.stream);
+    launch({device_slots.constant(), {.end = unique.count().constant()}, sums, address}, step,
            step_on_device.address());
     optimizer->advance(state);
     scene.device.synchronise(scene.stream);  // the arrays go
