@@ -41,31 +41,36 @@ inline void for_each_lane(uint32_t lanes, const F& f) {
 // How many floats of a unit the row has: padding stays as it is.
 inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
 
-inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
-  const uint64_t first = row * gradients.dim + 4 * unit;
-  if (gradients.by_four != 0) {
-    return Global<const Float4>{gradients.floats.address, gradients.floats.count / 4}[first / 4];
-  }
+inline Float4 gradient_by_four(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
+  return Global<const Float4>{gradients.floats.address,
+                              gradients.floats.count / 4}[(row * gradients.dim) / 4 + unit];
+}
+inline Float4 gradient_by_float(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
   Float4 gradient{};
-  uint64_t i = first;
+  uint64_t i = row * gradients.dim + 4 * unit;
   for_each_lane(lanes_of(gradients.dim, unit), [&](auto lane) { lane(gradient) = gradients.floats[i++]; });
   return gradient;
 }
+inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
+  return gradients.by_four != 0 ? gradient_by_four(gradients, row, unit)
+                                : gradient_by_float(gradients, row, unit);
+}
 
+inline float plus(float a, float b) { return a + b; }
 inline Float4 plus(const Float4& a, const Float4& b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// gradient(begin) + ... + gradient(end - 1), added to `sum` in that order.
-template <uint32_t kLoadedAhead, class Gradient>
-inline Float4 add_in_order(Float4 sum, uint64_t begin, uint64_t end, const Gradient& gradient) {
+// at(begin) + ... + at(end - 1), added to `sum` in that order.
+template <uint32_t kLoadedAhead, class T, class At>
+inline T add_in_order(T sum, uint64_t begin, uint64_t end, const At& at) {
   uint64_t i = begin;
   for (; i + kLoadedAhead <= end; i += kLoadedAhead) {
-    Float4 loaded[kLoadedAhead];
+    T loaded[kLoadedAhead];
     EMBSTORE_UNROLL
-    for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) loaded[ahead] = gradient(i + ahead);
+    for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) loaded[ahead] = at(i + ahead);
     EMBSTORE_UNROLL
     for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) sum = plus(sum, loaded[ahead]);
   }
-  for (; i < end; ++i) sum = plus(sum, gradient(i));
+  for (; i < end; ++i) sum = plus(sum, at(i));
   return sum;
 }
 
@@ -80,11 +85,11 @@ inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct
 
 struct FindRunsArguments {
   Global<const uint32_t> sorted_numbers;  // of distinct ids, each as often as the id occurs
-  Global<const uint32_t> distinct;        // one: how many there are. Numbers from there on are of what was left out
-  Global<uint32_t> begins;                // of each number: in `sorted_numbers`
-  Global<uint32_t> ends;                  // likewise
-  Global<uint32_t> long_runs;             // numbers that have one, in any order
-  Global<uint32_t> long_count;            // one, 0 before: how many
+  Global<const uint32_t> distinct;  // one: how many there are. Numbers from there on are of what was left out
+  Global<uint32_t> begins;          // of each number: in `sorted_numbers`
+  Global<uint32_t> ends;            // likewise
+  Global<uint32_t> long_runs;       // numbers that have one, in any order
+  Global<uint32_t> long_count;      // one, 0 before: how many
 };
 
 EMBSTORE_KERNEL(find_runs, FindRunsArguments) {
@@ -110,63 +115,81 @@ struct SumLongRunsArguments {
   uint32_t blocks;  // of the run
 };
 
-inline constexpr uint32_t kTileUnits = 8;  // neighbours of a row, which a block sums
+// What a block sums at once: so many floats of a row, and so many rows.
+inline constexpr uint32_t kTileFloats = 32;
 inline constexpr uint32_t kTileRows = 256;
+// One more, so that neither what threads write nor what they read at once is in one bank of shared memory.
+inline constexpr uint32_t kTileStride = kTileFloats + 1;
 
-// REQUIRES: blocks of kMostBlockThreads.
-EMBSTORE_KERNEL(sum_long_runs, SumLongRunsArguments) {
+// `tile`: shared, kTileRows * kTileStride floats. gradient(row, unit) loads four.
+template <class Tile, class Gradient>
+inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gradient& gradient) {
+  constexpr uint32_t kTileUnits = kTileFloats / 4;
   constexpr uint32_t kRowsAtOnce = kMostBlockThreads / kTileUnits;
   constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // of a thread
-  EMBSTORE_SHARED(Float4, tile, kTileRows* kTileUnits);
   const BatchGradients& gradients = arguments.gradients;
-  const uint32_t slices = (units_of(gradients) + kTileUnits - 1) / kTileUnits;
+  const uint32_t units = units_of(gradients);
+  const uint32_t slices = (units + kTileUnits - 1) / kTileUnits;
   const uint64_t items = uint64_t{arguments.long_count[0]} * slices;
   const uint32_t own_row = thread_index() / kTileUnits;
+  const uint32_t own_unit = thread_index() % kTileUnits;
   for (uint64_t item = block_index(); item < items; item += arguments.blocks) {
     const uint32_t distinct = arguments.long_runs[item / slices];
     const uint64_t begin = gradients.begins[distinct];
     const uint64_t end = gradients.ends[distinct];
-    const uint32_t unit =
-        static_cast<uint32_t>(item % slices) * kTileUnits + thread_index() % kTileUnits;
-    const bool has_unit = unit < units_of(gradients);
+    const uint32_t first_unit = static_cast<uint32_t>(item % slices) * kTileUnits;
+    // What there is none of is loaded as the last, so that no load waits for a branch.
+    const uint32_t unit = first_unit + own_unit < units ? first_unit + own_unit : units - 1;
+    const auto index_of = [&](uint64_t first, uint32_t load) {
+      const uint64_t i = first + load * kRowsAtOnce + own_row;
+      return i < end ? i : end - 1;
+    };
     uint32_t positions[kLoads];  // of the tile after the one in `loaded`
     Float4 loaded[kLoads];
-    const auto load_positions = [&](uint64_t first) {
+    const auto load_tile = [&](uint64_t first) {
+      EMBSTORE_UNROLL
+      for (uint32_t load = 0; load < kLoads; ++load) loaded[load] = gradient(positions[load], unit);
       EMBSTORE_UNROLL
       for (uint32_t load = 0; load < kLoads; ++load) {
-        const uint64_t i = first + load * kRowsAtOnce + own_row;
-        if (i < end) positions[load] = gradients.positions[i];
+        positions[load] = gradients.positions[index_of(first + kTileRows, load)];
       }
     };
-    const auto load_rows = [&](uint64_t first) {
-      EMBSTORE_UNROLL
-      for (uint32_t load = 0; load < kLoads; ++load) {
-        const uint64_t i = first + load * kRowsAtOnce + own_row;
-        if (i < end && has_unit) loaded[load] = gradient_at(gradients, positions[load], unit);
-      }
-      load_positions(first + kTileRows);
-    };
-    load_positions(begin);
-    load_rows(begin);
-    Float4 sum{};
+    EMBSTORE_UNROLL
+    for (uint32_t load = 0; load < kLoads; ++load)
+      positions[load] = gradients.positions[index_of(begin, load)];
+    load_tile(begin);
+    float sum = 0.0f;
     for (uint64_t first = begin; first < end; first += kTileRows) {
       EMBSTORE_UNROLL
       for (uint32_t load = 0; load < kLoads; ++load) {
-        if (has_unit) tile[load * kMostBlockThreads + thread_index()] = loaded[load];
+        uint32_t at = (load * kRowsAtOnce + own_row) * kTileStride + 4 * own_unit;
+        for_each_lane(4, [&](auto lane) { tile[at++] = lane(loaded[load]); });
       }
       sync_block();
-      if (first + kTileRows < end) load_rows(first + kTileRows);
-      if (own_row == 0 && has_unit) {
+      if (first + kTileRows < end) load_tile(first + kTileRows);
+      if (thread_index() < kTileFloats) {
         const uint64_t rows = end - first < kTileRows ? end - first : kTileRows;
-        const auto gradient = [&](uint64_t row) -> Float4 { return tile[row * kTileUnits + thread_index()]; };
-        sum = first == begin ? add_in_order<8>(gradient(0), 1, rows, gradient)
-                             : add_in_order<8>(sum, 0, rows, gradient);
+        const auto at = [&](uint64_t row) -> float { return tile[row * kTileStride + thread_index()]; };
+        sum = first == begin ? add_in_order<32>(at(0), 1, rows, at) : add_in_order<32>(sum, 0, rows, at);
       }
       sync_block();
     }
-    if (own_row == 0 && has_unit) {
-      arguments.gradients.long_sums[long_sum_at(gradients, begin, unit)] = sum;
+    if (thread_index() < kTileFloats && first_unit + thread_index() / 4 < units) {
+      const Global<float> sums{gradients.long_sums.address, 4 * gradients.long_sums.count};
+      sums[4 * long_sum_at(gradients, begin, first_unit) + thread_index()] = sum;
     }
+  }
+}
+
+// REQUIRES: blocks of kMostBlockThreads.
+EMBSTORE_KERNEL(sum_long_runs, SumLongRunsArguments) {
+  EMBSTORE_SHARED(float, tile, kTileRows* kTileStride);
+  if (arguments.gradients.by_four != 0) {
+    sum_runs(arguments, tile,
+             [&](uint32_t row, uint32_t unit) { return gradient_by_four(arguments.gradients, row, unit); });
+  } else {
+    sum_runs(arguments, tile,
+             [&](uint32_t row, uint32_t unit) { return gradient_by_float(arguments.gradients, row, unit); });
   }
 }
 

@@ -59,12 +59,12 @@ struct CountedUpdate {
 
 struct CountUpdatesArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;        // of each distinct id, none twice; what has kNoSlot is left out
-  Places places;                       // in `slots`
-  uint32_t blocks;                     // of the run
-  Global<const uint32_t> positions;    // of the batch, by distinct id and then in order
-  Global<const uint32_t> begins;       // in `positions`, of each distinct id
-  Global<const uint32_t> ends;         // likewise
+  Global<const uint32_t> slots;      // of each distinct id, none twice; what has kNoSlot is left out
+  Places places;                     // in `slots`
+  uint32_t blocks;                   // of the run
+  Global<const uint32_t> positions;  // of the batch, by distinct id and then in order
+  Global<const uint32_t> begins;     // in `positions`, of each distinct id
+  Global<const uint32_t> ends;       // likewise
   CountedUpdate update;
 };
 

@@ -55,36 +55,65 @@ struct ScanCountsArguments {
   Global<uint32_t> total_on_host = {};  // likewise, in pinned memory, where it is wanted
 };
 
-// For one block: a batch has few counts, one a block or a digit of a block. A thread has neighbouring ones.
+// For one block: a batch has few counts, one a block or a digit of a block. It loads the next ones while it sums some.
 EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
-  constexpr uint32_t kLoadedAhead = 8;
+  constexpr uint32_t kVectors = 4;
+  constexpr uint32_t kItems = 4 * kVectors;  // neighbours of one thread
   const uint64_t count = arguments.counts.count;
-  const uint64_t own = (count + block_threads() - 1) / block_threads();
-  const uint64_t first = own * thread_index() < count ? own * thread_index() : count;
-  const uint64_t end = first + own < count ? first + own : count;
-  // Calls visit(i, counts[i]) for those of the thread, in order.
-  const auto for_each = [&](const auto& visit) {
-    uint64_t i = first;
-    for (; i + kLoadedAhead <= end; i += kLoadedAhead) {
-      uint32_t loaded[kLoadedAhead];
-      EMBSTORE_UNROLL
-      for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) loaded[ahead] = arguments.counts[i + ahead];
-      EMBSTORE_UNROLL
-      for (uint32_t ahead = 0; ahead < kLoadedAhead; ++ahead) visit(i + ahead, loaded[ahead]);
+  const uint64_t tile = uint64_t{block_threads()} * kItems;
+  const Global<Words4> vectors{arguments.counts.address, count / 4};
+  Words4 own[kVectors];
+  const auto load = [&](uint64_t first) {
+    EMBSTORE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      own[v] = {};
+      const uint64_t at = first + 4 * v;
+      if (at + 4 <= count) {
+        own[v] = vectors[at / 4];
+      } else {
+        EMBSTORE_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+          if (at + i < count) own[v].words[i] = arguments.counts[at + i];
+        }
+      }
     }
-    for (; i < end; ++i) visit(i, static_cast<uint32_t>(arguments.counts[i]));
   };
+  const uint64_t own_first = uint64_t{thread_index()} * kItems;
+  load(own_first);
   uint32_t sum = 0;
-  for_each([&](uint64_t, uint32_t of) { sum += of; });
-  uint32_t total;
-  uint32_t before = sum_before_in_block(sum, total);
-  for_each([&](uint64_t i, uint32_t of) {
-    arguments.counts[i] = before;
-    before += of;
-  });
+  for (uint64_t start = 0; start < count; start += tile) {
+    Words4 sums[kVectors];  // of those before each in the thread
+    uint32_t of_thread = 0;
+    EMBSTORE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      EMBSTORE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        sums[v].words[i] = of_thread;
+        of_thread += own[v].words[i];
+      }
+    }
+    load(start + tile + own_first);
+    uint32_t of_tile;
+    const uint32_t before = sum + sum_before_in_block(of_thread, of_tile);
+    EMBSTORE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      EMBSTORE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) sums[v].words[i] += before;
+      const uint64_t at = start + own_first + 4 * v;
+      if (at + 4 <= count) {
+        vectors[at / 4] = sums[v];
+      } else {
+        EMBSTORE_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+          if (at + i < count) arguments.counts[at + i] = sums[v].words[i];
+        }
+      }
+    }
+    sum += of_tile;
+  }
   if (thread_index() != 0) return;
-  arguments.total[0] = total;
-  if (arguments.total_on_host.count != 0) arguments.total_on_host[0] = total;
+  arguments.total[0] = sum;
+  if (arguments.total_on_host.count != 0) arguments.total_on_host[0] = sum;
 }
 
 }  // namespace embstore::gpu

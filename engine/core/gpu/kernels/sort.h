@@ -54,13 +54,14 @@ inline constexpr uint32_t count_at(uint32_t i) { return i + i / kDigits; }
 
 // REQUIRES: block_digits as scan_counts made them, and blocks of as many threads as count_digits's.
 EMBSTORE_KERNEL(move_by_digit, SortArguments) {
-  EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits* kSortThreads));  // digit by digit, of each thread
-  EMBSTORE_SHARED(uint32_t, starts, kDigits);                          // of each digit, in the block's items
+  EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits * kSortThreads));  // digit by digit, of each thread
+  EMBSTORE_SHARED(uint32_t, starts, kDigits);                           // of each digit, in the block's items
   const uint32_t thread = thread_index();
   const uint32_t threads = block_threads();
   for (uint32_t digit = 0; digit < kDigits; ++digit) counts[count_at(digit * threads + thread)] = 0;
   const SortedItems items(arguments);
-  for (uint64_t i = items.first; i < items.end; ++i) ++counts[count_at(digit_of(arguments, i) * threads + thread)];
+  for (uint64_t i = items.first; i < items.end; ++i)
+    ++counts[count_at(digit_of(arguments, i) * threads + thread)];
   sync_block();
   // Each count becomes the sum of those before it: how many items of the block come before the thread's first one
   // of that digit.

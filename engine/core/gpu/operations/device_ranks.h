@@ -38,7 +38,8 @@ class DeviceRanks {
     add_update(slots, places, sums, update, launches);
     launches.put(device_, stream);
   }
-  void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums, const CountedUpdate& update, Launches& launches) {
+  void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
+                  const CountedUpdate& update, Launches& launches) {
     if (slots.count == 0) return;
     const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
     launches.add(count_updates_of_rows, grid,
@@ -55,7 +56,8 @@ class DeviceRanks {
   void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
                 uint64_t first_stamp, Launches& launches) {
     if (slots.count == 0) return;
-    const Grid grid = Grid::over((slots.count + kHitsAThread - 1) / kHitsAThread, kMostBlockThreads, places.tables);
+    const Grid grid =
+        Grid::over((slots.count + kHitsAThread - 1) / kHitsAThread, kMostBlockThreads, places.tables);
     launches.add(count_hits_of_rows, grid, {arrays(), slots, places, grid.blocks, order, first_stamp});
   }
 

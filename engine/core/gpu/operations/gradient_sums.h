@@ -109,8 +109,9 @@ class GradientSums {
       const GradientSums& to = *one.of.to;
       Grid grid = Grid::of(uint64_t{one.of.ids} * ((to.dim_ + 3) / 4), kMostBlockThreads);
       grid.blocks = std::min(grid.blocks, kMostBlocks);
-      launches.add(sum_gradients, grid,
-                   {to.gradients(one.gradients), one.chosen.numbers, one.chosen.count, one.to.sums, grid.blocks});
+      launches.add(
+          sum_gradients, grid,
+          {to.gradients(one.gradients), one.chosen.numbers, one.chosen.count, one.to.sums, grid.blocks});
       launches.add(describe_chosen, Grid::of(one.of.ids, kMostBlockThreads),
                    {to.positions(), to.begins_.constant(), to.ends_.constant(), one.chosen.numbers,
                     one.chosen.count, one.to.occurrences, one.to.last_positions});

@@ -33,7 +33,7 @@ namespace {
 
 TEST(scan_counts_gives_the_sums_before) {
   for_each_seed([](Scene& scene) {
-    std::vector<uint32_t> counts(scene.below(2) == 0 ? scene.batch_size() : scene.below(1000));
+    std::vector<uint32_t> counts(scene.below(2) == 0 ? scene.batch_size() : scene.below(3000));
     for (uint32_t& count : counts) count = scene.below(10);
     DeviceArray<uint32_t> array = scene.on_device(counts);
     DeviceArray<uint32_t> total(scene.device, 1);
