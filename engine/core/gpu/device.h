@@ -156,8 +156,7 @@ class Device {
     if (!is_inherited()) return;
     throw Error(
         ErrorKind::kForked,
-        "the GPU was opened by the process that this one was forked from; open it in the child, or start "
-        "workers by spawn");
+        "the GPU was opened by the process that this one was forked from; start workers by spawn");
   }
   void count_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
 

@@ -1,6 +1,7 @@
 #include "gpu/cuda/driver.h"
 
 #include "errors/error.h"
+#include "platform/fork.h"
 
 namespace embstore::gpu::cuda {
 
@@ -47,6 +48,11 @@ Driver::Driver(const std::string& library)
   library_.load(module_get_function, "cuModuleGetFunction");
 
   const Result result = init(0);
+  if (result == kNotInitialised && fork_generation() != 0) {
+    throw Error(ErrorKind::kForked,
+                "CUDA was in use in the process that this one was forked from, and can't be used here; start "
+                "workers by spawn");
+  }
   if (result != kSuccess) {
     throw Error(ErrorKind::kMissingDevice,
                 "no GPU can be used: " + named(result) +

@@ -17,6 +17,7 @@ using Handle = struct Opaque*;  // of a context, module, function, stream or eve
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kOutOfMemory = 2;
+inline constexpr Result kNotInitialised = 3;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kInvalidDevice = 101;
 inline constexpr Result kUnsupportedPtxVersion = 222;

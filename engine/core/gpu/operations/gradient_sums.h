@@ -126,8 +126,9 @@ class GradientSums {
 
   // The part of sum() that others need who sum gradients themselves: see summed_gradient().
   void add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const {
-    if (ids <= kLongRun) return;
-    const uint32_t blocks = kMostBlocks;
+    if (ids == 0) return;
+    const uint64_t most_tiles = most_long_runs(ids) * (dim_ / kTileFloats + 1);
+    const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(most_tiles, kMostBlocks));
     launches.add(sum_long_runs, {blocks, kMostBlockThreads},
                  {gradients(gradients_of_batch), long_runs_.constant(), long_count_.constant(), blocks});
   }

@@ -3,6 +3,8 @@
 #include "gpu/cuda/cuda_device.h"
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -69,6 +71,19 @@ TEST(what_is_missing_is_named_with_what_to_do) {
   }
   const Failing failing("cuModuleLoadData", 222);
   check_not_opened(fake_options(), ErrorKind::kMissingLibrary, "the driver is older than NVRTC 12.9");
+}
+
+TEST(a_forked_child_is_told_why_it_gets_no_gpu) {
+  const Failing failing("cuInit", 3);
+  check_not_opened(fake_options(), ErrorKind::kMissingDevice, "CUDA_ERROR_OF_NUMBER_3");
+  const pid_t child = fork();
+  check(child >= 0, "no child");
+  if (child == 0) {
+    check_not_opened(fake_options(), ErrorKind::kForked, "start workers by spawn");
+    _exit(0);
+  }
+  int status = 0;
+  check(waitpid(child, &status, 0) == child && status == 0, "the child failed");
 }
 
 TEST(a_device_is_opened_and_closed) {

@@ -666,7 +666,7 @@ TEST(a_forked_child_neither_uses_nor_harms_the_device) {
   const pid_t child = fork();
   check(child >= 0, "no child");
   if (child == 0) {
-    check_throws(ErrorKind::kForked, "open it in the child", [&] { device->memory(); });
+    check_throws(ErrorKind::kForked, "start workers by spawn", [&] { device->memory(); });
     values.reset();
     device.reset();
     _exit(0);

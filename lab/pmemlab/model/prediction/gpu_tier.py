@@ -26,11 +26,11 @@ Floats = NDArray[np.float64]
 
 _MIB = 1 << 20
 
-KERNELS: Final = {Access.LOAD: 6, Access.UPDATE: 20, Access.STORE: 3}
+KERNELS: Final = {Access.LOAD: 6, Access.UPDATE: 21, Access.STORE: 3}
 """Kernels that one call launches, by engine/core/gpu/operations; its device_steps_test counts them.
 
 A look-up: 4 find its ids in the mirror, 1 gathers rows, 1 puts in those that came up. An update: 6
-make the ids distinct, 4 find them, 6 sort and sum the gradients (3 more for each further 6 bits of
+make the ids distinct, 4 find them, 7 sort and sum the gradients (3 more for each further 6 bits of
 their number), 1 looks whether they are finite, 1 copies what the host decided, 1 counts and 1
 updates. Rows that come up: 1 for the mirror, 2 for what is stored.
 """

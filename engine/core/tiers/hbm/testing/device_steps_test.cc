@@ -1193,7 +1193,7 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
 TEST(steps_launch_as_many_kernels_as_the_lab_says) {
   if (kUnderThreadSanitizer) return;
   constexpr uint64_t kOfALookUp = 6;
-  constexpr uint64_t kOfAnUpdate = 20;
+  constexpr uint64_t kOfAnUpdate = 21;
   Scene scene(1);
   Model model(scene, 1, 1);
   const std::vector<int64_t> ids = {1, 2, 3, 2};
