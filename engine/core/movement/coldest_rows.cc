@@ -98,6 +98,8 @@ void ColdestRows::scan() {
   // Those that were given are pinned, and found again.
   limit_ = find_coldest(rows_a_scan() + given_.size(), sorted_, wanted_);
   next_sorted_ = 0;
+  // They were found too, but for those beyond the limit, where others may be colder.
+  late_.clear();
   std::sort(sorted_.begin(), sorted_.end(), kColder);
 }
 

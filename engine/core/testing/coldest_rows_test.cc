@@ -277,7 +277,7 @@ void wanted_rows_hide_none_that_may_leave() {
 void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uint64_t seed) {
   ModelledTier tier(kind, strategy, seed);
   for (int step = 0; step < 20'000; ++step) {
-    switch (tier.below(12)) {
+    switch (tier.below(13)) {
       case 0:
       case 1:
       case 2:
@@ -289,6 +289,12 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
       case 8: tier.access_too_late(); break;
       case 9: tier.want(); break;
       case 10: tier.check_lower_bound(); break;
+      case 11:
+        // More than a tier notes.
+        if (tier.below(40) == 0) {
+          for (uint64_t row = 0; row < kSlots / 2; ++row) tier.bring();
+        }
+        break;
       default:
         if (tier.rows() > kSlots / 2 || tier.below(16) == 0) tier.demote(1 + tier.below(64));
     }
