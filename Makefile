@@ -260,6 +260,10 @@ $(TENSORFLOW)/.installed: constraints.txt | setup
 	  echo "import site; site.addsitedir('$$(packages $(VENV))')" > "$$(packages $(TENSORFLOW))/beside.pth"
 	touch $@
 
+.PHONY: test-gpu
+test-gpu: setup nvrtc ## run the engine's tests with HBM on this computer's GPU, in place of an emulated one
+	EMBSTORE_DEVICE=cuda $(BIN)/python -m pytest tests/engine -n $(TEST_PROCESSES) $(ARGS)
+
 # Compiles the GPU's kernels, for the test of what it makes of them. Needs no GPU.
 .PHONY: nvrtc
 nvrtc: $(VENV)/.nvrtc

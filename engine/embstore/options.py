@@ -246,7 +246,7 @@ class StorageOption:
         direct_io.
     device: the GPU of a tier of HBM: "cuda", which is "cuda:0", "cuda:N", or "emulated", a GPU
         made of host memory, for tests. None: what EMBSTORE_DEVICE says in the environment of the
-        process that has the rows, else "cuda". The CUDA device has not run on a GPU yet.
+        process that has the rows, else "cuda".
     """
 
     storage_type: _Choice[StorageType] = _Choice(StorageType.DRAM)
