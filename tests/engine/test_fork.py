@@ -19,6 +19,7 @@ from programs import run_program
 
 import embstore as es
 from embstore.errors import ForkedError, InUseError
+from embstore.gpu.choice import EMULATED
 from embstore.options import TIER_KINDS
 
 pytestmark = [
@@ -234,8 +235,8 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
         name = tiered_stack.storage_type.name
         on_a_gpu = name.startswith("HBM") and GPU != EMULATED
         if on_a_gpu or name.endswith("LEVELDB"):
-            # CUDA, or LevelDB's one background thread, isn't here: better an error than a table that
-            # stops.
+            # CUDA, or LevelDB's one background thread, isn't here: better an error than a table
+            # that stops.
             with pytest.raises(ForkedError, match=r"(CUDA|LevelDB) was in use.*spawn"):
                 make("childs")
             return

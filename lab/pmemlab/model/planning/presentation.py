@@ -123,8 +123,8 @@ def _notes(plans: Plans, shown: int) -> list[str]:
             )
     if any(plan.storage_type.startswith("HBM") for plan in plans.plans[:shown]):
         notes.append(
-            "HBM: look-ups and updates stay on the GPU. Bandwidths are the makers', and no wait for "
-            "the host counts, so these rates are bounds."
+            "HBM: look-ups and updates stay on the GPU. Bandwidths are the makers', and waits for "
+            "the host don't count, so these rates are bounds."
         )
     if shown < len(plans.plans):
         notes.append(f"{len(plans.plans) - shown} more: --top, or --json FILE.")
