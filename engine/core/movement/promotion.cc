@@ -135,33 +135,41 @@ template <class ServedBy>
 void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
                         const ServedBy& served_by, Ties ties) {
   batch.order_by_shards();
-  MemoryPhase phase(store_.tiers());
-  const PageVector<uint32_t> rising = count_in_place(batch, unread, served_by, ties, phase);
-  for (size_t first = 0; first < rising.size();) {
-    const int number = shard_of(batch.found(rising[first]).hash());
-    size_t end = first;
-    while (end < rising.size() && end - first < most_rows_at_once_ &&
-           shard_of(batch.found(rising[end]).hash()) == number)
-      ++end;
-    promote_shard(store_.shard(number), batch, std::span(rising).subspan(first, end - first), missed,
-                  served_by, phase);
-    first = end;
+  const Rising rising = count_in_place(batch, unread, served_by, ties);
+  for (size_t to = 0; to < rising.size(); ++to) {
+    if (rising[to].empty()) continue;
+    const std::span<const uint32_t> rows(rising[to]);
+    const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+    MemoryPhase phase(store_.tiers());
+    for (size_t first = 0; first < rows.size();) {
+      const int number = shard_of(batch.found(rows[first]).hash());
+      size_t end = first;
+      while (end < rows.size() && end - first < most_rows &&
+             shard_of(batch.found(rows[end]).hash()) == number)
+        ++end;
+      promote_shard(to, batch, rows.subspan(first, end - first), missed, served_by, phase);
+      first = end;
+    }
   }
 }
 
 template <class ServedBy>
-PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
-                                               const ServedBy& served_by, Ties ties, Phase& phase) {
-  PageVector<uint32_t> others;
+Promotion::Rising Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
+                                            const ServedBy& served_by, Ties ties) {
+  Rising rising;
   Floors floors;
-  for (size_t t = 1; t < store_.tiers().size(); ++t) {
-    if (!batch.rows_of(t).places().empty()) floors[t] = floor_above_(t);
+  const size_t first_level = store_.tiers().tier_of_level(0);
+  size_t deepest = 0;
+  for (size_t t = first_level; t < store_.tiers().size(); ++t) {
+    if (!batch.rows_of(t).places().empty()) deepest = t;
   }
-  if (std::none_of(floors.begin(), floors.end(), [](const auto& floor) { return floor.has_value(); })) {
-    others.resize(batch.size());
-    std::iota(others.begin(), others.end(), 0u);
-    return others;
+  for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t);
+  if (!floors[first_level]) {
+    rising[0].resize(batch.size());
+    std::iota(rising[0].begin(), rising[0].end(), 0u);
+    return rising;
   }
+  MemoryPhase phase(store_.tiers());
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   for (size_t i = 0; i < batch.size();) {
@@ -177,27 +185,28 @@ PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, PageV
         store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
       }
       const std::optional<ServedAccesses> served = served_by(found.tag);
-      if (served && try_count_in_place(shard, batch, i, *served, floors, ties, phase)) continue;
+      const std::optional<size_t> to =
+          served ? count_or_raise(shard, batch, i, *served, floors, ties, phase) : size_t{0};
+      if (!to) continue;
       if (store_.tiers().memory(found.hit.ref.tier()) != nullptr || batch.is_whole(i)) {
-        others.push_back(static_cast<uint32_t>(i));
+        rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
         unread.push_back({found.key, served});
       }
     }
   }
-  return others;
+  return rising;
 }
 
-bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                                   const ServedAccesses& served, const Floors& floors, Ties ties,
-                                   Phase& phase) {
+std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                                                const ServedAccesses& served, const Floors& floors, Ties ties,
+                                                Phase& phase) {
   const BatchInFlight::Found& found = batch.found(i);
   const IndexEntry entry = shard.entry(found.hash(), found.key);
-  if (!entry || shard.save != nullptr)
-    return false;  // a save wants the row as it was: who moves it up keeps that
+  // A save wants the row as it was: who moves it up keeps that.
+  if (!entry || shard.save != nullptr) return 0;
   const RowRef at = entry.ref();
-  const std::optional<Rank>& floor = floors[at.tier()];
-  if (!floor) return false;
+  if (store_.tiers().level_of(at.tier()) == 0) return 0;
   Tier& tier = store_.tiers().tier(at.tier());
   const MemoryTier* const memory = store_.tiers().memory(at.tier());
   RowHeader header;
@@ -205,30 +214,40 @@ bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch
     header = memory->header(at.slot(), found.key);
     memory->count_header(phase, Access::kLoad, at.slot());
   } else {
-    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return false;
+    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return 0;
     header = batch.header(i);
     tier.update_rank(at.slot(), header);
   }
   header.served += served.count;
   header.stamp = std::max(header.stamp, served.stamp);
   const Rank rank = Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp);
-  const bool belongs_higher = rank >= *floor;
-  const bool may_wait = ties == Ties::kWait && rank.count == floor->count && !do_many_wait();
-  if (belongs_higher && !may_wait) return false;
-  if (!tier.try_set_rank(at.slot(), header)) return false;
-  if (belongs_higher) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
-  if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
-  return true;
+  size_t to = store_.tiers().tier_of_level(0);
+  while (to < at.tier() && floors[to] && rank < *floors[to]) ++to;
+  const bool stays = to == at.tier();
+  const bool may_wait =
+      !stays && ties == Ties::kWait && floors[to] && rank.count == floors[to]->count && !do_many_wait();
+  if ((stays || may_wait) && tier.try_set_rank(at.slot(), header)) {
+    if (may_wait) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
+    if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
+    return std::nullopt;
+  }
+  return way_to(stays ? to - 1 : to);
 }
 
 template <class ServedBy>
-void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
+void Promotion::promote_shard(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
                               PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase) {
+  std::optional<SlotClaim> claim = claim_slots_(to, rows.size());
+  if (!claim) {
+    to = 0;
+    claim = claim_slots_(to, rows.size());
+  }
   MemoryTier& first_tier = store_.tiers().first();
-  SlotClaim claim = claim_slots_(rows.size());
-  Rise rise(store_, claim, rows.size(), phase);
+  const MemoryTier& tier = *store_.tiers().memory(to);
+  Rise rise(store_, to, *claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
+  IndexShard& shard = store_.shard_of_hash(batch.found(rows.front()).hash());
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
     shard.save->reserve(rows.size());
@@ -240,20 +259,22 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std
       const size_t next = rows[n + kRowsFetchedAhead];
       const BatchInFlight::Found& ahead = batch.found(next);
       reader.prefetch(ahead.hash());
-      first_tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
+      tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
       rise.fetch(ahead.hit.ref, {&batch, next});
     }
     const BatchInFlight::Found& found = batch.found(i);
     const std::optional<ServedAccesses> served = served_by(found.tag);
     const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
-    if (!served && store_.tiers().are_one_level(0, entry.ref().tier())) continue;
-    if (entry.ref().tier() == 0) {
+    const size_t at = entry.ref().tier();
+    if (!served && store_.tiers().are_one_level(0, at)) continue;
+    if (at == 0) {
       if (shard.save != nullptr) {
         shard.save->will_change(first_tier, entry.ref().slot(), found.key, found.hash());
       }
       first_tier.ranks().count_served(entry.ref().slot(), found.key, *served);
-    } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, served) == Rise::Outcome::kToRead) {
+    } else if (at <= to ||
+               rise.bring_up(shard, entry, found.key, {&batch, i}, served) == Rise::Outcome::kToRead) {
       missed.push_back({found.key, served});
     }  // a row that is damaged, or has no room, is served from where it is
   }
