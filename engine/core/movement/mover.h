@@ -92,6 +92,10 @@ class Mover final : private EvictionPool::Job {
    private:
     Mover& mover_;
   };
+  // What such a look-up had better read of rows that aren't in memory. Atomic: it needs no right to move.
+  RowPart part_to_serve() const NO_THREAD_SAFETY_ANALYSIS {
+    return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
+  }
   CacheStrategy strategy() const { return strategy_; }
 
   // Ends moving for good. REQUIRES: no operation is under way.

@@ -16,6 +16,7 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
+constexpr uint64_t kLeastPartRising = 4;  // one of so many
 
 }  // namespace
 
@@ -25,9 +26,10 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   PageVector<RowToCome> unread;
   for (const BatchPtr& batch : batches) {
-    promote(
+    const uint64_t rising = promote(
         *batch, missed, unread, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); },
         Ties::kWait);
+    note_rise(*batch, rising);
     bring_up_missed(std::exchange(unread, {}), Ties::kWait);
   }
   note_last_accesses(batches, missed);
@@ -49,6 +51,19 @@ void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector
     }
   }
   for (RowToCome& row : missed) row.served->stamp = last[row.key];
+}
+
+uint64_t Promotion::rows_in_files(const BatchInFlight& batch) const {
+  uint64_t rows = 0;
+  for (size_t t = 0; t < store_.tiers().size(); ++t) {
+    if (store_.tiers().memory(t) == nullptr) rows += batch.rows_of(t).places().size();
+  }
+  return rows;
+}
+
+void Promotion::note_rise(const BatchInFlight& batch, uint64_t rows) {
+  const uint64_t all = rows_in_files(batch);
+  if (all != 0) many_rise_.store(kLeastPartRising * rows >= all, std::memory_order_relaxed);
 }
 
 bool Promotion::bring_up_some_that_wait() {
@@ -132,13 +147,13 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
 }
 
 template <class ServedBy>
-void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
-                        const ServedBy& served_by, Ties ties) {
+uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
+                            PageVector<RowToCome>& unread, const ServedBy& served_by, Ties ties) {
   batch.order_by_shards();
   const Rising rising = count_in_place(batch, unread, served_by, ties);
-  for (size_t to = 0; to < rising.size(); ++to) {
-    if (rising[to].empty()) continue;
-    const std::span<const uint32_t> rows(rising[to]);
+  for (size_t to = 0; to < rising.to.size(); ++to) {
+    const std::span<const uint32_t> rows(rising.to[to]);
+    if (rows.empty()) continue;
     const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
     MemoryPhase phase(store_.tiers());
     for (size_t first = 0; first < rows.size();) {
@@ -151,6 +166,7 @@ void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, Pag
       first = end;
     }
   }
+  return rising.from_files;
 }
 
 template <class ServedBy>
@@ -165,8 +181,9 @@ Promotion::Rising Promotion::count_in_place(const BatchInFlight& batch, PageVect
   }
   for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t);
   if (!floors[first_level]) {
-    rising[0].resize(batch.size());
-    std::iota(rising[0].begin(), rising[0].end(), 0u);
+    rising.to[0].resize(batch.size());
+    std::iota(rising.to[0].begin(), rising.to[0].end(), 0u);
+    rising.from_files = rows_in_files(batch);
     return rising;
   }
   MemoryPhase phase(store_.tiers());
@@ -188,8 +205,10 @@ Promotion::Rising Promotion::count_in_place(const BatchInFlight& batch, PageVect
       const std::optional<size_t> to =
           served ? count_or_raise(shard, batch, i, *served, floors, ties, phase) : size_t{0};
       if (!to) continue;
-      if (store_.tiers().memory(found.hit.ref.tier()) != nullptr || batch.is_whole(i)) {
-        rising[*to].push_back(static_cast<uint32_t>(i));
+      const bool is_in_memory = store_.tiers().memory(found.hit.ref.tier()) != nullptr;
+      rising.from_files += !is_in_memory;
+      if (is_in_memory || batch.is_whole(i)) {
+        rising.to[*to].push_back(static_cast<uint32_t>(i));
       } else {
         unread.push_back({found.key, served});
       }

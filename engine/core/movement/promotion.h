@@ -52,6 +52,10 @@ class Promotion {
   // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
   void bring_up(std::span<const int64_t> keys);
 
+  // Whether so many of the rows that look-ups read lately have come up that look-ups had better read them as a whole: else those
+  // are read again. Rows in memory don't matter. By any thread.
+  bool do_many_rise() const { return many_rise_.load(std::memory_order_relaxed); }
+
   uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
 
@@ -71,12 +75,17 @@ class Promotion {
   void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
   // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
   // counted, the ones that belong higher. Adds to `missed` those that aren't what was read any more, and to `unread` those that
-  // weren't read as a whole.
+  // weren't read as a whole. Returns how many rows come up that aren't in memory.
   template <class ServedBy>
-  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
-               const ServedBy& served_by, Ties ties);
-  // Positions in a batch of rows that are to come up, by the tier that they come to.
-  using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
+  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
+                   const ServedBy& served_by, Ties ties);
+  uint64_t rows_in_files(const BatchInFlight& batch) const;
+  void note_rise(const BatchInFlight& batch, uint64_t rows);
+  // Rows of a batch that are to come up.
+  struct Rising {
+    std::array<PageVector<uint32_t>, RowRef::kMaxTiers> to;  // their positions, by the tier that they come to
+    uint64_t from_files = 0;  // how many aren't in memory, those that weren't read as a whole too
+  };
   // The rows of the batch that aren't counted where they are; without those that weren't read as a whole, which are added to
   // `unread`.
   template <class ServedBy>
@@ -103,6 +112,7 @@ class Promotion {
   // The newest last, as they were when they came to wait; no accesses are to be counted any more.
   PageVector<RowToCome> waiting_;
   std::atomic<uint64_t> promoted_{0};
+  std::atomic<bool> many_rise_{true};
 };
 
 }  // namespace embstore

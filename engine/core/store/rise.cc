@@ -56,6 +56,7 @@ void Rise::fetch(RowRef at, RowInFlight copy) const {
     memory->prefetch(at.slot());
   } else if (copy) {
     copy.batch->prefetch(copy.i);
+    store_.tiers().tier(at.tier()).prefetch_rank(at.slot());
   }
 }
 
