@@ -1,7 +1,6 @@
 #include "movement/promotion.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -53,16 +52,11 @@ void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector
   for (RowToCome& row : missed) row.served->stamp = last[row.key];
 }
 
-uint64_t Promotion::rows_in_files(const BatchInFlight& batch) const {
-  uint64_t rows = 0;
-  for (size_t t = 0; t < store_.tiers().size(); ++t) {
-    if (store_.tiers().memory(t) == nullptr) rows += batch.rows_of(t).places().size();
-  }
-  return rows;
-}
-
 void Promotion::note_rise(const BatchInFlight& batch, uint64_t rows) {
-  const uint64_t all = rows_in_files(batch);
+  uint64_t all = 0;
+  for (size_t t = 0; t < store_.tiers().size(); ++t) {
+    if (store_.tiers().memory(t) == nullptr) all += batch.rows_of(t).places().size();
+  }
   if (all != 0) many_rise_.store(kLeastPartRising * rows >= all, std::memory_order_relaxed);
 }
 
@@ -150,29 +144,29 @@ template <class ServedBy>
 uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
                             PageVector<RowToCome>& unread, const ServedBy& served_by, Ties ties) {
   batch.order_by_shards();
-  const Rising rising = count_in_place(batch, unread, served_by, ties);
-  for (size_t to = 0; to < rising.to.size(); ++to) {
-    const std::span<const uint32_t> rows(rising.to[to]);
-    if (rows.empty()) continue;
-    const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
-    MemoryPhase phase(store_.tiers());
-    for (size_t first = 0; first < rows.size();) {
-      const int number = shard_of(batch.found(rows[first]).hash());
-      size_t end = first;
-      while (end < rows.size() && end - first < most_rows &&
-             shard_of(batch.found(rows[end]).hash()) == number)
-        ++end;
-      promote_shard(to, batch, rows.subspan(first, end - first), missed, served_by, phase);
-      first = end;
+  const Floors floors = floors_above(batch);
+  Rising rising;
+  uint64_t from_files = 0;
+  // Shard by shard, so that what was touched to count a row is still in the cache when it comes up.
+  for (size_t first = 0; first < batch.size();) {
+    const int number = shard_of(batch.found(first).hash());
+    size_t end = first;
+    while (end < batch.size() && shard_of(batch.found(end).hash()) == number) ++end;
+    for (PageVector<uint32_t>& rows : rising) rows.clear();
+    from_files += count_in_place(batch, first, end, floors, rising, unread, served_by, ties);
+    for (size_t to = 0; to < rising.size(); ++to) {
+      const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+      std::span<const uint32_t> rows(rising[to]);
+      for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
+        promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
+      }
     }
+    first = end;
   }
-  return rising.from_files;
+  return from_files;
 }
 
-template <class ServedBy>
-Promotion::Rising Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
-                                            const ServedBy& served_by, Ties ties) {
-  Rising rising;
+Promotion::Floors Promotion::floors_above(const BatchInFlight& batch) const {
   Floors floors;
   const size_t first_level = store_.tiers().tier_of_level(0);
   size_t deepest = 0;
@@ -180,41 +174,44 @@ Promotion::Rising Promotion::count_in_place(const BatchInFlight& batch, PageVect
     if (!batch.rows_of(t).places().empty()) deepest = t;
   }
   for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t);
-  if (!floors[first_level]) {
-    rising.to[0].resize(batch.size());
-    std::iota(rising.to[0].begin(), rising.to[0].end(), 0u);
-    rising.from_files = rows_in_files(batch);
-    return rising;
-  }
+  return floors;
+}
+
+template <class ServedBy>
+uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
+                                   Rising& rising, PageVector<RowToCome>& unread, const ServedBy& served_by,
+                                   Ties ties) {
   MemoryPhase phase(store_.tiers());
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
-  for (size_t i = 0; i < batch.size();) {
-    const int number = shard_of(batch.found(i).hash());
-    IndexShard& shard = store_.shard(number);
+  IndexShard& shard = store_.shard_of_hash(batch.found(first).hash());
+  const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
+  uint64_t from_files = 0;
+  for (size_t i = first; i < end;) {
     const MutexLock lock(shard.mutex);
-    for (const size_t end = i + kRowsUnderMutex; i < std::min(end, batch.size()); ++i) {
+    for (const size_t pause = std::min(i + kRowsUnderMutex, end); i < pause; ++i) {
       const BatchInFlight::Found& found = batch.found(i);
-      if (shard_of(found.hash()) != number) break;
-      if (i + kCountsFetchedAhead < batch.size()) {
-        const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
-        reader.prefetch(ahead.hash());
-        store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
-      }
       const std::optional<ServedAccesses> served = served_by(found.tag);
-      const std::optional<size_t> to =
-          served ? count_or_raise(shard, batch, i, *served, floors, ties, phase) : size_t{0};
-      if (!to) continue;
+      std::optional<size_t> to = 0;
+      if (!all_rise && served) {
+        if (i + kCountsFetchedAhead < end) {
+          const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
+          reader.prefetch(ahead.hash());
+          store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
+        }
+        to = count_or_raise(shard, batch, i, *served, floors, ties, phase);
+        if (!to) continue;
+      }
       const bool is_in_memory = store_.tiers().memory(found.hit.ref.tier()) != nullptr;
-      rising.from_files += !is_in_memory;
+      from_files += !is_in_memory;
       if (is_in_memory || batch.is_whole(i)) {
-        rising.to[*to].push_back(static_cast<uint32_t>(i));
+        rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
         unread.push_back({found.key, served});
       }
     }
   }
-  return rising;
+  return from_files;
 }
 
 std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
@@ -254,8 +251,8 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
 }
 
 template <class ServedBy>
-void Promotion::promote_shard(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
-                              PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase) {
+void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
+                             PageVector<RowToCome>& missed, const ServedBy& served_by) {
   std::optional<SlotClaim> claim = claim_slots_(to, rows.size());
   if (!claim) {
     to = 0;
@@ -263,6 +260,7 @@ void Promotion::promote_shard(size_t to, const BatchInFlight& batch, std::span<c
   }
   MemoryTier& first_tier = store_.tiers().first();
   const MemoryTier& tier = *store_.tiers().memory(to);
+  MemoryPhase phase(store_.tiers());
   Rise rise(store_, to, *claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());

@@ -79,19 +79,19 @@ class Promotion {
   template <class ServedBy>
   uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
                    const ServedBy& served_by, Ties ties);
-  uint64_t rows_in_files(const BatchInFlight& batch) const;
+  // Notes that so many of a look-up's rows come up.
   void note_rise(const BatchInFlight& batch, uint64_t rows);
-  // Rows of a batch that are to come up.
-  struct Rising {
-    std::array<PageVector<uint32_t>, RowRef::kMaxTiers> to;  // their positions, by the tier that they come to
-    uint64_t from_files = 0;  // how many aren't in memory, those that weren't read as a whole too
-  };
-  // The rows of the batch that aren't counted where they are; without those that weren't read as a whole, which are added to
-  // `unread`.
-  template <class ServedBy>
-  Rising count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread, const ServedBy& served_by,
-                        Ties ties);
+  // The floors of the tiers above the batch's rows.
   using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
+  Floors floors_above(const BatchInFlight& batch) const;
+  // Positions in the batch of rows that are to come up, by the tier that they come to.
+  using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
+  // Adds to `rising` those of rows `first` to `end`, which are of one shard, that aren't counted where they are; or to `unread`
+  // if they weren't read as a whole. Returns how many of both aren't in memory.
+  template <class ServedBy>
+  uint64_t count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
+                          Rising& rising, PageVector<RowToCome>& unread, const ServedBy& served_by,
+                          Ties ties);
   // Counts accesses to row i, if it stays in the tier that it's in, and if that can count. Else the tier that it's to come to.
   std::optional<size_t> count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
                                        const ServedAccesses& served, const Floors& floors, Ties ties,
@@ -102,8 +102,8 @@ class Promotion {
   }
   // Moves those rows, which are of one shard, to tier `to`.
   template <class ServedBy>
-  void promote_shard(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
-                     PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase);
+  void promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
+                    PageVector<RowToCome>& missed, const ServedBy& served_by);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;
