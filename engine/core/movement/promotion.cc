@@ -23,13 +23,10 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
-  PageVector<RowToCome> unread;
   for (const BatchPtr& batch : batches) {
     const uint64_t rising = promote(
-        *batch, missed, unread, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); },
-        Ties::kWait);
+        *batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); }, Ties::kWait);
     note_rise(*batch, rising);
-    bring_up_missed(std::exchange(unread, {}), Ties::kWait);
   }
   note_last_accesses(batches, missed);
   bring_up_missed(std::move(missed), Ties::kWait);
@@ -136,13 +133,13 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
     batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
+    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
   }
 }
 
 template <class ServedBy>
-uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
-                            PageVector<RowToCome>& unread, const ServedBy& served_by, Ties ties) {
+uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                            Ties ties) {
   batch.order_by_shards();
   const Floors floors = floors_above(batch);
   Rising rising;
@@ -153,7 +150,7 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
     size_t end = first;
     while (end < batch.size() && shard_of(batch.found(end).hash()) == number) ++end;
     for (PageVector<uint32_t>& rows : rising) rows.clear();
-    from_files += count_in_place(batch, first, end, floors, rising, unread, served_by, ties);
+    from_files += count_in_place(batch, first, end, floors, rising, missed, served_by, ties);
     for (size_t to = 0; to < rising.size(); ++to) {
       const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
       std::span<const uint32_t> rows(rising[to]);
@@ -179,7 +176,7 @@ Promotion::Floors Promotion::floors_above(const BatchInFlight& batch) const {
 
 template <class ServedBy>
 uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
-                                   Rising& rising, PageVector<RowToCome>& unread, const ServedBy& served_by,
+                                   Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
                                    Ties ties) {
   MemoryPhase phase(store_.tiers());
   const Epochs::Guard guard = store_.epochs().enter();
@@ -207,7 +204,7 @@ uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, siz
       if (is_in_memory || batch.is_whole(i)) {
         rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
-        unread.push_back({found.key, served});
+        missed.push_back({found.key, served});
       }
     }
   }

@@ -74,11 +74,10 @@ class Promotion {
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
   void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
   // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
-  // counted, the ones that belong higher. Adds to `missed` those that aren't what was read any more, and to `unread` those that
-  // weren't read as a whole. Returns how many rows come up that aren't in memory.
+  // counted, the ones that belong higher. Adds to `missed`, uncounted, those that aren't what was read any more, or weren't read as a
+  // whole. Returns how many rows come up that aren't in memory.
   template <class ServedBy>
-  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
-                   const ServedBy& served_by, Ties ties);
+  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by, Ties ties);
   // Notes that so many of a look-up's rows come up.
   void note_rise(const BatchInFlight& batch, uint64_t rows);
   // The floors of the tiers above the batch's rows.
@@ -86,11 +85,11 @@ class Promotion {
   Floors floors_above(const BatchInFlight& batch) const;
   // Positions in the batch of rows that are to come up, by the tier that they come to.
   using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
-  // Adds to `rising` those of rows `first` to `end`, which are of one shard, that aren't counted where they are; or to `unread`
+  // Adds to `rising` those of rows `first` to `end`, which are of one shard, that aren't counted where they are; or to `missed`
   // if they weren't read as a whole. Returns how many of both aren't in memory.
   template <class ServedBy>
   uint64_t count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
-                          Rising& rising, PageVector<RowToCome>& unread, const ServedBy& served_by,
+                          Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
                           Ties ties);
   // Counts accesses to row i, if it stays in the tier that it's in, and if that can count. Else the tier that it's to come to.
   std::optional<size_t> count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
