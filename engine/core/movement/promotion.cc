@@ -151,7 +151,7 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
     while (end < batch.size() && shard_of(batch.found(end).hash()) == number) ++end;
     for (PageVector<uint32_t>& rows : rising) rows.clear();
     from_files += count_in_place(batch, first, end, floors, rising, missed, served_by, ties);
-    for (size_t to = 0; to < rising.size(); ++to) {
+    for (size_t to = 0; to < store_.tiers().size(); ++to) {
       const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
       std::span<const uint32_t> rows(rising[to]);
       for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
