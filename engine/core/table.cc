@@ -139,9 +139,7 @@ BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const u
   batch->refs.resize(ids.size());
   const uint64_t hits = look_up.read_first_tier(ids, out, batch.get(), batch->refs.data());
   count(occurrences.empty() ? looked_up(ids.size(), hits, batch.get()) : looked_up(batch->refs, occurrences));
-  // By LFU few of the rows come up, and are read once more; by LRU all of them do.
-  const RowPart part = parts_.mover->strategy() == CacheStrategy::kLfu ? RowPart::kWeights : RowPart::kAll;
-  if (!batch->empty()) look_up.read_lower(out, *batch, part);
+  if (!batch->empty()) look_up.read_lower(out, *batch, parts_.mover->part_to_serve());
   return batch;
 }
 

@@ -600,7 +600,7 @@ class EmbeddingVariable:
             count neither. hits / (hits + misses) is the first tier's hit rate.
         without_row: of the misses, the ids that had no row in any tier: new keys, and those that a
             filter keeps out. All other misses had theirs in a lower tier.
-        promotions and demotions: rows that went up to the first tier, and down by a tier.
+        promotions and demotions: moves of rows up, by a tier or several, and down by a tier.
         forgotten_accesses: ids looked up to serve that were never counted for the cache's ranking,
             since a save or a failing medium held moves off for too long.
         background_error: what the last attempt to move rows met; "" if it went well. Nothing is

@@ -268,6 +268,32 @@ def test_files_are_read_and_written_by_calls(
         assert size <= some.size * (record + 2048)
 
 
+def test_rows_that_come_up_for_a_look_up_are_read_once(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = make_variable(
+        dim=64,
+        storage=es.StorageOption(
+            es.StorageType.DRAM_SSDHASH,
+            [None, tmp_path],
+            [256 * 512],
+            ssdhash_option=es.SSDHashOption(direct_io=True, buffer_bytes=128 << 10),
+        ),
+    )
+    ids = np.arange(2048)
+    var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
+    var.drain()
+    some = ids[var.lookup_tier(ids) == 1][:200]
+    before = touched(var, 1)
+    var.lookup(some, train=True)
+    read = touched(var, 1)
+    var.lookup(some)
+    var.drain()
+    assert var.lookup_tier(some).tolist() == [0] * some.size
+    reads = since(touched(var, 1), read)[Access.FILE_READ]
+    assert reads == since(read, before)[Access.FILE_READ]
+
+
 def test_a_row_that_the_page_cache_has_is_no_read_of_a_file(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:

@@ -49,8 +49,11 @@ class Damaged:
             partition_num=self.partition_num,
         )
 
-    def flip(self, flips: int) -> list[int]:
-        """One bit each of some rows in the oldest file that has rows; returns their keys."""
+    def flip(self, flips: int, beyond: int = 0) -> list[int]:
+        """Flips one bit each of some rows in the oldest file that has rows; returns their keys.
+
+        beyond: so many bytes behind the first weight.
+        """
         folder = next(tier["path"] for tier in self.var.stats()["tiers"] if tier["path"])
         file = min(Path(folder).glob("rows-*"))
         content = file.read_bytes()
@@ -63,8 +66,8 @@ class Damaged:
                 continue
             flipped.append(key)
             with file.open("r+b") as opened:
-                opened.seek(place)
-                opened.write(bytes([content[place] ^ 1]))
+                opened.seek(place + beyond)
+                opened.write(bytes([content[place + beyond] ^ 1]))
         return flipped
 
 
@@ -95,6 +98,20 @@ def test_damaged_rows_are_found_and_no_others(damaged: Damaged) -> None:
         np.testing.assert_array_equal(
             damaged.var.lookup(some, train=True), damaged.before["values"][some]
         )
+
+
+def test_look_ups_serve_rows_whose_slots_alone_are_damaged(tmp_path: Path) -> None:
+    made = Damaged(tmp_path, flips=0)
+    with made.var as var:
+        keys = np.array(made.flip(3, beyond=4 * DIM))
+        np.testing.assert_array_equal(var.damaged_keys(), keys)
+        for train in (False, True, False):
+            np.testing.assert_array_equal(
+                var.lookup(keys, train=train), made.before["values"][keys]
+            )
+            var.drain()
+        gradients = np.ones((keys.size, DIM), np.float32)
+        assert refused(lambda: var.apply_gradients(keys, gradients)) == keys.tolist()
 
 
 def test_a_variable_without_damage_has_no_damaged_keys(tmp_path: Path) -> None:

@@ -120,6 +120,42 @@ def table_with_hot_rows_above(var: es.EmbeddingVariable) -> Ranks:
 
 @pytest.mark.parametrize(
     "stack",
+    [
+        Stack(es.StorageType.DRAM_PMEM_SSDHASH),
+        Stack(es.StorageType.DRAM_PMEM_LEVELDB),
+        Stack(es.StorageType.HBM_DRAM_SSDHASH),
+        Stack(es.StorageType.HBM_DRAM_PMEM),
+    ],
+    ids=lambda stack: stack.name,
+)
+def test_a_row_comes_up_no_further_than_it_outranks_others(
+    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack
+) -> None:
+    storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
+    capacities = [UPPER.size] * 2
+    ranks = Ranks(LOWER[-1] + 1)
+    train(var, ranks, np.concatenate([LOWER, UPPER]))
+    for _ in range(8):
+        serve(var, ranks, UPPER)
+    assert tiers_of(var) == ranks.tiers(capacities)
+    before = var.stats()
+    some = LOWER[:6]
+    assert var.lookup_tier(some).tolist() == [2] * some.size
+    serve(var, ranks, some)
+    assert tiers_of(var) == ranks.tiers(capacities)
+    assert var.lookup_tier(some).tolist() == [1] * some.size
+    after = var.stats()
+    assert after["promotions"] - before["promotions"] == some.size
+    assert after["demotions"] - before["demotions"] == some.size
+    for _ in range(9):  # now they outrank rows of the first tier
+        serve(var, ranks, some)
+    assert tiers_of(var) == ranks.tiers(capacities)
+    assert var.lookup_tier(some).tolist() == [0] * some.size
+
+
+@pytest.mark.parametrize(
+    "stack",
     [Stack(es.StorageType.DRAM_PMEM), Stack(es.StorageType.DRAM_SSDHASH)],
     ids=lambda stack: stack.name,
 )

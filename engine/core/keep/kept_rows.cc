@@ -35,7 +35,7 @@ size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedK
     std::erase_if(keys, [&without](int64_t key) { return without.contains(key); });
   }
   std::optional<SlotClaim> claim;
-  std::optional<FirstTierSlots> slots;
+  std::optional<MemoryTierSlots> slots;
   std::optional<RowCopies> copies;
   if (t == 0) {
     claim.emplace(mover.claim(keys.size()));

@@ -160,37 +160,39 @@ void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& 
   const auto dim = static_cast<size_t>(store_.layout().dim());
   lower.read_to_come_up(store_.tiers(), part);
   IndexReader reader(store_.index());
-  std::vector<size_t> moved;
+  std::vector<size_t> again;
   for (size_t i = 0; i < lower.size(); ++i) {
     if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
     const BatchInFlight::Found& found = lower.found(i);
     // A neighbour's change voids what was found, not the row.
     if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) {
-      moved.push_back(i);
+      again.push_back(i);
     } else if (!lower.is_damaged(i)) {
       std::copy_n(lower.row(i), dim, out + found.tag * dim);
+    } else if (part == RowPart::kAll) {
+      again.push_back(i);  // its weights may be whole
     } else {
       if (damage.keys.empty()) damage.first = lower.damage(i);
       damage.keys.push_back(found.key);
     }
   }
-  if (!moved.empty()) [[unlikely]]
-    read_again(out, lower, moved, damage);
+  if (!again.empty()) [[unlikely]]
+    read_again(out, lower, again, damage);
 }
 
 // Out of line, so that read_first_tier() is compiled for its other callers.
 [[gnu::noinline, gnu::cold]] void LookUp::read_again(float* out, const BatchInFlight& lower,
-                                                     std::span<const size_t> moved, Damage& damage) const {
+                                                     std::span<const size_t> which, Damage& damage) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
   // They are found anew, wherever they are now.
-  std::vector<int64_t> keys(moved.size());
-  std::vector<float> rows(moved.size() * dim);
-  std::transform(moved.begin(), moved.end(), keys.begin(), [&](size_t i) { return lower.found(i).key; });
+  std::vector<int64_t> keys(which.size());
+  std::vector<float> rows(which.size() * dim);
+  std::transform(which.begin(), which.end(), keys.begin(), [&](size_t i) { return lower.found(i).key; });
   const BatchPtr again = store_.start_batch();
   read_first_tier(keys, rows.data(), again.get(), nullptr);
   if (!again->empty()) read_found(rows.data(), *again, RowPart::kWeights, damage);
-  for (size_t k = 0; k < moved.size(); ++k) {
-    std::copy_n(rows.data() + k * dim, dim, out + lower.found(moved[k]).tag * dim);
+  for (size_t k = 0; k < which.size(); ++k) {
+    std::copy_n(rows.data() + k * dim, dim, out + lower.found(which[k]).tag * dim);
   }
 }
 

@@ -42,8 +42,8 @@ class LookUp {
   };
   // read_lower() that adds to `damage`.
   void read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const;
-  // Reads those of `lower` that moved meanwhile, wherever they are now.
-  void read_again(float* out, const BatchInFlight& lower, std::span<const size_t> moved,
+  // Reads the weights of rows of `lower` that moved meanwhile, wherever they are now, or that are damaged elsewhere.
+  void read_again(float* out, const BatchInFlight& lower, std::span<const size_t> which,
                   Damage& damage) const;
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;

@@ -14,6 +14,7 @@ constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
 
 constexpr size_t kSlotsFetchedAhead = 16;
+constexpr uint64_t kSlotsScannedAhead = 128;
 
 // Ranks that a device is asked for at once, if not for more.
 constexpr uint64_t kLeastRefreshed = 256;
@@ -234,6 +235,7 @@ Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows, con
   };
   for (uint64_t i = 0; i < end; ++i) {
     const Slot slot = static_cast<Slot>(i);
+    ranks_.prefetch(static_cast<Slot>(std::min(i + kSlotsScannedAhead, end - 1)));
     if (!is_filled(slot)) continue;
     const Candidate row{rank_of(slot), slot};
     if (row.rank > limit || is_among(wanted, slot)) continue;

@@ -30,16 +30,9 @@ bool Demotion::step(uint64_t most_rows) {
   return false;
 }
 
-std::optional<Rank> Demotion::floor_above(size_t t) {
-  const TierStack& tiers = store_.tiers();
-  std::optional<Rank> floor;
-  for (size_t u = tiers.tier_of_level(0); u < t; ++u) {
-    if (store_.rows(u) < tiers.capacity_rows(u)) return std::nullopt;
-    const std::optional<Rank> least = coldest_[u].lower_bound();
-    if (!least) return std::nullopt;
-    floor = std::min(floor.value_or(*least), *least);
-  }
-  return floor;
+std::optional<Rank> Demotion::floor_of(size_t t) {
+  if (store_.rows(t) < store_.tiers().capacity_rows(t)) return std::nullopt;
+  return coldest_[t].lower_bound();
 }
 
 bool Demotion::make_room(size_t t, uint64_t count) {
@@ -57,7 +50,7 @@ void Demotion::vacate_added_slots() {
     if (!tier.ranks().is_filled(from)) continue;
     if (!slots.try_claim(1)) return;
     SlotClaim claim(slots, 1);
-    FirstTierSlots to(claim, 1);
+    MemoryTierSlots to(claim, 1);
     if (to.peek(0) >= slots.first_slots()) return;  // no better
     const int64_t key = tier.key(from);
     const KeyHash hash = hash_key(key);

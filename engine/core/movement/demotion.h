@@ -37,9 +37,9 @@ class Demotion {
   // Moves what lies in slots that were added for large batches to others, as far as they are free, and takes those
   // slots and their memory away if none is left in use.
   void vacate_added_slots();
-  // A row of tier t that ranks below this belongs no higher: all tiers above it are full of rows that rank as high, or higher.
-  // Nothing where they aren't full.
-  std::optional<Rank> floor_above(size_t t);
+  // A row from below that ranks lower than this doesn't belong in tier t, which is full of rows that rank as high, or higher.
+  // Nothing where it isn't full. REQUIRES: the tier is ranked.
+  std::optional<Rank> floor_of(size_t t);
   // How the coldest row of a ranked tier ranks.
   std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
 

@@ -33,9 +33,9 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
       wanted_(store.tiers().hbm() ? store.tiers().capacity_rows(store.tiers().tier_of_level(0)) : 0),
       promotion_(
           store,
-          [this](uint64_t count) {
+          [this](size_t t, uint64_t count) {
             right_to_move_.assert_held();
-            return claim_for_promotion(count);
+            return claim_for_promotion(t, count);
           },
           [this](size_t t) -> std::optional<Rank> {
             right_to_move_.assert_held();
@@ -43,9 +43,8 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             // Else it would be the rank of a row that is about to go down.
             for (int step = 0; step < kStepsATurn && demotion_.step(); ++step) {
             }
-            return demotion_.floor_above(t);
-          },
-          std::max<size_t>(1, store.tiers().headroom_rows(0) / 2)),
+            return demotion_.floor_of(t);
+          }),
       demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);
   EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
@@ -80,8 +79,8 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
   return SlotClaim(slots, count);
 }
 
-SlotClaim Mover::claim_for_promotion(uint64_t count) {
-  const auto is_short = [&] { return store_.excess_rows(0) + count > store_.tiers().headroom_rows(0); };
+std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
+  const auto is_short = [&] { return store_.excess_rows(t) + count > store_.tiers().headroom_rows(t); };
   // Twice as many rows go down as come up, until there are few enough. No more are looked at: the coldest may be pinned by
   // updates, all of them.
   for (uint64_t left = 2 * count; left != 0 && is_short();) {
@@ -89,7 +88,9 @@ SlotClaim Mover::claim_for_promotion(uint64_t count) {
     if (!demotion_.step(rows)) break;
     left -= rows;
   }
-  return claim_with_right(count);
+  if (t == 0) return claim_with_right(count);
+  SlotAllocator& slots = store_.tiers().memory(t)->slots();
+  return slots.try_claim(count) ? std::optional(SlotClaim(slots, count)) : std::nullopt;
 }
 
 void Mover::rows_changed() {

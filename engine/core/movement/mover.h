@@ -2,9 +2,9 @@
 // behind, on the thread that needs room.
 //
 // The rule that everything here keeps: when nothing moves any more, the first tier holds the rows that rank
-// highest, as many as fit, the second the next, and so on. A row enters the first tier when it is
-// accessed, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by access,
-// the outcome doesn't depend on when that is done. But rows that were asked for ahead of their batch's turn come to a GPU's
+// highest, as many as fit, the second the next, and so on. A row that is accessed comes to the first tier, or
+// only as far up as it belongs, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by
+// access, the outcome doesn't depend on when that is done. But rows that were asked for ahead of their batch's turn come to a GPU's
 // memory, and stay there until that is over, however they rank.
 //
 // Whoever moves rows holds the right to move; shards' mutexes are taken under it.
@@ -92,6 +92,10 @@ class Mover final : private EvictionPool::Job {
    private:
     Mover& mover_;
   };
+  // What such a look-up had better read of rows that aren't in memory. Atomic: it needs no right to move.
+  RowPart part_to_serve() const NO_THREAD_SAFETY_ANALYSIS {
+    return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
+  }
   CacheStrategy strategy() const { return strategy_; }
 
   // Ends moving for good. REQUIRES: no operation is under way.
@@ -125,9 +129,9 @@ class Mover final : private EvictionPool::Job {
   bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
-  // For rows that come up: the first tier goes beyond its capacity by its headroom at most, however many slots were
-  // added for large batches.
-  SlotClaim claim_for_promotion(uint64_t count) REQUIRES(right_to_move_);
+  // For rows that come up to tier t, which is of memory: it goes beyond its capacity by its headroom at most, however many slots
+  // were added to the first for large batches. Nothing where a tier below the first has no room.
+  std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
   void note_outcome(std::string error);
 
   RowStore& store_;

@@ -1,7 +1,6 @@
 #include "movement/promotion.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -16,6 +15,7 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
+constexpr uint64_t kLeastPartRising = 4;  // one of so many
 
 }  // namespace
 
@@ -23,12 +23,10 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
-  PageVector<RowToCome> unread;
   for (const BatchPtr& batch : batches) {
-    promote(
-        *batch, missed, unread, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); },
-        Ties::kWait);
-    bring_up_missed(std::exchange(unread, {}), Ties::kWait);
+    const uint64_t rising = promote(
+        *batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); }, Ties::kWait);
+    note_rise(*batch, rising);
   }
   note_last_accesses(batches, missed);
   bring_up_missed(std::move(missed), Ties::kWait);
@@ -49,6 +47,14 @@ void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector
     }
   }
   for (RowToCome& row : missed) row.served->stamp = last[row.key];
+}
+
+void Promotion::note_rise(const BatchInFlight& batch, uint64_t rows) {
+  uint64_t all = 0;
+  for (size_t t = 0; t < store_.tiers().size(); ++t) {
+    if (store_.tiers().memory(t) == nullptr) all += batch.rows_of(t).places().size();
+  }
+  if (all != 0) many_rise_.store(kLeastPartRising * rows >= all, std::memory_order_relaxed);
 }
 
 bool Promotion::bring_up_some_that_wait() {
@@ -127,77 +133,93 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
     batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
+    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
   }
 }
 
 template <class ServedBy>
-void Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
-                        const ServedBy& served_by, Ties ties) {
+uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                            Ties ties) {
   batch.order_by_shards();
-  MemoryPhase phase(store_.tiers());
-  const PageVector<uint32_t> rising = count_in_place(batch, unread, served_by, ties, phase);
-  for (size_t first = 0; first < rising.size();) {
-    const int number = shard_of(batch.found(rising[first]).hash());
+  const Floors floors = floors_above(batch);
+  Rising rising;
+  uint64_t from_files = 0;
+  // Shard by shard, so that what was touched to count a row is still in the cache when it comes up.
+  for (size_t first = 0; first < batch.size();) {
+    const int number = shard_of(batch.found(first).hash());
     size_t end = first;
-    while (end < rising.size() && end - first < most_rows_at_once_ &&
-           shard_of(batch.found(rising[end]).hash()) == number)
-      ++end;
-    promote_shard(store_.shard(number), batch, std::span(rising).subspan(first, end - first), missed,
-                  served_by, phase);
+    while (end < batch.size() && shard_of(batch.found(end).hash()) == number) ++end;
+    for (PageVector<uint32_t>& rows : rising) rows.clear();
+    from_files += count_in_place(batch, first, end, floors, rising, missed, served_by, ties);
+    for (size_t to = 0; to < store_.tiers().size(); ++to) {
+      const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+      std::span<const uint32_t> rows(rising[to]);
+      for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
+        promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
+      }
+    }
     first = end;
   }
+  return from_files;
+}
+
+Promotion::Floors Promotion::floors_above(const BatchInFlight& batch) const {
+  Floors floors;
+  const size_t first_level = store_.tiers().tier_of_level(0);
+  size_t deepest = 0;
+  for (size_t t = first_level; t < store_.tiers().size(); ++t) {
+    if (!batch.rows_of(t).places().empty()) deepest = t;
+  }
+  for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t);
+  return floors;
 }
 
 template <class ServedBy>
-PageVector<uint32_t> Promotion::count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
-                                               const ServedBy& served_by, Ties ties, Phase& phase) {
-  PageVector<uint32_t> others;
-  Floors floors;
-  for (size_t t = 1; t < store_.tiers().size(); ++t) {
-    if (!batch.rows_of(t).places().empty()) floors[t] = floor_above_(t);
-  }
-  if (std::none_of(floors.begin(), floors.end(), [](const auto& floor) { return floor.has_value(); })) {
-    others.resize(batch.size());
-    std::iota(others.begin(), others.end(), 0u);
-    return others;
-  }
+uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
+                                   Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                                   Ties ties) {
+  MemoryPhase phase(store_.tiers());
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
-  for (size_t i = 0; i < batch.size();) {
-    const int number = shard_of(batch.found(i).hash());
-    IndexShard& shard = store_.shard(number);
+  IndexShard& shard = store_.shard_of_hash(batch.found(first).hash());
+  const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
+  uint64_t from_files = 0;
+  for (size_t i = first; i < end;) {
     const MutexLock lock(shard.mutex);
-    for (const size_t end = i + kRowsUnderMutex; i < std::min(end, batch.size()); ++i) {
+    for (const size_t pause = std::min(i + kRowsUnderMutex, end); i < pause; ++i) {
       const BatchInFlight::Found& found = batch.found(i);
-      if (shard_of(found.hash()) != number) break;
-      if (i + kCountsFetchedAhead < batch.size()) {
-        const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
-        reader.prefetch(ahead.hash());
-        store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
-      }
       const std::optional<ServedAccesses> served = served_by(found.tag);
-      if (served && try_count_in_place(shard, batch, i, *served, floors, ties, phase)) continue;
-      if (store_.tiers().memory(found.hit.ref.tier()) != nullptr || batch.is_whole(i)) {
-        others.push_back(static_cast<uint32_t>(i));
+      std::optional<size_t> to = 0;
+      if (!all_rise && served) {
+        if (i + kCountsFetchedAhead < end) {
+          const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
+          reader.prefetch(ahead.hash());
+          store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
+        }
+        to = count_or_raise(shard, batch, i, *served, floors, ties, phase);
+        if (!to) continue;
+      }
+      const bool is_in_memory = store_.tiers().memory(found.hit.ref.tier()) != nullptr;
+      from_files += !is_in_memory;
+      if (is_in_memory || batch.is_whole(i)) {
+        rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
-        unread.push_back({found.key, served});
+        missed.push_back({found.key, served});
       }
     }
   }
-  return others;
+  return from_files;
 }
 
-bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                                   const ServedAccesses& served, const Floors& floors, Ties ties,
-                                   Phase& phase) {
+std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                                                const ServedAccesses& served, const Floors& floors, Ties ties,
+                                                Phase& phase) {
   const BatchInFlight::Found& found = batch.found(i);
   const IndexEntry entry = shard.entry(found.hash(), found.key);
-  if (!entry || shard.save != nullptr)
-    return false;  // a save wants the row as it was: who moves it up keeps that
+  // A save wants the row as it was: who moves it up keeps that.
+  if (!entry || shard.save != nullptr) return 0;
   const RowRef at = entry.ref();
-  const std::optional<Rank>& floor = floors[at.tier()];
-  if (!floor) return false;
+  if (store_.tiers().level_of(at.tier()) == 0) return 0;
   Tier& tier = store_.tiers().tier(at.tier());
   const MemoryTier* const memory = store_.tiers().memory(at.tier());
   RowHeader header;
@@ -205,30 +227,41 @@ bool Promotion::try_count_in_place(IndexShard& shard, const BatchInFlight& batch
     header = memory->header(at.slot(), found.key);
     memory->count_header(phase, Access::kLoad, at.slot());
   } else {
-    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return false;
+    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return 0;
     header = batch.header(i);
     tier.update_rank(at.slot(), header);
   }
   header.served += served.count;
   header.stamp = std::max(header.stamp, served.stamp);
   const Rank rank = Rank::of(CacheStrategy::kLfu, header.frequency + header.served, header.stamp);
-  const bool belongs_higher = rank >= *floor;
-  const bool may_wait = ties == Ties::kWait && rank.count == floor->count && !do_many_wait();
-  if (belongs_higher && !may_wait) return false;
-  if (!tier.try_set_rank(at.slot(), header)) return false;
-  if (belongs_higher) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
-  if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
-  return true;
+  size_t to = store_.tiers().tier_of_level(0);
+  while (to < at.tier() && floors[to] && rank < *floors[to]) ++to;
+  const bool stays = to == at.tier();
+  const bool may_wait =
+      !stays && ties == Ties::kWait && floors[to] && rank.count == floors[to]->count && !do_many_wait();
+  if ((stays || may_wait) && tier.try_set_rank(at.slot(), header)) {
+    if (may_wait) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
+    if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
+    return std::nullopt;
+  }
+  return way_to(stays ? to - 1 : to);
 }
 
 template <class ServedBy>
-void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
-                              PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase) {
+void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
+                             PageVector<RowToCome>& missed, const ServedBy& served_by) {
+  std::optional<SlotClaim> claim = claim_slots_(to, rows.size());
+  if (!claim) {
+    to = 0;
+    claim = claim_slots_(to, rows.size());
+  }
   MemoryTier& first_tier = store_.tiers().first();
-  SlotClaim claim = claim_slots_(rows.size());
-  Rise rise(store_, claim, rows.size(), phase);
+  const MemoryTier& tier = *store_.tiers().memory(to);
+  MemoryPhase phase(store_.tiers());
+  Rise rise(store_, to, *claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
+  IndexShard& shard = store_.shard_of_hash(batch.found(rows.front()).hash());
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
     shard.save->reserve(rows.size());
@@ -240,20 +273,22 @@ void Promotion::promote_shard(IndexShard& shard, const BatchInFlight& batch, std
       const size_t next = rows[n + kRowsFetchedAhead];
       const BatchInFlight::Found& ahead = batch.found(next);
       reader.prefetch(ahead.hash());
-      first_tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
+      tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
       rise.fetch(ahead.hit.ref, {&batch, next});
     }
     const BatchInFlight::Found& found = batch.found(i);
     const std::optional<ServedAccesses> served = served_by(found.tag);
     const IndexEntry entry = shard.entry(found.hash(), found.key);
     if (!entry) continue;  // removed
-    if (!served && store_.tiers().are_one_level(0, entry.ref().tier())) continue;
-    if (entry.ref().tier() == 0) {
+    const size_t at = entry.ref().tier();
+    if (!served && store_.tiers().are_one_level(0, at)) continue;
+    if (at == 0) {
       if (shard.save != nullptr) {
         shard.save->will_change(first_tier, entry.ref().slot(), found.key, found.hash());
       }
       first_tier.ranks().count_served(entry.ref().slot(), found.key, *served);
-    } else if (rise.bring_up(shard, entry, found.key, {&batch, i}, served) == Rise::Outcome::kToRead) {
+    } else if (at <= to ||
+               rise.bring_up(shard, entry, found.key, {&batch, i}, served) == Rise::Outcome::kToRead) {
       missed.push_back({found.key, served});
     }  // a row that is damaged, or has no room, is served from where it is
   }

@@ -1,5 +1,5 @@
-// Moves rows up: those of lower tiers that outrank others above since serving look-ups accessed them come to the first, and
-// those of lower levels that will be needed soon.
+// Moves rows up: those of lower tiers that outrank others above since serving look-ups accessed them come to the tier where they
+// belong, and those of lower levels that will be needed soon to the first.
 #pragma once
 
 #include <algorithm>
@@ -28,15 +28,15 @@ struct RowToCome {
 // rows of an update that is taken back may leave: accesses to them go uncounted.
 class Promotion {
  public:
-  // The right to so many slots of the first tier; throws where it can't be had. Called without locks.
-  using ClaimSlots = std::function<SlotClaim(uint64_t count)>;
-  // The count and time below which a row of a tier belongs no higher; nothing where that can't be said.
-  using FloorAbove = std::function<std::optional<Rank>(size_t tier)>;
-  Promotion(RowStore& store, ClaimSlots claim_slots, FloorAbove floor_above, size_t most_rows_at_once)
+  // The right to so many slots of a tier of memory. Nothing where a tier below the first has no room for them; of the first,
+  // throws then. Called without locks.
+  using ClaimSlots = std::function<std::optional<SlotClaim>(size_t tier, uint64_t count)>;
+  // The count and time below which a row from below doesn't belong in a ranked tier; nothing where that can't be said.
+  using FloorOf = std::function<std::optional<Rank>(size_t tier)>;
+  Promotion(RowStore& store, ClaimSlots claim_slots, FloorOf floor_of)
       : store_(store),
         claim_slots_(std::move(claim_slots)),
-        floor_above_(std::move(floor_above)),
-        most_rows_at_once_(most_rows_at_once),
+        floor_of_(std::move(floor_of)),
         most_waiting_(std::clamp<uint64_t>(store.tiers().capacity_rows(store.tiers().tier_of_level(0)) / 8,
                                            kLeastMostWaiting, kMostWaiting)) {}
 
@@ -51,6 +51,10 @@ class Promotion {
 
   // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
   void bring_up(std::span<const int64_t> keys);
+
+  // Whether so many of the rows that look-ups read lately have come up that look-ups had better read them as a whole: else those
+  // are read again. Rows in memory don't matter. By any thread.
+  bool do_many_rise() const { return many_rise_.load(std::memory_order_relaxed); }
 
   uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
   void note_promoted(uint64_t rows) { promoted_.fetch_add(rows, std::memory_order_relaxed); }
@@ -70,34 +74,44 @@ class Promotion {
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
   void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
   // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
-  // counted, the ones that don't belong there. Adds to `missed` those that aren't what was read any more, and to `unread` those that
-  // weren't read as a whole.
+  // counted, the ones that belong higher. Adds to `missed`, uncounted, those that aren't what was read any more, or weren't read as a
+  // whole. Returns how many rows come up that aren't in memory.
   template <class ServedBy>
-  void promote(BatchInFlight& batch, PageVector<RowToCome>& missed, PageVector<RowToCome>& unread,
-               const ServedBy& served_by, Ties ties);
-  // The rows of the batch that aren't counted where they are, by position; without those that weren't read as a whole, which are
-  // added to `unread`.
-  template <class ServedBy>
-  PageVector<uint32_t> count_in_place(const BatchInFlight& batch, PageVector<RowToCome>& unread,
-                                      const ServedBy& served_by, Ties ties, Phase& phase);
-  // Counts accesses to row i, if it stays in the tier that it's in, and if that can count.
+  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by, Ties ties);
+  // Notes that so many of a look-up's rows come up.
+  void note_rise(const BatchInFlight& batch, uint64_t rows);
+  // The floors of the tiers above the batch's rows.
   using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
-  bool try_count_in_place(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                          const ServedAccesses& served, const Floors& floors, Ties ties, Phase& phase)
-      REQUIRES(shard.mutex);
-  // Those rows, which are of that shard.
+  Floors floors_above(const BatchInFlight& batch) const;
+  // Positions in the batch of rows that are to come up, by the tier that they come to.
+  using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
+  // Adds to `rising` those of rows `first` to `end`, which are of one shard, that aren't counted where they are; or to `missed`
+  // if they weren't read as a whole. Returns how many of both aren't in memory.
   template <class ServedBy>
-  void promote_shard(IndexShard& shard, const BatchInFlight& batch, std::span<const uint32_t> rows,
-                     PageVector<RowToCome>& missed, const ServedBy& served_by, Phase& phase);
+  uint64_t count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
+                          Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                          Ties ties);
+  // Counts accesses to row i, if it stays in the tier that it's in, and if that can count. Else the tier that it's to come to.
+  std::optional<size_t> count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
+                                       const ServedAccesses& served, const Floors& floors, Ties ties,
+                                       Phase& phase) REQUIRES(shard.mutex);
+  // Where rows that belong in tier t come to: a stage, or the first tier, if rows can't be put into the tier itself.
+  size_t way_to(size_t t) const {
+    return store_.tiers().level_of(t) == 0 || store_.tiers().memory(t) == nullptr ? 0 : t;
+  }
+  // Moves those rows, which are of one shard, to tier `to`.
+  template <class ServedBy>
+  void promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
+                    PageVector<RowToCome>& missed, const ServedBy& served_by);
 
   RowStore& store_;
   const ClaimSlots claim_slots_;
-  const FloorAbove floor_above_;
-  const size_t most_rows_at_once_;
+  const FloorOf floor_of_;
   const size_t most_waiting_;
   // The newest last, as they were when they came to wait; no accesses are to be counted any more.
   PageVector<RowToCome> waiting_;
   std::atomic<uint64_t> promoted_{0};
+  std::atomic<bool> many_rise_{true};
 };
 
 }  // namespace embstore

@@ -6,9 +6,10 @@
 
 namespace embstore {
 
-Rise::Rise(RowStore& store, SlotClaim& claim, size_t most_rows, Phase& phase, PoolClaim* places)
+Rise::Rise(RowStore& store, size_t to, SlotClaim& claim, size_t most_rows, Phase& phase, PoolClaim* places)
     : store_(store),
-      first_(store.tiers().first()),
+      to_(static_cast<uint32_t>(to)),
+      tier_(*store.tiers().memory(to)),
       phase_(phase),
       places_(places),
       slots_(claim, most_rows),
@@ -43,10 +44,10 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
     header.stamp = std::max(header.stamp, served->stamp);
   }
   const Slot slot = slots_.next();
-  first_.put(slot, header, floats);
-  first_.count_row(phase_, Access::kStore, slot);
-  moves_.move(shard, entry, key, RowRef(0, slot));
-  if (!store_.tiers().are_one_level(0, from.tier())) ++promoted_;
+  tier_.put(slot, header, floats);
+  tier_.count_row(phase_, Access::kStore, slot);
+  moves_.move(shard, entry, key, RowRef(to_, slot));
+  if (!store_.tiers().are_one_level(to_, from.tier())) ++promoted_;
   return Outcome::kUp;
 }
 
@@ -55,6 +56,7 @@ void Rise::fetch(RowRef at, RowInFlight copy) const {
     memory->prefetch(at.slot());
   } else if (copy) {
     copy.batch->prefetch(copy.i);
+    store_.tiers().tier(at.tier()).prefetch_rank(at.slot());
   }
 }
 

@@ -102,11 +102,11 @@ RowCopies::~RowCopies() {
   if (count != 0) store_.tiers().tier(tier_).erase(std::span(unplaced_).first(count));
 }
 
-FirstTierSlots::FirstTierSlots(SlotClaim& claim, size_t count) : claim_(claim), slots_(count) {
+MemoryTierSlots::MemoryTierSlots(SlotClaim& claim, size_t count) : claim_(claim), slots_(count) {
   claim_.take(slots_);
 }
 
-FirstTierSlots::~FirstTierSlots() {
+MemoryTierSlots::~MemoryTierSlots() {
   if (left() != 0) claim_.untake(std::span(slots_).subspan(used_));
 }
 

@@ -81,14 +81,14 @@ class RowCopies {
   std::vector<bool> is_placed_;
 };
 
-// Slots of the first tier, claimed and taken. Those that nothing was put into go back to their claim in the end.
-class FirstTierSlots {
+// Slots of a tier of memory, claimed and taken. Those that nothing was put into go back to their claim in the end.
+class MemoryTierSlots {
  public:
   // REQUIRES: claim.count() >= count.
-  FirstTierSlots(SlotClaim& claim, size_t count);
-  ~FirstTierSlots();
-  FirstTierSlots(const FirstTierSlots&) = delete;
-  FirstTierSlots& operator=(const FirstTierSlots&) = delete;
+  MemoryTierSlots(SlotClaim& claim, size_t count);
+  ~MemoryTierSlots();
+  MemoryTierSlots(const MemoryTierSlots&) = delete;
+  MemoryTierSlots& operator=(const MemoryTierSlots&) = delete;
 
   size_t left() const { return slots_.size() - used_; }
   Slot next() { return slots_[used_++]; }

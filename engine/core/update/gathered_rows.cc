@@ -182,8 +182,8 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
 
   const AdmissionFilter* const filter = parts_.filters.shard(number);
   const BucketArray& buckets = shard.buckets();
-  Rise rise(parts_.store, claim, unseated, phase, places_claimed());
-  FirstTierSlots& slots = rise.slots();
+  Rise rise(parts_.store, /*to=*/0, claim, unseated, phase, places_claimed());
+  MemoryTierSlots& slots = rise.slots();
   const auto fetch = [&](size_t i) {
     if (i >= keys.size() || is_seated(i)) return;
     prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));

@@ -16,8 +16,8 @@ _COUNTED = {
     "hits": "ids looked up whose row was in the first tier",
     "misses": "ids looked up whose row was in a lower tier, or that have none",
     "without_row": "ids looked up that have no row, which are counted as misses too",
-    "promotions": "rows that went up to the first tier",
-    "demotions": "rows that went down by a tier",
+    "promotions": "moves of rows up, by a tier or several",
+    "demotions": "moves of rows down by a tier",
 }
 
 

@@ -4,7 +4,7 @@ The steps of the engine, as engine/core/README.md has them: a look-up reads the 
 weights, duplicates too; an apply updates each different row once; a row that was found below the
 first tier is read whole, put there, and another goes down a tier in its place. In steady state
 tiers are full, so as many rows go down as come up. So it is reckoned for serving too, where by LFU
-only rows come up that outrank the coldest above: there tables are faster than planned.
+rows come up only as far as they outrank the coldest: there tables are faster than planned.
 """
 
 from __future__ import annotations
