@@ -97,18 +97,18 @@ void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
   const bool is_counted = purpose == LookUpFor::kServing && parts_.mover;
   const uint64_t first_stamp = is_counted ? parts_.clock.begin_batch(ids.size()) : 0;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
-                        std::span<const uint32_t> last_positions, float* rows) {
+                        std::span<const uint32_t> last_positions, const RowsOut& rows) {
     if (!is_counted) return look_up_to_train(keys, occur, is_training, rows);
     parts_.mover->count_served(look_up_to_serve(keys, last_positions, occur, first_stamp, rows));
   };
   // Rows in a GPU's memory come through its bus.
   if (parts_.steps && occurrences.empty())
-    return read_each_key_once(ids, {}, static_cast<size_t>(dim()), out, read);
+    return read_each_key_once({ids, {}, {}}, static_cast<size_t>(dim()), out, read);
   read(ids, occurrences, {}, out);
 }
 
 void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
-                             bool update_follows, float* out) const {
+                             bool update_follows, const RowsOut& out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   BatchPtr batch = parts_.mover ? parts_.store->start_batch() : nullptr;
@@ -120,7 +120,9 @@ void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint3
     count(looked_up(refs, occurrences));
   }
   if (batch == nullptr || batch->empty()) return;
-  if (!update_follows || !parts_.reads.updates_follow()) {
+  // Rows in memory are read where they are.
+  const bool are_of_use = update_follows && batch->rows_outside_memory(parts_.store->tiers()) != 0;
+  if (!are_of_use || !parts_.reads.updates_follow()) {
     return look_up.read_lower(out, *batch, RowPart::kWeights);
   }
   look_up.read_lower(out, *batch, RowPart::kAll);
@@ -129,7 +131,7 @@ void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint3
 
 BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
                                  std::span<const uint32_t> occurrences, uint64_t first_stamp,
-                                 float* out) const {
+                                 const RowsOut& out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   BatchPtr batch = parts_.store->start_batch();
   batch->first_stamp = first_stamp;

@@ -22,6 +22,7 @@
 #include "keep/save.h"
 #include "keep/table_checkpoint.h"
 #include "keep/table_save.h"
+#include "lookup/look_up.h"
 #include "parts/table_parts.h"
 #include "update/batch_conditions.h"
 #include "update/batch_update.h"
@@ -76,9 +77,9 @@ class Table {
               std::span<const uint32_t> occurrences = {}) const;
 
   // The same with ids and rows in the memory of device(): puts a look-up on their stream, and waits for nothing. A key that isn't in
-  // that memory is read once, however often it occurs, and so it is of ids here where a tier is in a GPU's memory. While a save is
-  // under way, or more was served than the host has counted, the host does the work, and waits for the stream. If the rows of
-  // some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
+  // that memory is read once, however often it occurs, and so it is of ids here where a tier is in a GPU's memory. Where more
+  // was served than the host has counted, it first counts. While a save is under way the host does the work, and waits for the
+  // stream. If the rows of some ids can't be read, they are NaN, and the error is raised by the next look-up, apply, save, drain() or synchronise().
   // Throws Error(kInvalidArgument) where no tier is in a GPU's memory.
   void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const;
   // A batch of a variable whose partitions these are, in their order: each reads its part.
@@ -256,10 +257,11 @@ class Table {
   // What is left of lookup() in an operation, or in a function that a stream calls.
   // Of what doesn't serve. `update_follows`: an apply will want the rows of lower tiers again.
   void look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
-                        bool update_follows, float* out) const;
+                        bool update_follows, const RowsOut& out) const;
   // Gives what is to be counted. `last_positions` and `occurrences`: as of BatchInFlight. REQUIRES: there is a mover.
   BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
-                            std::span<const uint32_t> occurrences, uint64_t first_stamp, float* out) const;
+                            std::span<const uint32_t> occurrences, uint64_t first_stamp,
+                            const RowsOut& out) const;
   // Ids that were looked up: how many, how many had their row in the first level, and how many had one at all.
   struct LookedUp {
     uint64_t ids;
@@ -280,6 +282,7 @@ class Table {
   static std::optional<DeviceApply::Batch> as_step(const ApplyOnDevice& batch,
                                                    std::optional<int64_t> global_step);
   std::optional<DeviceLookUp::Share> share_of_look_up(uint32_t ids, LookUpFor purpose) const;
+  bool make_room_in_log() const;
   DeviceApply::Share share_of_apply(uint32_t ids, std::optional<int64_t> global_step);
   // What the function of a step does.
   void read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,

@@ -220,12 +220,12 @@ std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, L
                      [&](const Table& table) { return table.share_of_look_up(batch.ids.count, purpose); });
 }
 
-// Nothing where a look-up had better not promise to wait for nothing.
+// Nothing where what is served can't be counted soon.
 std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpFor purpose) const {
   std::optional<uint64_t> first_stamp;
   switch (purpose) {
     case LookUpFor::kServing:
-      if (!parts_.mover->has_room_in_log()) return std::nullopt;
+      if (!make_room_in_log()) return std::nullopt;
       first_stamp = parts_.clock.begin_batch(ids);
       break;
     case LookUpFor::kTraining: parts_.mover->turns().looked_up(); break;
@@ -239,6 +239,12 @@ std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpF
       }};
 }
 
+bool Table::make_room_in_log() const {
+  if (parts_.mover->has_room_in_log()) return true;
+  const Operation operation(parts_);
+  return parts_.mover->make_room_in_log();
+}
+
 // Called by a stream.
 void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
                          std::optional<uint64_t> first_stamp, float* rows) const {
@@ -247,13 +253,24 @@ void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose
   Phase(parts_.store->tiers().hbm()->meter())
       .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
   if (missing.ids.empty()) return;
-  read_each_key_once(
-      missing.ids, missing.positions, static_cast<size_t>(dim()), rows,
-      [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
-          std::span<const uint32_t> last_positions, float* found) {
-        if (!first_stamp) return look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
-        parts_.mover->log_served(look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found));
-      });
+  Mutex mutex;
+  std::vector<BatchPtr> served;
+  const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
+                        std::span<const uint32_t> last_positions, const RowsOut& found) {
+    const DeviceSteps::Function function({});  // other threads are in one, too
+    if (!first_stamp) return look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
+    BatchPtr batch = look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found);
+    const MutexLock lock(mutex);
+    served.push_back(std::move(batch));
+  };
+  const auto width = static_cast<size_t>(dim());
+  // Other tiers are read in one batch each.
+  if (parts_.store->tiers().are_rows_below_hbm_in_memory()) {
+    read_each_key_once_together(missing.ids, missing.positions, width, rows, read);
+  } else {
+    read_each_key_once({missing.ids, missing.positions, {}}, width, rows, read);
+  }
+  for (BatchPtr& batch : served) parts_.mover->log_served(std::move(batch));
 }
 
 // --- Updates

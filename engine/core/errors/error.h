@@ -47,8 +47,11 @@ class DamagedRowsError : public Error {
  public:
   // `first_reason` names the file and the place of the first of them.
   DamagedRowsError(std::vector<int64_t> keys, const std::string& first_reason)
-      : Error(ErrorKind::kDamagedRows, described(keys) + ": " + first_reason), keys_(std::move(keys)) {}
+      : Error(ErrorKind::kDamagedRows, described(keys) + ": " + first_reason),
+        keys_(std::move(keys)),
+        first_reason_(first_reason) {}
   const std::vector<int64_t>& keys() const { return keys_; }
+  const std::string& first_reason() const { return first_reason_; }
 
  private:
   static std::string described(const std::vector<int64_t>& keys) {
@@ -63,6 +66,7 @@ class DamagedRowsError : public Error {
   }
 
   std::vector<int64_t> keys_;
+  std::string first_reason_;
 };
 
 }  // namespace embstore

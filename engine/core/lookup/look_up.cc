@@ -21,6 +21,21 @@ constexpr size_t kBucketsFetchedAhead = 32;
 // Ids of which a filter is asked one after the other.
 constexpr size_t kAskedAtOnce = 64;
 
+// A batch whose rows go one after the other.
+struct InOrder {
+  size_t place(size_t i) const { return i; }
+  size_t number(size_t place) const { return place; }
+};
+// And one whose rows go to places that ascend.
+struct AtPlaces {
+  std::span<const uint32_t> places;
+
+  size_t place(size_t i) const { return places[i]; }
+  size_t number(size_t place) const {
+    return static_cast<size_t>(std::lower_bound(places.begin(), places.end(), place) - places.begin());
+  }
+};
+
 // A gather that says where the rows are.
 template <class Gather>
 class TracedGather {
@@ -43,11 +58,11 @@ class TracedGather {
 
 // Rows that were written while they were copied. Out of line, since there are few.
 struct ChangedRows {
-  std::vector<size_t> positions;  // that have to be found again
+  std::vector<size_t> places;  // of those that have to be found again
   uint64_t noted = 0;
 
-  [[gnu::noinline, gnu::cold]] void note(size_t position) {
-    positions.push_back(position);
+  [[gnu::noinline, gnu::cold]] void note(size_t place) {
+    places.push_back(place);
     ++noted;
   }
 };
@@ -60,23 +75,30 @@ void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
   std::copy_n(waits ? initial_.no_permission() : initial_.of(key), store_.layout().dim(), out);
 }
 
-uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, BatchInFlight* lower,
+uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, const RowsOut& out, BatchInFlight* lower,
                                  RowRef* refs) const {
+  if (out.places.empty()) return read_first_tier(ids, out.rows, InOrder(), lower, refs);
+  return read_first_tier(ids, out.rows, AtPlaces{out.places}, lower, refs);
+}
+
+template <class Places>
+uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const Places& places,
+                                 BatchInFlight* lower, RowRef* refs) const {
   const MemoryTier& first = store_.tiers().first();
   Phase phase(first.meter());
   const size_t row_bytes = static_cast<size_t>(store_.layout().dim()) * sizeof(float);
   uint64_t hits = 0;
   ChangedRows changed;
-  const auto note_changed = [&changed](size_t position) { changed.note(position); };
+  const auto note_changed = [&changed](size_t place) { changed.note(place); };
   // Apart from each other: what is traced can't stay in registers.
   if (phase.wants_places()) [[unlikely]] {
     first.rows().gather(out, note_changed, [&](auto& gather) {
       TracedGather traced(gather, phase, first, row_bytes);
-      hits = find_rows(ids, out, lower, refs, traced, changed.positions);
+      hits = find_rows(ids, out, places, lower, refs, traced, changed.places);
     });
   } else {
     first.rows().gather(out, note_changed, [&](auto& gather) {
-      hits = find_rows(ids, out, lower, refs, gather, changed.positions);
+      hits = find_rows(ids, out, places, lower, refs, gather, changed.places);
     });
   }
   phase.count(Access::kLoad, hits + changed.noted, row_bytes);
@@ -85,9 +107,10 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, Batch
 
 // Per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on others, and those of
 // buckets with those of rows. Inlined so that `gather` is known not to escape, and its members stay in registers.
-template <class Gather>
+template <class Gather, class Places>
 [[gnu::always_inline]] inline uint64_t LookUp::find_rows(std::span<const int64_t> ids, float* out,
-                                                         BatchInFlight* lower, RowRef* refs, Gather& gather,
+                                                         const Places& places, BatchInFlight* lower,
+                                                         RowRef* refs, Gather& gather,
                                                          std::vector<size_t>& changed) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
   const bool is_filtered = filters_.any();
@@ -100,7 +123,7 @@ template <class Gather>
 
   const auto ask_filters = [&] {
     for (const size_t i : std::span(absent).first(std::exchange(absent_count, 0))) {
-      copy_initial_value(hash_key(ids[i]), ids[i], out + i * dim);
+      copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
     }
   };
   // Out of line: what is rare would take the loop's registers.
@@ -113,14 +136,14 @@ template <class Gather>
       absent[absent_count++] = i;
       if (absent_count == absent.size()) ask_filters();
     } else {
-      copy_initial_value(hash_key(ids[i]), ids[i], out + i * dim);
+      copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
     }
   };
   const auto take = [&](size_t i, const Bucket& home) __attribute__((always_inline)) {
     const IndexHit hit = reader.find(home, ids[i]);
     if (refs != nullptr) refs[i] = hit.ref;
     if (hit.ref && hit.ref.tier() == 0) [[likely]] {
-      gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), i});
+      gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), places.place(i)});
     } else {
       miss(i, hit);
     }
@@ -142,33 +165,43 @@ template <class Gather>
   for (; next < ids.size(); ++next) take(next, *homes[next % homes.size()]);
   gather.finish();
   while (!changed.empty()) [[unlikely]] {
-    for (const size_t i : std::exchange(changed, {})) take(i, reader.home(hash_key(ids[i])));
+    for (const size_t place : std::exchange(changed, {})) {
+      const size_t i = places.number(place);
+      take(i, reader.home(hash_key(ids[i])));
+    }
     gather.finish();
   }
   ask_filters();
   return ids.size() - misses;
 }
 
-void LookUp::read_lower(float* out, BatchInFlight& lower, RowPart part) const {
+void LookUp::read_lower(const RowsOut& out, BatchInFlight& lower, RowPart part) const {
   Damage damage;
   read_found(out, lower, part, damage);
   if (!damage.keys.empty()) throw DamagedRowsError(std::move(damage.keys), damage.first);
 }
 
-void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const {
+void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, Damage& damage) const {
   constexpr size_t kRowsAhead = 8;
   const auto dim = static_cast<size_t>(store_.layout().dim());
-  lower.read_to_come_up(store_.tiers(), part);
-  IndexReader reader(store_.index());
+  const TierStack& tiers = store_.tiers();
   std::vector<size_t> again;
-  for (size_t i = 0; i < lower.size(); ++i) {
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    if (tiers.memory(t) == nullptr || lower.rows_of(t).places().empty()) continue;
+    copy_from_memory(*tiers.memory(t), t, out, lower, again);
+  }
+  const bool any_outside_memory = lower.rows_outside_memory(tiers) != 0;
+  if (any_outside_memory) lower.read_to_come_up(tiers, part);
+  IndexReader reader(store_.index());
+  for (size_t i = 0; any_outside_memory && i < lower.size(); ++i) {
     if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
     const BatchInFlight::Found& found = lower.found(i);
+    if (tiers.memory(found.hit.ref.tier()) != nullptr) continue;
     // A neighbour's change voids what was found, not the row.
-    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) {
+    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.hash(), found.key).ref, tiers)) {
       again.push_back(i);
     } else if (!lower.is_damaged(i)) {
-      std::copy_n(lower.row(i), dim, out + found.tag * dim);
+      std::copy_n(lower.row(i), dim, out.rows + out.place(found.tag) * dim);
     } else if (part == RowPart::kAll) {
       again.push_back(i);  // its weights may be whole
     } else {
@@ -180,8 +213,41 @@ void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& 
     read_again(out, lower, again, damage);
 }
 
+// What lies there isn't copied twice, and needs no memory in between, which a large batch would take from the system.
+void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
+                              const BatchInFlight& lower, std::vector<size_t>& moved) const {
+  constexpr size_t kBucketsAhead = 8;
+  Phase phase(tier.meter());
+  const size_t row_bytes = store_.layout().block_floats() * sizeof(float);
+  std::vector<size_t> changed;  // places
+  const auto note_changed = [&changed](size_t place) { changed.push_back(place); };
+  tier.rows().gather(out.rows, note_changed, [&](auto& gather) {
+    for (size_t i = 0; i < lower.size(); ++i) {
+      if (i + kBucketsAhead < lower.size()) prefetch_line(lower.found(i + kBucketsAhead).hit.bucket);
+      const auto& [key, hit, tag, row] = lower.found(i);
+      if (hit.ref.tier() == t) gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), out.place(tag)});
+    }
+    gather.finish();
+  });
+  phase.count(Access::kLoad, lower.rows_of(t).places().size(), row_bytes);
+  if (phase.wants_places()) [[unlikely]] {
+    for (const Place& place : lower.rows_of(t).places()) {
+      phase.touch(tier.meter(), Access::kLoad, row_bytes, tier.rows().row(place.slot));
+    }
+  }
+  if (changed.empty()) return;
+  // A neighbour's change voids what was found, not the row.
+  IndexReader reader(store_.index());
+  std::sort(changed.begin(), changed.end());
+  for (size_t i = 0; i < lower.size(); ++i) {
+    const BatchInFlight::Found& found = lower.found(i);
+    if (!std::binary_search(changed.begin(), changed.end(), out.place(found.tag))) continue;
+    if (!lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) moved.push_back(i);
+  }
+}
+
 // Out of line, so that read_first_tier() is compiled for its other callers.
-[[gnu::noinline, gnu::cold]] void LookUp::read_again(float* out, const BatchInFlight& lower,
+[[gnu::noinline, gnu::cold]] void LookUp::read_again(const RowsOut& out, const BatchInFlight& lower,
                                                      std::span<const size_t> which, Damage& damage) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
   // They are found anew, wherever they are now.
@@ -192,7 +258,7 @@ void LookUp::read_found(float* out, BatchInFlight& lower, RowPart part, Damage& 
   read_first_tier(keys, rows.data(), again.get(), nullptr);
   if (!again->empty()) read_found(rows.data(), *again, RowPart::kWeights, damage);
   for (size_t k = 0; k < which.size(); ++k) {
-    std::copy_n(rows.data() + k * dim, dim, out + lower.found(which[k]).tag * dim);
+    std::copy_n(rows.data() + k * dim, dim, out.rows + out.place(lower.found(which[k]).tag) * dim);
   }
 }
 

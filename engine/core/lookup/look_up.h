@@ -12,38 +12,59 @@
 
 namespace embstore {
 
+// Where the rows of a batch go, one after the other: that of its id i as row i, or as row places[i], which ascend.
+struct RowsOut {
+  RowsOut(float* to,
+          std::span<const uint32_t> at = {})  // NOLINT(google-explicit-constructor): in order, mostly
+      : rows(to), places(at) {}
+
+  size_t place(size_t i) const { return places.empty() ? i : places[i]; }
+  RowsOut subspan(size_t first, size_t count, size_t dim) const {
+    return places.empty() ? RowsOut(rows + first * dim) : RowsOut(rows, places.subspan(first, count));
+  }
+
+  float* rows;
+  std::span<const uint32_t> places;
+};
+
 // A row that is being changed is read as it was before or as it is after, never in between. No lock is taken.
 class LookUp {
  public:
   LookUp(const RowStore& store, const ShardFilters& filters, const InitialRows& initial)
       : store_(store), filters_(filters), initial_(initial) {}
 
-  // Copies what the first tier has, and initial values, to out + position * dim; adds the rows that lower tiers
+  // Copies what the first tier has, and initial values, to `out`; adds the rows that lower tiers
   // have to `lower`, tagged with their positions; writes where each id's row is to `refs`, unless it's null.
   // Returns how many rows the first tier had. REQUIRES: a guard of the epochs is held until `lower` is done; `lower` is
   // null only where there is one tier.
-  uint64_t read_first_tier(std::span<const int64_t> ids, float* out, BatchInFlight* lower,
+  uint64_t read_first_tier(std::span<const int64_t> ids, const RowsOut& out, BatchInFlight* lower,
                            RowRef* refs) const;
 
   // Reads what was added to `lower`, tier by tier and in one batch each. Throws DamagedRowsError for those that a
   // medium doesn't give back, when all others are there.
-  void read_lower(float* out, BatchInFlight& lower, RowPart part) const;
+  void read_lower(const RowsOut& out, BatchInFlight& lower, RowPart part) const;
 
  private:
-  // read_first_tier() with its rows going to `gather`, which adds the positions of those that have to be found again
-  // to `changed`.
-  template <class Gather>
-  uint64_t find_rows(std::span<const int64_t> ids, float* out, BatchInFlight* lower, RowRef* refs,
-                     Gather& gather, std::vector<size_t>& changed) const;
+  // read_first_tier() with its rows going to `gather`, which adds the places of those that have to be found again to `changed`.
+  // `places`: of the ids' rows, as place(i), and whose row is at a place, as number(place).
+  template <class Gather, class Places>
+  uint64_t find_rows(std::span<const int64_t> ids, float* out, const Places& places, BatchInFlight* lower,
+                     RowRef* refs, Gather& gather, std::vector<size_t>& changed) const;
+  template <class Places>
+  uint64_t read_first_tier(std::span<const int64_t> ids, float* out, const Places& places,
+                           BatchInFlight* lower, RowRef* refs) const;
   // Rows that a medium doesn't give back.
   struct Damage {
     std::vector<int64_t> keys;
     std::string first;  // why, of the first
   };
   // read_lower() that adds to `damage`.
-  void read_found(float* out, BatchInFlight& lower, RowPart part, Damage& damage) const;
+  void read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, Damage& damage) const;
+  // Copies those of `lower` that are in a tier of memory; adds the numbers of those that have changed places meanwhile to `moved`.
+  void copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out, const BatchInFlight& lower,
+                        std::vector<size_t>& moved) const;
   // Reads the weights of rows of `lower` that moved meanwhile, wherever they are now, or that are damaged elsewhere.
-  void read_again(float* out, const BatchInFlight& lower, std::span<const size_t> which,
+  void read_again(const RowsOut& out, const BatchInFlight& lower, std::span<const size_t> which,
                   Damage& damage) const;
   // What a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;

@@ -54,7 +54,11 @@ RowInFlight TakenReads::find(KeyHash hash, int64_t key, RowRef now, const TierSt
   if (known.batch == 0) return {};
   const size_t number = known.batch - 1;
   const BatchInFlight& batch = *batches_[number];
-  if (!batch.holds_at(known.row, now, tiers) || batch.is_damaged(known.row)) return {};
+  // A row in memory is read where it is.
+  if (!batch.holds_at(known.row, now, tiers) || tiers.memory(now.tier()) != nullptr ||
+      batch.is_damaged(known.row)) {
+    return {};
+  }
   is_of_use_[number] = true;
   return {&batch, known.row};
 }

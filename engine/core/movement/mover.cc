@@ -123,6 +123,14 @@ bool Mover::has_room_in_log() const {
   return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
 }
 
+// Half of the room at once: steps on the device wait for it.
+bool Mover::make_room_in_log() {
+  const size_t bytes = log_.waiting_bytes();
+  if (!wait_for_room_in_log(bytes > kMostWaitingBytes / 2 ? bytes - kMostWaitingBytes / 2 : 0)) return false;
+  rows_came();
+  return true;
+}
+
 void Mover::log_served(BatchPtr batch) {
   log_.append(std::move(batch));
   EvictionPool::instance().schedule(*this);

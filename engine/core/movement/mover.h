@@ -45,9 +45,11 @@ class Mover final : private EvictionPool::Job {
   // If the eviction threads are far behind, the look-up first counts as much itself as it adds. While moves are held off,
   // or fail, accesses are forgotten then, and counted as that.
   void count_served(BatchPtr batch);
-  // False: a look-up had better not promise to wait for nothing.
+  // For a look-up that can't wait when it has read: whether it may log without, or must make room before it reads. That waits, and is
+  // false where moves are held off, or fail.
   bool has_room_in_log() const;
-  // The same, waiting for nothing.
+  bool make_room_in_log();
+  // Waits for nothing.
   void log_served(BatchPtr batch);
 
   // --- Rows of a batch that will be trained soon come up to the tier in a GPU's memory, and stay there until its turn is over.

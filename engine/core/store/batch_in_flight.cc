@@ -31,11 +31,24 @@ void BatchInFlight::order_by_shards() {
   found_.swap(ordered);
 }
 
-void BatchInFlight::read(const TierStack& tiers, RowPart part, RowPart part_in_memory) {
+void BatchInFlight::read(const TierStack& tiers) {
   for (size_t t = 0; t < tiers.size(); ++t) {
-    if (tiers_[t].places().empty()) continue;
-    tiers.tier(t).read_rows(tiers_[t], tiers.memory(t) == nullptr ? part : part_in_memory);
+    if (!tiers_[t].places().empty()) tiers.tier(t).read_rows(tiers_[t], RowPart::kAll);
   }
+}
+
+void BatchInFlight::read_to_come_up(const TierStack& tiers, RowPart part) {
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    if (tiers.memory(t) == nullptr && !tiers_[t].places().empty()) tiers.tier(t).read_rows(tiers_[t], part);
+  }
+}
+
+size_t BatchInFlight::rows_outside_memory(const TierStack& tiers) const {
+  size_t rows = 0;
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    if (tiers.memory(t) == nullptr) rows += tiers_[t].places().size();
+  }
+  return rows;
 }
 
 std::string BatchInFlight::damage(size_t i) const {

@@ -53,11 +53,12 @@ class BatchInFlight {
   void order_by_shards();
   // Reads the rows that were added, each tier's in one batch.
   // REQUIRES: a guard of the epochs was held since they were found, and is held on.
-  void read(const TierStack& tiers, RowPart part = RowPart::kAll) { read(tiers, part, part); }
-  // The same for look-ups, and for rows that are to come up: those in memory are read where they are by whoever moves them.
-  void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll) {
-    read(tiers, part, RowPart::kWeights);
-  }
+  void read(const TierStack& tiers);
+  // The same for look-ups, and for rows that are to come up, but for rows in memory: those are read where they are by whoever
+  // wants or moves them.
+  void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll);
+  // How many rows that reads, of the ones that were added.
+  size_t rows_outside_memory(const TierStack& tiers) const;
 
   bool empty() const { return found_.empty(); }
   size_t size() const { return found_.size(); }
@@ -113,7 +114,6 @@ class BatchInFlight {
   }
 
  private:
-  void read(const TierStack& tiers, RowPart part, RowPart part_in_memory);
   const RowBatch& rows_with(size_t i) const { return tiers_[found_[i].hit.ref.tier()]; }
 
   PageVector<Found> found_;

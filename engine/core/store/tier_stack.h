@@ -44,6 +44,8 @@ class TierStack {
   RankedTier* ranked(size_t t) const { return made_.tiers[t].ranked; }
   // The tier if it's one of memory; else null.
   MemoryTier* memory(size_t t) const { return made_.tiers[t].memory; }
+  // True where all rows but those in a GPU's memory are in tiers of memory.
+  bool are_rows_below_hbm_in_memory() const;
 
   uint64_t capacity_rows(size_t t) const { return made_.tiers[t].capacity_rows; }
   uint64_t total_capacity_rows() const;  // kUnlimitedRows if any tier is

@@ -12,10 +12,10 @@
 
 namespace embstore {
 
-// Calls work(next) on so many threads, of which the caller is one: next() is the number of the thread's next piece, or `pieces`
-// where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended.
-template <class Work>
-void share_work(size_t pieces, int threads, const Work& work) {
+// Calls work(next) on the threads on which call_together(run) calls `run`: next() is the number of the thread's next piece, or
+// `pieces` where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended.
+template <class Work, class CallTogether>
+void share_pieces(size_t pieces, const Work& work, const CallTogether& call_together) {
   struct Shared {
     std::atomic<size_t> next{0};
     std::atomic<bool> failed{false};
@@ -43,16 +43,22 @@ void share_work(size_t pieces, int threads, const Work& work) {
       shared.fail(std::current_exception());
     }
   };
-  {
-    std::vector<std::jthread> others;
-    try {
-      for (int i = 1; i < threads; ++i) others.emplace_back(run);
-    } catch (...) {
-      shared.fail(std::current_exception());
-    }
-    run();
+  try {
+    call_together(run);
+  } catch (...) {
+    shared.fail(std::current_exception());
   }
   shared.rethrow();
+}
+
+// The same on so many threads, of which the caller is one.
+template <class Work>
+void share_work(size_t pieces, int threads, const Work& work) {
+  share_pieces(pieces, work, [threads](const auto& run) {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(run);
+    run();
+  });
 }
 
 }  // namespace embstore

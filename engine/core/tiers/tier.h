@@ -67,8 +67,7 @@ class Tier {
   virtual uint64_t free_places() const { return std::numeric_limits<uint64_t>::max(); }
 
   // Fills `rows` with the rows at rows.places(), in order; of kWeights the floats after the weights are
-  // unspecified, and of a row in addressable memory the header too, but for the key. A place that was erased meanwhile yields an unspecified row: the caller checks against the
-  // index afterwards. A place that was not erased yields its row, or the row is damaged: never is a damaged row
+  // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that was not erased yields its row, or the row is damaged: never is a damaged row
   // given back as whole, and never does an error keep other rows from being read.
   virtual void read_rows(RowBatch& rows, RowPart part) const = 0;
   // Fills `rows` with the rows at `places` for callers who need every row: throws DamagedRowsError, which has the

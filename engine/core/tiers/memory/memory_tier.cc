@@ -79,27 +79,11 @@ void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) con
   if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
 }
 
-void MemoryTier::read_rows(RowBatch& rows, RowPart part) const {
-  rows.start_reading(part == RowPart::kAll);
+void MemoryTier::read_rows(RowBatch& rows, RowPart) const {
+  rows.start_reading(/*are_whole=*/true);
   const std::span<const Place> places = rows.places();
   constexpr size_t kRowsFetchedAhead = 8;
   Phase phase(meter());
-  if (part == RowPart::kWeights) {
-    const size_t floats = layout_.block_floats();
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (i + kRowsFetchedAhead < places.size()) {
-        prefetch_row(rows_.row(places[i + kRowsFetchedAhead].slot), floats);
-      }
-      rows.header(i).key = places[i].key;
-      rows_.copy_floats(places[i].slot, floats, rows.row(i));
-    }
-    phase.count_at(meter(), Access::kLoad, places.size(), floats * sizeof(float));
-    if (phase.wants_places()) {
-      for (const Place& place : places)
-        phase.touch(meter(), Access::kLoad, floats * sizeof(float), rows_.row(place.slot));
-    }
-    return;
-  }
   const size_t floats = layout_.row_floats();
   for (size_t i = 0; i < places.size(); ++i) {
     if (i + kRowsFetchedAhead < places.size()) {

@@ -1,0 +1,55 @@
+// The process's threads that help with large batches: whoever comes with one works too, and needs none of them.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+
+#include "platform/process_local.h"
+#include "threads/mutex.h"
+#include "threads/shared_work.h"
+
+namespace embstore {
+
+class HelpingThreads {
+ public:
+  static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
+  // So many threads work at a time, of which the caller is one: as many as there are processors, and some are left where there are
+  // many. Never one alone, so that what threads share is seen on every machine.
+  static size_t most_threads();
+
+  // Has this thread make `call`, and beside it as many others as are idle, `others` at most; returns when all have ended. They wait
+  // for no thread but those that make the call, which takes no lock that the caller may hold. Where the system refuses threads
+  // there are fewer. `call` doesn't throw.
+  void call_together(size_t others, const std::function<void()>& call);
+
+ private:
+  friend class ProcessLocal<HelpingThreads>;
+  HelpingThreads() = default;
+
+  struct Call {
+    Call(const std::function<void()>& of, size_t others) : call(of), wanted(others) {}
+
+    const std::function<void()>& call;
+    size_t wanted;         // threads that are still to begin
+    size_t under_way = 0;  // that have begun
+    Condition ended;
+  };
+  void start_threads(size_t count) REQUIRES(mutex_);
+  [[noreturn]] void work();
+
+  Mutex mutex_;
+  Condition came_;
+  std::deque<Call*> calls_ GUARDED_BY(mutex_);  // for which others are wanted
+  size_t threads_ GUARDED_BY(mutex_) = 0;
+};
+
+// As share_work(), with helping threads in place of new ones.
+template <class Work>
+void share_work_with_helpers(size_t pieces, const Work& work) {
+  share_pieces(pieces, work, [pieces](const std::function<void()>& run) {
+    HelpingThreads::instance().call_together(pieces - 1, run);
+  });
+}
+
+}  // namespace embstore
