@@ -142,6 +142,26 @@ def test_each_id_is_a_hit_or_a_miss_once(make_variable: MakeVariable) -> None:
     assert stats["without_row"] == 1
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_a_batch_that_misses_many_rows_gets_them_all_and_counts_each_once(
+    make_variable: MakeVariable, train: bool
+) -> None:
+    rows = 12_000  # so many that several threads read them
+    var = trained(make_variable, rows)
+    ids = np.random.default_rng(1).permutation(
+        np.concatenate([np.arange(rows + 100), np.arange(0, rows, 3)])
+    )
+    expected = var.lookup(ids, train=True)
+    before = var.stats()
+    np.testing.assert_array_equal(var.lookup(on_device(ids), train=train).numpy(), expected)
+    after = var.stats()
+    lookups = {name: after[name] - before[name] for name in ("hits", "misses", "without_row")}
+    assert lookups["hits"] + lookups["misses"] == ids.size
+    assert lookups["without_row"] == 100
+    var.drain()
+    assert var.stats()["forgotten_accesses"] == 0
+
+
 def test_the_arrays_of_a_look_up_may_go_before_it_is_done(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     for _ in range(20):

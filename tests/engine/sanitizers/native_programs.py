@@ -22,6 +22,7 @@ OF_MANY_THREADS = [
     "admission_test",
     "device_steps_test",
     "durable_steps_test",
+    "each_key_once_test",
     "emulated_device_test",
     "epochs_test",
     "eviction_pool_test",
