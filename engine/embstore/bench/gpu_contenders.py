@@ -16,7 +16,7 @@ SERVING, TRAINING, STEP = OPERATIONS = (
     "look-up to train",
     "look-up + Adagrad",
 )
-_FILLED_AT_ONCE = 100_000
+_FILLED_AT_ONCE = 250_000
 
 
 class GpuContender(Protocol):
@@ -62,7 +62,10 @@ class EmbstoreOnGpu:
         )
         # The most popular last: all were met once, and these most recently.
         for part in np.array_split(self._keys[::-1], max(1, rows // _FILLED_AT_ONCE)):
-            self._variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
+            zeros = np.zeros((part.size, dim), np.float32)
+            self._variable.apply_gradients(
+                es.DeviceArray(part, device), es.DeviceArray(zeros, device)
+            )
         self._variable.drain()
 
     def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
