@@ -45,6 +45,7 @@ DeviceSteps::Turns::Turns(std::span<DeviceSteps* const> tables, gpu::Stream stre
   try {
     for (DeviceSteps* table : tables_) {
       table->forget_ended_steps();
+      table->make_room_in_flight();
       table->in_flight_.reserve(table->in_flight_.size() + tables.size());
       table->put_in_order(stream, effect);
     }
@@ -88,6 +89,13 @@ void DeviceSteps::Turns::are_in_flight(std::span<const StepOfTable> steps, gpu::
 
 void DeviceSteps::forget_ended_steps() {
   std::erase_if(in_flight_, [this](const InFlight& one) { return device_.query(one.step->end()); });
+}
+
+void DeviceSteps::make_room_in_flight() {
+  while (in_flight_.size() >= kMostInFlight) {
+    device_.synchronise(in_flight_.front().step->end());
+    forget_ended_steps();
+  }
 }
 
 // The last one that changes rows came after all before it.

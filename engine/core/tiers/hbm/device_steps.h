@@ -1,7 +1,7 @@
 // Who uses the rows in a GPU's memory, and when: any number of steps on the device, or any number of uses by the host.
 //
-// A step is put on a stream by a thread that doesn't wait for it: it finds rows by the mirror, so none may move before its
-// stream is through. A use is the scope of an operation of the host that may read, write or move such rows. So while a step is
+// A step is put on a stream by a thread that doesn't wait for it, unless kMostInFlight of the table are in flight, each with memory
+// for its batch. It finds rows by the mirror, so none may move before its stream is through. A use is the scope of an operation of the host that may read, write or move such rows. So while a step is
 // in flight the mirror is what the host's index says of the GPU's rows, and while the host uses rows, the device is at rest.
 //
 // On their streams, a step that changes rows runs after those before it, and those that come run after it; others run at once.
@@ -46,6 +46,9 @@ class StepInFlight {
 class DeviceSteps {
  public:
   explicit DeviceSteps(gpu::Device& device) : device_(device), number_(next_number()) {}
+
+  // One runs, and those behind it are ready: more would only take memory.
+  static constexpr size_t kMostInFlight = 4;
 
   // What a step does to the rows on the device. One that uses none is in order with no other, and waits for no use.
   enum class Effect { kUsesNone, kReads, kChanges };
@@ -150,6 +153,8 @@ class DeviceSteps {
   void wait_for_steps() REQUIRES(turnstile_);
   void put_in_order(gpu::Stream stream, Effect effect) REQUIRES(turnstile_);
   void forget_ended_steps() REQUIRES(turnstile_);
+  // Waits for the first ones where there are as many as there may be.
+  void make_room_in_flight() REQUIRES(turnstile_);
 
   gpu::Device& device_;
   const uint64_t number_;  // by which tables are in the order in which they were made

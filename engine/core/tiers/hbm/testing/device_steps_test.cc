@@ -407,17 +407,30 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
     scene.device->synchronise(*scene.streams[0]);
     // The first ones take memory, as many as may be in flight at once.
     gpu::OwnedEvent ends[] = {gpu::OwnedEvent(*scene.device), gpu::OwnedEvent(*scene.device)};
+    const auto let_all_end = [&] {
+      for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
+      while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
+      }
+    };
     const auto put_all = [&] {
+      size_t in_flight = 0;
+      const auto make_room = [&] {
+        if (in_flight == DeviceSteps::kMostInFlight) {
+          let_all_end();
+          in_flight = 0;
+        }
+        ++in_flight;
+      };
       for (size_t i = 0; i < look_ups.size(); ++i) {
+        make_room();
         scene.put(*look_ups[i], i % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
         if (i % 3 != 0) continue;
         BatchConditions conditions;
         conditions.left_out = left_out.address() + i / 3 * sizeof(int64_t);
+        make_room();
         scene.put(*applies[i / 3], conditions);
       }
-      for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
-      while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
-      }
+      let_all_end();
     };
     constexpr uint64_t kRounds =
         kUnderSanitizer ? 8 : 30;  // at most one for each step of each partition takes memory
@@ -1241,6 +1254,27 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
     check(ten[step] < one[step] * 2,
           std::to_string(ten[step]) + " bytes for ten partitions, " + std::to_string(one[step]) + " for one");
   }
+}
+
+// However far ahead of the device a program is.
+TEST(many_steps_take_the_memory_of_few) {
+  Scene scene(1);
+  Model model(scene, 1, 1);
+  std::vector<int64_t> ids(4000);
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::vector<std::unique_ptr<Model::Batch>> batches;
+  batches.push_back(model.some_batch(0, ids));
+  const uint64_t before = scene.device->allocated_bytes();
+  model.put_look_ups(batches, LookUpFor::kTraining);
+  const uint64_t of_one = scene.device->allocated_bytes() - before;
+  for (size_t step = 0; step < 5 * DeviceSteps::kMostInFlight; ++step) {
+    model.put_look_ups(batches, LookUpFor::kTraining);
+  }
+  const uint64_t of_all = scene.device->allocated_bytes() - before;
+  check(of_all > of_one, "a step waits for each before it");
+  check(of_all <= DeviceSteps::kMostInFlight * of_one,
+        std::to_string(of_all) + " bytes for all steps, " + std::to_string(of_one) + " for one");
+  scene.device->synchronise(model.stream());
 }
 
 TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
