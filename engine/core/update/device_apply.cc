@@ -298,8 +298,7 @@ void DeviceApply::update_found(std::span<const BatchInFlight> batches, std::span
       if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, places, launches);
       gpu::DeviceUpdate(slots, places, memory->sorted, batch->gradients)
           .add(update->kind, memory->step_on_device(t), tier.rows_to_change(), launches);
-      tier.ranks_to_count().add_update(slots, places, memory->sorted, update->counted,
-                                       launches);
+      tier.ranks_to_count().add_update(slots, places, memory->sorted, update->counted, launches);
     }
   }
   launches.put(device, stream);
