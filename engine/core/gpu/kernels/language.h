@@ -5,9 +5,9 @@
 //   EMBSTORE_SHARED(T, name, count);                                  memory of the block, uninitialised
 //   thread_index(), block_index(), block_threads()                    one dimension is enough for all kernels
 //   sync_block()                                                      every thread of the block must call it
-//   atomic_add(), atomic_sub(), atomic_min(), atomic_max(), atomic_exchange_if()  on uint32_t in global or shared memory
+//   atomic_add(), _sub(), _min(), _max(), _exchange_if()              on uint32_t in global or shared memory
 //   atomic_add(), atomic_max()                                        on uint64_t there
-//   stale(array[i])                                                 a value that a uint32_t had: others may have changed it, atomically
+//   stale(array[i])                                                   what a uint32_t was, perhaps before others' atomic accesses
 //   in_place(array[i])                                                a reference, for atomic accesses to a struct's parts
 //   EMBSTORE_UNROLL                                                   before a short loop
 //
