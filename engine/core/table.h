@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "access/phase_watcher.h"
-#include "access/safe_point.h"
 #include "access/tier_meter.h"
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
@@ -24,6 +23,7 @@
 #include "keep/table_save.h"
 #include "lookup/look_up.h"
 #include "parts/table_parts.h"
+#include "threads/safe_point.h"
 #include "update/batch_conditions.h"
 #include "update/batch_update.h"
 #include "update/gradient_batch.h"

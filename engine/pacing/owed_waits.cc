@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "access/safe_point.h"
+#include "threads/safe_point.h"
 
 namespace embstore {
 namespace {

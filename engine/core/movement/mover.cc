@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "access/safe_point.h"
+#include "threads/safe_point.h"
 
 namespace embstore {
 namespace {

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "access/safe_point.h"
 #include "admission/shard_filters.h"
 #include "lookup/device_look_up.h"
 #include "lookup/recent_reads.h"
@@ -26,6 +25,7 @@
 #include "threads/apply_gate.h"
 #include "threads/epochs.h"
 #include "threads/mutex.h"
+#include "threads/safe_point.h"
 #include "tiers/hbm/device_steps.h"
 #include "update/batch_update.h"
 #include "update/device_apply.h"

@@ -4,7 +4,7 @@
 #include <system_error>
 #include <thread>
 
-#include "access/safe_point.h"
+#include "threads/safe_point.h"
 
 namespace embstore {
 

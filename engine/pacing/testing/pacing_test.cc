@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "access/phase.h"
-#include "access/safe_point.h"
 #include "access/tier_meter.h"
 #include "pacing/cache_hierarchy.h"
 #include "pacing/device.h"
 #include "pacing/owed_waits.h"
 #include "pacing/tier_pacer.h"
 #include "testing/check.h"
+#include "threads/safe_point.h"
 
 namespace embstore {
 namespace {

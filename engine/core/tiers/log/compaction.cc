@@ -5,8 +5,8 @@
 #include <exception>
 #include <utility>
 
-#include "access/safe_point.h"
 #include "errors/error.h"
+#include "threads/safe_point.h"
 #include "tiers/log/record_scan.h"
 
 namespace embstore::log {

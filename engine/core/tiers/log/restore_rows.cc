@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "access/safe_point.h"
+#include "threads/safe_point.h"
 #include "threads/shared_work.h"
 
 namespace embstore::log {

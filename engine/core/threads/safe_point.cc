@@ -1,4 +1,4 @@
-#include "access/safe_point.h"
+#include "threads/safe_point.h"
 
 namespace embstore {
 namespace {
