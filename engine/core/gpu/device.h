@@ -154,9 +154,8 @@ class Device {
   bool is_inherited() const { return inherited(made_in_); }
   void check_not_inherited() const {
     if (!is_inherited()) return;
-    throw Error(
-        ErrorKind::kForked,
-        "the GPU was opened by the process that this one was forked from; start workers by spawn");
+    throw Error(ErrorKind::kForked,
+                "the GPU was opened by the process that this one was forked from; start workers by spawn");
   }
   void count_host_wait() { host_waits_.fetch_add(1, std::memory_order_relaxed); }
 
