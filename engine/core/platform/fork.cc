@@ -8,7 +8,7 @@
 namespace embstore {
 
 namespace internal {
-std::atomic<ForkGeneration> fork_generation{1};
+std::atomic<ForkGeneration> fork_generation{kFirstGeneration};
 }
 
 bool run_at_forks(void (*before)(), void (*in_parent)(), void (*in_child)()) {

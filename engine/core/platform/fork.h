@@ -10,6 +10,8 @@ namespace embstore {
 
 // Of a process: one more than that of the process that it was forked from.
 using ForkGeneration = uint32_t;
+// Of a process that nobody has forked since it loaded the core.
+inline constexpr ForkGeneration kFirstGeneration = 1;
 
 namespace internal {
 extern std::atomic<ForkGeneration> fork_generation;

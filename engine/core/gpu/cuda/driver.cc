@@ -48,7 +48,7 @@ Driver::Driver(const std::string& library)
   library_.load(module_get_function, "cuModuleGetFunction");
 
   const Result result = init(0);
-  if (result == kNotInitialised && fork_generation() != 0) {
+  if (result == kNotInitialised && fork_generation() != kFirstGeneration) {
     throw Error(ErrorKind::kForked,
                 "CUDA was in use in the process that this one was forked from, and can't be used here; start "
                 "workers by spawn");
