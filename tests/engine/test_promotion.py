@@ -108,13 +108,13 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
 UPPER, LOWER = np.arange(10), np.arange(10, 200)
 
 
-def table_with_hot_rows_above(var: es.EmbeddingVariable) -> Ranks:
+def table_with_hot_rows_above(var: es.EmbeddingVariable, capacities: list[int]) -> Ranks:
     """Of ten rows that rank by 9 accesses, and others below by 1."""
     ranks = Ranks(LOWER[-1] + 1)
     train(var, ranks, np.concatenate([LOWER, UPPER]))
     for _ in range(8):
         serve(var, ranks, UPPER)
-    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    assert tiers_of(var) == ranks.tiers(capacities)
     return ranks
 
 
@@ -134,11 +134,7 @@ def test_a_row_comes_up_no_further_than_it_outranks_others(
     storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
     var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
     capacities = [UPPER.size] * 2
-    ranks = Ranks(LOWER[-1] + 1)
-    train(var, ranks, np.concatenate([LOWER, UPPER]))
-    for _ in range(8):
-        serve(var, ranks, UPPER)
-    assert tiers_of(var) == ranks.tiers(capacities)
+    ranks = table_with_hot_rows_above(var, capacities)
     before = var.stats()
     some = LOWER[:6]
     assert var.lookup_tier(some).tolist() == [2] * some.size
@@ -164,7 +160,7 @@ def test_accesses_that_were_counted_below_go_with_a_row_that_is_trained(
 ) -> None:
     storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
     var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
-    ranks = table_with_hot_rows_above(var)
+    ranks = table_with_hot_rows_above(var, [UPPER.size])
     promotions = var.stats()["promotions"]
     var.lookup(LOWER, train=True)  # what it read of them is kept for the update
     for _ in range(5):
@@ -219,7 +215,7 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
         )
 
     with open_variable() as var:
-        ranks = table_with_hot_rows_above(var)
+        ranks = table_with_hot_rows_above(var, [UPPER.size])
         for _ in range(5):
             serve(var, ranks, LOWER)
         var.drain()
