@@ -97,7 +97,7 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
       hits = find_rows(ids, out, places, lower, refs, traced, changed.places);
     });
   } else {
-    first.rows().gather(out, note_changed, [&](auto& gather) {
+    first.rows().gather(out, note_changed, [&](auto& gather) __attribute__((always_inline)) {
       hits = find_rows(ids, out, places, lower, refs, gather, changed.places);
     });
   }
@@ -127,25 +127,26 @@ template <class Gather, class Places>
     }
   };
   // Out of line: what is rare would take the loop's registers.
-  const auto miss = [&](size_t i, const IndexHit& hit) __attribute__((noinline)) {
-    ++misses;
-    if (hit.ref) {
-      lower->add(ids[i], hit, i);
-    } else if (is_filtered) {
-      filters_.of(hash_key(ids[i]))->prefetch_admits(hash_key(ids[i]));
-      absent[absent_count++] = i;
-      if (absent_count == absent.size()) ask_filters();
-    } else {
-      copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
-    }
-  };
+  const auto miss = [&](size_t i, const Bucket* bucket, uint32_t state, RowRef ref)
+                        __attribute__((noinline)) {
+                          ++misses;
+                          if (ref) {
+                            lower->add(ids[i], {bucket, state, ref}, i);
+                          } else if (is_filtered) {
+                            filters_.of(hash_key(ids[i]))->prefetch_admits(hash_key(ids[i]));
+                            absent[absent_count++] = i;
+                            if (absent_count == absent.size()) ask_filters();
+                          } else {
+                            copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
+                          }
+                        };
   const auto take = [&](size_t i, const Bucket& home) __attribute__((always_inline)) {
     const IndexHit hit = reader.find(home, ids[i]);
     if (refs != nullptr) refs[i] = hit.ref;
     if (hit.ref && hit.ref.tier() == 0) [[likely]] {
       gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), places.place(i)});
     } else {
-      miss(i, hit);
+      miss(i, hit.bucket, hit.state, hit.ref);
     }
   };
   const auto fetch = [&](size_t i) __attribute__((always_inline)) {
@@ -157,7 +158,7 @@ template <class Gather, class Places>
   const size_t first_fetched = std::min(homes.size(), ids.size());
   for (size_t i = 0; i < first_fetched; ++i) fetch(i);
   size_t next = 0;
-  for (; next + first_fetched < ids.size(); ++next) {
+  for (const size_t rest = ids.size() - first_fetched; next < rest; ++next) {
     const Bucket& home = *homes[next % homes.size()];
     fetch(next + homes.size());
     take(next, home);

@@ -45,7 +45,7 @@ class IndexReader {
 
   IndexHit find(KeyHash hash, int64_t key) { return find(home(hash), key); }
   // `home` is the key's. The array that it's of may have been replaced since.
-  IndexHit find(const Bucket& home, int64_t key) {
+  [[gnu::always_inline]] IndexHit find(const Bucket& home, int64_t key) {
     const uint32_t state = home.guard.state.load(std::memory_order_acquire);
     if ((state & (RowGuard::kWriting | Bucket::kMoved)) == 0) [[likely]] {
       // Nearly always the first entry that matches: the others are removed ones.

@@ -29,29 +29,43 @@ struct SeenRow {
 template <int kDim, class Changed>
 class RowGather {
  public:
-  RowGather(const float* rows, size_t row_floats, size_t dim, float* out, Changed& changed)
-      : rows_(rows), row_floats_(row_floats), dim_(kDim != 0 ? kDim : dim), out_(out), changed_(changed) {}
+  struct Fetched {
+    const float* row;
+    const RowGuard* guard;
+    size_t position;
+    uint32_t state;
+  };
+  static constexpr size_t kRowsFetchedAhead = 16;
+  using Ring = std::array<Fetched, kRowsFetchedAhead>;
+
+  // `ring` outlives this. It's apart, so that the other members can stay in registers.
+  RowGather(const float* rows, size_t row_floats, size_t dim, float* out, Changed& changed, Ring& ring)
+      : rows_(rows),
+        row_floats_(row_floats),
+        dim_(kDim != 0 ? kDim : dim),
+        out_(out),
+        changed_(changed),
+        fetched_(ring.data()) {}
 
   // The row is copied to out + position * dim by the time that finish() returns.
-  void add(const SeenRow& row) {
-    if (added_ >= kRowsFetchedAhead) copy(fetched_[added_ % kRowsFetchedAhead]);
-    fetched_[added_ % kRowsFetchedAhead] = row;
+  [[gnu::always_inline]] void add(const SeenRow& row) {
+    Fetched& fetched = fetched_[added_ % kRowsFetchedAhead];
+    if (added_ >= kRowsFetchedAhead) [[likely]]
+      copy(fetched);
+    fetched = {rows_ + row.slot * row_floats_, row.guard, row.position, row.state};
     ++added_;
-    prefetch_row(floats(row.slot), dim());
+    prefetch_row(fetched.row, dim());
   }
-  void finish() {
+  [[gnu::always_inline]] void finish() {
     const size_t left = added_ < kRowsFetchedAhead ? added_ : kRowsFetchedAhead;
     for (size_t i = added_ - left; i < added_; ++i) copy(fetched_[i % kRowsFetchedAhead]);
     added_ = 0;
   }
 
  private:
-  static constexpr size_t kRowsFetchedAhead = 16;
-
   size_t dim() const { return kDim != 0 ? kDim : dim_; }
-  const float* floats(Slot slot) const { return rows_ + slot * row_floats_; }
-  void copy(const SeenRow& row) {
-    copy_row<kDim>(out_ + row.position * dim(), floats(row.slot), static_cast<int>(dim()));
+  [[gnu::always_inline]] void copy(const Fetched& row) {
+    copy_row<kDim>(out_ + row.position * dim(), row.row, static_cast<int>(dim()));
     if (!row.guard->unchanged_since(row.state)) [[unlikely]]
       changed_(row.position);
   }
@@ -61,15 +75,16 @@ class RowGather {
   const size_t dim_;
   float* const out_;
   Changed& changed_;
+  Fetched* const fetched_;
   size_t added_ = 0;
-  std::array<SeenRow, kRowsFetchedAhead> fetched_{};
 };
 
 // Calls work(gather) with the RowGather that fits `dim`.
 template <class Changed, class Work>
 void with_row_gather(const float* rows, size_t row_floats, int dim, float* out, Changed changed, Work work) {
   const auto gather_of = [&]<int kDim>() {
-    RowGather<kDim, Changed> gather(rows, row_floats, static_cast<size_t>(dim), out, changed);
+    typename RowGather<kDim, Changed>::Ring ring;
+    RowGather<kDim, Changed> gather(rows, row_floats, static_cast<size_t>(dim), out, changed, ring);
     work(gather);
   };
   switch (dim) {
