@@ -23,10 +23,11 @@ struct BatchGradients {
   Global<Float4> long_sums;          // of long runs, at long_sum_at()
 };
 
-inline uint32_t units_of(const BatchGradients& gradients) { return (gradients.dim + 3) / 4; }
+// Of four floats, in a row of `dim`.
+inline uint32_t units_of(uint32_t dim) { return (dim + 3) / 4; }
 // Of no two long runs is `begin / kLongRun` the same.
 inline uint64_t long_sum_at(const BatchGradients& gradients, uint64_t begin, uint32_t unit) {
-  return begin / kLongRun * units_of(gradients) + unit;
+  return begin / kLongRun * units_of(gradients.dim) + unit;
 }
 
 // Calls f(lane) for the first `lanes` of a unit's four floats: lane(unit) is the float.
@@ -128,7 +129,7 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
   constexpr uint32_t kRowsAtOnce = kMostBlockThreads / kTileUnits;
   constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // of a thread
   const BatchGradients& gradients = arguments.gradients;
-  const uint32_t units = units_of(gradients);
+  const uint32_t units = units_of(gradients.dim);
   const uint32_t slices = (units + kTileUnits - 1) / kTileUnits;
   const uint64_t items = uint64_t{arguments.long_count[0]} * slices;
   const uint32_t own_row = thread_index() / kTileUnits;
@@ -204,7 +205,7 @@ struct SumGradientsArguments {
 // A thread sums units far apart, so that a grid need not be as large as the largest batch: few ids are chosen of most.
 EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments) {
   const uint32_t dim = arguments.gradients.dim;
-  const uint32_t units = units_of(arguments.gradients);
+  const uint32_t units = units_of(arguments.gradients.dim);
   const uint64_t end = uint64_t{arguments.count[0]} * units;
   const uint64_t step = uint64_t{arguments.blocks} * block_threads();
   for (uint64_t number = uint64_t{block_index()} * block_threads() + thread_index(); number < end;

@@ -69,7 +69,7 @@ class DeviceUpdate {
   void add(const Kernel<UpdateRowsArguments<Step>>& kernel, DeviceAddress step, const DeviceRows& rows,
            Launches& launches, uint32_t block_threads) const {
     if (slots_.count == 0) return;
-    const uint32_t units = (gradients_.dim + 3) / 4;
+    const uint32_t units = units_of(gradients_.dim);
     const uint32_t row_threads = std::min(std::bit_ceil(units), block_threads);
     const Grid grid = Grid::over(slots_.count * row_threads, block_threads, places_.tables);
     launches.add(kernel, grid,

@@ -26,7 +26,7 @@ class GradientSums {
         ends_(device, most_ids),
         long_runs_(device, most_long_runs(most_ids)),
         long_count_(device, 1),
-        long_sums_(device, most_long_runs(most_ids) * ((dim + 3) / 4)) {}
+        long_sums_(device, most_long_runs(most_ids) * units_of(dim)) {}
 
   // A batch that is put in order, into `to`. REQUIRES: `unique` has so many ids.
   struct Input {
@@ -107,7 +107,7 @@ class GradientSums {
     for (const Summed& one : batches) {
       if (one.of.ids == 0) continue;
       const GradientSums& to = *one.of.to;
-      Grid grid = Grid::of(uint64_t{one.of.ids} * ((to.dim_ + 3) / 4), kMostBlockThreads);
+      Grid grid = Grid::of(uint64_t{one.of.ids} * units_of(to.dim_), kMostBlockThreads);
       grid.blocks = std::min(grid.blocks, kMostBlocks);
       launches.add(
           sum_gradients, grid,
