@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from benchmarks.criteo_deepctr.options import ModelOptions, TableOptions, Traini
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
+
+if TYPE_CHECKING:
+    from benchmarks.criteo_deepctr.training import Result
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 pytest.importorskip("keras", reason="needs Keras: pip install 'embstore[keras]'")
@@ -38,39 +41,54 @@ def test_tables_on_servers_give_the_losses_of_tables_here(ray: Any) -> None:
     assert losses(2) == losses(None)
 
 
+TWO_SERVERS = TableOptions(es.StorageOption(), 2)
+TOGETHER = TrainingOptions(batch_size=32, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def file_rows(tmp_path_factory: pytest.TempPathFactory) -> FileEpochs:
+    path = tmp_path_factory.mktemp("criteo") / "rows"
+    write_raw(path, SyntheticSource(3, 2000), 700)
+    return FileEpochs(CriteoSource(path), 70)
+
+
+@pytest.fixture(scope="module")
+def together(ray: Any, file_rows: FileEpochs) -> Result:
+    """Two workers on two servers: each job takes seconds to import what trains."""
+    from benchmarks.criteo_deepctr.together import train_together
+
+    assert ray.is_initialized()
+    return train_together(file_rows, MODEL, TWO_SERVERS, TOGETHER, 2)
+
+
 @pytest.mark.long
-def test_two_workers_train_as_one_of_batches_twice_as_large(ray: Any, tmp_path: Path) -> None:
+def test_two_workers_train_as_one_of_batches_twice_as_large(
+    together: Result, file_rows: FileEpochs
+) -> None:
     """But for rounding: a mean of two means isn't summed as the mean of all."""
     from benchmarks.criteo_deepctr.together import train_together
     from benchmarks.criteo_deepctr.training import train
 
-    assert ray.is_initialized()
-    write_raw(tmp_path / "rows", SyntheticSource(3, 2000), 700)
-    rows = FileEpochs(CriteoSource(tmp_path / "rows"), 70)
-    options = TrainingOptions(batch_size=32, epochs=2)
-    together = train_together(rows, MODEL, TableOptions(es.StorageOption(), 2), options, 2)
-    again = train_together(rows, MODEL, TableOptions(es.StorageOption(), 1), options, 2)
+    again = train_together(file_rows, MODEL, TableOptions(es.StorageOption(), 1), TOGETHER, 2)
     assert together.losses_sha256 == again.losses_sha256, "whatever the timing and the shards"
-    options = TrainingOptions(batch_size=64, epochs=2)
-    alone = train(rows, MODEL, TableOptions(es.StorageOption()), options)
+    options = replace(TOGETHER, batch_size=64)
+    alone = train(file_rows, MODEL, TableOptions(es.StorageOption()), options)
     assert alone.auc is not None
     assert together.auc == pytest.approx(alone.auc, abs=2e-3)
     assert (together.rows * 2, together.table_rows) == (alone.rows, alone.table_rows)
 
 
 @pytest.mark.long
-def test_workers_go_on_from_their_checkpoint(ray: Any, tmp_path: Path) -> None:
+def test_workers_go_on_from_their_checkpoint(
+    together: Result, file_rows: FileEpochs, tmp_path: Path
+) -> None:
     from benchmarks.criteo_deepctr.together import train_together
 
-    assert ray.is_initialized()
-    tables = TableOptions(es.StorageOption(), 2)
-    options = TrainingOptions(batch_size=32, epochs=2, checkpoint=tmp_path / "whole")
-    whole = train_together(ROWS, MODEL, tables, options, 2)
-    options = TrainingOptions(batch_size=32, epochs=1, checkpoint=tmp_path / "parts")
-    train_together(ROWS, MODEL, tables, options, 2)
-    rest = train_together(ROWS, MODEL, tables, replace(options, epochs=2), 2)
-    assert rest.steps == whole.steps // 2
-    assert (rest.auc, rest.table_rows) == (whole.auc, whole.table_rows)
+    options = replace(TOGETHER, epochs=1, checkpoint=tmp_path / "kept")
+    train_together(file_rows, MODEL, TWO_SERVERS, options, 2)
+    rest = train_together(file_rows, MODEL, TWO_SERVERS, replace(options, epochs=2), 2)
+    assert rest.steps == together.steps // 2
+    assert (rest.auc, rest.table_rows) == (together.auc, together.table_rows)
 
 
 @pytest.mark.long
