@@ -4,12 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <string>
-#include <thread>
 
 #include "errors/error.h"
 #include "platform/prefetch.h"
 #include "store/shard_order.h"
 #include "store/transaction.h"
+#include "threads/helping_threads.h"
 
 namespace embstore {
 
@@ -62,28 +62,41 @@ void Replacement::replace_initial_rows(std::span<const float> values, size_t dim
 }
 
 void Replacement::make_room(uint64_t rows) {
+  // Keys are spread evenly, so a shard gets no more than this, or grows.
+  const uint64_t rows_a_shard = rows / kShards + rows / kShards / 32;
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
-    shard.reserve(rows / kShards);
+    shard.reserve(rows_a_shard);
   }
 }
 
-void Replacement::put(const RowBatch& rows) {
-  std::vector<size_t> fresh;
-  fresh.reserve(rows.size());
-  {
-    IndexReader reader(store_.index());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t key = rows.header(i).key;
-      if (!reader.find(hash_key(key), key).ref) fresh.push_back(i);
-    }
+void Replacement::put(RowBatch& rows) {
+  uint64_t newest_stamp = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows.header(i).save_span = save_span_;
+    newest_stamp = std::max(newest_stamp, rows.header(i).stamp);
   }
+  note_stamp(newest_stamp);
   std::vector<std::vector<size_t>> by_tier(store_.tiers().size());
-  for (const size_t i : fresh) by_tier[tier_for(rows.header(i))].push_back(i);
+  for (const size_t i : fresh(rows)) by_tier[tier_for(rows.header(i))].push_back(i);
   for (size_t t = 0; t < by_tier.size(); ++t) put_in_tier(t, rows, by_tier[t]);
   // Arrays that the index has outgrown may go.
   operation_.refresh();
+}
+
+std::vector<size_t> Replacement::fresh(const RowBatch& rows) const {
+  constexpr size_t kAhead = IndexReader::kBucketsFetchedAhead;
+  std::vector<size_t> fresh;
+  fresh.reserve(rows.size());
+  const Epochs::Guard guard = table_.epochs.enter();
+  IndexReader reader(store_.index());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kAhead < rows.size()) reader.prefetch(hash_key(rows.header(i + kAhead).key));
+    const int64_t key = rows.header(i).key;
+    if (!reader.find(hash_key(key), key).ref) fresh.push_back(i);
+  }
+  return fresh;
 }
 
 void Replacement::expect(std::vector<Rank> sample, size_t step) {
@@ -127,37 +140,44 @@ void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const si
     while (bounded && store_.rows(t) + some.size() > tiers.capacity_rows(t) + tiers.headroom_rows(t)) {
       make_room();
     }
-    store_rows(t, rows, some);
+    if (some.size() == rows.size()) {
+      store_rows(t, rows);
+      continue;
+    }
+    RowBatch part(table_.layout);
+    part.resize(some.size());
+    for (size_t k = 0; k < some.size(); ++k) {
+      part.header(k) = rows.header(some[k]);
+      std::copy_n(rows.row(some[k]), rows.row_floats(), part.row(k));
+    }
+    store_rows(t, part);
   }
 }
 
-void Replacement::store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which) {
-  RowBatch batch(table_.layout);
-  batch.resize(which.size());
-  for (size_t k = 0; k < which.size(); ++k) {
-    batch.header(k) = rows.header(which[k]);
-    batch.header(k).save_span = save_span_;
-    note_stamp(batch.header(k).stamp);
-    std::copy_n(rows.row(which[k]), rows.row_floats(), batch.row(k));
-  }
+void Replacement::store_rows(size_t t, const RowBatch& rows) {
   Transaction arrival(store_, /*most_departures=*/0);
-  if (!arrival.try_reserve_rows(which.size(), t)) {
+  if (!arrival.try_reserve_rows(rows.size(), t)) {
     // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
     const InclusiveCache* const cache = store_.cache();
     const size_t below = cache != nullptr ? cache->tier_below() : store_.tiers().size();
     if (t >= below || below == store_.tiers().size()) throw_no_room();
-    return store_rows(below, rows, which);
+    return store_rows(below, rows);
   }
-  RowCopies copies(store_, t, batch);
-  for (size_t k = 0; k < batch.size(); ++k) {
-    const int64_t key = batch.header(k).key;
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = store_.shard_of_hash(hash);
+  RowCopies copies(store_, t, rows);
+  const auto shard_at = [&rows](size_t i) { return shard_of(hash_key(rows.header(i).key)); };
+  for (size_t first = 0; first < rows.size();) {
+    size_t end = first + 1;  // a save has the rows of a shard one after another
+    while (end < rows.size() && shard_at(end) == shard_at(first)) ++end;
+    IndexShard& shard = store_.shard(shard_at(first));
     IndexShard::Room room;
     MutexLock lock(shard.mutex);
-    if (shard.entry(hash, key)) continue;  // a checkpoint that was tampered with may have a key twice
-    room = shard.reserve_room(1);
-    arrival.insert(shard, hash, key, copies.place(k), room);
+    room = shard.reserve_room(end - first);
+    for (; first < end; ++first) {
+      const int64_t key = rows.header(first).key;
+      const KeyHash hash = hash_key(key);
+      // A checkpoint that was tampered with may have a key twice.
+      if (!shard.entry(hash, key)) arrival.insert(shard, hash, key, copies.place(first), room);
+    }
   }
 }
 
@@ -183,26 +203,16 @@ void Replacement::make_room() {
 }
 
 void Replacement::take_over(uint64_t number, const Seen& seen) {
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const auto threads = static_cast<int>(HelpingThreads::most_threads());
   log::Checkpoints& checkpoints = *store_.tiers().checkpoints();
   for (const log::KeptCheckpoint& kept : checkpoints.kept()) {
-    if (kept.number == number) reserve_index(kept.rows);
+    if (kept.number == number) make_room(kept.rows);
   }
   checkpoints.restore(number, threads,
                       [&](size_t durable, std::span<const RowHeader> headers, std::span<const Slot> slots) {
                         refer_to(store_.tiers().durable_tier(durable), headers, slots);
                         if (seen) seen(headers);
                       });
-}
-
-void Replacement::reserve_index(uint64_t rows) {
-  // Keys are spread evenly, so a shard gets no more than this, or grows.
-  const uint64_t rows_a_shard = rows / kShards + rows / kShards / 32;
-  for (int s = 0; s < kShards; ++s) {
-    IndexShard& shard = store_.shard(s);
-    MutexLock lock(shard.mutex);
-    shard.reserve(rows_a_shard);
-  }
 }
 
 void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {

@@ -40,14 +40,14 @@ class Replacement {
   // The rows that will be put in rank as these do, of which each stands for `step` of them. Tells beforehand in which tier a
   // row will be.
   void expect(std::vector<Rank> sample, size_t step);
-  // Whether that is of use.
+  // Whether that is of use, and whether the order in which rows are put in may matter.
   bool has_lower_tiers() const { return table_.mover != nullptr; }
   Rank rank_of(uint64_t count, uint64_t stamp) const;
 
   // Puts rows in; those whose key has a row already are left out. Each goes to the tier where it will be in
-  // the end, as far as can be told from the rows so far; the others are moved down when it can be.
-  // Throws Error(kStoreFull).
-  void put(const RowBatch& rows);
+  // the end, as far as can be told from the rows so far; the others are moved down when it can be. Notes in the headers what a
+  // row of the table has. Throws Error(kStoreFull). For one thread at a time where the table has lower tiers.
+  void put(RowBatch& rows);
 
   // Has the index refer to the rows of a checkpoint, where they lie. Calls seen(headers) for them, from several threads at once.
   // Throws Error(kStorage), Error(kStoreFull).
@@ -63,13 +63,13 @@ class Replacement {
   void finish(const TableState& state);
 
  private:
-  // Room for so many rows, so that the index doesn't grow again and again.
-  void reserve_index(uint64_t rows);
   // Safe to be called by several threads at once.
   void refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots);
+  // Those whose key has no row yet.
+  std::vector<size_t> fresh(const RowBatch& rows) const;
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
   // Stores rows that there is room for, and has the index refer to them.
-  void store_rows(size_t t, const RowBatch& rows, std::span<const size_t> which);
+  void store_rows(size_t t, const RowBatch& rows);
   [[noreturn]] void throw_no_room() const;
   void make_room();
   void note_stamp(uint64_t stamp);

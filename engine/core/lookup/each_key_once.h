@@ -15,8 +15,8 @@
 #include "lookup/look_up.h"
 #include "row/key_hash.h"
 #include "row/unique_ids.h"
-#include "threads/helping_threads.h"
 #include "threads/mutex.h"
+#include "threads/shared_work.h"
 
 namespace embstore {
 
@@ -73,7 +73,7 @@ void read_each_key_once_together(std::span<const int64_t> ids, std::span<const u
   Mutex mutex;
   std::vector<int64_t> damaged;
   std::optional<std::string> reason;
-  share_work_with_helpers(threads, [&](const auto& next) {
+  share_work(threads, threads, [&](const auto& next) {
     for (size_t share = next(); share != threads; share = next()) {
       // Each thread looks at all ids for its own: to share them out first would take as long as that.
       std::vector<int64_t> own_ids;

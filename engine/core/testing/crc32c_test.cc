@@ -43,5 +43,19 @@ TEST(both_checksums_agree_on_every_length) {
   }
 }
 
+TEST(both_checksums_agree_on_long_data) {
+  std::vector<unsigned char> bytes(100'000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * i % 251 + (i >> 9));
+  for (const size_t lanes : {1u, 2u, 3u, 6u, 7u, 9u, 21u}) {
+    for (size_t size = lanes * 4096 - 9; size < lanes * 4096 + 10; ++size) {
+      const unsigned char* const from = &bytes[size % 7];
+      const auto before = static_cast<uint32_t>(size * 2'654'435'761u);
+      check(crc32c(from, size, before) == crc32c_by_table(from, size, before), "the checksums differ");
+      const uint32_t in_parts = crc32c(from + size / 3, size - size / 3, crc32c(from, size / 3));
+      check(in_parts == crc32c(from, size), "the checksum of two parts differs from that of both");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace embstore

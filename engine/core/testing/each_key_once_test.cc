@@ -139,7 +139,7 @@ TEST(many_callers_share_the_threads_and_none_waits_for_another) {
     callers.emplace_back([&calls] {
       for (int round = 0; round < 200; ++round) {
         std::atomic<size_t> pieces{0};
-        share_work_with_helpers(5, [&pieces](const auto& next) {
+        share_work(5, 5, [&pieces](const auto& next) {
           while (next() != 5) pieces.fetch_add(1);
         });
         check(pieces.load() == 5, "a piece was left, or done twice");
@@ -154,7 +154,7 @@ TEST(many_callers_share_the_threads_and_none_waits_for_another) {
 // The thread sanitizer follows no child that starts threads.
 #if !defined(__SANITIZE_THREAD__)
 TEST(a_forked_child_has_threads_of_its_own) {
-  share_work_with_helpers(4, [](const auto& next) {
+  share_work(4, 4, [](const auto& next) {
     while (next() != 4) {
     }
   });
@@ -162,7 +162,7 @@ TEST(a_forked_child_has_threads_of_its_own) {
   if (child == 0) {
     alarm(60);
     std::atomic<int> pieces{0};
-    share_work_with_helpers(4, [&pieces](const auto& next) {
+    share_work(4, 4, [&pieces](const auto& next) {
       while (next() != 4) pieces.fetch_add(1);
     });
     _exit(pieces.load() == 4 ? 0 : 1);

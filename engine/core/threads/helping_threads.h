@@ -1,4 +1,5 @@
-// The process's threads that help with large batches: whoever comes with one works too, and needs none of them.
+// The process's threads that help with large batches, and with restores: whoever comes with work does it too, and needs none of
+// them. shared_work.h shares pieces among them.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,6 @@
 
 #include "platform/process_local.h"
 #include "threads/mutex.h"
-#include "threads/shared_work.h"
 
 namespace embstore {
 
@@ -43,13 +43,5 @@ class HelpingThreads {
   std::deque<Call*> calls_ GUARDED_BY(mutex_);  // for which others are wanted
   size_t threads_ GUARDED_BY(mutex_) = 0;
 };
-
-// As share_work(), with helping threads in place of new ones.
-template <class Work>
-void share_work_with_helpers(size_t pieces, const Work& work) {
-  share_pieces(pieces, work, [pieces](const std::function<void()>& run) {
-    HelpingThreads::instance().call_together(pieces - 1, run);
-  });
-}
 
 }  // namespace embstore

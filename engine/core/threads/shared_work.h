@@ -1,64 +1,42 @@
-// Work in numbered pieces that several threads share.
+// Work in numbered pieces that the caller and helping threads share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <thread>
 #include <utility>
-#include <vector>
 
+#include "threads/helping_threads.h"
 #include "threads/mutex.h"
 
 namespace embstore {
 
-// Calls work(next) on the threads on which call_together(run) calls `run`: next() is the number of the thread's next piece, or
+// Calls work(next) on at most so many threads, of which the caller is one: next() is the number of the thread's next piece, or
 // `pieces` where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended.
-template <class Work, class CallTogether>
-void share_pieces(size_t pieces, const Work& work, const CallTogether& call_together) {
-  struct Shared {
-    std::atomic<size_t> next{0};
-    std::atomic<bool> failed{false};
-    Mutex mutex;
-    std::exception_ptr error GUARDED_BY(mutex);
-
-    void fail(std::exception_ptr what) {
-      const MutexLock lock(mutex);
-      if (error == nullptr) error = std::move(what);
-      failed.store(true, std::memory_order_relaxed);
-    }
-    void rethrow() {
-      const MutexLock lock(mutex);
-      if (error != nullptr) std::rethrow_exception(error);
-    }
-  } shared;
+// See HelpingThreads::call_together() for what `work` may wait for.
+template <class Work>
+void share_work(size_t pieces, size_t threads, const Work& work) {
+  std::atomic<size_t> next_piece{0};
+  std::atomic<bool> failed{false};
+  Mutex mutex;
+  std::exception_ptr error;  // of the first
+  const auto next = [&] {
+    if (failed.load(std::memory_order_relaxed)) return pieces;
+    const size_t piece = next_piece.fetch_add(1, std::memory_order_relaxed);
+    return std::min(piece, pieces);
+  };
   const auto run = [&] {
     try {
-      work([&] {
-        if (shared.failed.load(std::memory_order_relaxed)) return pieces;
-        const size_t piece = shared.next.fetch_add(1, std::memory_order_relaxed);
-        return piece < pieces ? piece : pieces;
-      });
+      work(next);
     } catch (...) {
-      shared.fail(std::current_exception());
+      const MutexLock lock(mutex);
+      if (error == nullptr) error = std::current_exception();
+      failed.store(true, std::memory_order_relaxed);
     }
   };
-  try {
-    call_together(run);
-  } catch (...) {
-    shared.fail(std::current_exception());
-  }
-  shared.rethrow();
-}
-
-// The same on so many threads, of which the caller is one.
-template <class Work>
-void share_work(size_t pieces, int threads, const Work& work) {
-  share_pieces(pieces, work, [threads](const auto& run) {
-    std::vector<std::jthread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(run);
-    run();
-  });
+  HelpingThreads::instance().call_together(std::max<size_t>(std::min(pieces, threads), 1) - 1, run);
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 }  // namespace embstore

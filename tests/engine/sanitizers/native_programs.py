@@ -34,6 +34,7 @@ OF_MANY_THREADS = [
     "path_lock_test",
     "prepared_updates_test",
     "process_local_test",
+    "restore_test",
     "right_to_move_test",
     "saves_test",
     "table_faults_test",
@@ -50,7 +51,6 @@ OF_ONE_THREAD = [
     "pacing_test",
     "phase_test",
     "inclusive_cache_test",
-    "restore_test",
     "slot_allocator_test",
     "wanted_rows_test",
 ]

@@ -42,8 +42,12 @@ Reader::Reader(std::string path, files::FileCalls& calls)
 
 void Reader::read_header() {
   if (size_bytes_ < sizeof header_) truncated();  // as a FIFO seems to be
-  read(&header_, sizeof header_);
-  checksum_ = crc32c(&header_, sizeof header_);
+  read(&header_, sizeof header_, 0);
+  {
+    const MutexLock lock(mutex_);
+    offset_ = sizeof header_;
+    checksum_ = crc32c(&header_, sizeof header_);
+  }
   if (header_.magic != kMagic) damaged("it isn't a file of a checkpoint's rows");
   if (header_.format_version < kPlacedByModulo || header_.format_version > kFormatVersion) {
     damaged("its format has version " + std::to_string(header_.format_version) +
@@ -59,40 +63,58 @@ void Reader::read_header() {
 }
 
 BlockKind Reader::next_kind() const {
+  const MutexLock lock(mutex_);
   BlockHeader block;
   if (ended_ || file_.read_at(&block, sizeof block, offset_) < sizeof block) return kEnd;
   return static_cast<BlockKind>(block.kind);
 }
 
-std::optional<Reader::Block> Reader::next() {
+std::optional<Reader::Block> Reader::next(std::vector<std::byte>& payload) {
+  std::optional<BlockHeader> block;
+  uint64_t start;
+  {
+    const MutexLock lock(mutex_);
+    start = offset_;
+    block = pass_block();
+  }
+  if (!block) return std::nullopt;
+  payload.resize(block->payload_bytes);
+  read_payload(*block, start, payload.data());
+  return Block{static_cast<BlockKind>(block->kind), block->count, block->number, payload};
+}
+
+std::optional<BlockHeader> Reader::pass_block() {
   if (ended_) return std::nullopt;
   BlockHeader block;
-  const uint64_t start = offset_;
-  read(&block, sizeof block);
+  read(&block, sizeof block, offset_);
   if (block.checksum != crc32c(&block, offsetof(BlockHeader, checksum)) || block.number != blocks_) {
-    damaged("the header of its block at byte " + std::to_string(start) + " is damaged");
+    damaged("the header of its block at byte " + std::to_string(offset_) + " is damaged");
   }
-  if (block.payload_bytes > size_bytes_ - offset_) truncated();
+  if (block.payload_bytes > size_bytes_ - offset_ - sizeof block) truncated();
   check_block(block);
-  payload_.resize(block.payload_bytes);
-  read(payload_.data(), payload_.size());
-  if (block.payload_checksum != crc32c(payload_.data(), payload_.size())) {
-    damaged("its block at byte " + std::to_string(start) + " is damaged");
-  }
+  if (block.kind == kEnd) check_end(block);
+  offset_ += sizeof block + block.payload_bytes;
   ++blocks_;
   checksum_ = crc32c(&block, sizeof block, checksum_);
-  if (block.kind != kEnd) {
-    count(block);
-    return Block{static_cast<BlockKind>(block.kind), block.count, payload_};
-  }
-  ended_ = true;
+  ended_ = block.kind == kEnd;
+  if (ended_) return std::nullopt;
+  count(block);
+  return block;
+}
+
+void Reader::check_end(const BlockHeader& block) {
   Totals totals;
-  std::memcpy(&totals, payload_.data(), sizeof totals);
+  read_payload(block, offset_, &totals);
   if (!same(totals, found_)) damaged("it doesn't hold as many rows as it says");
-  if (offset_ != size_bytes_) {
-    damaged("it goes on after its end, at byte " + std::to_string(offset_));
+  const uint64_t end = offset_ + sizeof block + sizeof totals;
+  if (end != size_bytes_) damaged("it goes on after its end, at byte " + std::to_string(end));
+}
+
+void Reader::read_payload(const BlockHeader& block, uint64_t start, void* payload) const {
+  read(payload, block.payload_bytes, start + sizeof block);
+  if (block.payload_checksum != crc32c(payload, block.payload_bytes)) {
+    damaged("its block at byte " + std::to_string(start) + " is damaged");
   }
-  return std::nullopt;
 }
 
 void Reader::check_block(const BlockHeader& block) const {
@@ -122,10 +144,8 @@ void Reader::count(const BlockHeader& block) {
   }
 }
 
-void Reader::read(void* data, size_t bytes) {
-  const size_t got = file_.read_at(data, bytes, offset_);
-  offset_ += got;
-  if (got < bytes) truncated();
+void Reader::read(void* data, size_t bytes, uint64_t offset) const {
+  if (file_.read_at(data, bytes, offset) < bytes) truncated();
 }
 
 void Reader::damaged(const std::string& what) const {

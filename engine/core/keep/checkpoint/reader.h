@@ -11,11 +11,13 @@
 #include "files/file.h"
 #include "keep/checkpoint/format.h"
 #include "keep/checkpoint/writer.h"
+#include "threads/mutex.h"
 
 namespace embstore::checkpoint {
 
 // Throws Error(kCheckpoint), which names the file, where it isn't what a Writer finished: truncated, damaged,
-// of another format or version; and Error(kStorage) where it can't be read. Memory: one block.
+// of another format or version; and Error(kStorage) where it can't be read. Memory: one block. For one thread at a time, but for
+// next(payload).
 class Reader {
  public:
   explicit Reader(std::string path, files::FileCalls& calls = files::system_file_calls());
@@ -24,18 +26,27 @@ class Reader {
 
   const std::string& path() const { return file_.path(); }
   const FileHeader& header() const { return header_; }
+  uint64_t size_bytes() const { return size_bytes_; }
   // It has no more rows than that.
   uint64_t most_rows() const { return size_bytes_ / header_.record_bytes; }
 
   struct Block {
     BlockKind kind;
     uint32_t count;
+    uint64_t number;                     // in the file, from 0
     std::span<const std::byte> payload;  // until the next call
   };
+  // So many blocks were given out.
+  uint64_t passed_blocks() const {
+    const MutexLock lock(mutex_);
+    return blocks_;
+  }
   // What the next block has, which isn't checked yet; kEnd where there is none.
   BlockKind next_kind() const;
   // The next block; nothing after the last, once it is sure that the file ends as it should.
-  std::optional<Block> next();
+  std::optional<Block> next() { return next(payload_); }
+  // The same for several threads at once: each gets blocks that no other gets, and reads and checks them in memory of its own.
+  std::optional<Block> next(std::vector<std::byte>& payload);
 
   // Visits one row of every `step` of the file's, without checking it.
   template <class Visit>
@@ -55,15 +66,23 @@ class Reader {
     }
   }
 
-  // REQUIRES: next() has returned nothing.
-  FileSummary summary() const { return {offset_, checksum_, found_}; }
+  // REQUIRES: next() has returned nothing to every thread.
+  FileSummary summary() const {
+    const MutexLock lock(mutex_);
+    return {offset_, checksum_, found_};
+  }
 
  private:
   void read_header();
+  // The header of the next block, which is left behind; nothing where the file has ended.
+  std::optional<BlockHeader> pass_block() REQUIRES(mutex_);
   void check_block(const BlockHeader& block) const;
-  void count(const BlockHeader& block);
+  void count(const BlockHeader& block) REQUIRES(mutex_);
+  void check_end(const BlockHeader& block) REQUIRES(mutex_);
+  // Of the block that begins at byte `start`.
+  void read_payload(const BlockHeader& block, uint64_t start, void* payload) const;
   // Fills `bytes` at `data`, or says that the file is truncated.
-  void read(void* data, size_t bytes);
+  void read(void* data, size_t bytes, uint64_t offset) const;
   [[noreturn]] void damaged(const std::string& what) const;
   [[noreturn]] void truncated() const;
 
@@ -71,11 +90,12 @@ class Reader {
   const uint64_t size_bytes_;
   FileHeader header_{};
 
-  uint64_t offset_ = 0;
-  uint64_t blocks_ = 0;
-  uint32_t checksum_ = 0;
-  Totals found_{};
-  bool ended_ = false;
+  mutable Mutex mutex_;
+  uint64_t offset_ GUARDED_BY(mutex_) = 0;  // of the next block
+  uint64_t blocks_ GUARDED_BY(mutex_) = 0;
+  uint32_t checksum_ GUARDED_BY(mutex_) = 0;
+  Totals found_ GUARDED_BY(mutex_){};
+  bool ended_ GUARDED_BY(mutex_) = false;
   std::vector<std::byte> payload_;
 };
 

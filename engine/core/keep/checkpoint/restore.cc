@@ -9,6 +9,8 @@
 #include "errors/error.h"
 #include "keep/replacement.h"
 #include "row/key_partition.h"
+#include "threads/mutex.h"
+#include "threads/shared_work.h"
 
 namespace embstore::checkpoint {
 namespace {
@@ -25,6 +27,53 @@ int64_t key_at(const Reader::Block& block, size_t i, size_t stride) {
 }
 
 using Keys = std::unordered_set<int64_t>;
+
+// Calls work(next) on several threads at once where the file is worth them: next() reads and checks the thread's next block;
+// nothing where none is left.
+template <class Work>
+void share_blocks(Reader& reader, const Work& work) {
+  constexpr size_t kAnyNumber = SIZE_MAX;
+  const uint64_t blocks = reader.size_bytes() / kBlockBytes;  // about
+  share_work(kAnyNumber, std::min<uint64_t>(HelpingThreads::most_threads(), blocks),
+             [&](const auto& next_piece) {
+               std::vector<std::byte> payload;
+               work([&]() -> std::optional<Reader::Block> {
+                 if (next_piece() == kAnyNumber) return std::nullopt;  // another thread has failed
+                 return reader.next(payload);
+               });
+             });
+}
+
+// Has the threads that share a file's blocks do a part of their work in the order of the blocks.
+class Turns {
+ public:
+  explicit Turns(uint64_t first) : next_(first) {}
+
+  // Calls `work` when it's the block's turn; not at all where a block before it has failed.
+  template <class Work>
+  void take(uint64_t block, const Work& work) {
+    MutexLock lock(mutex_);
+    while (next_ != block && !ended_) changed_.wait(mutex_);
+    if (ended_) return;
+    lock.unlock();
+    work();
+    lock.lock();
+    ++next_;
+    changed_.notify_all();
+  }
+  // Nobody is to wait for the block of a thread that fails.
+  void end() {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  Mutex mutex_;
+  Condition changed_;
+  uint64_t next_ GUARDED_BY(mutex_);
+  bool ended_ GUARDED_BY(mutex_) = false;
+};
 
 void add_removed_keys(const Reader::Block& block, Keys& removed) {
   for (size_t i = 0; i < block.count; ++i) removed.insert(key_at(block, i, sizeof(int64_t)));
@@ -43,7 +92,7 @@ std::span<const std::string> files_for(std::span<const std::string> files, Parti
   return is_of(Reader(own.front()).header(), partition) ? own : files;
 }
 
-// Puts those rows of a file into a table that are its partition's, brought to its layout.
+// Brings those rows of a file's blocks that are the table's partition's to its layout, and puts them in.
 class RowReader {
  public:
   RowReader(Replacement& table, Partition partition, const FileHeader& file)
@@ -55,22 +104,26 @@ class RowReader {
         record_bytes_(file.record_bytes),
         batch_(layout_) {}
 
-  void put(const Reader::Block& block, const Keys& removed_later) {
+  void take(const Reader::Block& block, const Keys& removed_later) {
     batch_.clear();
+    batch_.resize(block.count);
+    size_t rows = 0;
     for (size_t i = 0; i < block.count; ++i) {
       const std::byte* const record = block.payload.data() + i * record_bytes_;
       RowRecord row;
       std::memcpy(&row, record, sizeof row);
       if (partition_of(row.key, partition_.count) != partition_.number) continue;
-      if (removed_later.contains(row.key)) continue;
-      batch_.resize(batch_.size() + 1);
-      batch_.header(batch_.size() - 1) = {.key = row.key,
-                                          .frequency = row.frequency,
-                                          .version = row.version,
-                                          .served = row.served,
-                                          .stamp = row.stamp};
-      fit(row.key, record + sizeof row, batch_.row(batch_.size() - 1));
+      if (!removed_later.empty() && removed_later.contains(row.key)) continue;
+      batch_.header(rows) = {.key = row.key,
+                             .frequency = row.frequency,
+                             .version = row.version,
+                             .served = row.served,
+                             .stamp = row.stamp};
+      fit(row.key, record + sizeof row, batch_.row(rows++));
     }
+    batch_.resize(rows);
+  }
+  void put() {
     if (!batch_.empty()) table_.put(batch_);
   }
 
@@ -78,9 +131,14 @@ class RowReader {
   // Cuts what the table has no column or slot for; gives what the file lacks its initial value.
   void fit(int64_t key, const std::byte* floats, float* row) const {
     const auto dim = static_cast<size_t>(layout_.dim());
+    const auto slots = static_cast<size_t>(layout_.slot_count());
+    if (dim == file_dim_ && slots <= file_slots_ && dim == layout_.block_floats()) {
+      std::memcpy(row, floats, layout_.row_floats() * sizeof(float));
+      return;
+    }
     const size_t common = std::min(dim, file_dim_);
     const float* const initial = table_.initial_weights(key);
-    for (size_t b = 0; b <= static_cast<size_t>(layout_.slot_count()); ++b) {
+    for (size_t b = 0; b <= slots; ++b) {
       float* const block = row + b * layout_.block_floats();
       std::fill(block + dim, block + layout_.block_floats(), 0.0f);
       const bool kept = b <= file_slots_;
@@ -204,21 +262,44 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
   tell_ranks(table, partition, chain, expected_rows);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
-    Keys removed;
+    Mutex mutex;
+    Keys removed;  // guarded by it
     for (const std::string& path : files_for(chain[save], partition)) {
       std::optional<Reader> other;
       Reader& reader = &path == &chain.back().front() ? first : other.emplace(path);
-      RowReader rows(table, partition, reader.header());
-      while (const auto block = reader.next()) {
-        switch (block->kind) {
-          case kRows: rows.put(*block, removed_later); break;
-          case kRemovedKeys: add_removed_keys(*block, removed); break;
+      const auto put = [&](const Reader::Block& block, RowReader& rows) {
+        switch (block.kind) {
+          case kRows: rows.put(); break;
+          case kRemovedKeys: {
+            const MutexLock lock(mutex);
+            add_removed_keys(block, removed);
+            break;
+          }
           case kInitialRows: break;  // of an increment
           default:
             // The newest save has all keys that wait, incremental or not.
-            if (save == 0 && waiting_keys) put_waiting(*block, reader.header(), table, partition);
+            if (save == 0 && waiting_keys) put_waiting(block, reader.header(), table, partition);
         }
-      }
+      };
+      // The order of rows that rank the same decides which of them lie above.
+      const bool in_order = table.has_lower_tiers();
+      Turns turns(reader.passed_blocks());
+      share_blocks(reader, [&](const auto& next) {
+        try {
+          RowReader rows(table, partition, reader.header());
+          while (const auto block = next()) {
+            if (block->kind == kRows) rows.take(*block, removed_later);
+            if (in_order) {
+              turns.take(block->number, [&] { put(*block, rows); });
+            } else {
+              put(*block, rows);
+            }
+          }
+        } catch (...) {
+          turns.end();
+          throw;
+        }
+      });
     }
     removed_later.merge(removed);
   }
@@ -226,15 +307,24 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
 
 VerifiedFile verify_file(const std::string& path, size_t partition_count) {
   Reader reader(path);
+  Mutex mutex;
   VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count), {}};
-  while (const auto block = reader.next()) {
-    if (block->kind == kSketch) verify_sketch(reader, *block, file.sketch_shapes);
-    verify_partition(reader, *block);
-    if (block->kind != kRows) continue;
-    for (size_t i = 0; i < block->count; ++i) {
-      ++file.rows[partition_of(key_at(*block, i, file.header.record_bytes), partition_count)];
+  share_blocks(reader, [&](const auto& next) {
+    std::vector<uint64_t> rows(partition_count);
+    while (const auto block = next()) {
+      if (block->kind == kSketch) {
+        const MutexLock lock(mutex);
+        verify_sketch(reader, *block, file.sketch_shapes);
+      }
+      verify_partition(reader, *block);
+      if (block->kind != kRows) continue;
+      for (size_t i = 0; i < block->count; ++i) {
+        ++rows[partition_of(key_at(*block, i, file.header.record_bytes), partition_count)];
+      }
     }
-  }
+    const MutexLock lock(mutex);
+    for (size_t p = 0; p < partition_count; ++p) file.rows[p] += rows[p];
+  });
   file.summary = reader.summary();
   return file;
 }

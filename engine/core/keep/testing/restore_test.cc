@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -210,6 +211,118 @@ TEST(a_file_is_the_same_whichever_way_its_blocks_reach_it) {
           "the summary is of another file");
     check(reader.summary().totals.rows == 30'000 && reader.summary().totals.sketches == 3,
           "something is missing");
+  }
+}
+
+// A file that several threads read at once, of rows as write_blocks() has them.
+class LargeFile {
+ public:
+  LargeFile() { write_blocks(path_, files::system_file_calls()); }
+
+  const std::string& path() const { return path_; }
+  // The first byte of each block.
+  std::vector<uint64_t> blocks() const {
+    std::vector<uint64_t> starts;
+    std::ifstream file(path_, std::ios::binary);
+    checkpoint::BlockHeader block;
+    for (uint64_t at = sizeof(checkpoint::FileHeader);; at += sizeof block + block.payload_bytes) {
+      file.seekg(static_cast<std::streamoff>(at));
+      if (!file.read(reinterpret_cast<char*>(&block), sizeof block)) return starts;
+      starts.push_back(at);
+    }
+  }
+  void flip_bit(uint64_t byte) const {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(byte));
+    const int was = file.get();
+    file.seekp(static_cast<std::streamoff>(byte));
+    file.put(static_cast<char>(was ^ 4));
+  }
+
+ private:
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "save";
+};
+
+TableSpec spec_of_large_file() {
+  return {.name = "restored",
+          .dim = 33,
+          .default_values = std::vector<float>(33),
+          .optimizer = "Adagrad",
+          .optimizer_params = {{"learning_rate", 0.1}, {"initial_accumulator_value", 0.1}},
+          .tiers = {{"DRAM", std::nullopt, size_t{32} << 20}}};
+}
+
+TEST(every_row_of_a_large_file_is_restored_as_it_is) {
+  const LargeFile file;
+  for (int round = 0; round < 5; ++round) {
+    Table table(spec_of_large_file());
+    table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
+    std::vector<int64_t> keys(30'000);
+    std::iota(keys.begin(), keys.end(), int64_t{0});
+    check(table.row_count() == keys.size(), "rows are missing");
+    std::vector<float> weights(keys.size() * 33);
+    table.lookup(keys, weights.data(), LookUpFor::kEvaluation);
+    std::vector<int64_t> versions(keys.size());
+    table.versions(keys, versions.data());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      check(versions[i] == 2, "a version is another");
+      for (size_t d = 0; d < 33; ++d) {
+        check(weights[i * 33 + d] == static_cast<float>(i + d),
+              "row " + std::to_string(i) + " has other weights");
+      }
+    }
+  }
+}
+
+// Every row of the file ranks like the others, so that only their order says which of them lie above.
+TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
+  const LargeFile file;
+  const TemporaryDirectory directory;
+  TableSpec spec = spec_of_large_file();
+  spec.tiers = {{"DRAM", std::nullopt, size_t{2} << 20}, {"SSDHASH", directory / "rows", std::nullopt}};
+  std::vector<int64_t> keys(30'000);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int32_t> wanted;
+  for (int round = 0; round < 6; ++round) {
+    Table table(spec);
+    table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
+    check(table.row_count() == keys.size(), "rows are missing");
+    std::vector<int32_t> tiers(keys.size());
+    table.lookup_tier(keys, tiers.data());
+    if (wanted.empty()) wanted = tiers;
+    check(std::count(tiers.begin(), tiers.end(), 0) > 0, "the first tier is empty");
+    check(tiers == wanted, "rows lie elsewhere than after another restore");
+    table.close();
+  }
+}
+
+TEST(a_large_file_is_told_to_be_damaged_where_it_is) {
+  const LargeFile file;
+  const std::vector<uint64_t> blocks = file.blocks();
+  check(blocks.size() > 10 && checkpoint::verify_file(file.path(), 2).summary.totals.rows == 30'000,
+        "the file is too small for this test, or damaged");
+  for (const uint64_t block : blocks) {
+    tested_case() = "the block at byte " + std::to_string(block);
+    const std::string place = "block at byte " + std::to_string(block) + " is damaged";
+    for (const uint64_t byte : {block, block + sizeof(checkpoint::BlockHeader) + 5}) {
+      file.flip_bit(byte);
+      check_throws(ErrorKind::kCheckpoint, place, [&] { checkpoint::verify_file(file.path(), 2); });
+      file.flip_bit(byte);
+    }
+  }
+}
+
+TEST(a_file_that_ends_while_it_is_restored_leaves_the_table_empty) {
+  const LargeFile file;
+  Table table(spec_of_large_file());
+  const std::vector<uint64_t> blocks = file.blocks();
+  for (const size_t left : {blocks[blocks.size() / 2], blocks[3] + 100, blocks[1]}) {
+    std::filesystem::resize_file(file.path(), left);
+    check_throws(ErrorKind::kCheckpoint, "it is truncated", [&] {
+      table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
+    });
+    check(table.row_count() == 0, "rows of a part of the file are left");
   }
 }
 

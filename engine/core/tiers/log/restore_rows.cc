@@ -20,7 +20,7 @@ void restore_rows(std::span<const ExtentSlots> extents, size_t records_at_once, 
       pieces.push_back({extent, word});
     }
   }
-  share_work(pieces.size(), threads, [&](const auto& next) {
+  share_work(pieces.size(), static_cast<size_t>(threads), [&](const auto& next) {
     std::vector<Slot> slots;
     std::vector<RowHeader> headers;
     for (size_t i = next(); i < pieces.size(); i = next()) {
