@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "threads/helping_threads.h"
 #include "threads/safe_point.h"
 
 namespace embstore {
@@ -16,6 +17,8 @@ constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 // What is counted before another thread that waits has the right to move.
 constexpr size_t kBytesATurn = size_t{1} << 20;
 constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
+// As much for each of the threads that count.
+size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::most_threads(); }
 
 // Rows that are moved down, as steps, before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
@@ -130,7 +133,7 @@ bool Mover::make_room_in_log_beside_steps() {
   look_ups_waiting_.fetch_sub(1);
   if (!has_right) return false;
   try {
-    while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(kBytesATurn)) {
+    while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
     }
   } catch (const std::exception&) {
     // Whoever makes room next meets it, too.
@@ -249,7 +252,7 @@ Mover::Left Mover::run_beside_steps() noexcept {
   try {
     look_for_wanted();
     const bool any_served = !log_.empty();
-    if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(kBytesATurn)) {
+    if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {
       left = Left::kToCountAndMove;
     } else if (any_to_bring_up() || store_.has_excess() || promotion_.do_many_wait() ||
                promotion_.any_left_uncounted()) {

@@ -6,6 +6,7 @@
 
 #include "store/rise.h"
 #include "store/shard_save.h"
+#include "threads/helping_threads.h"
 
 namespace embstore {
 namespace {
@@ -15,7 +16,8 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
-constexpr uint64_t kLeastPartRising = 4;  // one of so many
+constexpr uint64_t kLeastPartRising = 4;            // one of so many
+constexpr size_t kLeastRowsCountedTogether = 8192;  // less takes no longer than to wake a thread
 
 constexpr auto accesses_of(const BatchInFlight& batch) {
   return [&batch](uint64_t tag) { return std::optional(batch.accesses(tag)); };
@@ -60,14 +62,17 @@ bool Promotion::can_count_without_moves(const BatchInFlight& batch) const {
 void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   std::vector<const BatchInFlight*> of;
+  size_t rows = 0;
   for (const BatchPtr& batch : batches) {
     count_hits(*batch, missed);
     batch->order_by_shards();
     of.push_back(batch.get());
+    rows += batch->size();
   }
   const Floors floors = floors_above(of, Moves::kLater);
   uint64_t from_files = 0;
   count_shards(
+      rows,
       [&](size_t shard, OfShard& counted) {
         for (const BatchInFlight* batch : of) {
           count_in_place(*batch, shard, floors, accesses_of(*batch), may_wait_, counted);
@@ -208,31 +213,46 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
   batch.order_by_shards();
   const BatchInFlight* const all = &batch;
   const Floors floors = floors_above({&all, 1}, Moves::kNow);
+  const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
   uint64_t from_files = 0;
-  // Shard by shard, so that what was touched to count a row is still in the cache when it comes up.
-  count_shards([&](size_t shard,
-                   OfShard& counted) { count_in_place(batch, shard, floors, served_by, may_wait, counted); },
-               [&](const OfShard& counted) {
-                 append(counted.missed, missed);
-                 from_files += counted.from_files;
-                 for (size_t to = 0; to < store_.tiers().size(); ++to) {
-                   const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
-                   std::span<const uint32_t> rows(counted.rising[to]);
-                   for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
-                     promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
-                   }
-                 }
-               });
+  // Few rows shard by shard, so that what was touched to count a row is still in the cache when it comes up.
+  count_shards(
+      all_rise ? 0 : batch.size(),
+      [&](size_t shard, OfShard& counted) {
+        count_in_place(batch, shard, floors, served_by, may_wait, counted);
+      },
+      [&](const OfShard& counted) {
+        append(counted.missed, missed);
+        from_files += counted.from_files;
+        for (size_t to = 0; to < store_.tiers().size(); ++to) {
+          const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+          std::span<const uint32_t> rows(counted.rising[to]);
+          for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
+            promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
+          }
+        }
+      });
   return from_files;
 }
 
 template <class Count, class Take>
-void Promotion::count_shards(const Count& count, const Take& take) {
-  for (size_t shard = 0; shard < kShards; ++shard) {
-    OfShard counted;
-    count(shard, counted);
-    append(counted.waiting, waiting_);
-    take(counted);
+void Promotion::count_shards(size_t rows, const Count& count, const Take& take) {
+  if (rows < kLeastRowsCountedTogether) {
+    for (size_t shard = 0; shard < kShards; ++shard) {
+      OfShard counted;
+      count(shard, counted);
+      append(counted.waiting, waiting_);
+      take(counted);
+    }
+    return;
+  }
+  std::vector<OfShard> counted(kShards);
+  share_work_with_helpers(kShards, [&](const auto& next) {
+    for (size_t shard = next(); shard != kShards; shard = next()) count(shard, counted[shard]);
+  });
+  for (const OfShard& of : counted) {
+    append(of.waiting, waiting_);
+    take(of);
   }
 }
 

@@ -114,9 +114,10 @@ class Promotion {
     PageVector<Waiting> waiting;
     uint64_t from_files = 0;  // of those that rise or were missed: how many aren't in memory
   };
-  // Calls count(s, of shard s) and then take(of shard s) for all shards, in their order.
+  // Calls count(s, of shard s) and then take(of shard s) for all shards, in their order. Where it's worth their while for so many
+  // rows, several threads count at a time, and what they counted is taken when all have ended.
   template <class Count, class Take>
-  void count_shards(const Count& count, const Take& take);
+  void count_shards(size_t rows, const Count& count, const Take& take);
   // Adds to `of` those of the batch's rows in shard `number` that aren't counted where they are: to those that rise, or to the missed
   // if they weren't read as a whole. REQUIRES: the batch is in the order of the shards.
   template <class ServedBy>
