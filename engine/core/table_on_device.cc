@@ -241,6 +241,10 @@ std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpF
 
 bool Table::make_room_in_log() const {
   if (parts_.mover->has_room_in_log()) return true;
+  {
+    const Operation operation(parts_, Operation::Uses::kNoRows);
+    if (parts_.mover->make_room_in_log_beside_steps()) return true;
+  }
   const Operation operation(parts_);
   return parts_.mover->make_room_in_log();
 }

@@ -105,6 +105,32 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
     assert tiers_of(var) == ranks.tiers(capacities)
 
 
+@pytest.mark.parametrize(
+    "stack",
+    [
+        Stack(es.StorageType.DRAM_PMEM),
+        Stack(es.StorageType.DRAM_PMEM_SSDHASH),
+        Stack(es.StorageType.HBM_DRAM),
+    ],
+    ids=lambda stack: stack.name,
+)
+def test_many_ids_that_miss_are_counted_by_several_threads(
+    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack
+) -> None:
+    rows, batch = 40_000, 25_000  # of which more miss than one thread would count
+    capacities = [rows // 8] * (stack.tiers - 1)
+    storage = storage_of(stack, 2 * rows * ROW_BYTES, upper_bytes=capacities[0] * ROW_BYTES)
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
+    ranks = Ranks(rows)
+    rng = np.random.default_rng(3)
+    train(var, ranks, rng.permutation(rows))
+    for _ in range(3):
+        for _ in range(3):
+            serve(var, ranks, rng.integers(rows, size=batch))
+        assert tiers_of(var) == ranks.tiers(capacities)
+    assert var.stats()["misses"] > 0.5 * 9 * batch
+
+
 UPPER, LOWER = np.arange(10), np.arange(10, 200)
 
 

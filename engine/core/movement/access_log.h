@@ -22,9 +22,15 @@ class AccessLog {
   }
   // The oldest batches: at least one if any waits, and no more than it takes to come to so many bytes.
   std::vector<BatchPtr> take_oldest(size_t bytes) {
+    return take_oldest(bytes, [](const BatchInFlight&) { return true; });
+  }
+  // Of these as many as come before the first that isn't wanted.
+  template <class IsWanted>
+  std::vector<BatchPtr> take_oldest(size_t bytes, IsWanted is_wanted) {
     std::vector<BatchPtr> batches;
     MutexLock lock(mutex_);
     for (size_t taken = 0; !waiting_.empty() && (batches.empty() || taken < bytes); waiting_.pop_front()) {
+      if (!is_wanted(*waiting_.front())) break;
       taken += waiting_.front()->size_bytes();
       waiting_bytes_ -= waiting_.front()->size_bytes();
       batches.push_back(std::move(waiting_.front()));

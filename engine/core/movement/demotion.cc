@@ -35,6 +35,13 @@ std::optional<Rank> Demotion::floor_of(size_t t) {
   return coldest_[t].lower_bound();
 }
 
+std::optional<Rank> Demotion::current_floor_of(size_t t) {
+  if (!store_.tiers().ranked(t)->ranks_lag()) return floor_of(t);
+  if (store_.rows(t) < store_.tiers().capacity_rows(t)) return std::nullopt;
+  const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(1);
+  return coldest.empty() ? std::nullopt : std::optional(coldest.front().rank);
+}
+
 bool Demotion::make_room(size_t t, uint64_t count) {
   return demote(t, std::min({count, kRowsAtOnce, store_.rows(t)}), Which::kAny);
 }

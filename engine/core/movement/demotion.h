@@ -40,6 +40,8 @@ class Demotion {
   // A row from below that ranks lower than this doesn't belong in tier t, which is full of rows that rank as high, or higher.
   // Nothing where it isn't full. REQUIRES: the tier is ranked.
   std::optional<Rank> floor_of(size_t t);
+  // The same where ranks don't lag: it may be higher.
+  std::optional<Rank> current_floor_of(size_t t);
   // How the coldest row of a ranked tier ranks.
   std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "threads/helping_threads.h"
 #include "threads/safe_point.h"
 
 namespace embstore {
@@ -16,6 +17,8 @@ constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 // What is counted before another thread that waits has the right to move.
 constexpr size_t kBytesATurn = size_t{1} << 20;
 constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
+// As much for each of the threads that count.
+size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::most_threads(); }
 
 // Rows that are moved down, as steps, before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
@@ -37,13 +40,14 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             right_to_move_.assert_held();
             return claim_for_promotion(t, count);
           },
-          [this](size_t t) -> std::optional<Rank> {
+          [this](size_t t, Promotion::Moves moves) -> std::optional<Rank> {
             right_to_move_.assert_held();
             if (strategy_ != CacheStrategy::kLfu) return std::nullopt;
+            if (moves == Promotion::Moves::kLater) return demotion_.floor_of(t);
             // Else it would be the rank of a row that is about to go down.
             for (int step = 0; step < kStepsATurn && demotion_.step(); ++step) {
             }
-            return demotion_.floor_of(t);
+            return demotion_.current_floor_of(t);
           }),
       demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);
@@ -123,6 +127,22 @@ bool Mover::has_room_in_log() const {
   return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
 }
 
+bool Mover::make_room_in_log_beside_steps() {
+  look_ups_waiting_.fetch_add(1);
+  const bool has_right = right_to_move_.lock_unless_paused();
+  look_ups_waiting_.fetch_sub(1);
+  if (!has_right) return false;
+  try {
+    while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
+    }
+  } catch (const std::exception&) {
+    // Whoever makes room next meets it, too.
+  }
+  right_to_move_.unlock();
+  EvictionPool::instance().schedule(*this);
+  return log_.waiting_bytes() <= kMostWaitingBytes;
+}
+
 // Half of the room at once: steps on the device wait for it.
 bool Mover::make_room_in_log() {
   const size_t bytes = log_.waiting_bytes();
@@ -155,9 +175,17 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
   return went_well;
 }
 
-void Mover::count_waiting(size_t bytes) {
-  const std::vector<BatchPtr> batches = log_.take_oldest(bytes);
-  if (!batches.empty()) promotion_.count(batches);
+void Mover::count_waiting(size_t bytes) { promotion_.count(log_.take_oldest(bytes)); }
+
+bool Mover::count_beside_steps(size_t bytes) {
+  if (strategy_ != CacheStrategy::kLfu || !promotion_.can_count_without_moves()) return false;
+  const std::vector<BatchPtr> batches = log_.take_oldest(bytes, [this](const BatchInFlight& batch) {
+    right_to_move_.assert_held();
+    return promotion_.can_count_without_moves(batch);
+  });
+  if (batches.empty()) return false;
+  promotion_.count_without_moves(batches);
+  return true;
 }
 
 // --- Rows that are wanted ahead
@@ -216,34 +244,53 @@ bool Mover::bring_up_some() {
 
 // --- Moving
 
-bool Mover::is_anything_to_move() noexcept {
+Mover::Left Mover::run_beside_steps() noexcept {
   // Whoever holds the right to move has what is left done when they let go of it.
-  if (!right_to_move_.try_lock()) return false;
-  bool any = false;
+  if (!right_to_move_.try_lock()) return Left::kNothing;
+  Left left = Left::kNothing;
   std::string error;
   try {
     look_for_wanted();
-    any = has_work();
-    if (!any) store_.tiers().compact();
+    const bool any_served = !log_.empty();
+    if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {
+      left = Left::kToCountAndMove;
+    } else if (any_to_bring_up() || store_.has_excess() || promotion_.do_many_wait() ||
+               promotion_.any_left_uncounted()) {
+      left = Left::kToMove;
+    } else if (has_work()) {
+      left = Left::kMore;
+    } else {
+      store_.tiers().compact();
+    }
   } catch (const std::exception& caught) {
     error = caught.what();
   }
   right_to_move_.unlock();
   if (!error.empty()) note_outcome(std::move(error));
-  return any;
+  return left;
 }
 
 bool Mover::run() noexcept {
-  // Steps on the device go on where nothing has to move.
-  if (steps_ != nullptr && !is_anything_to_move()) return false;
+  Left left = Left::kToCountAndMove;
+  if (steps_ != nullptr) {
+    left = run_beside_steps();
+    // Steps on the device go on where nothing has to move.
+    if (left == Left::kNothing || left == Left::kMore) return left == Left::kMore;
+  }
   const DeviceSteps::HostUse use(steps_, DeviceSteps::Length::kShort);
   // Whoever holds the right to move has what is left done when they let go of it.
   if (!right_to_move_.try_lock()) return false;
   bool any = false;
+  bool any_coming = false;
   std::string error;
   try {
-    count_waiting(kBytesATurn);
+    if (left == Left::kToCountAndMove) {
+      count_waiting(kBytesATurn);
+    } else if (promotion_.any_left_uncounted()) {
+      promotion_.count({});
+    }
     if (promotion_.do_many_wait()) promotion_.bring_up_some_that_wait();
+    any_coming = promotion_.do_many_wait();
     let_go_of_wanted();
     bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
@@ -259,7 +306,7 @@ bool Mover::run() noexcept {
   safe_point();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
-  return any || (went_well && (!log_.empty() || any_to_bring_up()));
+  return any || (went_well && (!log_.empty() || any_to_bring_up() || any_coming));
 }
 
 void Mover::settle_with_right() {

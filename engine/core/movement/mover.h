@@ -46,8 +46,9 @@ class Mover final : private EvictionPool::Job {
   // or fail, accesses are forgotten then, and counted as that.
   void count_served(BatchPtr batch);
   // For a look-up that can't wait when it has read: whether it may log without, or must make room before it reads. That waits, and is
-  // false where moves are held off, or fail.
+  // false where moves are held off, or fail; or where steps on the device must not be under way for it.
   bool has_room_in_log() const;
+  bool make_room_in_log_beside_steps();
   bool make_room_in_log();
   // Waits for nothing.
   void log_served(BatchPtr batch);
@@ -113,8 +114,11 @@ class Mover final : private EvictionPool::Job {
 
  private:
   bool run() noexcept override;
-  // Looks without touching rows.
-  bool is_anything_to_move() noexcept;
+  // Does what needs no rows in a GPU's memory, for a while, and says what is left.
+  enum class Left { kNothing, kMore, kToMove, kToCountAndMove };
+  Left run_beside_steps() noexcept;
+  // Counts the oldest batches that were served, of about so many bytes; false where there is none that can be counted so.
+  bool count_beside_steps(size_t bytes) REQUIRES(right_to_move_);
   bool has_work() const;
   // Counts the oldest batches that were served, of about so many bytes.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);

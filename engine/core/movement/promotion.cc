@@ -6,6 +6,7 @@
 
 #include "store/rise.h"
 #include "store/shard_save.h"
+#include "threads/helping_threads.h"
 
 namespace embstore {
 namespace {
@@ -15,21 +16,83 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
-constexpr uint64_t kLeastPartRising = 4;  // one of so many
+constexpr uint64_t kLeastPartRising = 4;            // one of so many
+constexpr size_t kLeastRowsCountedTogether = 8192;  // less takes no longer than to wake a thread
+
+constexpr auto accesses_of(const BatchInFlight& batch) {
+  return [&batch](uint64_t tag) { return std::optional(batch.accesses(tag)); };
+}
+
+template <class T>
+void append(const PageVector<T>& rows, PageVector<T>& to) {
+  to.insert(to.end(), rows.begin(), rows.end());
+}
 
 }  // namespace
 
 void Promotion::count(std::span<const BatchPtr> batches) {
+  while (do_too_many_wait() && bring_up_some_that_wait()) {
+  }
+  bring_up_missed(std::exchange(left_, {}), may_wait_);
   PageVector<RowToCome> missed;
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   for (const BatchPtr& batch : batches) {
-    const uint64_t rising = promote(
-        *batch, missed, [&](uint64_t tag) { return std::optional(batch->accesses(tag)); }, Ties::kWait);
-    note_rise(*batch, rising);
+    const BatchInFlight* const one = batch.get();
+    note_rise({&one, 1}, promote(*batch, missed, accesses_of(*batch), may_wait_));
   }
   note_last_accesses(batches, missed);
-  bring_up_missed(std::move(missed), Ties::kWait);
+  bring_up_missed(std::move(missed), may_wait_);
+}
+
+bool Promotion::can_count_without_moves() const {
+  const size_t first = store_.tiers().tier_of_level(0);
+  // Else rows come up without being counted before.
+  const bool is_full = store_.rows(first) >= store_.tiers().capacity_rows(first);
+  return is_full && left_.empty() && !do_too_many_wait() && !store_.is_being_saved();
+}
+
+bool Promotion::can_count_without_moves(const BatchInFlight& batch) const {
+  for (size_t t = store_.tiers().tier_of_level(0); t < store_.tiers().size(); ++t) {
+    if (!batch.rows_of(t).places().empty() && !store_.tiers().tier(t).can_set_ranks()) return false;
+  }
+  return true;
+}
+
+void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
+  PageVector<RowToCome> missed;
+  std::vector<const BatchInFlight*> of;
+  size_t rows = 0;
+  for (const BatchPtr& batch : batches) {
+    count_hits(*batch, missed);
+    batch->order_by_shards();
+    of.push_back(batch.get());
+    rows += batch->size();
+  }
+  const Floors floors = floors_above(of, Moves::kLater);
+  uint64_t from_files = 0;
+  count_shards(
+      rows,
+      [&](size_t shard, OfShard& counted) {
+        for (const BatchInFlight* batch : of) {
+          count_in_place(*batch, shard, floors, accesses_of(*batch), may_wait_, counted);
+          for (PageVector<uint32_t>& rising : counted.rising) {
+            for (const uint32_t i : rising) {
+              const BatchInFlight::Found& found = batch->found(i);
+              counted.missed.push_back({found.key, batch->accesses(found.tag)});
+            }
+            rising.clear();
+          }
+        }
+      },
+      [&](const OfShard& counted) {
+        append(counted.missed, missed);
+        from_files += counted.from_files;
+      });
+  note_rise(of, from_files);
+  note_last_accesses(batches, missed);
+  left_ = std::move(missed);
+  if (do_many_wait()) have_those_come_that_wait();
 }
 
 void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed) {
@@ -49,29 +112,36 @@ void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector
   for (RowToCome& row : missed) row.served->stamp = last[row.key];
 }
 
-void Promotion::note_rise(const BatchInFlight& batch, uint64_t rows) {
+void Promotion::note_rise(std::span<const BatchInFlight* const> batches, uint64_t rows) {
   uint64_t all = 0;
-  for (size_t t = 0; t < store_.tiers().size(); ++t) {
-    if (store_.tiers().memory(t) == nullptr) all += batch.rows_of(t).places().size();
-  }
+  for (const BatchInFlight* batch : batches) all += batch->rows_outside_memory(store_.tiers());
   if (all != 0) many_rise_.store(kLeastPartRising * rows >= all, std::memory_order_relaxed);
 }
 
+void Promotion::have_those_come_that_wait() {
+  if (!coming_.empty()) return;
+  coming_ = std::exchange(waiting_, {});
+  std::sort(coming_.begin(), coming_.end(),
+            [](const Waiting& a, const Waiting& b) { return a.rank < b.rank; });
+}
+
 bool Promotion::bring_up_some_that_wait() {
-  if (waiting_.empty()) return false;
-  // The newest, which rank highest, first: what they displace needn't come up.
-  const auto count = static_cast<ptrdiff_t>(std::min(waiting_.size(), kWaitingAtOnce));
-  PageVector<RowToCome> rows(waiting_.end() - count, waiting_.end());
-  waiting_.resize(waiting_.size() - rows.size());
-  if (waiting_.empty()) waiting_.shrink_to_fit();
-  bring_up_missed(std::move(rows), Ties::kRise);
+  have_those_come_that_wait();
+  if (coming_.empty()) return false;
+  // The highest first: what they displace needn't come up.
+  PageVector<RowToCome> rows;
+  for (; !coming_.empty() && rows.size() < kWaitingAtOnce; coming_.pop_back()) {
+    rows.push_back({coming_.back().key, ServedAccesses{.stamp = coming_.back().rank.stamp, .count = 0}});
+  }
+  if (coming_.empty()) coming_.shrink_to_fit();
+  bring_up_missed(std::move(rows), MayWait::kNone);
   return true;
 }
 
 void Promotion::bring_up(std::span<const int64_t> keys) {
   PageVector<RowToCome> rows;
   for (const int64_t key : keys) rows.push_back({key, std::nullopt});
-  bring_up_missed(std::move(rows), Ties::kRise);
+  bring_up_missed(std::move(rows), MayWait::kNone);
 }
 
 void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
@@ -109,7 +179,7 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   return first_tier.ranks().count_served(slot, key, accesses);
 }
 
-void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
+void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) {
   if (missed.empty()) return;
   const BatchPtr batch = store_.start_batch();
   PageVector<RowToCome> coming;
@@ -133,57 +203,82 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, Ties ties) {
     batch->read_to_come_up(store_.tiers());
     missed.clear();
     // Those that changed while they were read come once more.
-    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, ties);
+    promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, may_wait);
   }
 }
 
 template <class ServedBy>
 uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
-                            Ties ties) {
+                            MayWait may_wait) {
   batch.order_by_shards();
-  const Floors floors = floors_above(batch);
-  Rising rising;
+  const BatchInFlight* const all = &batch;
+  const Floors floors = floors_above({&all, 1}, Moves::kNow);
+  const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
   uint64_t from_files = 0;
-  // Shard by shard, so that what was touched to count a row is still in the cache when it comes up.
-  for (size_t first = 0; first < batch.size();) {
-    const int number = shard_of(batch.found(first).hash());
-    size_t end = first;
-    while (end < batch.size() && shard_of(batch.found(end).hash()) == number) ++end;
-    for (PageVector<uint32_t>& rows : rising) rows.clear();
-    from_files += count_in_place(batch, first, end, floors, rising, missed, served_by, ties);
-    for (size_t to = 0; to < store_.tiers().size(); ++to) {
-      const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
-      std::span<const uint32_t> rows(rising[to]);
-      for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
-        promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
-      }
-    }
-    first = end;
-  }
+  // Few rows shard by shard, so that what was touched to count a row is still in the cache when it comes up.
+  count_shards(
+      all_rise ? 0 : batch.size(),
+      [&](size_t shard, OfShard& counted) {
+        count_in_place(batch, shard, floors, served_by, may_wait, counted);
+      },
+      [&](const OfShard& counted) {
+        append(counted.missed, missed);
+        from_files += counted.from_files;
+        for (size_t to = 0; to < store_.tiers().size(); ++to) {
+          const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+          std::span<const uint32_t> rows(counted.rising[to]);
+          for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
+            promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
+          }
+        }
+      });
   return from_files;
 }
 
-Promotion::Floors Promotion::floors_above(const BatchInFlight& batch) const {
+template <class Count, class Take>
+void Promotion::count_shards(size_t rows, const Count& count, const Take& take) {
+  if (rows < kLeastRowsCountedTogether) {
+    for (size_t shard = 0; shard < kShards; ++shard) {
+      OfShard counted;
+      count(shard, counted);
+      append(counted.waiting, waiting_);
+      take(counted);
+    }
+    return;
+  }
+  std::vector<OfShard> counted(kShards);
+  share_work_with_helpers(kShards, [&](const auto& next) {
+    for (size_t shard = next(); shard != kShards; shard = next()) count(shard, counted[shard]);
+  });
+  for (const OfShard& of : counted) {
+    append(of.waiting, waiting_);
+    take(of);
+  }
+}
+
+Promotion::Floors Promotion::floors_above(std::span<const BatchInFlight* const> batches, Moves moves) const {
   Floors floors;
   const size_t first_level = store_.tiers().tier_of_level(0);
   size_t deepest = 0;
   for (size_t t = first_level; t < store_.tiers().size(); ++t) {
-    if (!batch.rows_of(t).places().empty()) deepest = t;
+    for (const BatchInFlight* batch : batches) {
+      if (!batch->rows_of(t).places().empty()) deepest = t;
+    }
   }
-  for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t);
+  for (size_t t = first_level; t < deepest; ++t) floors[t] = floor_of_(t, moves);
   return floors;
 }
 
 template <class ServedBy>
-uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
-                                   Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
-                                   Ties ties) {
+void Promotion::count_in_place(const BatchInFlight& batch, size_t number, const Floors& floors,
+                               const ServedBy& served_by, MayWait may_wait, OfShard& of) const {
+  const auto [first, end] = batch.rows_of_shard(number);
+  if (first == end) return;
   MemoryPhase phase(store_.tiers());
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
-  IndexShard& shard = store_.shard_of_hash(batch.found(first).hash());
+  IndexShard& shard = store_.shard(static_cast<int>(number));
   const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
-  uint64_t from_files = 0;
   for (size_t i = first; i < end;) {
     const MutexLock lock(shard.mutex);
     for (const size_t pause = std::min(i + kRowsUnderMutex, end); i < pause; ++i) {
@@ -196,24 +291,24 @@ uint64_t Promotion::count_in_place(const BatchInFlight& batch, size_t first, siz
           reader.prefetch(ahead.hash());
           store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
         }
-        to = count_or_raise(shard, batch, i, *served, floors, ties, phase);
+        to = count_or_raise(shard, batch, i, *served, floors, may_wait, phase, of.waiting);
         if (!to) continue;
       }
       const bool is_in_memory = store_.tiers().memory(found.hit.ref.tier()) != nullptr;
-      from_files += !is_in_memory;
+      of.from_files += !is_in_memory;
       if (is_in_memory || batch.is_whole(i)) {
-        rising[*to].push_back(static_cast<uint32_t>(i));
+        of.rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
-        missed.push_back({found.key, served});
+        of.missed.push_back({found.key, served});
       }
     }
   }
-  return from_files;
 }
 
 std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                                                const ServedAccesses& served, const Floors& floors, Ties ties,
-                                                Phase& phase) {
+                                                const ServedAccesses& served, const Floors& floors,
+                                                MayWait may_wait, Phase& phase,
+                                                PageVector<Waiting>& waiting) const {
   const BatchInFlight::Found& found = batch.found(i);
   const IndexEntry entry = shard.entry(found.hash(), found.key);
   // A save wants the row as it was: who moves it up keeps that.
@@ -237,10 +332,10 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
   size_t to = store_.tiers().tier_of_level(0);
   while (to < at.tier() && floors[to] && rank < *floors[to]) ++to;
   const bool stays = to == at.tier();
-  const bool may_wait =
-      !stays && ties == Ties::kWait && floors[to] && rank.count == floors[to]->count && !do_many_wait();
-  if ((stays || may_wait) && tier.try_set_rank(at.slot(), header)) {
-    if (may_wait) waiting_.push_back({found.key, ServedAccesses{.stamp = header.stamp, .count = 0}});
+  const bool is_tie = !stays && floors[to] && rank.count == floors[to]->count;
+  const bool waits = !stays && (may_wait == MayWait::kAll || (may_wait == MayWait::kTies && is_tie));
+  if ((stays || waits) && tier.try_set_rank(at.slot(), header)) {
+    if (waits) waiting.push_back({found.key, rank});
     if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
     return std::nullopt;
   }

@@ -31,23 +31,38 @@ class Promotion {
   // The right to so many slots of a tier of memory. Nothing where a tier below the first has no room for them; of the first,
   // throws then. Called without locks.
   using ClaimSlots = std::function<std::optional<SlotClaim>(size_t tier, uint64_t count)>;
-  // The count and time below which a row from below doesn't belong in a ranked tier; nothing where that can't be said.
-  using FloorOf = std::function<std::optional<Rank>(size_t tier)>;
+  enum class Moves { kNow, kLater };
+  // The count and time below which a row from below doesn't belong in a ranked tier; nothing where that can't be said. Where rows
+  // move later, no row may move for it: it may be lower then.
+  using FloorOf = std::function<std::optional<Rank>(size_t tier, Moves moves)>;
   Promotion(RowStore& store, ClaimSlots claim_slots, FloorOf floor_of)
       : store_(store),
         claim_slots_(std::move(claim_slots)),
         floor_of_(std::move(floor_of)),
-        most_waiting_(std::clamp<uint64_t>(store.tiers().capacity_rows(store.tiers().tier_of_level(0)) / 8,
+        may_wait_(store.tiers().hbm() != nullptr ? MayWait::kAll : MayWait::kTies),
+        most_waiting_(std::clamp<uint64_t>(store.tiers().capacity_rows(store.tiers().tier_of_level(0)) /
+                                               (may_wait_ == MayWait::kAll ? 4 : 8),
                                            kLeastMostWaiting, kMostWaiting)) {}
 
   // Counts the accesses of the batches, and moves up what they found in lower tiers and doesn't belong there any more. A row that a medium doesn't
   // give back stays where it is. On an error some accesses are uncounted; no row is lost.
   void count(std::span<const BatchPtr> batches);
 
+  // The same while steps on the device are under way: rows in a GPU's memory are left alone, and none moves. Accesses to rows that
+  // aren't where a look-up found them are left to the next count(). REQUIRES: it can, and can count each of the batches.
+  void count_without_moves(std::span<const BatchPtr> batches);
+  bool can_count_without_moves() const;
+  bool can_count_without_moves(const BatchInFlight& batch) const;
+  bool any_left_uncounted() const { return !left_.empty(); }
+
   // Rows that have as many accesses as the coldest above, and more recent ones, wait below until this is called: many are outranked
-  // by then. Moves up some of those that aren't; false where none waits.
+  // by then. So do, below a GPU's memory, rows that have more: steps on the device wait while rows move. Moves up some of those that
+  // aren't; false where none waits.
   bool bring_up_some_that_wait();
-  bool do_many_wait() const { return waiting_.size() >= most_waiting_; }
+  // So many wait that all of them are to come up, those that aren't outranked.
+  bool do_many_wait() const { return !coming_.empty() || waiting_.size() >= most_waiting_; }
+  // Before more wait, some are to come up.
+  bool do_too_many_wait() const { return !coming_.empty() && waiting_.size() >= most_waiting_; }
 
   // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
   void bring_up(std::span<const int64_t> keys);
@@ -65,36 +80,55 @@ class Promotion {
 
   // Counts accesses to the key's row in the slot of the first tier; false, and they aren't counted, if the row isn't there.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
-  enum class Ties { kWait, kRise };
+  // Which of the rows that belong higher wait below.
+  enum class MayWait { kNone, kTies, kAll };
   // Counts those whose rows are still in the first tier, and adds the others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);
   // Accesses of `missed` are counted after later ones of the same batches, of which a tier may have kept the number alone: they
   // get the time of the last.
   static void note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed);
   // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
-  void bring_up_missed(PageVector<RowToCome> missed, Ties ties);
+  void bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait);
   // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
   // counted, the ones that belong higher. Adds to `missed`, uncounted, those that aren't what was read any more, or weren't read as a
   // whole. Returns how many rows come up that aren't in memory.
   template <class ServedBy>
-  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by, Ties ties);
-  // Notes that so many of a look-up's rows come up.
-  void note_rise(const BatchInFlight& batch, uint64_t rows);
+  uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
+                   MayWait may_wait);
+  // Notes that so many rows of look-ups come up.
+  void note_rise(std::span<const BatchInFlight* const> batches, uint64_t rows);
   // The floors of the tiers above the batch's rows.
   using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
-  Floors floors_above(const BatchInFlight& batch) const;
+  Floors floors_above(std::span<const BatchInFlight* const> batches, Moves moves) const;
   // Positions in the batch of rows that are to come up, by the tier that they come to.
   using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
-  // Adds to `rising` those of rows `first` to `end`, which are of one shard, that aren't counted where they are; or to `missed`
-  // if they weren't read as a whole. Returns how many of both aren't in memory.
+  // A row that waits, all accesses to it counted, and how it ranked then.
+  struct Waiting {
+    int64_t key;
+    Rank rank;
+  };
+  // What comes of counting rows of one shard.
+  struct OfShard {
+    Rising rising;
+    PageVector<RowToCome> missed;
+    PageVector<Waiting> waiting;
+    uint64_t from_files = 0;  // of those that rise or were missed: how many aren't in memory
+  };
+  // Calls count(s, of shard s) and then take(of shard s) for all shards, in their order. Where it's worth their while for so many
+  // rows, several threads count at a time, and what they counted is taken when all have ended.
+  template <class Count, class Take>
+  void count_shards(size_t rows, const Count& count, const Take& take);
+  // Adds to `of` those of the batch's rows in shard `number` that aren't counted where they are: to those that rise, or to the missed
+  // if they weren't read as a whole. REQUIRES: the batch is in the order of the shards.
   template <class ServedBy>
-  uint64_t count_in_place(const BatchInFlight& batch, size_t first, size_t end, const Floors& floors,
-                          Rising& rising, PageVector<RowToCome>& missed, const ServedBy& served_by,
-                          Ties ties);
+  void count_in_place(const BatchInFlight& batch, size_t number, const Floors& floors,
+                      const ServedBy& served_by, MayWait may_wait, OfShard& of) const;
   // Counts accesses to row i, if it stays in the tier that it's in, and if that can count. Else the tier that it's to come to.
   std::optional<size_t> count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
-                                       const ServedAccesses& served, const Floors& floors, Ties ties,
-                                       Phase& phase) REQUIRES(shard.mutex);
+                                       const ServedAccesses& served, const Floors& floors, MayWait may_wait,
+                                       Phase& phase, PageVector<Waiting>& waiting) const
+      REQUIRES(shard.mutex);
+  void have_those_come_that_wait();
   // Where rows that belong in tier t come to: a stage, or the first tier, if rows can't be put into the tier itself.
   size_t way_to(size_t t) const {
     return store_.tiers().level_of(t) == 0 || store_.tiers().memory(t) == nullptr ? 0 : t;
@@ -107,9 +141,11 @@ class Promotion {
   RowStore& store_;
   const ClaimSlots claim_slots_;
   const FloorOf floor_of_;
+  const MayWait may_wait_;
   const size_t most_waiting_;
-  // The newest last, as they were when they came to wait; no accesses are to be counted any more.
-  PageVector<RowToCome> waiting_;
+  PageVector<Waiting> waiting_;
+  PageVector<Waiting> coming_;  // those that waited when they were many; the highest last
+  PageVector<RowToCome> left_;  // uncounted
   std::atomic<uint64_t> promoted_{0};
   std::atomic<bool> many_rise_{true};
 };

@@ -1,6 +1,6 @@
 #include "store/batch_in_flight.h"
 
-#include "store/shard_order.h"
+#include <algorithm>
 
 namespace embstore {
 
@@ -22,12 +22,12 @@ void BatchInFlight::start(const TierStack& tiers) {
 }
 
 void BatchInFlight::order_by_shards() {
+  const PageVector<uint32_t> order = in_order_of_shards(
+      found_.size(), [this](size_t number) { return found_[number].hash(); }, &shard_bounds_);
+  if (std::is_sorted(order.begin(), order.end())) return;
   PageVector<Found> ordered;
   ordered.reserve(found_.size());
-  for (const uint32_t i :
-       in_order_of_shards(found_.size(), [this](size_t number) { return found_[number].hash(); })) {
-    ordered.push_back(found_[i]);
-  }
+  for (const uint32_t i : order) ordered.push_back(found_[i]);
   found_.swap(ordered);
 }
 

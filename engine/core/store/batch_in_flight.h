@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "memory/page_vector.h"
@@ -17,6 +18,7 @@
 #include "row/ranking.h"
 #include "row/row_batch.h"
 #include "store/index/index_reader.h"
+#include "store/shard_order.h"
 #include "store/tier_stack.h"
 
 namespace embstore {
@@ -51,6 +53,10 @@ class BatchInFlight {
   void add_unread(int64_t key, const IndexHit& hit) { found_.push_back({key, hit, 0, kUnread}); }
   // Puts the keys in the order of their shards. What was read stays theirs.
   void order_by_shards();
+  // The numbers of those in a shard, from the first up to the second. REQUIRES: none was added since they were put in order.
+  std::pair<size_t, size_t> rows_of_shard(size_t shard) const {
+    return {shard_bounds_[shard], shard_bounds_[shard + 1]};
+  }
   // Reads the rows that were added, each tier's in one batch.
   // REQUIRES: a guard of the epochs was held since they were found, and is held on.
   void read(const TierStack& tiers);
@@ -117,6 +123,7 @@ class BatchInFlight {
   const RowBatch& rows_with(size_t i) const { return tiers_[found_[i].hit.ref.tier()]; }
 
   PageVector<Found> found_;
+  ShardBounds shard_bounds_{};
   std::vector<RowBatch> tiers_;                              // kMaxTiers of them
   std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // of each tier, before rows were found
 };

@@ -95,6 +95,8 @@ class Tier {
   virtual void update_rank(Slot, RowHeader&) const {}
   // The row ranks as the header says from now on. False, and it ranks as before, where the tier can't keep that.
   virtual bool try_set_rank(Slot, const RowHeader&) { return false; }
+  // Whether it can, but for rows that were asked for too often. Needs no mutex.
+  virtual bool can_set_ranks() const { return false; }
   // The row, which was copied from one slot to the other, ranks there as it did.
   virtual void carry_rank(Slot, Slot) {}
   // Whether the medium doesn't have the rank.

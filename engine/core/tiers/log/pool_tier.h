@@ -71,6 +71,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
     fill_rank(slot, header);
     return true;
   }
+  bool can_set_ranks() const override { return true; }
 
   // --- RankedTier
   // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came. Of a pool in the middle, only of

@@ -66,6 +66,7 @@ class SsdHashTier final : public Tier, public DurableTier {
   void prefetch_rank(Slot slot) const override { log_.served().prefetch(slot); }
   void update_rank(Slot slot, RowHeader& header) const override;
   bool try_set_rank(Slot slot, const RowHeader& header) override;
+  bool can_set_ranks() const override { return true; }
   void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().of(from)); }
   bool rank_goes_with_process(Slot slot) const override { return log_.served().of(slot) != 0; }
 

@@ -98,7 +98,7 @@ void MemoryTier::read_rows(RowBatch& rows, RowPart) const {
 }
 
 bool MemoryTier::try_set_rank(Slot slot, const RowHeader& header) {
-  if (role_ != MemoryRole::kMiddle && role_ != MemoryRole::kLast) return false;
+  if (!can_set_ranks()) return false;
   rows_.set_rank(slot, header.served, header.stamp);
   if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
   return true;

@@ -47,6 +47,7 @@ class MemoryTier final : public Tier, public RankedTier {
     if (ranks_ != nullptr) ranks_->prefetch(slot);
   }
   bool try_set_rank(Slot slot, const RowHeader& header) override;
+  bool can_set_ranks() const override { return role_ == MemoryRole::kMiddle || role_ == MemoryRole::kLast; }
 
   // --- RankedTier. REQUIRES: is_ranked().
   SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says what guards them

@@ -611,6 +611,42 @@ TEST(a_serving_look_up_on_the_device_counts_and_brings_rows_up) {
   check(tiers[0] == 0, "a row that was asked for five times stays below");
 }
 
+TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
+  Scene scene(2);
+  const std::vector<int64_t> keys = scene.train_first(kKeys);
+  std::vector<int32_t> tiers(keys.size());
+  scene.table->lookup_tier(keys, tiers.data());
+  std::vector<int64_t> upper;
+  std::vector<int64_t> lower;
+  for (const int64_t key : keys) (tiers[static_cast<size_t>(key)] == 0 ? upper : lower).push_back(key);
+  std::vector<float> rows(upper.size() * kDim);
+  constexpr uint64_t kServed = 3;  // of the lower, and more of the upper
+  for (uint64_t i = 0; i < 2 * kServed; ++i) scene.table->lookup(upper, rows.data(), LookUpFor::kServing);
+  scene.table->drain();
+  const uint64_t promoted = scene.table->stats().promotions;
+
+  const auto look_up = scene.made(lower);
+  gpu::OwnedEvent end(*scene.device);
+  uint64_t waits = 0;
+  for (uint64_t i = 0; i < kServed; ++i) {
+    scene.put(*look_up, LookUpFor::kServing);
+    scene.device->record(end, *scene.streams[0]);
+    while (!scene.device->query(end)) {
+    }
+    wait_for_the_eviction_thread();
+    if (i == 0) waits = scene.device->host_waits();  // the first one takes memory
+  }
+  check(scene.device->host_waits() == waits, "the host waited");
+  RowBatch read(scene.table->parts().layout);
+  scene.table->parts().store->read_settled(lower, read);
+  for (size_t i = 0; i < lower.size(); ++i) {
+    check(read.header(i).served == kServed, "an access isn't counted");
+  }
+  check(Scene::is_right(*look_up), "a row is another");
+  scene.table->drain();
+  check(scene.table->stats().promotions == promoted, "a row came up that ranks lower");
+}
+
 TEST(a_save_under_way_lets_steps_through_by_the_host) {
   Scene scene(3);
   scene.train(scene.some_ids(100));
