@@ -6,7 +6,7 @@
 
 #include "store/rise.h"
 #include "store/shard_save.h"
-#include "threads/helping_threads.h"
+#include "threads/shared_work.h"
 
 namespace embstore {
 namespace {
@@ -247,7 +247,7 @@ void Promotion::count_shards(size_t rows, const Count& count, const Take& take) 
     return;
   }
   std::vector<OfShard> counted(kShards);
-  share_work_with_helpers(kShards, [&](const auto& next) {
+  share_work(kShards, HelpingThreads::most_threads(), [&](const auto& next) {
     for (size_t shard = next(); shard != kShards; shard = next()) count(shard, counted[shard]);
   });
   for (const OfShard& of : counted) {
