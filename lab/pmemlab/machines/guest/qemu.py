@@ -86,8 +86,9 @@ def command_line(
         # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
         "memhp_default_state=offline",
         # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
-        # every rate with it; the HPET's is given. KVM has a clock of its own.
-        "clocksource=hpet" if accelerator == "tcg" else "",
+        # every rate with it; the HPET's is given. Nor may too few ticks in its first moments end it
+        # ("IO-APIC + timer doesn't work!"). KVM has a clock of its own.
+        "clocksource=hpet no_timer_check" if accelerator == "tcg" else "",
         topology.kernel_command_line,
         "--",
         *(_kernel_quoted(argument) for argument in agent_command),
