@@ -151,8 +151,6 @@ TEST(many_callers_share_the_threads_and_none_waits_for_another) {
   check(calls.load() == 8 * 200, "a call is missing");
 }
 
-// The thread sanitizer follows no child that starts threads.
-#if !defined(__SANITIZE_THREAD__)
 TEST(a_forked_child_has_threads_of_its_own) {
   share_work(4, 4, [](const auto& next) {
     while (next() != 4) {
@@ -170,7 +168,6 @@ TEST(a_forked_child_has_threads_of_its_own) {
   int status = 0;
   check(waitpid(child, &status, 0) == child && status == 0, "the child has no threads");
 }
-#endif
 
 }  // namespace
 }  // namespace embstore
