@@ -127,11 +127,15 @@ bool Mover::has_room_in_log() const {
   return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
 }
 
-bool Mover::make_room_in_log_beside_steps() {
+bool Mover::lock_for_look_up() {
   look_ups_waiting_.fetch_add(1);
   const bool has_right = right_to_move_.lock_unless_paused();
   look_ups_waiting_.fetch_sub(1);
-  if (!has_right) return false;
+  return has_right;
+}
+
+bool Mover::make_room_in_log_beside_steps() {
+  if (!lock_for_look_up()) return false;
   try {
     while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
     }
@@ -158,10 +162,7 @@ void Mover::log_served(BatchPtr batch) {
 
 bool Mover::wait_for_room_in_log(size_t bytes) {
   if (!background_error().empty()) return false;  // the eviction threads try again
-  look_ups_waiting_.fetch_add(1);
-  const bool has_right = right_to_move_.lock_unless_paused();
-  look_ups_waiting_.fetch_sub(1);
-  if (!has_right) return false;
+  if (!lock_for_look_up()) return false;
   std::string error;
   try {
     if (log_.waiting_bytes() > kMostWaitingBytes) count_waiting(bytes);

@@ -122,6 +122,8 @@ class Mover final : private EvictionPool::Job {
   bool has_work() const;
   // Counts the oldest batches that were served, of about so many bytes.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);
+  // Waits for the right to move, as a look-up that makes room in the log; false where moves are held off.
+  bool lock_for_look_up() TRY_ACQUIRE(true, right_to_move_);
   // Waits for the right to move, and counts so many bytes if the log still has no room; false if moves are held off, or
   // fail.
   bool wait_for_room_in_log(size_t bytes);

@@ -70,9 +70,8 @@ void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
     rows += batch->size();
   }
   const Floors floors = floors_above(of, Moves::kLater);
-  uint64_t from_files = 0;
-  count_shards(
-      rows,
+  const uint64_t from_files = count_shards(
+      rows, missed,
       [&](size_t shard, OfShard& counted) {
         for (const BatchInFlight* batch : of) {
           count_in_place(*batch, shard, floors, accesses_of(*batch), may_wait_, counted);
@@ -85,10 +84,7 @@ void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
           }
         }
       },
-      [&](const OfShard& counted) {
-        append(counted.missed, missed);
-        from_files += counted.from_files;
-      });
+      [](const Rising&) {});
   note_rise(of, from_files);
   note_last_accesses(batches, missed);
   left_ = std::move(missed);
@@ -214,46 +210,47 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
   const BatchInFlight* const all = &batch;
   const Floors floors = floors_above({&all, 1}, Moves::kNow);
   const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
-  uint64_t from_files = 0;
   // Few rows shard by shard, so that what was touched to count a row is still in the cache when it comes up.
-  count_shards(
-      all_rise ? 0 : batch.size(),
+  return count_shards(
+      all_rise ? 0 : batch.size(), missed,
       [&](size_t shard, OfShard& counted) {
         count_in_place(batch, shard, floors, served_by, may_wait, counted);
       },
-      [&](const OfShard& counted) {
-        append(counted.missed, missed);
-        from_files += counted.from_files;
+      [&](const Rising& rising) {
         for (size_t to = 0; to < store_.tiers().size(); ++to) {
           const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
-          std::span<const uint32_t> rows(counted.rising[to]);
+          std::span<const uint32_t> rows(rising[to]);
           for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
             promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
           }
         }
       });
-  return from_files;
 }
 
-template <class Count, class Take>
-void Promotion::count_shards(size_t rows, const Count& count, const Take& take) {
+template <class Count, class Raise>
+uint64_t Promotion::count_shards(size_t rows, PageVector<RowToCome>& missed, const Count& count,
+                                 const Raise& raise) {
+  uint64_t from_files = 0;
+  const auto take = [&](const OfShard& counted) {
+    append(counted.waiting, waiting_);
+    append(counted.missed, missed);
+    from_files += counted.from_files;
+    raise(counted.rising);
+  };
   if (rows < kLeastRowsCountedTogether) {
     for (size_t shard = 0; shard < kShards; ++shard) {
       OfShard counted;
       count(shard, counted);
-      append(counted.waiting, waiting_);
       take(counted);
     }
-    return;
+    return from_files;
   }
   std::vector<OfShard> counted(kShards);
   share_work(kShards, HelpingThreads::most_threads(), [&](const auto& next) {
     for (size_t shard = next(); shard != kShards; shard = next()) count(shard, counted[shard]);
   });
-  for (const OfShard& of : counted) {
-    append(of.waiting, waiting_);
-    take(of);
-  }
+  for (const OfShard& of : counted) take(of);
+  return from_files;
 }
 
 Promotion::Floors Promotion::floors_above(std::span<const BatchInFlight* const> batches, Moves moves) const {

@@ -114,10 +114,11 @@ class Promotion {
     PageVector<Waiting> waiting;
     uint64_t from_files = 0;  // of those that rise or were missed: how many aren't in memory
   };
-  // Calls count(s, of shard s) and then take(of shard s) for all shards, in their order. Where it's worth their while for so many
-  // rows, several threads count at a time, and what they counted is taken when all have ended.
-  template <class Count, class Take>
-  void count_shards(size_t rows, const Count& count, const Take& take);
+  // Calls count(s, of shard s) and then raise(what rises of it) for all shards, in their order, and adds to `missed`. Where it's worth
+  // their while for so many rows, several threads count at a time, and rows rise when all have ended. Returns how many of those that
+  // rise or were missed aren't in memory.
+  template <class Count, class Raise>
+  uint64_t count_shards(size_t rows, PageVector<RowToCome>& missed, const Count& count, const Raise& raise);
   // Adds to `of` those of the batch's rows in shard `number` that aren't counted where they are: to those that rise, or to the missed
   // if they weren't read as a whole. REQUIRES: the batch is in the order of the shards.
   template <class ServedBy>
