@@ -76,6 +76,11 @@ def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: 
     assert_same(rows, trained_here(1))
 
 
+def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_silent() -> None:
+    with es.cluster.Job(workers=1, patience_s=0.25) as job:
+        job.check_alive([])
+
+
 @pytest.mark.long
 def test_a_keeper_that_is_stopped_is_noticed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
@@ -358,7 +363,7 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
     done = es.cluster.run(
-        keep_for_long, 5.0, workers=2, checkpoints=tmp_path, patience_s=2.0, most_failures=0
+        keep_for_long, 7.0, workers=2, checkpoints=tmp_path, patience_s=3.0, most_failures=0
     )
     assert done == [2, 2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -218,6 +219,49 @@ def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
     result = run(test, "--pmemlab-machine=guest")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*the lab's fault: guest fsdax: no room"])
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ('raise LabError("no room")', "errors"),
+        ('raise MachineDiedError("kernel panic")', "errors"),
+        ('raise CommandTimeoutError(["sleep", "9"], 1.0, "", "")', "failed"),
+        ("assert machine is None", "failed"),
+        ("with pytest.raises(LabError): raise LabError", "passed"),
+    ],
+)
+def test_a_lab_that_breaks_in_a_test_is_an_error_and_a_test_that_fails_is_a_failure(
+    run: Callable[..., pytest.RunResult],
+    machines: list[str],
+    tmp_path: Path,
+    body: str,
+    outcome: str,
+) -> None:
+    test = f"""
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
+
+@pytest.mark.pmemlab("fsdax")
+def test_mine(machine):
+    {body}
+"""
+    junit = tmp_path / "junit.xml"
+    result = run(test, "--pmemlab-machine=guest", f"--junitxml={junit}")
+    result.assert_outcomes(**{outcome: 1})
+    (suite,) = ElementTree.parse(junit).getroot()
+    counted = {"errors": suite.get("errors"), "failed": suite.get("failures")}
+    assert counted == {name: str(int(name == outcome)) for name in counted}
+    if outcome == "errors":
+        result.stdout.fnmatch_lines(["*test_*.py:7: *Error, the lab's fault: *"])
+    assert machines == ["start fsdax as guest", "stop fsdax"]
+
+
+def test_a_lab_error_of_a_test_without_the_fixture_is_that_test_s_failure(
+    run: Callable[..., pytest.RunResult],
+) -> None:
+    run("from pmemlab.errors import LabError\ndef test_mine(): raise LabError").assert_outcomes(
+        failed=1
+    )
 
 
 @pytest.mark.usefixtures("machines")

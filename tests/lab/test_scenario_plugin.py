@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
+import yaml  # noqa: F401
 
 import pmemlab.machines.opening
 from pmemlab.errors import (
@@ -24,7 +25,8 @@ from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.scenarios.runner import Outcome
 
-# Imported out here as well because pytester forgets modules that only a run inside it imports.
+# As `yaml`, imported out here as well because pytester forgets modules that only a run inside it
+# imports.
 from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
 

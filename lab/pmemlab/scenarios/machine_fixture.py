@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pmemlab.machines.protocol import Machine
     from pmemlab.scenarios.session import ScenarioSession
 
-__all__ = ["MARKER", "SESSION", "machine", "parametrize", "pmemlab_machines"]
+__all__ = ["MARKER", "SESSION", "machine", "parametrize", "pmemlab_machines", "tell_whose_fault"]
 
 SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 """Of the scenarios that this run of pytest has."""
@@ -93,7 +93,7 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
     try:
         lender = _Lender(request.param, request.config)
     except LabError as error:
-        _lab_s_fault(error)
+        _raise_lab_s_fault(error)
     yield lender
     lender.stop()
 
@@ -102,8 +102,9 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
 def machine(pmemlab_machines: _Lender) -> Machine:
     """A proved machine of the topology that the test's mark `pmemlab` names.
 
-    Without a kind that can be such a machine here, the test is skipped; where the lab breaks, it is
-    an ERROR.
+    Without a kind that can be such a machine here, the test is skipped. Where the lab breaks,
+    before the test or in it, it is an ERROR; a command that runs past its timeout is the test's own
+    failure.
     """
     from pmemlab.errors import LabError
 
@@ -112,9 +113,32 @@ def machine(pmemlab_machines: _Lender) -> Machine:
     try:
         return pmemlab_machines.lend()
     except LabError as error:
-        _lab_s_fault(error)
+        _raise_lab_s_fault(error)
 
 
-def _lab_s_fault(error: Exception) -> NoReturn:
+def tell_whose_fault(
+    item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
+) -> None:
+    """Makes the failure of a test with the fixture an ERROR where the lab broke in it."""
+    from pmemlab.errors import CommandTimeoutError, LabError
+
+    if not report.failed or call.when != "call" or call.excinfo is None:
+        return
+    error = call.excinfo.value
+    if _LENDER not in getattr(item, "fixturenames", ()):
+        return
+    if not isinstance(error, LabError) or isinstance(error, CommandTimeoutError):
+        return
+    report.when = "setup"  # what fails there is an ERROR for all who read reports
+    own = [entry for entry in call.excinfo.traceback if entry.path == item.path]
+    where = f"{item.path}:{own[-1].lineno + 1}: " if own else ""
+    report.longrepr = f"{where}{_lab_s_fault(error)}"
+
+
+def _lab_s_fault(error: Exception) -> str:
+    return f"{type(error).__name__}, the lab's fault: {error}"
+
+
+def _raise_lab_s_fault(error: Exception) -> NoReturn:
     # Where the lab broke, our own stack tells nothing.
-    pytest.fail(f"{type(error).__name__}, the lab's fault: {error}", pytrace=False)
+    pytest.fail(_lab_s_fault(error), pytrace=False)

@@ -22,6 +22,7 @@ from pmemlab.scenarios.machine_fixture import (
     machine,
     parametrize,
     pmemlab_machines,
+    tell_whose_fault,
 )
 from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
@@ -267,6 +268,15 @@ def _storage_type(item: pytest.Item) -> str | None:
 
 def _scenario_items(items: Sequence[pytest.Item]) -> list[ScenarioItem]:
     return [item for item in items if isinstance(item, ScenarioItem)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    tell_whose_fault(item, call, report)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before the terminal asks what to say of it

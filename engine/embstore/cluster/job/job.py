@@ -39,6 +39,7 @@ _CALLS_AT_ONCE = 4  # a worker
 # By packages that a function may need before it is called, so that it can't set them itself.
 _READ_ON_IMPORT = ("KERAS_BACKEND",)
 _LOOKED_AFTER_S = 1.0
+_STARTED_WITHIN_S = 60.0
 
 
 class Job:
@@ -108,6 +109,7 @@ class Job:
             )
             .remote(rules, self._checkpoints, silence_s)
         )
+        self._check_kept(_STARTED_WITHIN_S)  # its patience is for a process that has started
         self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
 
     def close(self) -> None:
@@ -160,17 +162,15 @@ class Job:
         return news
 
     def _ask(self, method: str) -> Any:
-        answer = wait_for(self._actor.call.remote(method, ()), self._check_kept, self.patience_s)
+        called = self._actor.call.remote(method, ())
+        answer = wait_for(called, lambda: self._check_kept(self.patience_s), self.patience_s)
         if answer.error is not None:
             raise answer.error
         return answer.value
 
-    def _check_kept(self) -> None:
-        wait_for(
-            self._actor.process_id.remote(),
-            lambda: raise_silent(self.patience_s),
-            self.patience_s,
-        )
+    def _check_kept(self, within_s: float) -> None:
+        """ShardLostError where the process that keeps the job doesn't answer."""
+        wait_for(self._actor.process_id.remote(), lambda: raise_silent(within_s), within_s)
 
     def __enter__(self) -> Job:
         return self
