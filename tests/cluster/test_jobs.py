@@ -21,6 +21,7 @@ from job_training import EVERY, STEPS, Export, durable, train, trained_here, var
 from sharded import assert_same, remote_shards
 
 import embstore as es
+from embstore.cluster.job.actor import JobActor
 from embstore.cluster.ray.calls import wait_for
 from embstore.errors import (
     CheckpointError,
@@ -76,9 +77,17 @@ def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: 
     assert_same(rows, trained_here(1))
 
 
-def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_silent() -> None:
-    with es.cluster.Job(workers=1, patience_s=0.25) as job:
-        job.check_alive([])
+def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class StartsSlowly(JobActor):
+        def __init__(self, *arguments: Any) -> None:
+            time.sleep(3.0)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr("embstore.cluster.job.job.JobActor", StartsSlowly)
+    with es.cluster.Job(workers=1, patience_s=1.0) as job:
+        assert len(job.check_alive([])) == 1
 
 
 @pytest.mark.long
