@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <atomic>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -50,6 +52,9 @@ namespace {
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kGuardBytes = 4096;
 constexpr size_t kMostIdleFibers = 2048;
+// Stacks begin at as many places in a page: else the few lines that a kernel's threads use would share a set of the processor's caches.
+constexpr uint32_t kStackPlaces = 32;
+constexpr size_t kPlaceBytes = 128;
 
 // Which fiber is entered for the first time: a new stack holds no arguments.
 thread_local Fiber* entered = nullptr;
@@ -109,8 +114,8 @@ class Sanitizer {
 #if defined(__x86_64__)
 class Registers {
  public:
-  Registers(std::byte* stack, void (*begin)()) {
-    auto** top = reinterpret_cast<void**>(stack + kStackBytes);
+  Registers(std::byte* stack, size_t bytes, void (*begin)()) {
+    auto** top = reinterpret_cast<void**>(stack + bytes);
     *--top = nullptr;  // begin() finds the stack aligned as after a call
     *--top = reinterpret_cast<void*>(begin);
     for (int i = 0; i < 6; ++i) *--top = nullptr;  // what is popped first
@@ -126,10 +131,10 @@ class Registers {
 #else
 class Registers {
  public:
-  Registers(std::byte* stack, void (*begin)()) {
+  Registers(std::byte* stack, size_t bytes, void (*begin)()) {
     getcontext(&own_);
     own_.uc_stack.ss_sp = stack;
-    own_.uc_stack.ss_size = kStackBytes;
+    own_.uc_stack.ss_size = bytes;
     own_.uc_link = nullptr;
     makecontext(&own_, begin, 0);
   }
@@ -145,7 +150,7 @@ class Registers {
 }  // namespace
 
 struct Fiber::Context {
-  Context(std::byte* stack, void (*begin)()) : registers(stack, begin) {}
+  Context(std::byte* stack, size_t bytes, void (*begin)()) : registers(stack, bytes, begin) {}
 
   Registers registers;
   Sanitizer sanitizer;
@@ -157,7 +162,9 @@ Fiber::Fiber() {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, kGuardBytes, PROT_NONE);
   stack_ = static_cast<std::byte*>(memory) + kGuardBytes;
-  context_ = std::make_unique<Context>(stack_, &Fiber::begin);
+  static std::atomic<uint32_t> made{0};
+  const size_t unused = (made.fetch_add(1, std::memory_order_relaxed) % kStackPlaces) * kPlaceBytes;
+  context_ = std::make_unique<Context>(stack_, kStackBytes - unused, &Fiber::begin);
 }
 
 Fiber::~Fiber() {

@@ -186,8 +186,8 @@ void* KernelRun::shared_array(const void* declaration, size_t bytes, size_t alig
     for (size_t i = 0; i < bytes; i += sizeof(pattern)) {
       std::memcpy(array.get() + i, &pattern, std::min(sizeof(pattern), bytes - i));
     }
+    current_->block->shared_ends[array.get()] = array.get() + bytes;
   }
-  current_->block->shared_ends[array.get()] = array.get() + bytes;
   if (alignment > alignof(std::max_align_t)) throw Fault("shared memory has no such alignment");
   return array.get();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory_resource>
 #include <string>
 #include <unordered_map>
 
@@ -75,7 +76,8 @@ class Races {
     }
   }
 
-  std::unordered_map<const void*, History> histories_;
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<const void*, History> histories_{&memory_};
 };
 
 }  // namespace embstore::gpu::emulated
