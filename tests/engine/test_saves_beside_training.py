@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from checkpoint_variables import assert_same
 from numpy.typing import NDArray
 
 import embstore as es
@@ -77,13 +76,6 @@ class Batches:
 
 def applied(var: es.EmbeddingVariable) -> int:
     return var._shards[0].apply_count()
-
-
-def check_same(told: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    assert told.keys() == wanted.keys()
-    for name, values in wanted.items():
-        if told[name].tobytes() != values.tobytes():  # or what differs is told
-            np.testing.assert_array_equal(told[name], values, err_msg=name)
 
 
 class Trainer:
@@ -169,7 +161,7 @@ def check_chains(
 ) -> None:
     """After every save, a variable that trains the same batches has the rows that are restored.
 
-    place: for the saves; in memory, where the trainer doesn't train on while a medium is waited for.
+    place: for the saves; in memory, or the trainer goes on training while they wait for a medium.
     """
     plain, trainer = Plain(plain_var, batches), Trainer(var, batches, around_writes)
     chain: list[Path] = []
@@ -190,9 +182,9 @@ def check_chains(
             plain.train_until(applied(restored))
             if plain_var.ev_option.evict_option is not None:
                 es.save(place / "plain", [plain_var], step)  # which evicts
-            check_same(restored.export(), plain_var.export())
+            assert_same(restored.export(), plain_var.export())
         plain.train_until(trainer.number)
-        check_same(var.export(), plain_var.export())
+        assert_same(var.export(), plain_var.export())
         n += 1
     assert trainer.overlapped > saves
 
@@ -314,7 +306,7 @@ def test_waiting_keys_are_those_between_two_batches(tmp_path: Path, place: Path)
             with variable(es.StorageType.DRAM, tmp_path, filter_freq=4) as restored:
                 es.restore(place / "saves", [restored])
                 plain.train_until(applied(restored))
-                check_same(restored.export(), plain_var.export())
+                assert_same(restored.export(), plain_var.export())
                 for told, wanted in (
                     (restored.get_frequency(ids), plain_var.get_frequency(ids)),
                     (restored.get_version(ids), plain_var.get_version(ids)),
