@@ -44,7 +44,8 @@ def serve(requests: socket.socket) -> str:
 
 
 def prepare(request: dict[str, Any], output: list[int]) -> None:
-    """Gives this process the files, folder, environment and arguments of a request."""
+    """Gives this process a group of its own, and what the request has for it."""
+    os.setpgid(0, 0)
     for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *output]):
         os.dup2(descriptor, number)
         os.close(descriptor)

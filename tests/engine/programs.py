@@ -72,7 +72,7 @@ def run_program(
             if not select.select([forks], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(text, timeout)
         except BaseException:  # such as a test's time limit
-            os.kill(child, signal.SIGKILL)
+            os.killpg(child, signal.SIGKILL)  # with what it forked itself
             _number(forks)
             raise
         ended = _number(forks)
