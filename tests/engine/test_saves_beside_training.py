@@ -63,8 +63,16 @@ class Batches:
 
     def __init__(self, seed: int, dim: int = DIM, keys: int = KEYS, pace: int = 5) -> None:
         self._seed, self._dim, self._keys, self._pace = seed, dim, keys, pace
+        self._drawn: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
 
     def __call__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Each is asked for twice, by who trains beside saves and by who trains alone."""
+        if number in self._drawn:
+            return self._drawn.pop(number)
+        self._drawn[number] = drawn = self._draw(number)
+        return drawn
+
+    def _draw(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         rng = np.random.default_rng([self._seed, number])
         size = int(rng.integers(1, 400))
         hot = -1 - rng.zipf(1.3, size) % 50
