@@ -63,7 +63,8 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60
 def assert_same(got: Export, wanted: Export) -> None:
     assert got.keys() == wanted.keys()
     for column, values in wanted.items():
-        np.testing.assert_array_equal(got[column], values, err_msg=column)
+        if not np.array_equal(got[column], values):  # which takes a tenth of the time
+            np.testing.assert_array_equal(got[column], values, err_msg=column)
 
 
 def files_of(path: Path) -> list[Path]:

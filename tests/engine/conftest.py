@@ -77,6 +77,8 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
 
     size_bytes: of all tiers together; each but the last has `upper_bytes`, a quarter unless told.
     """
+    # To find a name for another folder, pytest looks at all that are beside it.
+    everything = tmp_path_factory.mktemp("rows")
 
     def make(
         of: es.StorageType | Stack,
@@ -87,7 +89,7 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
     ) -> es.StorageOption:
         stack = of if isinstance(of, Stack) else Stack(of)
         upper = [size_bytes // 4 if upper_bytes is None else upper_bytes] * (stack.tiers - 1)
-        directory = tmp_path_factory.mktemp("rows")
+        directory = Path(tempfile.mkdtemp(dir=everything))
         return stack.option(directory, [*upper, size_bytes - sum(upper)], cache_strategy)
 
     return make

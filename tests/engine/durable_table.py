@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def make(
     )
 
 
+@functools.lru_cache(maxsize=512)
 def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     random = np.random.default_rng(step)
     ids = random.integers(0, KEYS, 20)

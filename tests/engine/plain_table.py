@@ -49,7 +49,7 @@ class PlainTable:
         self._update, self._slot_values = update_of(optimizer)
         self._slot_names = optimizer.slots
         self.learning_rate: float = optimizer.params()["learning_rate"]
-        self._capacities = capacities
+        self.capacities = capacities
         self._strategy = cache_strategy
         self._partitions = partition_num
         self._rows: dict[int, PlainRow] = {}
@@ -94,9 +94,9 @@ class PlainTable:
             self._rows[key].last_access = self._now
 
     def _check_room(self, ids: list[int]) -> None:
-        if None in self._capacities:
+        if None in self.capacities:
             return
-        room = sum(capacity or 0 for capacity in self._capacities)
+        room = sum(capacity or 0 for capacity in self.capacities)
         for keys in self._by_partition({*self._rows, *ids}).values():
             if len(keys) > room:
                 raise PlainStoreFullError
@@ -118,7 +118,7 @@ class PlainTable:
         tiers = {}
         for keys in self._by_partition(self._rows).values():
             ranked = iter(sorted(keys, key=self._rank, reverse=True))
-            for tier, capacity in enumerate(self._capacities):
+            for tier, capacity in enumerate(self.capacities):
                 for key in islice(ranked, capacity):
                     tiers[key] = tier
         return [tiers.get(key, -1) for key in ids]
@@ -133,7 +133,7 @@ class PlainTable:
 
     def rows_in_tiers(self) -> list[int]:
         tiers = self.lookup_tier(list(self._rows))
-        return [tiers.count(tier) for tier in range(len(self._capacities))]
+        return [tiers.count(tier) for tier in range(len(self.capacities))]
 
     def export(self) -> dict[str, NDArray[np.generic]]:
         rows = [self._rows[key] for key in sorted(self._rows)]

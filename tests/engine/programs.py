@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
 import os
 import resource
+import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,19 +22,71 @@ import numpy as np
 import embstore as es
 
 
-def run_program(
-    text: str, *arguments: Path | str, timeout: float = 100
-) -> subprocess.CompletedProcess[str]:
-    """A Python program that finds these tests' modules; TimeoutExpired where it doesn't end."""
+@functools.cache
+def _forks() -> socket.socket:
+    """By which the process of forked_programs.py is spoken to; it ends with this one."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    return subprocess.run(
-        [sys.executable, "-c", text, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    with there:
+        process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("forked_programs.py"), str(there.fileno())],
+            env={**os.environ, "PYTHONPATH": path},
+            pass_fds=[there.fileno()],
+        )
+
+    def end() -> None:
+        here.close()
+        process.wait()
+
+    atexit.register(end)
+    return here
+
+
+def run_program(
+    text: str,
+    *arguments: Path | str,
+    timeout: float = 100,
+    environment: Mapping[str, str] = os.environ,
+) -> subprocess.CompletedProcess[str]:
+    """A Python program that finds these tests' modules; TimeoutExpired where it doesn't end.
+
+    environment: what is read while Python, NumPy or the engine is loaded has no effect.
+    """
+    request = {
+        "text": text,
+        "arguments": [*map(str, arguments)],
+        "environment": dict(environment),
+        "folder": str(Path.cwd()),
+    }
+    forks = _forks()
+    told, tells = zip(os.pipe(), os.pipe(), strict=True)
+    try:
+        socket.send_fds(forks, [json.dumps(request).encode()], tells)
+    finally:
+        for descriptor in tells:
+            os.close(descriptor)
+    child = _number(forks)
+    with ThreadPoolExecutor(len(told)) as readers:
+        output = [readers.submit(_read, descriptor) for descriptor in told]
+        try:
+            if not select.select([forks], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(text, timeout)
+        except BaseException:  # such as a test's time limit
+            os.killpg(child, signal.SIGKILL)  # with what it forked itself
+            _number(forks)
+            raise
+        ended = _number(forks)
+    return subprocess.CompletedProcess(text, ended, *(each.result() for each in output))
+
+
+def _number(forks: socket.socket) -> int:
+    """The next answer; ValueError where the process has ended."""
+    return int(forks.recv(100))
+
+
+def _read(descriptor: int) -> str:
+    with os.fdopen(descriptor) as opened:
+        return opened.read()
 
 
 def run_function(module: str, call: str, timeout: float = 100) -> None:

@@ -1,6 +1,7 @@
-"""One of two replicas of a model, for test_torch_replicas.py: replicas.py RANK RENDEZVOUS_FILE.
+"""Replicas of a model, a process each, for test_torch_replicas.py: replicas.py RENDEZVOUS_FILE.
 
-Prints as JSON what its variable came to, what dense parameters did, and what was refused.
+Each writes beside that file, to RANK.json, what its variable came to, what dense parameters did,
+and what was refused. They are forked from one that has imported PyTorch and done nothing yet.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # which PyTorch imports when the first optimizer is made
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -101,13 +105,12 @@ def in_join() -> None:
         loss_of(wrapped, batch(0, 0))
 
 
-def main() -> None:
-    rank, rendezvous = int(sys.argv[1]), sys.argv[2]
+def replica(rank: int, rendezvous: Path) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=REPLICAS
     )
     ids = torch.tensor([1])
-    print(
+    rendezvous.with_name(f"{rank}.json").write_text(
         json.dumps(
             {
                 "at once": [train(rank, gathers=False), train(None, gathers=False)],
@@ -121,10 +124,26 @@ def main() -> None:
     )
     dist.barrier()
     dist.destroy_process_group()
-    # PyTorch's wrapper keeps the group's threads beyond that, and one that lets go of its last
-    # tensor while the interpreter ends aborts the process.
-    sys.stdout.flush()
-    os._exit(0)
+
+
+def in_a_process(rank: int, rendezvous: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        # PyTorch's wrapper keeps the group's threads beyond its end, and one that lets go of its
+        # last tensor while the interpreter ends aborts the process.
+        try:
+            replica(rank, rendezvous)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def main() -> None:
+    children = [in_a_process(rank, Path(sys.argv[1])) for rank in range(REPLICAS)]
+    ended = [os.waitpid(child, 0) for child in children]
+    sys.exit(any(status for _, status in ended))
 
 
 if __name__ == "__main__":

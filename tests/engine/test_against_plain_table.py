@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -182,6 +183,25 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
         check_export(var, plain)
 
 
+SKEWED_INITIALIZER = es.initializers.TruncatedNormal(seed=3)
+
+
+@functools.cache
+def trained_with_skewed_keys(
+    optimizer: es.optimizers.Optimizer, dim: int
+) -> tuple[PlainTable, list[tuple[Any, Any, Any]]]:
+    """A plain table, and of each of its steps the ids, the gradients and what is read before."""
+    random = np.random.RandomState(5)
+    plain = PlainTable(SKEWED_INITIALIZER((4096, dim)), optimizer)
+    steps: list[tuple[Any, Any, Any]] = []
+    for step in range(30):
+        ids = (random.zipf(1.3, 200) % 1500) * 2_654_435_761
+        grads = random.standard_normal((len(ids), dim)).astype(np.float32)
+        steps.append((ids, grads, plain.lookup(ids.tolist(), train=step % 3 > 0)))
+        plain.apply_gradients(ids.tolist(), grads, None)
+    return plain, steps
+
+
 # One column, and whole vectors and a rest; any sequence of calls has such with every optimizer.
 @pytest.mark.parametrize(
     ("optimizer", "dim"),
@@ -204,27 +224,20 @@ def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
     optimizer: es.optimizers.Optimizer,
     dim: int,
 ) -> None:
-    random = np.random.RandomState(5)
-    initializer = es.initializers.TruncatedNormal(seed=3)
     row_size = row_bytes(dim, optimizer)
     storage = storage_of(stack, 3000 * row_size, upper_bytes=40 * row_size)
     var = es.get_embedding_variable(
         "var",
         dim,
-        initializer=initializer,
+        initializer=SKEWED_INITIALIZER,
         optimizer=optimizer,
         ev_option=es.EmbeddingVariableOption(storage_option=storage),
     )
     with var:
-        plain = PlainTable(
-            initializer((4096, dim)), optimizer, capacities=capacities_of(storage, row_size)
-        )
-        for step in range(30):
-            ids = (random.zipf(1.3, 200) % 1500) * 2_654_435_761
-            grads = random.standard_normal((len(ids), dim)).astype(np.float32)
-            train = step % 3 > 0
-            assert same_bits(var.lookup(ids, train=train), plain.lookup(ids.tolist(), train=train))
+        plain, steps = trained_with_skewed_keys(optimizer, dim)
+        for step, (ids, grads, rows) in enumerate(steps):
+            assert same_bits(var.lookup(ids, train=step % 3 > 0), rows)
             var.apply_gradients(ids, grads)
-            plain.apply_gradients(ids.tolist(), grads, None)
+        plain.capacities = capacities_of(storage, row_size)
         check_tiers(var, plain)
         check_export(var, plain)

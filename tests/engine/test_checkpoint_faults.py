@@ -10,7 +10,6 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from checkpoint_variables import Export, assert_same, files_of, train, variable
 from engine_storage import Stack
+from programs import run_program
 
 import embstore as es
 from embstore import _core
@@ -178,13 +178,8 @@ def test_another_format_is_told_from_damage(
 
 
 def test_a_killed_save_leaves_the_last_one_good(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("killed_saves.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "25", "1"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    done = run_program(
+        "import sys, killed_saves as k\nk.main(k.Path(sys.argv[1]), 25, 1)", tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert "25 kills" in done.stdout

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from programs import run_program
 
 MANY_TABLES = """
 import os, resource, sys
@@ -46,8 +46,6 @@ print(files)
 
 
 def test_26_variables_of_8_partitions_run_within_1024_descriptors(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", MANY_TABLES, tmp_path], capture_output=True, text=True, timeout=300
-    )
+    ended = run_program(MANY_TABLES, tmp_path, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 1024

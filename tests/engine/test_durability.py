@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +26,7 @@ from durable_table import (
     train,
 )
 from engine_storage import GPU, skip_without_library
+from programs import run_program
 
 import embstore as es
 from embstore.errors import (
@@ -302,8 +301,7 @@ def test_a_killed_process_leaves_its_last_checkpoint(
     place: Path, storage_type: es.StorageType
 ) -> None:
     program = textwrap.dedent(f"""
-        import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import os, signal
         from pathlib import Path
         import embstore as es
         from durable_table import durable, train
@@ -315,7 +313,7 @@ def test_a_killed_process_leaves_its_last_checkpoint(
         es.persist([variable], place / "checkpoints", 1, global_step=50)
         os.kill(os.getpid(), signal.SIGKILL)
     """)
-    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    ended = run_program(program)
     assert ended.returncode == -9, ended.stderr
     with durable(place, storage_type=storage_type) as variable:
         step = es.restore_persisted([variable], place / "checkpoints")

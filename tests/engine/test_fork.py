@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import GPU, MIB, MakeVariable, Stack, StorageOf, skip_without_library
-from programs import run_program
+from programs import run_function, run_program
 
 import embstore as es
 from embstore.errors import ForkedError, InUseError
@@ -255,11 +255,14 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
     assert (mine.get_frequency(ids) == 2).all()
 
 
-def test_locks_that_threads_held_at_the_fork_stop_nobody(
-    make_variable: MakeVariable, storage_of: StorageOf
-) -> None:
-    var = make_variable(
-        storage=storage_of(es.StorageType.DRAM_SSDHASH, 64 * MIB, upper_bytes=MIB), partition_num=2
+def fork_while_threads_train_and_export(directory: str) -> None:
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, directory, [MIB, 63 * MIB])
+    var = es.get_embedding_variable(
+        "var",
+        3,
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+        partition_num=2,
     )
     done = threading.Event()
 
@@ -289,11 +292,12 @@ def test_locks_that_threads_held_at_the_fork_stop_nobody(
             thread.join()
 
 
-def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once(
-    make_variable: MakeVariable,
-) -> None:
-    """Other threads may have any lock of Python's that an update takes."""
-    var = make_variable(partition_num=2)
+def test_locks_that_threads_held_at_the_fork_stop_nobody(tmp_path: Path) -> None:
+    run_function("test_fork", f"fork_while_threads_train_and_export({str(tmp_path)!r})")
+
+
+def fork_in_the_middle_of_updates() -> None:
+    var = es.get_embedding_variable("var", 3, optimizer=es.optimizers.Adagrad(0.1), partition_num=2)
     done = threading.Event()
 
     def work() -> None:
@@ -317,6 +321,11 @@ def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once(
         sys.setswitchinterval(interval_s)
         for thread in threads:
             thread.join()
+
+
+def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once() -> None:
+    """Other threads may have any lock of Python's that an update takes."""
+    run_function("test_fork", "fork_in_the_middle_of_updates()")
 
 
 @pytest.mark.long

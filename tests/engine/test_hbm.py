@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable, needs_the_emulated_gpu
 from example_devices import ExampleDevice
+from programs import run_program
 
 import embstore as es
 from embstore.errors import (
@@ -93,13 +93,7 @@ except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
     assert "EMBSTORE_DEVICE=emulated" in str(error) or "embstore[gpu]" in str(error), error
 """
     environment = {name: value for name, value in os.environ.items() if name != "EMBSTORE_DEVICE"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment | {"XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_program(program, environment=environment | {"XDG_CACHE_HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert "emulated" not in done.stdout
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from engine_storage import MakeVariable
 from numpy.typing import NDArray
+from programs import run_program
 
 import embstore as es
 from embstore import initializers
@@ -55,9 +54,7 @@ def test_a_seed_gives_the_same_rows_in_every_process() -> None:
         "import embstore as es; "
         "print(es.initializers.TruncatedNormal(seed=9)((2, 3)).tobytes().hex())"
     )
-    there = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
+    there = run_program(program)
     here = initializers.TruncatedNormal(seed=9)((2, 3)).tobytes().hex()
     assert there.stdout.strip() == here
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 from checkpoint_variables import Export, assert_same, train
 from engine_storage import Stack, row_bytes
 from plain_partition import keys_of_each
+from programs import run_program
 
 import embstore as es
 from embstore.errors import DamagedRowsError, InvalidArgumentError, StorageError, StoreFullError
@@ -459,13 +458,11 @@ def test_a_damaged_row_stops_no_other_from_coming_up_after_opening(
 
 def test_a_killed_variable_continues_from_its_last_checkpoint(tmp_path: Path) -> None:
     kills = os.environ.get("EMBSTORE_KILLS", "12")
-    script = Path(__file__).with_name("killed_variables.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), kills, "1"],
-        capture_output=True,
-        text=True,
+    done = run_program(
+        "import sys, killed_variables as k\nk.main(k.Path(sys.argv[1]), int(sys.argv[2]), 1)",
+        tmp_path,
+        kills,
         timeout=30 + 3 * int(kills),
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{kills} kills")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from engine_storage import skip_without_library
+from programs import run_program
 
 import embstore as es
 
@@ -75,12 +74,7 @@ RUNS_OUT = BEGIN + textwrap.dedent(
 
 
 def output_of(program: str, path: Path, storage_type: es.StorageType, most: int) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path), storage_type.name, str(most)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_program(program, path, storage_type.name, str(most), timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

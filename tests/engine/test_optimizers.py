@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable
 from numpy.typing import NDArray
+from programs import run_program
 
 import embstore as es
 from embstore import optimizers
@@ -308,12 +308,7 @@ var = es.get_embedding_variable("v", 9, optimizer=es.optimizers.Ftrl(0.1))
 var.apply_gradients([1], [[0.1, -0.2, 0.3] * 3])
 print(var.lookup([1]).tobytes().hex())
 """
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "EMBSTORE_CPU": extensions},
-        capture_output=True,
-        text=True,
-    )
+    return run_program(program, environment={**os.environ, "EMBSTORE_CPU": extensions})
 
 
 def test_the_vector_instructions_can_be_chosen_and_give_the_same_bits() -> None:

@@ -25,16 +25,24 @@ ROUNDS = {
     es.StorageType.DRAM_LEVELDB: 60,
 }
 
-# Opens and closes one variable. A marker, which the engine doesn't know of, shows who owns it.
+# Processes that open and close one variable, each forked before there is any. A marker, which the
+# engine doesn't know of, shows who owns it.
 OPENS_AND_CLOSES = """
 import os, sys
 from pathlib import Path
 import numpy as np
 import embstore as es
-from test_owned_files import ROUNDS, open_variable
+from test_owned_files import PROCESSES, ROUNDS, open_variable
 
 storage_type, durability = es.StorageType[sys.argv[1]], sys.argv[2] or None
 place = Path(sys.argv[3])
+children = []
+for _ in range(PROCESSES):
+    children.append(os.fork())
+    if children[-1] == 0:
+        break
+else:
+    sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 ids, grads = np.arange(50), np.ones((50, 3), np.float32)
 owned = 0
 while owned < ROUNDS[storage_type]:
@@ -96,16 +104,8 @@ def errors(storage_type: es.StorageType, durability: str, place: Path, preloaded
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     argv = [sys.executable, "-c", OPENS_AND_CLOSES, storage_type.name, durability, str(place)]
     environment = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(preloaded)}
-    processes = [
-        subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
-        for _ in range(PROCESSES)
-    ]
-    told = [process.communicate(timeout=100)[1] for process in processes]
-    return "".join(
-        text or f"ended with {process.returncode}"
-        for text, process in zip(told, processes, strict=True)
-        if process.returncode != 0
-    )
+    ended = subprocess.run(argv, env=environment, stderr=subprocess.PIPE, text=True, timeout=100)
+    return ended.stderr or f"ended with {ended.returncode}" if ended.returncode != 0 else ""
 
 
 @pytest.mark.parametrize(

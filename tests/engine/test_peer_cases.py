@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
+from programs import run_program
 
 import embstore as es
 
@@ -345,17 +344,7 @@ with es.get_embedding_variable(
 def test_case_16_ssdhash_reads_every_row_back(tmp_path: Path, scheme: str) -> None:
     if scheme == "io_uring" and not kernel_has_io_uring():
         pytest.skip("the kernel has no io_uring, or keeps this process from it")
-    run = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            (WITHOUT_IO_URING if scheme == "pread" else "") + MANY_ROWS,
-            str(tmp_path),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    run = run_program((WITHOUT_IO_URING if scheme == "pread" else "") + MANY_ROWS, tmp_path)
     assert (run.returncode, run.stdout.strip()) == (0, scheme), run.stderr
 
 

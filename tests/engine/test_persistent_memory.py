@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, files_with_rows, skip_without_library
+from programs import run_program
 
 import embstore as es
 
@@ -70,8 +70,8 @@ var = es.get_embedding_variable(
 var.apply_gradients([1], np.ones((1, 3), np.float32))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    run = subprocess.run([sys.executable, "-c", program], check=False)
-    assert run.returncode == -signal.SIGKILL
+    run = run_program(program)
+    assert run.returncode == -signal.SIGKILL, run.stderr
     (left,) = files_with_rows(tmp_path)
     var = make_variable(name="users", storage=storage)
     assert files_with_rows(tmp_path) == [left]
@@ -89,13 +89,7 @@ storage = es.StorageOption(es.StorageType.PMEM_MEMKIND, storage_size=[1 << 20])
 option = es.EmbeddingVariableOption(storage_option=storage)
 """
     inherited = {k: v for k, v in os.environ.items() if k != "MEMKIND_DAX_KMEM_NODES"}
-    return subprocess.run(
-        [sys.executable, "-c", header + program],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=inherited | environment,
-    )
+    return run_program(header + program, environment=inherited | environment)
 
 
 @pytest.mark.parametrize("nodes", [None, "63"])

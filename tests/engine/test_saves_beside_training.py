@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from checkpoint_variables import assert_same
 from numpy.typing import NDArray
 
 import embstore as es
+from embstore.table.shard import LocalSave, SavedShard
 
 KEYS = 3000
 DIM = 4
@@ -62,8 +63,16 @@ class Batches:
 
     def __init__(self, seed: int, dim: int = DIM, keys: int = KEYS, pace: int = 5) -> None:
         self._seed, self._dim, self._keys, self._pace = seed, dim, keys, pace
+        self._drawn: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
 
     def __call__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Each is asked for twice, by who trains beside saves and by who trains alone."""
+        if number in self._drawn:
+            return self._drawn.pop(number)
+        self._drawn[number] = drawn = self._draw(number)
+        return drawn
+
+    def _draw(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         rng = np.random.default_rng([self._seed, number])
         size = int(rng.integers(1, 400))
         hot = -1 - rng.zipf(1.3, size) % 50
@@ -77,20 +86,15 @@ def applied(var: es.EmbeddingVariable) -> int:
     return var._shards[0].apply_count()
 
 
-def check_same(told: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    assert told.keys() == wanted.keys()
-    for name, values in wanted.items():
-        np.testing.assert_array_equal(told[name], values, err_msg=name)
-
-
 class Trainer:
     """Trains batches in another thread, one after the other, and reads as it goes.
 
-    Within its scope at least one batch is trained before, and some while what stands there runs.
+    Within its scope at least one batch is trained before, and some while what stands there runs:
+    so many before the rows of a save are written, and so many after, as `around_writes` says.
     """
 
-    def __init__(self, var: es.EmbeddingVariable, batches: Batches) -> None:
-        self._var, self._batches = var, batches
+    def __init__(self, var: es.EmbeddingVariable, batches: Batches, around_writes: int = 3) -> None:
+        self._var, self._batches, self._around_writes = var, batches, around_writes
         self.number = 0  # of batches that were trained
         self.overlapped = 0  # of those that were trained within scopes
         self._error: BaseException | None = None
@@ -102,21 +106,39 @@ class Trainer:
                 self._var.lookup(ids[::2])
                 self._var.lookup(ids, train=True)
                 self._var.apply_gradients(ids, gradients)
-                self.number += 1
-                self._trained.set()
+                with self._trained:
+                    self.number += 1
+                    self._trained.notify_all()
         except BaseException as error:
-            self._error = error
-            self._trained.set()
+            with self._trained:
+                self._error = error
+                self._trained.notify_all()
+
+    def _train_more(self, batches: int) -> None:
+        with self._trained:
+            last = self.number + batches
+            self._trained.wait_for(lambda: self.number >= last or self._error is not None)
 
     def __enter__(self) -> Trainer:
-        self._stop, self._trained = threading.Event(), threading.Event()
+        self._stop, self._trained = threading.Event(), threading.Condition()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        self._trained.wait()
+        self._train_more(1)
         self._before = self.number
+        write = LocalSave.write
+
+        def write_beside_batches(save: LocalSave, skip_damaged: bool) -> SavedShard:
+            self._train_more(self._around_writes)
+            saved = write(save, skip_damaged)
+            self._train_more(self._around_writes)
+            return saved
+
+        self._patch = patch.object(LocalSave, "write", write_beside_batches)
+        self._patch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._patch.stop()
         self.overlapped += self.number - self._before
         self._stop.set()
         self._thread.join()
@@ -138,19 +160,23 @@ class Plain:
 
 
 def check_chains(
-    tmp_path: Path,
+    place: Path,
     var: es.EmbeddingVariable,
     plain_var: es.EmbeddingVariable,
     batches: Batches,
     saves: int = 12,
+    around_writes: int = 3,
 ) -> None:
-    """After every save, a variable that trains the same batches has the rows that are restored."""
-    plain, trainer = Plain(plain_var, batches), Trainer(var, batches)
+    """After every save, a variable that trains the same batches has the rows that are restored.
+
+    place: for the saves; in memory, or the trainer goes on training while they wait for a medium.
+    """
+    plain, trainer = Plain(plain_var, batches), Trainer(var, batches, around_writes)
     chain: list[Path] = []
     n = 0
     # A busy computer may have no time for batches beside a save: then there are more of these.
     while n < saves or (trainer.overlapped <= saves and n < 4 * saves):
-        path = tmp_path / f"save-{n}"
+        path = place / f"save-{n}"
         with trainer:
             step = trainer.number
             if n % 4 == 0:
@@ -159,14 +185,14 @@ def check_chains(
             else:
                 es.save_incremental(path, [var], step)
                 chain.append(path)
-        with variable(es.StorageType.DRAM, tmp_path, dim=plain_var.dim) as restored:
+        with variable(es.StorageType.DRAM, place, dim=plain_var.dim) as restored:
             es.restore(chain[0], [restored], incremental=chain[1:])
             plain.train_until(applied(restored))
             if plain_var.ev_option.evict_option is not None:
-                es.save(tmp_path / "plain", [plain_var], step)  # which evicts
-            check_same(restored.export(), plain_var.export())
+                es.save(place / "plain", [plain_var], step)  # which evicts
+            assert_same(restored.export(), plain_var.export())
         plain.train_until(trainer.number)
-        check_same(var.export(), plain_var.export())
+        assert_same(var.export(), plain_var.export())
         n += 1
     assert trainer.overlapped > saves
 
@@ -187,27 +213,27 @@ def check_chains(
     ],
 )
 def test_a_chain_of_saves_is_the_variable_between_two_batches(
-    tmp_path: Path, storage_type: es.StorageType, partition_num: int, seed: int
+    tmp_path: Path, place: Path, storage_type: es.StorageType, partition_num: int, seed: int
 ) -> None:
     with (
         variable(storage_type, tmp_path / "rows", partition_num) as var,
         variable(es.StorageType.DRAM, tmp_path) as plain,
     ):
-        check_chains(tmp_path, var, plain, Batches(seed))
+        check_chains(place, var, plain, Batches(seed))
 
 
 @pytest.mark.parametrize(
     "storage_type", [es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH]
 )
 def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
-    tmp_path: Path, storage_type: es.StorageType
+    tmp_path: Path, place: Path, storage_type: es.StorageType
 ) -> None:
     """The pool's checkpoints keep copies of rows too, of other moments than the saves."""
     done = threading.Event()
 
     def persist() -> None:
         for _ in range(100):
-            es.persist([var], tmp_path / "checkpoints")
+            es.persist([var], place / "checkpoints")
             if done.is_set():
                 break
 
@@ -218,7 +244,7 @@ def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
         persister = threading.Thread(target=persist)
         persister.start()
         try:
-            check_chains(tmp_path, var, plain, Batches(5))
+            check_chains(place, var, plain, Batches(5))
         finally:
             done.set()
             persister.join()
@@ -236,13 +262,16 @@ def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
 def test_more_rows_change_than_a_save_keeps_in_memory(
     tmp_path: Path, storage_type: es.StorageType, partition_num: int
 ) -> None:
-    """Rows of 16 KiB: a save keeps 64 MiB of them at most, and writes them from 32 MiB on."""
+    """Rows of 16 KiB: a save keeps 64 MiB of them at most, and writes them from 32 MiB on.
+
+    Updates wait for it then, so that it can't wait for them; and it waits for a medium meanwhile.
+    """
     dim = 2048
     with (
         variable(storage_type, tmp_path / "rows", partition_num, dim=dim) as var,
         variable(es.StorageType.DRAM, tmp_path, dim=dim) as plain,
     ):
-        check_chains(tmp_path, var, plain, Batches(7, dim, keys=6000), saves=4)
+        check_chains(tmp_path, var, plain, Batches(7, dim, keys=6000), saves=4, around_writes=0)
 
 
 @pytest.mark.parametrize(
@@ -258,17 +287,20 @@ def test_more_rows_change_than_a_save_keeps_in_memory(
     ],
 )
 def test_rows_are_evicted_between_two_batches(
-    tmp_path: Path, storage_type: es.StorageType, rule: es.GlobalStepEvict | es.L2WeightEvict
+    tmp_path: Path,
+    place: Path,
+    storage_type: es.StorageType,
+    rule: es.GlobalStepEvict | es.L2WeightEvict,
 ) -> None:
     """Rows that go are those of the same moment, though others change, and come again, beside."""
     with (
         variable(storage_type, tmp_path / "rows", 2, evict_option=rule) as var,
         variable(es.StorageType.DRAM, tmp_path, evict_option=rule) as plain,
     ):
-        check_chains(tmp_path, var, plain, Batches(11, keys=800))
+        check_chains(place, var, plain, Batches(11, keys=800))
 
 
-def test_waiting_keys_are_those_between_two_batches(tmp_path: Path) -> None:
+def test_waiting_keys_are_those_between_two_batches(tmp_path: Path, place: Path) -> None:
     batches = Batches(13)
     ids = np.arange(-60, 40_000)
     with (
@@ -278,11 +310,11 @@ def test_waiting_keys_are_those_between_two_batches(tmp_path: Path) -> None:
         plain, trainer = Plain(plain_var, batches), Trainer(var, batches)
         for _ in range(10):
             with trainer:
-                es.save(tmp_path / "saves", [var], 0)
+                es.save(place / "saves", [var], 0)
             with variable(es.StorageType.DRAM, tmp_path, filter_freq=4) as restored:
-                es.restore(tmp_path / "saves", [restored])
+                es.restore(place / "saves", [restored])
                 plain.train_until(applied(restored))
-                check_same(restored.export(), plain_var.export())
+                assert_same(restored.export(), plain_var.export())
                 for told, wanted in (
                     (restored.get_frequency(ids), plain_var.get_frequency(ids)),
                     (restored.get_version(ids), plain_var.get_version(ids)),

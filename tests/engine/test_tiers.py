@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf, capacities_of
 from numpy.typing import NDArray
 from plain_partition import keys_of_each
+from programs import run_program
 
 import embstore as es
 from embstore.errors import InUseError, InvalidArgumentError, StoreFullError
@@ -193,8 +193,8 @@ for _ in range(5):
 var.drain()  # so that files hold rows
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    run = subprocess.run([sys.executable, "-c", program], check=False)
-    assert run.returncode == -signal.SIGKILL
+    run = run_program(program)
+    assert run.returncode == -signal.SIGKILL, run.stderr
     assert list(tmp_path.iterdir())
     var = make_variable(name="users", storage=storage)
     assert var.total_count() == (0, 3)
@@ -222,7 +222,6 @@ def test_the_files_of_ssdhash_stay_within_twice_the_live_rows_and_a_buffer(
 import sys
 from pathlib import Path
 import numpy as np
-sys.path.insert(0, sys.argv[2])
 from test_tiers import disk_usage
 import embstore as es
 path, rows, buffer = Path(sys.argv[1]), 60_000, 4 << 20
@@ -246,12 +245,8 @@ with es.get_embedding_variable(
     assert (var.lookup(np.arange(rows)) == written[:, None]).all()
     assert var.stats()["demotions"] > 100_000
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TF_SSDHASH_ASYNC_COMPACTION": compaction},
+    run = run_program(
+        program, tmp_path, environment=os.environ | {"TF_SSDHASH_ASYNC_COMPACTION": compaction}
     )
     assert run.returncode == 0, run.stderr
 
@@ -294,13 +289,9 @@ with tempfile.TemporaryDirectory() as path:
     except es.errors.InvalidArgumentError as error:
         print(error)
 """
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | environment,
-    )
+    ended = run_program(program, environment=os.environ | environment)
+    assert ended.returncode == 0, ended.stderr
+    return ended
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "257", "99999999999", "4 "])

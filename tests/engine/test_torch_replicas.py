@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,27 +18,23 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes printed."""
-    program = str(Path(__file__).with_name("replicas.py"))
-    rendezvous = str(tmp_path_factory.mktemp("replicas") / "rendezvous")
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, str(rank), rendezvous],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    """What each of two processes tells."""
+    program = Path(__file__).with_name("replicas.py")
+    folder = tmp_path_factory.mktemp("replicas")
+    process = subprocess.Popen(
+        [sys.executable, program, folder / "rendezvous"],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ended = [process.communicate(timeout=240) for process in processes]
+        _, errors = process.communicate(timeout=240)
     finally:
-        for process in processes:
-            process.kill()
-    for process, (_, errors) in zip(processes, ended, strict=True):
-        assert process.returncode == 0, errors
-    return [json.loads(output) for output, _ in ended]
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.mark.parametrize("how", ["at once", "gathered"])
