@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from processes import assert_gone, descendants
@@ -16,20 +17,36 @@ from embstore.cluster.ray.cluster import start_on_loopback
 
 
 @contextlib.contextmanager
+def _without_what_no_test_asks() -> Iterator[None]:
+    """Starts neither what scales clusters, nor what sends logs, nor what serves pages: each takes
+    most of a second, in every process that runs tests.
+    """
+    from ray._private.node import Node
+
+    with (
+        mock.patch.object(Node, "start_monitor"),
+        mock.patch.object(Node, "start_log_monitor"),
+        mock.patch.object(Node, "start_api_server"),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def ray_node() -> Iterator[Any]:
     """The module, connected to a cluster of one node that says to have 1 GiB of PMem and a GPU."""
     found = pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
     before = descendants(os.getpid())
-    start_on_loopback(
-        found,
-        num_cpus=2,
-        num_gpus=1,
-        resources={"pmem": 1},
-        object_store_memory=128 << 20,
-        configure_logging=False,
-        _temp_dir=folder,
-    )
+    with _without_what_no_test_asks():
+        start_on_loopback(
+            found,
+            num_cpus=2,
+            num_gpus=1,
+            resources={"pmem": 1},
+            object_store_memory=128 << 20,
+            configure_logging=False,
+            _temp_dir=folder,
+        )
     try:
         yield found
     finally:

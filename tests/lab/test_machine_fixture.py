@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import kept_modules  # noqa: F401
 import pytest
 from test_scenario_plugin import FakeMachine, Lab
 
@@ -17,7 +18,7 @@ from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
 
-# Imported as well because pytester forgets modules that only a run inside it imports.
+# Imported as well for the reason that `kept_modules` tells.
 from test_scenario_plugin import lab as lab  # isort: skip
 
 pytest_plugins = ["pytester"]

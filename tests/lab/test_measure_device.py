@@ -38,13 +38,17 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # --- A measurement makes a file that is one like those of the lab.
 
 
-def test_a_node_s_file_is_loaded_and_says_where_it_is_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "mine.yaml"
-    printed = measured(capsys, "node0", "-o", str(output), *MEASURE)
-    assert f"written: {output}" in printed.replace("\n", "")
-    device = load_device(output)
+@pytest.fixture(scope="module")
+def node_s_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a node's measurement, which takes a second, has written over another file by force."""
+    output = tmp_path_factory.mktemp("node") / "mine.yaml"
+    output.write_text("precious")
+    assert main(["model", "measure", "node0", "-o", str(output), "--force", *MEASURE]) == 0
+    return output
+
+
+def test_a_node_s_file_is_loaded_and_says_where_it_is_from(node_s_file: Path) -> None:
+    device = load_device(node_s_file)
     assert (device.name, device.kind, device.cpu_cache_bytes) == ("mine", "memory", 32 << 20)
     (source,) = device.sources.values()
     assert source.title == "measured here"
@@ -58,12 +62,8 @@ def test_a_node_s_file_is_loaded_and_says_where_it_is_from(
     assert device.bandwidth_mb_per_s("load", "random", 256, 1000) == most
 
 
-def test_a_file_of_less_memory_than_its_caches_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "mine.yaml"
-    measured(capsys, "node0", "-o", str(output), *MEASURE)
-    assert any("holds up to 100%" in note for note in load_device(output).notes)
+def test_a_file_of_less_memory_than_its_caches_says_so(node_s_file: Path) -> None:
+    assert any("holds up to 100%" in note for note in load_device(node_s_file).notes)
 
 
 @pytest.mark.skipif(not os.access(SHM, os.W_OK), reason="no /dev/shm to measure")
@@ -71,7 +71,8 @@ def test_a_folder_in_memory_is_measured_as_memory_and_isn_t_called_persistent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "shm.yaml"
-    measured(capsys, str(SHM), "-o", str(output), "--name", "my-pmem", *MEASURE)
+    printed = measured(capsys, str(SHM), "-o", str(output), "--name", "my-pmem", *MEASURE)
+    assert f"written: {output}" in printed.replace("\n", "")
     device = load_device(output)
     assert (device.name, device.kind) == ("my-pmem", "memory")
     assert any("no dax mount" in note for note in device.notes)
@@ -155,14 +156,13 @@ def test_the_least_size_that_is_told_is_enough(
 
 
 def test_a_file_that_is_there_is_overwritten_only_by_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, node_s_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "mine.yaml"
     output.write_text("precious")
     assert "is there already" in refused(capsys, "node0", "-o", str(output), *MEASURE)
     assert output.read_text() == "precious"
-    measured(capsys, "node0", "-o", str(output), "--force", *MEASURE)
-    assert load_device(output).name == "mine"
+    assert load_device(node_s_file).name == "mine"
 
 
 def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:
@@ -335,12 +335,8 @@ def test_an_unknown_device_is_an_error_of_the_lab(capsys: pytest.CaptureFixture[
     assert "tape: no device of this name; there are a100-80, cxl-asic" in capsys.readouterr().err
 
 
-def test_a_measured_file_says_its_figures_in_four_digits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = tmp_path / "mine.yaml"
-    measured(capsys, "node0", "-o", str(output), *MEASURE)
-    document = yaml.safe_load(output.read_text())
+def test_a_measured_file_says_its_figures_in_four_digits(node_s_file: Path) -> None:
+    document = yaml.safe_load(node_s_file.read_text())
     values = [v for c in document["bandwidth"] for p in c["points"] for v in p["values"]]
     assert len(values) > 40
     assert all(value == float(f"{value:.4g}") for value in values)

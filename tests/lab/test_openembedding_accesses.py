@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,12 @@ from pmemlab.workloads.synthetic import ACCESS_SKEW
 ROWS = 200_000 * SCALE
 CACHE = 1000 * SCALE
 STEP = 50 * SCALE
+
+
+@cache
+def counted_with(cached: int, skew: float = 1.0) -> CacheAccesses:
+    """Counts of a cache of so many rows of the engine's smaller table: what several tests read."""
+    return count_cache_accesses(ROWS, cached * SCALE, STEP, skew)
 
 
 def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
@@ -45,7 +52,7 @@ def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
 
 @pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
 def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
-    counted = count_cache_accesses(ROWS, CACHE, STEP, skew)
+    counted = counted_with(CACHE // SCALE, skew)
     expected = plain_lru_misses(ROWS // SCALE, CACHE // SCALE, STEP // SCALE, skew)
     assert counted.misses == pytest.approx(expected, rel=0.03)
     # A row that misses twice in a step comes up once; what comes up pushes as much down.
@@ -55,7 +62,7 @@ def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
 
 @pytest.mark.parametrize("cached", [5, 20])
 def test_misses_of_a_cache_smaller_than_a_step_are_those_of_a_plain_lru(cached: int) -> None:
-    counted = count_cache_accesses(ROWS, cached * SCALE, STEP)
+    counted = counted_with(cached)
     expected = plain_lru_misses(ROWS // SCALE, cached, STEP // SCALE, 1.0)
     assert counted.misses == pytest.approx(expected, rel=0.05)
 
@@ -64,13 +71,13 @@ def test_only_a_cache_smaller_than_a_step_evicts_rows_before_their_update() -> N
     draw = accesses_module._Draw(ROWS // SCALE, 1.0)
     step = STEP // SCALE
     distinct = np.mean([len(np.unique(draw(step))) for _ in range(4000)]) / step
-    one_row = count_cache_accesses(ROWS, SCALE, STEP)
+    one_row = counted_with(1)
     assert one_row.late_updates == pytest.approx(distinct - 1 / step, rel=0.02)
-    assert count_cache_accesses(ROWS, STEP, STEP).late_updates == 0
+    assert counted_with(step).late_updates == 0
 
 
 def test_a_smaller_cache_never_misses_or_moves_less() -> None:
-    counts = [count_cache_accesses(ROWS, cached * SCALE, STEP) for cached in (3, 10, 30, 300, 3000)]
+    counts = [counted_with(cached) for cached in (1, 5, 20, STEP // SCALE, CACHE // SCALE)]
     for field in dataclasses.fields(CacheAccesses):
         shares = [getattr(counted, field.name) for counted in counts]
         assert shares == sorted(shares, reverse=True), field.name
@@ -87,7 +94,7 @@ def test_within_the_most_popular_rows_the_share_keeps_the_slope_of_the_papers_ta
 
 
 def test_counts_are_the_same_each_time() -> None:
-    assert count_cache_accesses(ROWS, CACHE, STEP) == count_cache_accesses(ROWS, CACHE, STEP)
+    assert count_cache_accesses(ROWS, CACHE, STEP) == counted_with(CACHE // SCALE)
 
 
 def test_the_papers_cache_misses_as_often_as_the_paper_says() -> None:

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_results import CHECKPOINTS, PLAN, RUN, emulated, throughput, write_results
+from report_results import CHECKPOINTS, FIDELITY, PLAN, RUN, emulated, throughput, write_results
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError, MissingRequirementError
@@ -42,6 +42,13 @@ def page_of(folder: Path) -> str:
 def whole_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of results of every kind, which takes a second to draw."""
     return page_of(write_results(tmp_path_factory.mktemp("results")))
+
+
+def write_few_results(folder: Path) -> Path:
+    """Those that one figure is drawn of, for tests that ask nothing of the others."""
+    for name, document in (("plan", PLAN), ("fidelity", FIDELITY)):
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return folder
 
 
 def page_of_metrics(folder: Path, *metrics: list[Metric]) -> str:
@@ -84,25 +91,36 @@ def test_every_section_has_its_data_where_results_have_it(whole_page: str) -> No
     assert words(whole_page).startswith("Embedding tables by storage type and device")
 
 
+@pytest.fixture(scope="module")
+def pages_of_little(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The page of checkpoints alone, and that of a guest's run without figures of its tiers."""
+    (folder := tmp_path_factory.mktemp("checkpoints")).joinpath("checkpoints.json").write_text(
+        json.dumps(CHECKPOINTS)
+    )
+    run = [metric for metric in emulated("memory-mode") if "first_tier" not in metric.name]
+    return page_of(folder), page_of_metrics(tmp_path_factory.mktemp("run"), run)
+
+
+@pytest.fixture(scope="module")
+def page_of_throughput(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page_of_metrics(tmp_path_factory.mktemp("throughput"), *throughput())
+
+
 @pytest.mark.parametrize("anchor", MAKERS)
 def test_a_section_without_data_is_hidden_and_named_at_the_end_with_what_makes_it(
-    tmp_path: Path, anchor: str
+    pages_of_little: tuple[str, str], anchor: str
 ) -> None:
     """Each section is without data once; what it has figures of, it then has none."""
-    if anchor in ("works", "proofs"):
-        (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
-        page = page_of(tmp_path)
-    else:
-        run = [metric for metric in emulated("memory-mode") if "first_tier" not in metric.name]
-        page = page_of_metrics(tmp_path, run)
+    of_checkpoints, of_run = pages_of_little
+    page = of_checkpoints if anchor in ("works", "proofs") else of_run
     assert f'id="{anchor}"' not in page
     assert f'href="#{anchor}"' not in page
     end = page[page.index("What else this page can show") :]
     assert MAKERS[anchor] in words(end)
 
 
-def test_measured_paced_and_predicted_rates_are_told_apart(tmp_path: Path) -> None:
-    part = section(page_of_metrics(tmp_path, *throughput()), "rates")
+def test_measured_paced_and_predicted_rates_are_told_apart(page_of_throughput: str) -> None:
+    part = section(page_of_throughput, "rates")
     text = words(part)
     for how in ("measured", "modelled: paced", "modelled: predicted"):
         assert how in text
@@ -129,13 +147,13 @@ def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Pa
 
 
 def test_a_rate_that_only_says_that_something_works_is_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
     page = page_of_metrics(tmp_path, emulated("fsdax", rate=231.75), *throughput())
     text = words(page)
     assert "231" not in text
     assert "232" not in text
     assert "fsdax DRAM_PMEM guest (tcg)" in words(section(page, "works"))
-    (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
-    checkpoints = words(section(page_of(tmp_path), "checkpoints"))
+    checkpoints = words(section(page, "checkpoints"))
     assert "sata-in-a-guest torch vgg16" in checkpoints
     assert "0.12" not in checkpoints
 
@@ -146,8 +164,8 @@ def test_each_kind_of_machine_has_a_figure_and_a_scale_of_its_own(tmp_path: Path
     assert part.count("<figure") == 2
 
 
-def test_memory_mode_stands_beside_app_direct_on_the_same_device(tmp_path: Path) -> None:
-    part = section(page_of_metrics(tmp_path, *throughput()), "memory-mode")
+def test_memory_mode_stands_beside_app_direct_on_the_same_device(page_of_throughput: str) -> None:
+    part = section(page_of_throughput, "memory-mode")
     text = words(part)
     assert "optane-100-x6 in both modes" in text
     assert "memory mode DRAM optane-100-x6-memory-mode 9,100 modelled, predicted" in text
@@ -156,8 +174,8 @@ def test_memory_mode_stands_beside_app_direct_on_the_same_device(tmp_path: Path)
     assert "has 1.30 times the rate of memory mode" in part
 
 
-def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(tmp_path: Path) -> None:
-    text = words(section(page_of_metrics(tmp_path, *throughput()), "step-times"))
+def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(page_of_throughput: str) -> None:
+    text = words(section(page_of_throughput, "step-times"))
     assert "compute first tier second tier third tier step times are" in text
     # 2048 samples at 14,000 samples/s: 146.29 ms, of which the processor has 60.
     assert "DRAM ddr4-2666-x6 60.00 86.29 – – 146.29 modelled, predicted" in text
@@ -205,7 +223,7 @@ def test_choices_with_a_price_are_drawn_and_the_others_listed(whole_page: str) -
 def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
     tmp_path: Path,
 ) -> None:
-    folder = write_results(tmp_path)
+    folder = write_few_results(tmp_path)
     bounds = "lookups a second of choices with HBM are bounds"
     assert bounds not in words(page_of(folder))
     [first, *others] = json.loads((folder / "plan.json").read_text())["plans"]
@@ -229,7 +247,7 @@ def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(whole_page: st
 
 
 def test_what_is_no_document_of_ours_is_named_on_the_page(tmp_path: Path) -> None:
-    write_results(tmp_path)
+    write_few_results(tmp_path)
     (tmp_path / "other.json").write_text("{}")
     assert "other.json is no document that a report knows" in words(page_of(tmp_path))
 
@@ -250,9 +268,8 @@ def test_any_rate_can_be_drawn(tmp_path: Path, rate: float) -> None:
     assert "nan" not in words(page)
 
 
-def test_the_same_results_make_the_same_page_byte_for_byte(tmp_path: Path) -> None:
-    folder = write_results(tmp_path)
-    assert page_of(folder) == page_of(folder)
+def test_the_same_results_make_the_same_page_byte_for_byte(tmp_path: Path, whole_page: str) -> None:
+    assert page_of(write_results(tmp_path)) == whole_page
 
 
 def test_the_page_is_light(whole_page: str) -> None:
@@ -262,7 +279,7 @@ def test_the_page_is_light(whole_page: str) -> None:
 def test_the_command_writes_the_page_and_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_results(tmp_path)
+    write_few_results(tmp_path)
     (tmp_path / "other.json").write_text("{}")
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path), "-o", str(page)]) == 0
@@ -283,7 +300,8 @@ def test_the_command_ends_with_2_where_there_are_no_results(
 
 
 def test_a_page_that_can_t_be_written_is_named(tmp_path: Path) -> None:
-    write_results(tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    write_few_results(tmp_path / "results")
     with pytest.raises(LabError, match=r"missing/page\.html: the report can't be written"):
         write_page(tmp_path / "results", tmp_path / "missing/page.html")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import kept_modules  # noqa: F401
 import pytest
-import yaml  # noqa: F401
 
 import pmemlab.machines.opening
 from pmemlab.errors import (
@@ -24,9 +24,6 @@ from pmemlab.errors import (
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.scenarios.runner import Outcome
-
-# As `yaml`, imported out here as well because pytester forgets modules that only a run inside it
-# imports.
 from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
 

@@ -23,8 +23,8 @@ from pmemlab.workloads.batches import DataError
 
 @pytest.mark.parametrize("name", HIDDEN_UNITS)
 def test_a_short_training_ranks_rows_that_it_has_not_seen(name: str) -> None:
-    result = short_run(replace(SMALL, name=name), generated(10_000))
-    assert (result.rows, result.held_out_rows) == (10_000, 2000)
+    result = short_run(replace(SMALL, name=name), generated(7000))
+    assert (result.rows, result.held_out_rows) == (7000, 2000)
     assert result.auc is not None
     assert result.auc > 0.6
 
@@ -37,16 +37,17 @@ def test_it_does_not_where_no_row_is_trained(monkeypatch: pytest.MonkeyPatch) ->
         return model
 
     monkeypatch.setattr(training, "make_model", untrained)
-    auc = short_run(SMALL, generated(10_000)).auc
+    auc = short_run(SMALL, generated(7000)).auc
     assert auc is not None
     assert auc < 0.6
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
-    first, again = short_run(), short_run()
+    rows = generated(1000)
+    first, again = short_run(SMALL, rows), short_run(SMALL, rows)
     assert first.losses_sha256 == again.losses_sha256
     assert first.auc == again.auc
-    assert short_run(seed=6).losses_sha256 != first.losses_sha256
+    assert short_run(SMALL, rows, seed=6).losses_sha256 != first.losses_sha256
 
 
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam"])
@@ -107,7 +108,7 @@ def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
 def test_a_saved_model_gives_the_chances_of_the_trained_one(tmp_path: Path) -> None:
     for name in HIDDEN_UNITS:
         path = tmp_path / f"{name}.keras"
-        epochs = generated(2000)
+        epochs = generated(600)
         result = short_run(replace(SMALL, name=name), epochs, save=path)
         held_out = epochs.held_out()
         model = keras.models.load_model(path)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,26 @@ class Part:
         return cls(document, resumed[0] if resumed else None, max(kept, default=0))
 
 
-@pytest.fixture
-def kept_in() -> Iterator[Path]:
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
     """A folder in memory, where files are mapped as those of PMem are; not there yet."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder) / "kept"
+
+
+@pytest.fixture
+def kept_in() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def kept_by_a_killed_run() -> Iterator[Path]:
+    """With the checkpoint of step 5, for tests whose runs are refused and change nothing there."""
+    with folder_in_memory() as folder:
+        run_until_killed(folder, before_keeping=8)
+        yield folder
 
 
 def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
@@ -88,31 +103,33 @@ def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
 
 
 @pytest.fixture
-def part(
-    kept_in: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Part]:
+def part(kept_in: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Part]:
     """Runs the command in this process, to its end or until it is killed before a step is kept."""
 
     def run(killed_at: int | None = None) -> Part:
-        keep = ModelKeeping.keep
-
-        def keep_unless_killed(self: ModelKeeping, *given: Any) -> bool:
-            if given[-1] == killed_at:
-                raise Killed
-            return keep(self, *given)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(ModelKeeping, "keep", keep_unless_killed)
-            if killed_at is None:
-                status = wdl.main(arguments(kept_in, "--reference", "DRAM"))
-                captured = capsys.readouterr()
-                assert status == 0, captured.err
-                return Part.of(captured.out, captured.err)
-            with pytest.raises(Killed):
-                wdl.main(arguments(kept_in))
+        if killed_at is not None:
+            run_until_killed(kept_in, before_keeping=killed_at)
             return Part.of("", capsys.readouterr().err)
+        status = wdl.main(arguments(kept_in, "--reference", "DRAM"))
+        captured = capsys.readouterr()
+        assert status == 0, captured.err
+        return Part.of(captured.out, captured.err)
 
     return run
+
+
+def run_until_killed(kept_in: Path, *, before_keeping: int) -> None:
+    keep = ModelKeeping.keep
+
+    def keep_unless_killed(self: ModelKeeping, *given: Any) -> bool:
+        if given[-1] == before_keeping:
+            raise Killed
+        return keep(self, *given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ModelKeeping, "keep", keep_unless_killed)
+        with pytest.raises(Killed):
+            wdl.main(arguments(kept_in))
 
 
 def complaint_of(*parts: Part, scenario: Scenario = SCENARIO) -> str | None:
@@ -365,37 +382,40 @@ def complaint(capsys: pytest.CaptureFixture[str], *given: str) -> str:
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "another step's"])
 def test_a_checkpoint_without_its_dense_part_is_no_reason_to_begin_anew(
-    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path, damage: str
+    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    part(killed_at=8)
-    dense = kept_in / "dense-00000005.npz"
+    dense = kept_by_a_killed_run / "dense-00000005.npz"
+    content = dense.read_bytes()
+    another = kept_by_a_killed_run / "dense-00000010.npz"
     if damage == "missing":
         dense.unlink()
     elif damage == "another step's":
-        dense.rename(kept_in / "dense-00000010.npz")
+        dense.rename(another)
     else:
-        content = dense.read_bytes()
         dense.write_bytes(content[: len(content) // 2] if damage == "torn" else b"")
-    assert f"wdl: {dense}: can't be read back" in complaint(capsys, *arguments(kept_in))
+    shown = complaint(capsys, *arguments(kept_by_a_killed_run))
+    another.unlink(missing_ok=True)
+    dense.write_bytes(content)
+    assert f"wdl: {dense}: can't be read back" in shown
 
 
 def test_a_checkpoint_of_another_model_is_refused(
-    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path
+    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part(killed_at=8)
-    shown = complaint(capsys, *arguments(kept_in, "--hidden-units", "24"))
+    kept = kept_by_a_killed_run
+    shown = complaint(capsys, *arguments(kept, "--hidden-units", "24"))
     assert "dense-00000005.npz: can't be read back: parameter_" in shown
-    shown = complaint(capsys, *arguments(kept_in, "--hidden-units", "16", "16"))
+    shown = complaint(capsys, *arguments(kept, "--hidden-units", "16", "16"))
     assert "is in the model alone" in shown
-    assert "dim" in complaint(capsys, *arguments(kept_in, "--embedding-dim", "4"))
+    assert "dim" in complaint(capsys, *arguments(kept, "--embedding-dim", "4"))
 
 
 def test_a_checkpoint_beyond_the_last_step_is_refused(
-    part: Callable[..., Part], capsys: pytest.CaptureFixture[str], kept_in: Path
+    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part(killed_at=8)
-    shown = complaint(capsys, *arguments(kept_in, "--steps", "5"))
-    assert f"wdl: {kept_in}: holds a checkpoint of step 5, and only 5 are asked for" in shown
+    kept = kept_by_a_killed_run
+    shown = complaint(capsys, *arguments(kept, "--steps", "5"))
+    assert f"wdl: {kept}: holds a checkpoint of step 5, and only 5 are asked for" in shown
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ class Manifest:
                     f"versions {' and '.join(map(str, READ_VERSIONS))}"
                 )
             del fields["checksum"]
-            if text != _text({"format": FORMAT, "version": version, **fields}):
+            if text != _with_checksum(text[: -len(_END % 0)] + _END_WITHOUT):
                 raise ValueError
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
@@ -135,14 +135,18 @@ def _manifest_text(path: Path) -> bytes:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
 
 
+# The end of a manifest's text; and its end without the checksum, which is of the text so ended.
+_END = b',\n "checksum": "%08x"\n}\n'
+_END_WITHOUT = b"\n}\n"
+
+
 def _text(fields: dict[str, Any]) -> bytes:
-    """One text for one content, so that a change of any byte shows."""
-    checksum = f"{crc32c(_json(fields)):08x}"
-    return _json({**fields, "checksum": checksum})
+    text = json.dumps(fields, indent=1, allow_nan=False) + "\n"
+    return _with_checksum(text.encode("ascii"))
 
 
-def _json(fields: dict[str, Any]) -> bytes:
-    return (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode("ascii")
+def _with_checksum(text: bytes) -> bytes:
+    return text.removesuffix(_END_WITHOUT) + _END % crc32c(text)
 
 
 def _manifest(fields: dict[str, Any], version: int) -> Manifest:

@@ -6,8 +6,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NoReturn
 
 from pmemlab.cli import lab, machine, model
 from pmemlab.cli.group import Command, Group
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="pmemlab", description="Emulated machines with persistent memory, proved to have it."
     )
-    parser.add_argument("--version", action="version", version=f"pmemlab {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = Group(parser.add_subparsers(required=True, metavar="COMMAND"))
     machine.add_commands(commands.add_group("machine", "look at machines, and work inside them"))
     lab.add_commands(commands.add_group("lab", "start and stop machines and servers in containers"))
@@ -66,11 +66,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    try:
-        return version("pmemlab")
-    except PackageNotFoundError:  # it is run from its sources
-        return "(not installed)"
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version  # takes long to import
+
+        try:
+            found = version("pmemlab")
+        except PackageNotFoundError:  # it is run from its sources
+            found = "(not installed)"
+        print(f"pmemlab {found}")
+        parser.exit()
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -182,13 +182,11 @@ def _claims(
     rows: list[dict[tuple[str, ...], int]] = [{} for _ in tiers]
     if len(kinds) == len(tiers):
         candidates = order[:_MOST_CANDIDATES]
+        candidates = candidates[_different_bytes(export, candidates) >= _FEWEST_DIFFERENT_BYTES]
         where = variable.lookup_tier(export["keys"][candidates])
         for row, tier in zip(candidates, where, strict=True):
             if tier >= 0 and len(rows[tier]) < rows_a_table:
-                parts = _parts(export, int(row))
-                different = set(bytes.fromhex("".join(parts)))
-                if len(different) >= _FEWEST_DIFFERENT_BYTES:
-                    rows[tier].setdefault(parts, int(export["keys"][row]))
+                rows[tier].setdefault(_parts(export, int(row)), int(export["keys"][row]))
     return [
         (
             Claim(
@@ -224,10 +222,24 @@ def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> i
     return sum(int(row.tobytes() == bits) for row, bits in pairs)
 
 
+def _names_of_parts(export: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Returns the names of a row's weights and of what its optimizer keeps beside them."""
+    return ["values", *(n for n in export if n not in ("keys", "values", "freqs", "versions"))]
+
+
 def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
-    """A row's weights, and what its optimizer keeps beside them, in hex."""
-    rest = [name for name in export if name not in ("keys", "values", "freqs", "versions")]
-    return tuple(export[name][row].tobytes().hex() for name in ("values", *rest))
+    """Returns a row's weights, and what its optimizer keeps beside them, in hex."""
+    return tuple(export[name][row].tobytes().hex() for name in _names_of_parts(export))
+
+
+def _different_bytes(
+    export: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Returns how many different bytes the parts of each row have, (rows,) int64."""
+    parts = [export[name][rows].view(np.uint8) for name in _names_of_parts(export)]
+    ordered = np.sort(np.concatenate(parts, axis=1), axis=1)
+    changes: NDArray[np.int64] = np.count_nonzero(ordered[:, 1:] != ordered[:, :-1], axis=1)
+    return changes + 1
 
 
 def _tier_evidence(tier: Any, claim: Claim, seen: Seen, read_changed: int | None) -> TierEvidence:
