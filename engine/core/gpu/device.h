@@ -9,7 +9,6 @@
 // of the process that opened the device, every call throws Error(kForked).
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -112,40 +111,33 @@ class Device {
   template <class Arguments>
   void launch(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments,
               Stream stream) {
-    const Run<Arguments> run{grid.blocks, arguments};
-    launch_runs(kernel, grid.block_threads, std::span<const Run<Arguments>>(&run, 1), stream);
+    launch_runs(kernel, grid.block_threads, {&grid.blocks, 1}, &arguments, stream);
   }
-  // A run of a kernel, and how many blocks it has.
-  template <class Arguments>
-  struct Run {
-    uint32_t blocks;
-    Arguments arguments;
-  };
-  // Runs that none of the others needs: as many as a launch takes are launched as one.
-  template <class Arguments>
-  void launch_runs(const Kernel<Arguments>& kernel, uint32_t block_threads,
-                   std::span<const Run<Arguments>> runs, Stream stream) {
-    static_assert(std::is_trivially_copyable_v<Arguments>);
-    while (!runs.empty()) {
-      const std::span<const Run<Arguments>> now =
-          runs.first(std::min<size_t>(runs.size(), Runs<Arguments>::kMost));
-      runs = runs.subspan(now.size());
-      Runs<Arguments> parameter{};
-      Grid grid{0, block_threads, static_cast<uint32_t>(now.size())};
-      for (size_t r = 0; r < now.size(); ++r) {
-        parameter.arguments[r] = now[r].arguments;
-        parameter.blocks[r] = now[r].blocks;
-        grid.blocks = std::max(grid.blocks, now[r].blocks);
-      }
-      launch_kernel({kernel.name, kernel.run}, grid, &parameter, sizeof(parameter), stream);
-    }
-  }
-
- protected:
+  // A kernel, whatever its arguments are: their size, how many runs a launch takes, and how large that is.
   struct AnyKernel {
+    template <class Arguments>
+    AnyKernel(const Kernel<Arguments>& of)
+        : name(of.name),
+          run(of.run),
+          argument_bytes(sizeof(Arguments)),
+          most_runs(Runs<Arguments>::kMost),
+          launch_bytes(sizeof(Runs<Arguments>)) {
+      static_assert(std::is_trivially_copyable_v<Arguments>);
+      static_assert(alignof(Arguments) >= alignof(uint32_t));  // so blocks follow arguments at once
+    }
+
     const char* name;
     void (*run)(const void* runs);
+    uint32_t argument_bytes;
+    uint32_t most_runs;
+    uint32_t launch_bytes;
   };
+  // Runs that none of the others needs: as many as a launch takes are launched as one. Run r has blocks[r] blocks; `arguments` are
+  // those of all runs, one behind the other.
+  void launch_runs(const AnyKernel& kernel, uint32_t block_threads, std::span<const uint32_t> blocks,
+                   const void* arguments, Stream stream);
+
+ protected:
   // The arguments are copied before it returns.
   virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
                              Stream stream) = 0;

@@ -8,12 +8,14 @@ namespace embstore::gpu {
 // No kernel runs with more threads a block: shared arrays are made for so many.
 inline constexpr uint32_t kMostBlockThreads = 256;
 
+// That a GPU's kernel takes.
+inline constexpr uint32_t kMostRunsBytes = 4096;
+
 // What a launch of a kernel takes: one kind of arguments, for several runs of the kernel that are launched as one. Run r has
 // blocks[r] blocks. `Arguments` is a struct of plain values and Global arrays.
 template <class Arguments>
 struct Runs {
-  static constexpr uint32_t kMostBytes = 4096;  // that a GPU's kernel takes
-  static constexpr uint32_t kMost = kMostBytes / (sizeof(Arguments) + sizeof(uint64_t));
+  static constexpr uint32_t kMost = kMostRunsBytes / (sizeof(Arguments) + sizeof(uint64_t));
 
   Arguments arguments[kMost];
   uint32_t blocks[kMost];
@@ -21,7 +23,7 @@ struct Runs {
 
 template <class Arguments>
 struct Kernel {
-  static_assert(sizeof(Runs<Arguments>) <= Runs<Arguments>::kMostBytes);
+  static_assert(sizeof(Runs<Arguments>) <= kMostRunsBytes);
   static_assert(Runs<Arguments>::kMost >= 20);  // docs/tables.md says so
 
   const char* name;               // of the function in the PTX

@@ -13,6 +13,7 @@
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/language.h"
+#include "gpu/operations/launches.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -583,14 +584,14 @@ TEST(runs_that_are_launched_together_have_arguments_and_blocks_of_their_own) {
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);
     std::vector<DeviceArray<uint32_t>> arrays;
-    std::vector<Device::Run<AddArguments>> runs;
+    Launches launches;
     for (uint32_t r = 0; r < Runs<AddArguments>::kMost + 3; ++r) {
       const uint32_t count = 1 + r % 3 * 40;
       arrays.emplace_back(device, count).fill(0, stream);
-      runs.push_back({Grid::of(count, 32).blocks, {arrays.back().global(), r}});
+      launches.add(add, Grid::of(count, 32), {arrays.back().global(), r});
     }
-    device.launch_runs(add, 32, std::span<const Device::Run<AddArguments>>(runs), stream);
-    for (uint32_t r = 0; r < runs.size(); ++r) {
+    launches.put(device, stream);
+    for (uint32_t r = 0; r < arrays.size(); ++r) {
       if (read(arrays[r], stream) != std::vector<uint32_t>(arrays[r].count(), r)) return false;
     }
     return true;
@@ -603,9 +604,10 @@ TEST(a_race_of_two_runs_is_found) {
   for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
     EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
     DeviceArray<uint32_t> values(device, 1);
-    const std::vector<Device::Run<AddArguments>> runs(2, {1, {values.global(), 1}});
+    Launches launches;
+    for (int run = 0; run < 2; ++run) launches.add(all_write_one_element, {1, 1}, {values.global(), 1});
     try {
-      device.launch_runs(all_write_one_element, 1, std::span(runs), Stream{});
+      launches.put(device, Stream{});
       device.synchronise(Stream{});
     } catch (const Error& error) {
       const std::string message = error.what();
