@@ -15,7 +15,7 @@ void Device::launch_runs(const AnyKernel& kernel, uint32_t block_threads, std::s
     std::memcpy(runs.data(), next, now.size() * kernel.argument_bytes);
     std::memcpy(runs.data() + size_t{kernel.most_runs} * kernel.argument_bytes, now.data(), now.size_bytes());
     const Grid grid{std::ranges::max(now), block_threads, static_cast<uint32_t>(now.size())};
-    launch_kernel(kernel, grid, runs.data(), kernel.launch_bytes, stream);
+    launch_kernel(kernel, grid, runs.data(), stream);
     blocks = blocks.subspan(now.size());
     next += now.size() * kernel.argument_bytes;
   }

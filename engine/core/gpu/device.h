@@ -139,8 +139,7 @@ class Device {
 
  protected:
   // The arguments are copied before it returns.
-  virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
-                             Stream stream) = 0;
+  virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) = 0;
   virtual void wait_for(Event event) = 0;
   virtual void wait_for(Stream stream) = 0;
   bool is_inherited() const { return inherited(made_in_); }

@@ -312,8 +312,7 @@ void CudaDevice::call_host(std::function<void()> function, Stream stream) {
   static_cast<void>(owned.release());  // the call deletes it
 }
 
-void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t,
-                               Stream stream) {
+void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) {
   const InContext in_context(*this);
   void* parameters[] = {const_cast<void*>(arguments)};  // which the driver copies
   check(driver_.launch_kernel(function(kernel.name), grid.blocks, grid.runs, 1, grid.block_threads, 1, 1, 0,

@@ -47,8 +47,7 @@ class CudaDevice final : public Device {
   void call_host(std::function<void()> function, Stream stream) override;
 
  protected:
-  void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
-                     Stream stream) override;
+  void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) override;
   void wait_for(Event event) override;
   void wait_for(Stream stream) override;
 

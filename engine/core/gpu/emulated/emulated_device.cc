@@ -235,8 +235,7 @@ void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
   put(stream, std::make_unique<emulated::HostOperation>("call of the host", std::move(function)));
 }
 
-void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
-                                   Stream stream) {
+void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) {
   check_not_inherited();
   const MutexLock lock(mutex_);
   check_usable();
@@ -246,7 +245,7 @@ void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const voi
                                                  std::to_string(grid.block_threads) + " threads");
   }
   const auto* const first = static_cast<const std::byte*>(arguments);
-  const std::vector<std::byte> kept(first, first + bytes);
+  const std::vector<std::byte> kept(first, first + kernel.launch_bytes);
   const emulated::KernelRun::Surroundings surroundings{memory_, draws_, launches_[kernel.name]++};
   const auto start = [=] {
     return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, surroundings);

@@ -66,8 +66,7 @@ class EmulatedDevice : public Device {
   void lose(const std::string& reason);
 
  protected:
-  void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, size_t bytes,
-                     Stream stream) override;
+  void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) override;
   void wait_for(Event event) override;
   void wait_for(Stream stream) override;
 

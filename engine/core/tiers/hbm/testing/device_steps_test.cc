@@ -89,12 +89,12 @@ class ForgetfulDevice final : public EmulatedDevice {
     if (forgets_ == Forgets::kToWaitForSteps && ends_of_steps_.contains(event.handle)) return;
     EmulatedDevice::wait_for(event);
   }
-  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments, size_t bytes,
+  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments,
                      gpu::Stream stream) override {
     ++launches_;
     if (forgets_ == Forgets::kToEraseFromTheMirror && kernel.name == std::string_view("embstore_erase"))
       return;
-    EmulatedDevice::launch_kernel(kernel, grid, arguments, bytes, stream);
+    EmulatedDevice::launch_kernel(kernel, grid, arguments, stream);
   }
 
   const Forgets forgets_;

@@ -52,10 +52,10 @@ class ForgetfulDevice final : public EmulatedDevice {
       : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), forgotten_(forgotten) {}
 
  private:
-  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments, size_t bytes,
+  void launch_kernel(const AnyKernel& kernel, gpu::Grid grid, const void* arguments,
                      gpu::Stream stream) override {
     if (kernel.name == forgotten_) return;
-    EmulatedDevice::launch_kernel(kernel, grid, arguments, bytes, stream);
+    EmulatedDevice::launch_kernel(kernel, grid, arguments, stream);
   }
 
   const std::string_view forgotten_;
