@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from pmemlab.machines.protocol import Machine
     from pmemlab.scenarios.session import ScenarioSession
 
-__all__ = ["MARKER", "SESSION", "machine", "parametrize", "pmemlab_machines", "tell_whose_fault"]
+__all__ = [
+    "MARKER",
+    "SESSION",
+    "machine",
+    "parametrize",
+    "pmemlab_machines",
+    "raise_lab_s_fault",
+    "tell_whose_fault",
+]
 
 SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 """Of the scenarios that this run of pytest has."""
@@ -93,7 +101,7 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
     try:
         lender = _Lender(request.param, request.config)
     except LabError as error:
-        _raise_lab_s_fault(error)
+        raise_lab_s_fault(error)
     yield lender
     lender.stop()
 
@@ -113,20 +121,20 @@ def machine(pmemlab_machines: _Lender) -> Machine:
     try:
         return pmemlab_machines.lend()
     except LabError as error:
-        _raise_lab_s_fault(error)
+        raise_lab_s_fault(error)
 
 
 def tell_whose_fault(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
     """Makes the failure of a test with the fixture an ERROR where the lab broke in it."""
-    from pmemlab.errors import CommandTimeoutError, LabError
-
     if not report.failed or call.when != "call" or call.excinfo is None:
         return
-    error = call.excinfo.value
     if _LENDER not in getattr(item, "fixturenames", ()):
         return
+    from pmemlab.errors import CommandTimeoutError, LabError
+
+    error = call.excinfo.value
     if not isinstance(error, LabError) or isinstance(error, CommandTimeoutError):
         return
     report.when = "setup"  # what fails there is an ERROR for all who read reports
@@ -139,6 +147,7 @@ def _lab_s_fault(error: Exception) -> str:
     return f"{type(error).__name__}, the lab's fault: {error}"
 
 
-def _raise_lab_s_fault(error: Exception) -> NoReturn:
+def raise_lab_s_fault(error: Exception) -> NoReturn:
+    """In a test's setup, this makes it an ERROR."""
     # Where the lab broke, our own stack tells nothing.
-    pytest.fail(_lab_s_fault(error), pytrace=False)
+    raise pytest.fail.Exception(_lab_s_fault(error), pytrace=False) from None

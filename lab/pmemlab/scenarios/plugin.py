@@ -22,6 +22,7 @@ from pmemlab.scenarios.machine_fixture import (
     machine,
     parametrize,
     pmemlab_machines,
+    raise_lab_s_fault,
     tell_whose_fault,
 )
 from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
@@ -125,9 +126,7 @@ class ScenarioItem(pytest.Item):
             wants = self.scenario.topology.requires != Requirements()
             if lacking and (wants or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
-            # In setup this is an ERROR; and where the lab broke, our own stack tells nothing.
-            message = f"{type(error).__name__}, the lab's fault: {error}"
-            raise pytest.fail.Exception(message, pytrace=False) from None
+            raise_lab_s_fault(error)
 
     def runtest(self) -> None:
         from pmemlab.errors import MissingRequirementError
