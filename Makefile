@@ -138,18 +138,13 @@ backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines w
 bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
-# Long tests wait for other processes a third of their time. Meanwhile the sanitizers' programs are compiled, and what isn't by the
-# end of the command that follows, or doesn't compile, is left to the tests that want them.
-ALONGSIDE_COMPILATION := setsid nice -n 19 $(BIN)/python tests/engine/sanitizers/native_programs.py >/dev/null 2>&1 & compiling=$$!; \
-  trap 'kill -- -$$compiling 2>/dev/null' EXIT; trap 'exit 130' INT TERM;
-
 .PHONY: check
 check: setup check-packages tensorflow nvrtc ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find engine/core engine/pacing engine/bench lab/powercut/library -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
-	@$(ALONGSIDE_COMPILATION) $(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
+	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
 	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 100
 

@@ -84,15 +84,15 @@ def first_line(process: subprocess.Popen[str]) -> str:
         selector.register(process.stdout, selectors.EVENT_READ)
         assert selector.select(_READY_WITHIN_S), "it says nothing"
     line = process.stdout.readline()
-    assert line, process.communicate(timeout=30)[1]
+    assert line, process.communicate(timeout=100)[1]
     return line
 
 
 def wait_for_end(process: subprocess.Popen[str], below: set[int]) -> str:
     """What it said of errors. No process of those below is left by then."""
-    process.wait(timeout=60)
+    process.wait(timeout=200)
     assert_gone(below, at_once=True)
-    return process.communicate(timeout=30)[1]  # which would have waited for those below
+    return process.communicate(timeout=100)[1]  # which would have waited for those below
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -121,7 +121,7 @@ def status_text(folder: Path, address: str, *flags: str) -> str:
         ],
         folder,
     )
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert time.monotonic() - began < 30
     return out

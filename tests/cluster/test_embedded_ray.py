@@ -13,7 +13,7 @@ from processes import assert_gone, descendants
 
 import embstore as es
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 PROGRAM = """
 import sys
@@ -62,7 +62,7 @@ def run(folder: Path, how: str) -> str:
             else:
                 program.stdin.write("\n")
                 program.stdin.flush()
-    _, err = program.communicate(timeout=100)
+    _, err = program.communicate(timeout=300)
     assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
     assert len(started) >= 4, "Ray's server, its raylet, and two shards"
     assert_gone(started)
@@ -107,7 +107,7 @@ except es.errors.MissingLibraryError as error:
     print(error)
 """
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert "pip install 'embstore[cluster]'" in told.stdout
 
@@ -137,7 +137,7 @@ def test_what_is_closed_after_ray_was_shut_down_starts_no_other_ray() -> None:
         [sys.executable, "-c", CLOSED_AFTERWARDS],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

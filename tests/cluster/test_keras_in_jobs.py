@@ -19,7 +19,7 @@ keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install 
 torch = pytest.importorskip("torch")
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(keras.backend.backend() != "torch", reason="averages on torch alone"),
 ]
 
@@ -57,7 +57,7 @@ def test_what_only_one_worker_does_is_told_to_all(tmp_path: Path) -> None:
     ]
     try:
         for replica in replicas:
-            output, errors = replica.communicate(timeout=120)
+            output, errors = replica.communicate(timeout=300)
             assert replica.returncode == 0, errors
             assert "must start alike in all workers, but model/dense/kernel differs" in output
             assert "a gradient is inf or nan" in output, "though it is the second worker's"

@@ -19,7 +19,7 @@ keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install 
 
 SHARDS, KEYS, DIM = 2, 200, 8
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 def samples(seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

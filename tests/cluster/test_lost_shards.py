@@ -16,7 +16,7 @@ import embstore as es
 from embstore.errors import EmbStoreError, ShardLostError
 from embstore.table.elsewhere import Update, push_together
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restore"
 

@@ -45,7 +45,7 @@ ENDS = """
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_sample_for_several_workers_runs(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     pytest.importorskip("torch")

@@ -18,7 +18,7 @@ for needed in ("ray", "pandas", "pyarrow", "pydantic"):  # of what Ray Train is 
 import ray_train_training  # noqa: E402
 from ray_train_training import DIES_IN_STEP, EVERY, train, trained_here  # noqa: E402
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 def test_a_worker_that_is_killed_once_changes_no_row(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sharded import MIB, remote_shards
 import embstore as es
 from embstore.errors import ShardLostError
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 DIM = 4
 TABLES = 5

@@ -22,7 +22,7 @@ from embstore.errors import (
     UnsupportedError,
 )
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])

@@ -14,7 +14,7 @@ from embstore.cluster.server.handle import ServerHandle
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 @pytest.fixture

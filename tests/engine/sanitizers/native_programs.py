@@ -151,8 +151,3 @@ def _tool(name: str) -> str:
     tool = str(beside) if beside.exists() else shutil.which(name)
     assert tool, f"the native tests need {name}: pip install {name}"
     return tool
-
-
-if __name__ == "__main__":
-    for each in ("", *SANITIZERS):
-        compile_all(each)
