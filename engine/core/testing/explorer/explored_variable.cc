@@ -20,8 +20,6 @@ namespace {
 
 using gpu::emulated::Draws;
 
-constexpr int kDim = ExploredVariable::kDim;
-constexpr int64_t kKeys = ExploredVariable::kKeys;
 constexpr size_t kRowBytes = 4 * sizeof(float);
 
 // A row is worth how often it was updated, beyond what its key begins with: so each float says of which row it is, and when.

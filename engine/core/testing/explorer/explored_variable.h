@@ -16,11 +16,11 @@
 
 namespace embstore::explorer {
 
-struct ExploredVariable {
-  static constexpr int kDim = 3;
-  static constexpr int64_t kKeys = 12;
-  static constexpr size_t kMostIds = 8;
+inline constexpr int kDim = 3;
+inline constexpr int64_t kKeys = 12;
+inline constexpr size_t kMostIds = 8;
 
+struct ExploredVariable {
   // Of one partition or two, whose files begin with `path`.
   ExploredVariable(gpu::emulated::Draws& draws, ExploredDevice& device, const std::string& path);
 

@@ -27,10 +27,7 @@ namespace {
 
 using gpu::emulated::Draws;
 
-constexpr int kDim = ExploredVariable::kDim;
-constexpr int64_t kKeys = ExploredVariable::kKeys;
-constexpr size_t kMostIds = ExploredVariable::kMostIds;
-constexpr size_t kMostOperations = 5;  // of a thread
+constexpr size_t kMostOperationsOfAThread = 5;
 constexpr size_t kStreams = 2;
 
 // Nothing is lost where the computer doesn't fail.
@@ -124,7 +121,7 @@ class Schedule {
    public:
     Worker(Schedule& schedule, uint64_t seed, bool closes)
         : schedule_(schedule), draws_(seed), closes_(closes), aside_(*schedule.device_) {
-      for (size_t left = 2 + draws_.below(kMostOperations - 1); left != 0; --left)
+      for (size_t left = 2 + draws_.below(kMostOperationsOfAThread - 1); left != 0; --left)
         steps_.emplace_back(schedule_);
     }
 
