@@ -21,7 +21,12 @@ __all__ = ["DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
 
 DOCKERFILE = "docker/Dockerfile"
 
-SIDE_BY_SIDE: Final = (("base", "python", "build"), ("base", "kernel"), ("base", "system"))
+SIDE_BY_SIDE: Final = (
+    ("base", "build"),
+    ("base", "python"),
+    ("base", "kernel"),
+    ("base", "system"),
+)
 """Parts of stages, each of which needs no other but the first, that all have."""
 
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
