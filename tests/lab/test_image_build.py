@@ -45,7 +45,7 @@ def test_what_is_built_first_is_word_for_word_in_the_whole(monkeypatch: pytest.M
     docker = Docker()
     built(monkeypatch, docker)
     assert docker.dockerfiles.pop("machine") == WHOLE
-    assert sorted(docker.dockerfiles) == ["base", "build", "kernel", "system"]
+    assert sorted(docker.dockerfiles) == ["base", "build", "kernel", "python", "system"]
     for target, dockerfile in docker.dockerfiles.items():
         stages = re.split(r"(?m)^(?=FROM )", dockerfile)
         assert all(stage in WHOLE for stage in stages), target
@@ -70,7 +70,7 @@ def test_the_image_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     docker = Docker()
     built(monkeypatch, docker)
     assert all("BASE=b" in command for command in docker.commands)
-    assert ["t" in command for command in docker.commands] == [False] * 4 + [True]
+    assert ["t" in command for command in docker.commands] == [False] * 5 + [True]
 
 
 def test_a_part_that_cannot_be_built_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
