@@ -21,11 +21,7 @@ class Mirror {
   // For rows in `slots` slots, of which all may be taken. Empty once `stream` has got there.
   Mirror(Device& device, uint32_t slots, Stream stream) : Mirror(device, slots, buckets_for(slots), stream) {}
   // With fewer buckets than would be quick, for tests. REQUIRES: an entry for every slot.
-  Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream)
-      : device_(device), buckets_(device, buckets), keys_(device, slots), refused_(device, 1) {
-    refused_.fill(0, stream);
-    device_.launch(clear_mirror, Grid::of(buckets, kMostBlockThreads), {arrays()}, stream);
-  }
+  Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream);
 
   MirrorArrays arrays() const { return {buckets_.global(), keys_.global()}; }
   uint64_t bytes() const { return buckets_.bytes() + keys_.bytes(); }
@@ -33,22 +29,11 @@ class Mirror {
   // The i-th key has its row in the i-th slot. `count`, one number that the device reaches, says how many keys there are, so
   // that the host need not know it yet. REQUIRES: no key twice, none that the mirror has, no slot that is taken.
   void insert(Global<const int64_t> keys, Global<const uint32_t> slots, Global<const uint32_t> count,
-              Stream stream) {
-    device_.launch(gpu::insert, Grid::of(keys.count, kMostBlockThreads),
-                   {arrays(), keys, slots, count, refused_.global()}, stream);
-  }
+              Stream stream);
   // `slots` becomes where the rows were, kNoSlot for a key that the mirror hasn't. REQUIRES: no key twice.
-  void erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count,
-             Stream stream) {
-    const Grid grid = Grid::of(keys.count, kMostBlockThreads);
-    device_.launch(locate, grid, {arrays(), keys, slots, count}, stream);
-    device_.launch(gpu::erase, grid, {arrays(), keys, slots.as_const(), count}, stream);
-  }
+  void erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count, Stream stream);
   // The rows in these slots leave. REQUIRES: the mirror has a key in each, and no slot is there twice.
-  void erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream) {
-    device_.launch(gpu::erase, Grid::of(slots.count, kMostBlockThreads), {arrays(), {}, slots, count},
-                   stream);
-  }
+  void erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream);
   // How many keys found no entry ever. Anything but none is a bug of the caller's.
   Global<const uint32_t> refused() const { return refused_.constant(); }
 
@@ -66,14 +51,7 @@ class Mirror {
 // the next batch, so each batch in flight needs one of its own.
 class FoundBatch {
  public:
-  FoundBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads)
-      : device_(device),
-        block_threads_(block_threads),
-        slots_(device, most_ids),
-        missing_ids_(device, most_ids),
-        missing_places_(device, most_ids),
-        block_misses_(device, Grid::of(most_ids, block_threads).blocks),
-        miss_count_(device, 1) {}
+  FoundBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads);
 
   // A batch that is found, into `to`. What lies `on_host` is in pinned memory, where it is wanted there.
   struct Input {
@@ -100,41 +78,8 @@ class FoundBatch {
     }
   };
   // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
-  static void find(std::span<const Input> batches, Stream stream) {
-    if (batches.empty()) return;
-    Device& device = batches.front().to->device_;
-    Launches launches;
-    for (const Input& of : batches) {
-      for (uint32_t table = 0; table < of.mirrors.size(); ++table) {
-        const Places places = of.places(table);
-        const Grid grid = Grid::over(of.ids.count, of.to->block_threads_, places.tables);
-        launches.add(gpu::find, grid,
-                     {of.mirrors[table]->arrays(), of.ids, places, grid.blocks, of.to->slots_.global()});
-      }
-    }
-    launches.put(device, stream);
-    for (const Input& of : batches) launches.add(count_misses, of.to->grid(of), of.to->misses(of));
-    launches.put(device, stream);
-    for (const Input& of : batches) {
-      launches.add(scan_counts, {1, of.to->block_threads_},
-                   {of.to->block_misses(of), of.to->miss_count_.global(),
-                    of.mirrors.size() == 1 ? of.miss_count_on_host() : Global<uint32_t>{}});
-    }
-    launches.put(device, stream);
-    for (const Input& of : batches) launches.add(collect_misses, of.to->grid(of), of.to->misses(of));
-    launches.put(device, stream);
-    for (const Input& of : batches) {
-      if (of.mirrors.size() == 1) continue;
-      launches.add(find_bounds, Grid::of(of.bounds.count, kMostBlockThreads),
-                   {of.to->missing_places_.constant(), of.to->miss_count_.constant(), of.bounds,
-                    of.miss_bounds_on_host});
-    }
-    launches.put(device, stream);
-  }
-  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream) {
-    const Input only{.to = this, .mirrors = {&mirror}, .ids = ids, .id_count = id_count};
-    find({&only, 1}, stream);
-  }
+  static void find(std::span<const Input> batches, Stream stream);
+  void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream);
 
   const DeviceArray<uint32_t>& slots() const { return slots_; }  // of each id, or kNoSlot
   const DeviceArray<uint32_t>& miss_count() const { return miss_count_; }
@@ -145,16 +90,7 @@ class FoundBatch {
  private:
   Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
   Global<uint32_t> block_misses(const Input& of) const { return block_misses_.first(grid(of).blocks); }
-  MissesArguments misses(const Input& of) const {
-    return {of.ids,
-            of.id_count,
-            slots_.constant(),
-            block_misses(of),
-            of.order,
-            of.missing_ids.count == 0 ? missing_ids_.global() : of.missing_ids,
-            missing_places_.global(),
-            of.positions_on_host};
-  }
+  MissesArguments misses(const Input& of) const;
 
   Device& device_;
   const uint32_t block_threads_;

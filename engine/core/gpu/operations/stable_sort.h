@@ -2,10 +2,8 @@
 // each batch in flight needs one of its own.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/sort.h"
@@ -15,15 +13,7 @@ namespace embstore::gpu {
 
 class StableSort {
  public:
-  StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads)
-      : device_(device),
-        sort_threads_(sort_threads),
-        block_digits_(device, uint64_t{kDigits} * grid(most).blocks),
-        total_(device, 1),
-        first_numbers_(device, most),
-        first_positions_(device, most),
-        second_numbers_(device, most),
-        second_positions_(device, most) {}
+  StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads);
 
   // A batch that is sorted, into `to`: a number of each item, none above `most_number`. `positions`: what stands for the items; none:
   // their numbers from 0 on.
@@ -34,36 +24,7 @@ class StableSort {
     Global<const uint32_t> positions = {};
   };
   // Of several batches, each kernel is launched once a pass.
-  static void sort(std::span<const Input> batches, Stream stream) {
-    std::vector<Passes> sorts;
-    for (const Input& of : batches) {
-      if (of.numbers.count != 0) sorts.emplace_back(of);
-    }
-    if (sorts.empty()) return;
-    Device& device = sorts.front().of.to->device_;
-    Launches launches;
-    for (bool is_sorted = false; !is_sorted;) {
-      for (const Passes& one : sorts) one.add(count_digits, launches);
-      launches.put(device, stream);
-      for (const Passes& one : sorts) {
-        if (one.is_left()) {
-          launches.add(scan_counts, {1, kMostBlockThreads}, {one.digits(), one.of.to->total_.global()});
-        }
-      }
-      launches.put(device, stream);
-      for (const Passes& one : sorts) one.add(move_by_digit, launches);
-      launches.put(device, stream);
-      is_sorted = true;
-      for (Passes& one : sorts) {
-        one.end_pass();
-        is_sorted = is_sorted && !one.is_left();
-      }
-    }
-    for (const Passes& one : sorts) {
-      one.of.to->numbers_ = one.numbers;
-      one.of.to->positions_ = one.positions;
-    }
-  }
+  static void sort(std::span<const Input> batches, Stream stream);
 
   // Memory for the numbers of so many items, if they are nowhere else.
   Global<uint32_t> input(uint32_t items) const { return second_numbers_.first(items); }
@@ -74,44 +35,7 @@ class StableSort {
  private:
   Grid grid(uint64_t items) const { return Grid::of((items + kSortItems - 1) / kSortItems, sort_threads_); }
 
-  // The passes of one batch.
-  struct Passes {
-    explicit Passes(const Input& batch)
-        : of(batch),
-          grid(batch.to->grid(batch.numbers.count)),
-          bits(static_cast<uint32_t>(std::bit_width(batch.most_number))),
-          numbers(batch.numbers),
-          positions(batch.positions) {}
-
-    bool is_left() const { return pass == 0 || pass * kDigitBits < bits; }
-    Global<uint32_t> digits() const { return of.to->block_digits_.first(uint64_t{kDigits} * grid.blocks); }
-    void add(const Kernel<SortArguments>& kernel, Launches& launches) const {
-      if (!is_left()) return;
-      launches.add(kernel, grid,
-                   {numbers, positions, pass * kDigitBits, grid.blocks, digits(), to_numbers().global(),
-                    to_positions().global()});
-    }
-    void end_pass() {
-      if (!is_left()) return;
-      const uint64_t items = of.numbers.count;
-      numbers = to_numbers().first(items).as_const();
-      positions = to_positions().first(items).as_const();
-      ++pass;
-    }
-    const DeviceArray<uint32_t>& to_numbers() const {
-      return pass % 2 == 0 ? of.to->first_numbers_ : of.to->second_numbers_;
-    }
-    const DeviceArray<uint32_t>& to_positions() const {
-      return pass % 2 == 0 ? of.to->first_positions_ : of.to->second_positions_;
-    }
-
-    Input of;
-    Grid grid;
-    uint32_t bits;
-    uint32_t pass = 0;
-    Global<const uint32_t> numbers;
-    Global<const uint32_t> positions;
-  };
+  struct Passes;  // of one batch
 
   Device& device_;
   const uint32_t sort_threads_;

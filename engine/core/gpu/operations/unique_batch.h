@@ -13,16 +13,7 @@ namespace embstore::gpu {
 
 class UniqueBatch {
  public:
-  UniqueBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads)
-      : device_(device),
-        block_threads_(block_threads),
-        table_(device, table_entries(most_ids)),
-        numbers_(device, table_entries(most_ids)),
-        entries_(device, most_ids),
-        block_firsts_(device, Grid::of(most_ids, block_threads).blocks),
-        keys_(device, most_ids),
-        inverse_(device, most_ids),
-        count_(device, 1) {}
+  UniqueBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads);
 
   // A batch that is made unique, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. `id_count`: one in device memory,
   // how many of the ids there are; none: all. `count_on_host`: one, in pinned memory, where the count is wanted there.
@@ -34,34 +25,8 @@ class UniqueBatch {
     Global<uint32_t> count_on_host = {};
   };
   // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
-  static void make_unique(std::span<const Input> batches, Stream stream) {
-    if (batches.empty()) return;
-    Device& device = batches.front().to->device_;
-    Launches launches;
-    for (const Input& of : batches) {
-      const uint64_t entries = table_entries(of.ids.count);
-      launches.add(clear_table, Grid::of(entries, of.to->block_threads_), of.to->arguments(of));
-    }
-    launches.put(device, stream);
-    for (const auto* kernel : {&claim_ids, &count_first}) {
-      for (const Input& of : batches) launches.add(*kernel, of.to->grid(of), of.to->arguments(of));
-      launches.put(device, stream);
-    }
-    for (const Input& of : batches) {
-      launches.add(
-          scan_counts, {1, of.to->block_threads_},
-          {of.to->block_firsts_.first(of.to->grid(of).blocks), of.to->count_.global(), of.count_on_host});
-    }
-    launches.put(device, stream);
-    for (const auto* kernel : {&number_first, &number_ids}) {
-      for (const Input& of : batches) launches.add(*kernel, of.to->grid(of), of.to->arguments(of));
-      launches.put(device, stream);
-    }
-  }
-  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {}) {
-    const Input only{this, ids, kept};
-    make_unique({&only, 1}, stream);
-  }
+  static void make_unique(std::span<const Input> batches, Stream stream);
+  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {});
 
   const DeviceArray<uint32_t>& count() const { return count_; }  // one: of distinct ids
   // In the order of their first occurrence.
@@ -73,18 +38,7 @@ class UniqueBatch {
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }
   Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
-  UniqueArguments arguments(const Input& of) const {
-    const Global<uint32_t> table = table_.first(table_entries(of.ids.count));
-    return {of.ids,
-            of.kept,
-            of.id_count,
-            table,
-            numbers_.first(table.count),
-            entries_.global(),
-            block_firsts_.first(grid(of).blocks),
-            keys_.global(),
-            inverse_.global()};
-  }
+  UniqueArguments arguments(const Input& of) const;
 
   Device& device_;
   const uint32_t block_threads_;

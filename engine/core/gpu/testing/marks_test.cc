@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "gpu/kernels/mirror.h"
 #include "gpu/operations/slot_marks.h"
 #include "gpu/testing/scene.h"
 #include "testing/tests.h"

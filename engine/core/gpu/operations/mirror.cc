@@ -1,0 +1,88 @@
+#include "gpu/operations/mirror.h"
+
+#include "gpu/kernels/moves.h"
+
+namespace embstore::gpu {
+
+Mirror::Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream)
+    : device_(device), buckets_(device, buckets), keys_(device, slots), refused_(device, 1) {
+  refused_.fill(0, stream);
+  device_.launch(clear_mirror, Grid::of(buckets, kMostBlockThreads), {arrays()}, stream);
+}
+
+void Mirror::insert(Global<const int64_t> keys, Global<const uint32_t> slots, Global<const uint32_t> count,
+                    Stream stream) {
+  device_.launch(gpu::insert, Grid::of(keys.count, kMostBlockThreads),
+                 {arrays(), keys, slots, count, refused_.global()}, stream);
+}
+
+void Mirror::erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count,
+                   Stream stream) {
+  const Grid grid = Grid::of(keys.count, kMostBlockThreads);
+  device_.launch(locate, grid, {arrays(), keys, slots, count}, stream);
+  device_.launch(gpu::erase, grid, {arrays(), keys, slots.as_const(), count}, stream);
+}
+
+void Mirror::erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream) {
+  device_.launch(gpu::erase, Grid::of(slots.count, kMostBlockThreads), {arrays(), {}, slots, count}, stream);
+}
+
+FoundBatch::FoundBatch(Device& device, uint32_t most_ids, uint32_t block_threads)
+    : device_(device),
+      block_threads_(block_threads),
+      slots_(device, most_ids),
+      missing_ids_(device, most_ids),
+      missing_places_(device, most_ids),
+      block_misses_(device, Grid::of(most_ids, block_threads).blocks),
+      miss_count_(device, 1) {}
+
+void FoundBatch::find(std::span<const Input> batches, Stream stream) {
+  if (batches.empty()) return;
+  Device& device = batches.front().to->device_;
+  Launches launches;
+  for (const Input& of : batches) {
+    for (uint32_t table = 0; table < of.mirrors.size(); ++table) {
+      const Places places = of.places(table);
+      const Grid grid = Grid::over(of.ids.count, of.to->block_threads_, places.tables);
+      launches.add(gpu::find, grid,
+                   {of.mirrors[table]->arrays(), of.ids, places, grid.blocks, of.to->slots_.global()});
+    }
+  }
+  launches.put(device, stream);
+  for (const Input& of : batches) launches.add(count_misses, of.to->grid(of), of.to->misses(of));
+  launches.put(device, stream);
+  for (const Input& of : batches) {
+    launches.add(scan_counts, {1, of.to->block_threads_},
+                 {of.to->block_misses(of), of.to->miss_count_.global(),
+                  of.mirrors.size() == 1 ? of.miss_count_on_host() : Global<uint32_t>{}});
+  }
+  launches.put(device, stream);
+  for (const Input& of : batches) launches.add(collect_misses, of.to->grid(of), of.to->misses(of));
+  launches.put(device, stream);
+  for (const Input& of : batches) {
+    if (of.mirrors.size() == 1) continue;
+    launches.add(find_bounds, Grid::of(of.bounds.count, kMostBlockThreads),
+                 {of.to->missing_places_.constant(), of.to->miss_count_.constant(), of.bounds,
+                  of.miss_bounds_on_host});
+  }
+  launches.put(device, stream);
+}
+
+void FoundBatch::find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count,
+                      Stream stream) {
+  const Input only{.to = this, .mirrors = {&mirror}, .ids = ids, .id_count = id_count};
+  find({&only, 1}, stream);
+}
+
+MissesArguments FoundBatch::misses(const Input& of) const {
+  return {of.ids,
+          of.id_count,
+          slots_.constant(),
+          block_misses(of),
+          of.order,
+          of.missing_ids.count == 0 ? missing_ids_.global() : of.missing_ids,
+          missing_places_.global(),
+          of.positions_on_host};
+}
+
+}  // namespace embstore::gpu
