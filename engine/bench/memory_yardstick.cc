@@ -17,13 +17,13 @@
 #include "bench/random_offsets.h"
 #include "bench/timed_threads.h"
 #include "errors/error.h"
+#include "memory/huge_pages.h"
 
 namespace embstore {
 namespace {
 
 constexpr size_t kLineBytes = 64;
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kRoundedToBytes = size_t{2} << 20;
 constexpr size_t kBytesBetweenClocks = size_t{64} << 10;
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& what) {
@@ -135,7 +135,7 @@ void bind_to_node(void* data, size_t bytes, int node) {
 }  // namespace
 
 MemoryYardstick::MemoryYardstick(size_t bytes, int node)
-    : bytes_((bytes + kRoundedToBytes - 1) / kRoundedToBytes * kRoundedToBytes) {
+    : bytes_((bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes) {
   void* data =
       mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
@@ -152,7 +152,7 @@ MemoryYardstick::MemoryYardstick(size_t bytes, int node)
 }
 
 MemoryYardstick::MemoryYardstick(size_t bytes, const std::string& directory)
-    : bytes_((bytes + kRoundedToBytes - 1) / kRoundedToBytes * kRoundedToBytes) {
+    : bytes_((bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes) {
   const std::string path = directory + "/.memory-yardstick-" + std::to_string(getpid());
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) refuse(ErrorKind::kStorage, path + ": can't be made");
