@@ -6,7 +6,6 @@
 #include "gpu/kernels/places.h"
 
 namespace embstore::gpu {
-
 namespace {
 
 constexpr uint32_t kMostBlocks = 1024;  // more than run at once

@@ -10,7 +10,6 @@
 
 #include "gpu/buffers.h"
 #include "gpu/kernels/find.h"
-#include "gpu/kernels/moves.h"
 #include "gpu/kernels/places.h"
 #include "gpu/operations/launches.h"
 
