@@ -12,22 +12,19 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
+__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
 
 DOCKERFILE = "docker/Dockerfile"
 
-SIDE_BY_SIDE: Final = (
-    ("base", "build"),
-    ("base", "python"),
-    ("base", "kernel"),
-    ("base", "system"),
-)
-"""Parts of stages, each of which needs no other but the first, that all have."""
+BASE: Final = "base"
+SIDE_BY_SIDE: Final = ("build", "python", "kernel", "system")
+"""Stages that need no other but the base."""
 
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
 _STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
@@ -65,14 +62,14 @@ def _build_side_by_side(root: Path, arguments: Sequence[str], report: Report) ->
     dockerfile = (root / DOCKERFILE).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
 
-        def build_part(stages: Sequence[str]) -> None:
+        def build_part(*stages: str) -> None:
             path = Path(folder) / stages[-1]
             path.write_text(part_of(dockerfile, stages), encoding="utf-8")
             _build(root, path, stages[-1], arguments, report)
 
-        build_part(SIDE_BY_SIDE[0][:1])
+        build_part(BASE)
         with ThreadPoolExecutor(len(SIDE_BY_SIDE)) as pool:
-            for _ in pool.map(build_part, SIDE_BY_SIDE):
+            for _ in pool.map(partial(build_part, BASE), SIDE_BY_SIDE):
                 pass  # or raise
 
 
