@@ -121,7 +121,7 @@ def status_text(folder: Path, address: str, *flags: str) -> str:
         ],
         folder,
     )
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert time.monotonic() - began < 30
     return out
