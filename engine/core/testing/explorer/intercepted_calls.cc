@@ -3,22 +3,35 @@
 //
 // An explored thread takes a lock from the scheduler first, and then the real one, which is free.
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "gpu/emulated/fibers.h"
 #include "testing/explorer/left_out.h"
+#include "testing/explorer/program.h"
 #include "testing/explorer/scheduler.h"
 
 namespace embstore::explorer {
 namespace {
+
+constexpr std::string_view kClassesOfLocks[] = {
+    "std::mutex::",           "std::shared_mutex::",      "std::unique_lock::",
+    "embstore::Mutex::",      "embstore::SharedMutex::",  "embstore::MutexLock::",
+    "embstore::SharedLock::", "embstore::ExclusiveLock::"};
 
 bool is_explored() { return Scheduler::has_this_thread(); }
 Scheduler& scheduler() { return Scheduler::instance(); }
@@ -50,7 +63,30 @@ void* run(void* argument) {
   return start->routine(start->argument);
 }
 
-bool is_lock_left_out(const void* caller) { return left_out().is_it(Synchronisation::kLock, caller); }
+// A part of a lock's class, where the compiler made it a function of its own.
+bool is_of_a_lock(const void* address) {
+  static auto* const known = new std::map<uint64_t, bool>;  // by function, whose name takes long to tell
+  const uint64_t function = begin_of_function_at(place_of(address));
+  const auto [found, is_new] = known->try_emplace(function);
+  if (is_new) {
+    const std::string name = function_at(function);
+    found->second = std::any_of(std::begin(kClassesOfLocks), std::end(kClassesOfLocks),
+                                [&](std::string_view of) { return name.starts_with(of); });
+  }
+  return found->second;
+}
+
+// Which place takes a lock is known by who called its class.
+bool is_lock_left_out(const void* caller) {
+  if (!left_out().is_used()) return false;
+  if (is_of_a_lock(caller)) {
+    void* callers[8] = {};
+    void** const end = callers + backtrace(callers, static_cast<int>(std::size(callers)));
+    void** const found = std::find_if_not(std::find(callers, end, caller), end, is_of_a_lock);
+    if (found != end) caller = *found;
+  }
+  return left_out().is_it(Synchronisation::kLock, caller);
+}
 
 // That of the emulated device's fibers, of which each thread of a kernel takes one. Threads don't meet there, since none stops
 // while it has it, and it's most of the locks that are taken.
