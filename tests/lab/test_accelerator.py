@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -54,17 +55,28 @@ def test_without_the_device_nothing_is_booted(
     assert not (tmp_path / "boots").exists()
 
 
-def test_the_answer_is_remembered_for_this_kernel_and_qemu(kernel: Kernel, tmp_path: Path) -> None:
+def test_the_answer_is_remembered_for_each_kernel_and_qemu(kernel: Kernel, tmp_path: Path) -> None:
     qemu = _qemu(tmp_path, "exit 1")
+    newer = Kernel("6.2.0", kernel.image, kernel.folder)
     for _ in range(3):
         choose_accelerator(kernel, qemu)
-    assert (tmp_path / "boots").read_text() == "x\n"
-    choose_accelerator(Kernel("6.2.0", kernel.image, kernel.folder), qemu)
+        choose_accelerator(newer, qemu)
     assert (tmp_path / "boots").read_text() == "x\nx\n"
 
 
-def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path) -> None:
+def test_the_answer_is_forgotten_when_the_host_boots_again(kernel: Kernel, tmp_path: Path) -> None:
+    qemu = _qemu(tmp_path, "exit 1")
+    choose_accelerator(kernel, qemu)
+    memory = tmp_path / "cache" / "accelerator.json"
+    document = json.loads(memory.read_text())
+    memory.write_text(json.dumps({**document, "boot": "another"}))
+    choose_accelerator(kernel, qemu)
+    assert (tmp_path / "boots").read_text() == "x\nx\n"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"boot": 1}', '{"boot": 1, "answers": 2}'])
+def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path, content: str) -> None:
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "accelerator.json").write_text("{")
+    (tmp_path / "cache" / "accelerator.json").write_text(content)
     qemu = _qemu(tmp_path, "echo 'pmemlab: a guest has booted'")
     assert choose_accelerator(kernel, qemu) == "kvm"

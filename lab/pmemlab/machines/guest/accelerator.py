@@ -1,7 +1,7 @@
 """KVM or TCG: KVM only where a guest was seen to boot on it.
 
 /dev/kvm may be there and not work (nested virtualization that hangs), and nothing but a boot
-tells. The answer is remembered until the host boots again, or its kernel or QEMU changes.
+tells. The answer is remembered until the host boots again, for each guest kernel and QEMU.
 """
 
 from __future__ import annotations
@@ -25,35 +25,42 @@ _INIT = b"#!/bin/busybox sh\nbusybox echo '%s'\nbusybox poweroff -f\n" % _SENTIN
 
 
 def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
-    """What guests are run with on this computer. Takes 15 s at most, once a boot of the host."""
+    """What guests are run with on this computer. Takes 15 s at most, once a boot of the host for
+    each kernel and QEMU."""
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return "tcg"
-    host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     version = f"{qemu} {Path(qemu).stat().st_mtime_ns}"
-    key = " ".join([host, os.uname().release, kernel.release, version])
-    memory = cache_folder() / "accelerator.json"
-    remembered = _recall(memory, key)
+    key = " ".join([os.uname().release, kernel.release, version])
+    remembered = _recall().get(key)
     if remembered:
         return remembered
     initramfs = get_initramfs(kernel, init=_INIT, label="sentinel")
     with build_once() as scratch:
-        remembered = _recall(memory, key)
-        if remembered:
-            return remembered
-        answer: Accelerator = "kvm" if _boots(qemu, kernel, initramfs) else "tcg"
-        (scratch / "answer").write_text(json.dumps({"key": key, "accelerator": answer}))
-        (scratch / "answer").rename(memory)
-    return answer
+        answers = _recall()
+        if key not in answers:
+            answers[key] = "kvm" if _boots(qemu, kernel, initramfs) else "tcg"
+            document = {"boot": _boot_of_host(), "answers": answers}
+            (scratch / "answers").write_text(json.dumps(document))
+            (scratch / "answers").rename(_memory())
+        return answers[key]
 
 
-def _recall(memory: Path, key: str) -> Accelerator | None:
+def _memory() -> Path:
+    return cache_folder() / "accelerator.json"
+
+
+def _boot_of_host() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _recall() -> dict[str, Accelerator]:
+    """What was found since the host booted, by kernels and QEMU."""
     try:
-        document = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(document, dict) or document.get("key") != key:
-        return None
-    return "kvm" if document.get("accelerator") == "kvm" else "tcg"
+        document = json.loads(_memory().read_text())
+        answers = document["answers"] if document["boot"] == _boot_of_host() else {}
+        return {key: "kvm" if answer == "kvm" else "tcg" for key, answer in answers.items()}
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):
+        return {}
 
 
 def _boots(qemu: str, kernel: Kernel, initramfs: Path) -> bool:
