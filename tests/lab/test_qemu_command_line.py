@@ -55,6 +55,20 @@ def test_a_guest_reads_its_shares_and_can_t_write_them(tmp_path: Path) -> None:
     assert all("readonly=on" in device for device in devices)
 
 
+def test_a_qemu_that_was_unpacked_has_its_own_firmware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bin", "share/qemu", "share/seabios"):
+        (tmp_path / "usr" / name).mkdir(parents=True)
+    program = _qemu(tmp_path / "usr/bin", "exit 0")
+    monkeypatch.setenv("PMEMLAB_QEMU", program)
+    line = _line(tmp_path)
+    assert line[0] == program
+    assert _values(line, "-L") == [
+        str(tmp_path / "usr/share" / name) for name in ("qemu", "seabios")
+    ]
+
+
 def _qemu(folder: Path, script: str) -> str:
     program = folder / "qemu"
     program.write_text(f"#!/bin/sh\n{script}\n")

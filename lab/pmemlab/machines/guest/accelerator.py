@@ -14,6 +14,7 @@ from pathlib import Path
 from pmemlab.machines.guest.cache import build_once, cache_folder
 from pmemlab.machines.guest.initramfs import get_initramfs
 from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.qemu import firmware_arguments
 from pmemlab.machines.protocol import Accelerator
 
 __all__ = ["choose_accelerator"]
@@ -67,6 +68,7 @@ def _boots(qemu: str, kernel: Kernel, initramfs: Path) -> bool:
     """Whether a guest on KVM gets as far as our first process."""
     argv = [
         *("setpriv", "--pdeathsig", "KILL", "--", qemu),
+        *firmware_arguments(qemu),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256M"),
         *("-kernel", str(kernel.image), "-initrd", str(initramfs), "-serial", "stdio"),

@@ -18,7 +18,7 @@ from pmemlab.machines.guest.shares import Share
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
 
-__all__ = ["Qemu", "command_line", "find_qemu", "find_setpriv"]
+__all__ = ["Qemu", "command_line", "find_qemu", "find_setpriv", "firmware_arguments"]
 
 _CONSOLE_TAIL_BYTES = 2_000
 _STOP_S = 10.0
@@ -48,6 +48,17 @@ def find_qemu() -> str:
             "QEMU (qemu-system-x86_64)", "apt-get install qemu-system-x86"
         )
     return found
+
+
+def firmware_arguments(qemu: str) -> list[str]:
+    """Arguments that have it take the firmware that it came with.
+
+    A Debian package's QEMU looks in /usr/share wherever it was unpacked, and an older firmware than
+    its own there may wait half a minute for a disk.
+    """
+    share = Path(qemu).resolve().parent.parent / "share"
+    folders = [share / name for name in ("qemu", "seabios")]
+    return [word for folder in folders if folder.is_dir() for word in ("-L", str(folder))]
 
 
 def find_setpriv() -> str:
@@ -93,8 +104,10 @@ def command_line(
         "--",
         *(_kernel_quoted(argument) for argument in agent_command),
     ]
+    qemu = find_qemu()
     arguments = [
-        find_qemu(),
+        qemu,
+        *firmware_arguments(qemu),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-name", f"pmemlab-{topology.name}"),
         *("-machine", machine),
