@@ -99,7 +99,7 @@ def _doctor(_: argparse.Namespace) -> int:
     """say which kinds of machines run on this computer, and what the others need"""
     from pmemlab.doctor import diagnose, diagnosis_table
 
-    with messages.status("looking around; trying KVM may take 15 s"):
+    with messages.status("looking around; trying KVM may take 8 s"):
         diagnoses = diagnose()
     Console().print(diagnosis_table(diagnoses))
     return 0 if any(diagnosis.runs for diagnosis in diagnoses) else 1

@@ -23,7 +23,7 @@ print(choose_accelerator(get_kernel(), find_qemu()))
 
 
 def kvm_works(client: docker.DockerClient, image: str) -> bool:
-    """Boots a guest in a container, to see; 15 s at most. The answer holds until the host boots."""
+    """Boots a guest in a container, to see; 8 s at most. The answer holds until the host boots."""
     if not Path(KVM_DEVICE).is_char_device():
         return False
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
