@@ -139,14 +139,18 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup check-packages tensorflow nvrtc ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
+check: setup check-packages ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
+	@$(MAKE) --no-print-directory -j2 --output-sync run-linters $(TENSORFLOW)/.installed $(VENV)/.nvrtc
+	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
+	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
+	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 100
+
+.PHONY: run-linters
+run-linters:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find engine/core engine/pacing engine/bench lab/powercut/library -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
-	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 100
 
 .PHONY: fidelity
 fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md
@@ -251,9 +255,9 @@ cxl-backports: guest-packages
 	  echo "they can't be fetched: the CXL machines will be skipped" >&2
 
 .PHONY: tensorflow
-tensorflow: $(TENSORFLOW)/.installed
+tensorflow: setup $(TENSORFLOW)/.installed
 
-$(TENSORFLOW)/.installed: constraints.txt | setup
+$(TENSORFLOW)/.installed: constraints.txt | $(BIN)/pip
 	$(PYTHON) -m venv --clear $(TENSORFLOW)
 	$(TENSORFLOW)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
 	packages() { "$$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
@@ -261,14 +265,11 @@ $(TENSORFLOW)/.installed: constraints.txt | setup
 	touch $@
 
 .PHONY: test-gpu
-test-gpu: setup nvrtc ## run the engine's tests with HBM on this computer's GPU, in place of an emulated one
+test-gpu: setup $(VENV)/.nvrtc ## run the engine's tests with HBM on this computer's GPU, in place of an emulated one
 	EMBSTORE_DEVICE=cuda $(BIN)/python -m pytest tests/engine -n $(TEST_PROCESSES) $(ARGS)
 
 # Compiles the GPU's kernels, for the test of what it makes of them. Needs no GPU.
-.PHONY: nvrtc
-nvrtc: $(VENV)/.nvrtc
-
-$(VENV)/.nvrtc: engine/pyproject.toml constraints.txt | setup
+$(VENV)/.nvrtc: engine/pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -I lab/tools/extras.py 'engine[gpu]' > $(VENV)/gpu-requirements.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/gpu-requirements.txt
 	touch $@
