@@ -176,7 +176,7 @@ clean: ## remove what was built, installed and downloaded into this folder; `mak
 .PHONY: clean-cache
 clean-cache:
 	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
-	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json containers-kvm.json lock && \
+	  cd "$$cache" && rm -rf kernel-* initramfs-* scratch-* chosen by-hand accelerator.json lock && \
 	  cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 	cache="$${POWERCUT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/powercut}"; [ ! -d "$$cache" ] || { \
 	  cd "$$cache" && rm -rf library-* && cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pmemlab.machines.guest import accelerator
-from pmemlab.machines.guest.accelerator import choose_accelerator
+from pmemlab.machines.guest.accelerator import choose_accelerator, remembered
 from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.protocol import Accelerator
 
 
 @pytest.fixture
@@ -74,9 +75,25 @@ def test_the_answer_is_forgotten_when_the_host_boots_again(kernel: Kernel, tmp_p
     assert (tmp_path / "boots").read_text() == "x\nx\n"
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"boot": 1}', '{"boot": 1, "answers": 2}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"boot": 1}', '{"boot": "BOOT"}', '{"boot": "BOOT", "answers": 2}'],
+)
 def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path, content: str) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "accelerator.json").write_text(content)
     qemu = _qemu(tmp_path, "echo 'pmemlab: a guest has booted'")
+    choose_accelerator(kernel, qemu)
+    memory = tmp_path / "cache" / "accelerator.json"
+    memory.write_text(content.replace("BOOT", json.loads(memory.read_text())["boot"]))
     assert choose_accelerator(kernel, qemu) == "kvm"
+    assert (tmp_path / "boots").read_text() == "x\nx\n"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_trial_that_fails_is_made_again() -> None:
+    def fail() -> Accelerator:
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011
+        remembered("in containers", fail)
+    assert remembered("in containers", lambda: "kvm") == "kvm"
+    assert remembered("in containers", fail) == "kvm"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from pmemlab.machines.guest.cache import build_once, cache_folder
@@ -17,7 +18,7 @@ from pmemlab.machines.guest.kernel import Kernel
 from pmemlab.machines.guest.qemu import firmware_arguments
 from pmemlab.machines.protocol import Accelerator
 
-__all__ = ["choose_accelerator"]
+__all__ = ["choose_accelerator", "remembered"]
 
 _SENTINEL = b"pmemlab: a guest has booted"
 # On KVM a guest boots in 2 s; where it takes longer than this, TCG, which takes 5, is as good.
@@ -33,14 +34,22 @@ def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
         return "tcg"
     version = f"{qemu} {Path(qemu).stat().st_mtime_ns}"
     key = " ".join([os.uname().release, kernel.release, version])
-    remembered = _recall().get(key)
-    if remembered:
-        return remembered
+    known = _recall().get(key)
+    if known:
+        return known
     initramfs = get_initramfs(kernel, init=_INIT, label="sentinel")
+    return remembered(key, lambda: "kvm" if _boots(qemu, kernel, initramfs) else "tcg")
+
+
+def remembered(key: str, find: Callable[[], Accelerator]) -> Accelerator:
+    """What `find` gave since the host booted, or gives now: one process at a time calls it.
+
+    What it raises is passed on, and nothing is remembered.
+    """
     with build_once() as scratch:
         answers = _recall()
         if key not in answers:
-            answers[key] = "kvm" if _boots(qemu, kernel, initramfs) else "tcg"
+            answers[key] = find()
             document = {"boot": _boot_of_host(), "answers": answers}
             (scratch / "answers").write_text(json.dumps(document))
             (scratch / "answers").rename(_memory())
@@ -56,7 +65,7 @@ def _boot_of_host() -> str:
 
 
 def _recall() -> dict[str, Accelerator]:
-    """What was found since the host booted, by kernels and QEMU."""
+    """What was found since the host booted, by what it is for."""
     try:
         document = json.loads(_memory().read_text())
         answers = document["answers"] if document["boot"] == _boot_of_host() else {}
