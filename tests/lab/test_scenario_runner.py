@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from pmemlab.errors import MachineDiedError
 from pmemlab.machines.opening import open_machine
 from pmemlab.machines.process import LOST_BY_POWER_CUT, ProcessMachine
+from pmemlab.machines.protocol import Accelerator
 from pmemlab.scenarios import runner
 from pmemlab.scenarios.document import (
     Expectations,
@@ -227,3 +230,34 @@ def test_a_machine_that_dies_is_no_failure_of_the_workload() -> None:
         running.start([job])
         with pytest.raises(MachineDiedError):
             running.outcome(job)
+
+
+@pytest.mark.parametrize(("accelerator", "boots_beside_another"), [("tcg", True), ("kvm", False)])
+def test_emulated_machines_boot_beside_each_other_from_the_start(
+    accelerator: Accelerator, boots_beside_another: bool
+) -> None:
+    """Nothing may disturb a machine on KVM, whose rates are measured."""
+    both_boot = threading.Barrier(2)
+    beside_another = []
+
+    def opened(
+        _topology: Topology, _kind: str, _on_step: object, tell: Callable[[Accelerator], None]
+    ) -> object:
+        tell(accelerator)
+        try:
+            both_boot.wait(timeout=10.0 if boots_beside_another else 0.3)
+            beside_another.append(True)
+        except threading.BrokenBarrierError:
+            beside_another.append(False)
+        raise MachineDiedError("it boots no further")
+
+    jobs = [
+        Job(replace(ON_DISK, path=Path(name), topology=replace(PLAIN, name=name)), "DRAM", "guest")
+        for name in ("one", "other")
+    ]
+    with ScenarioRunner(opened, 2) as running:  # type: ignore[arg-type]
+        running.start(jobs)
+        for job in jobs:
+            with pytest.raises(MachineDiedError):
+                running.outcome(job)
+    assert beside_another == [boots_beside_another] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pmemlab.machines.protocol import Kind, Machine
+from pmemlab.machines.protocol import Accelerator, Kind, Machine
 from pmemlab.topology import Topology, load_topology
 
 __all__ = ["KINDS", "open_machine"]
@@ -13,12 +13,16 @@ KINDS: tuple[Kind, ...] = ("process", "host", "guest", "container")
 
 
 def open_machine(
-    topology: Topology | str, kind: Kind, on_step: Callable[[str], None] = lambda _: None
+    topology: Topology | str,
+    kind: Kind,
+    on_step: Callable[[str], None] = lambda _: None,
+    on_accelerator: Callable[[Accelerator], None] = lambda _: None,
 ) -> Machine:
     """Start a machine and prove it.
 
     topology: one, or the name of one of the lab's own, or the path of a file.
     on_step: told what is being done, where that takes a while.
+    on_accelerator: told of a guest's, once it is chosen: before it boots.
     Raises `LabError` where it can't be started or isn't what its topology says.
     """
     if isinstance(topology, str):
@@ -35,7 +39,7 @@ def open_machine(
     if kind == "guest":
         from pmemlab.machines.guest.machine import open_guest_machine
 
-        return open_guest_machine(topology, on_step=on_step)
+        return open_guest_machine(topology, on_step=on_step, on_accelerator=on_accelerator)
     if kind == "container":
         from pmemlab.machines.container.machine import open_container_machine
 

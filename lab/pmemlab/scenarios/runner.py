@@ -30,7 +30,9 @@ _KILL_AFTER_S = 20
 # And the machine so long to be done with it all.
 _MACHINE_GRACE_S = 120.0
 
-OpenMachine = Callable[[Topology, Kind, Callable[[str], None]], Machine]
+OpenMachine = Callable[
+    [Topology, Kind, Callable[[str], None], Callable[[Accelerator], None]], Machine
+]
 """Gives a started and proved machine, or raises LabError: see `open_machine`."""
 
 
@@ -77,8 +79,8 @@ class Outcome:
 class ScenarioRunner:
     """Runs jobs in the background. A context manager; leaving it stops every machine.
 
-    There is one machine at a time, so that nothing disturbs what is measured, until the first
-    one turns out to be emulated: then nothing is measured here, and `emulated_at_a_time` share
+    There is one machine at a time, so that nothing disturbs what is measured, until it is known
+    that the first one is emulated: then nothing is measured here, and `emulated_at_a_time` share
     the cores, of which each keeps but one busy.
 
     A machine that breaks costs the job that ran on it; the next job of that topology gets a fresh
@@ -289,7 +291,10 @@ class ScenarioRunner:
     def _open(self, job: Job, topology: Topology) -> Machine:
         self._note(job, f"{topology.name}: {job.kind} is being started")
         machine = self._open_machine(
-            topology, job.kind, lambda step: self._note(job, f"{topology.name}: {step}")
+            topology,
+            job.kind,
+            lambda step: self._note(job, f"{topology.name}: {step}"),
+            self._note_accelerator,
         )
         with self._lock:
             closed = self._closed
@@ -297,11 +302,13 @@ class ScenarioRunner:
         if closed:
             self._stop(machine)
             raise LabError("the run was ended while its machine started")
-        if machine.accelerator == "tcg":
-            self._use_every_slot()
+        self._note_accelerator(machine.accelerator)
         return machine
 
-    def _use_every_slot(self) -> None:
+    def _note_accelerator(self, accelerator: Accelerator) -> None:
+        """Uses every slot where machines are emulated."""
+        if accelerator != "tcg":
+            return
         with self._lock:
             for _ in range(self._extra_slots):
                 self._slots.release()

@@ -80,6 +80,7 @@ def open_guest_machine(
     state: Path | None = None,
     on_step: Callable[[str], None] = lambda _: None,
     options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
+    on_accelerator: Callable[[Accelerator], None] = lambda _: None,
 ) -> GuestMachine:
     """Boot a guest, provision it and prove it.
 
@@ -87,12 +88,13 @@ def open_guest_machine(
         removed by `stop`. Default: a temporary folder of its own.
     on_step: told what is being done, for progress displays.
     options: what the user wants otherwise than the topology has it.
+    on_accelerator: told what it runs on, before it boots.
 
     Raises `MissingRequirementError`, `MachineDiedError`, `ProvisionError` or `ProofError`.
     """
     machine = GuestMachine(topology, state, options)
     try:
-        machine.start(on_step)
+        machine.start(on_step, on_accelerator)
     except BaseException:
         machine.stop()
         raise
@@ -151,8 +153,12 @@ class GuestMachine:
         """The way to its agent. Raises `MachineDiedError` where it was stopped or cut."""
         return self._last_boot().link
 
-    def start(self, on_step: Callable[[str], None]) -> None:
-        """Boot on new media, provision, prove."""
+    def start(
+        self,
+        on_step: Callable[[str], None],
+        on_accelerator: Callable[[Accelerator], None] = lambda _: None,
+    ) -> None:
+        """Boot on new media, provision, prove; `open_guest_machine` says what is told."""
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
@@ -163,6 +169,7 @@ class GuestMachine:
         initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
+        on_accelerator(self.accelerator)
         further = [*sandbox_arguments(qemu), *self._qemu_arguments]
 
         def qemu_argv(port: str) -> Sequence[str]:
