@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,6 +136,13 @@ def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout
+
+
+def tests_of(program: Path, left_out: Collection[str]) -> list[str]:
+    """Names of its tests, but those that are left out: it must have them."""
+    names = run(program, "--list", timeout_s=60).split()
+    assert set(names) >= set(left_out), f"{program.name} has no {set(left_out) - set(names)}"
+    return [name for name in names if name not in left_out]
 
 
 def _folder(sanitizer: str) -> Path:

@@ -1,10 +1,30 @@
 """The native tests of the core's parts, as they are and under the sanitizers."""
 
+from collections.abc import Sequence
+
 import pytest
-from native_programs import AS_THEY_ARE, OF_MANY_THREADS, OF_ONE_THREAD, SANITIZERS, build, run
+from native_programs import (
+    AS_THEY_ARE,
+    OF_MANY_THREADS,
+    OF_ONE_THREAD,
+    SANITIZERS,
+    build,
+    run,
+    tests_of,
+)
 
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.
 OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
+# Steps that one thread puts, which take longer under the thread sanitizer than all others. What
+# the eviction thread does beside steps is in others, too.
+OF_DEVICE_STEPS_BY_ONE_THREAD = {
+    "a_partition_that_cannot_apply_its_part_leaves_all_partitions_as_they_were",
+    "a_step_of_many_partitions_takes_about_the_memory_of_one",
+    "many_steps_take_the_memory_of_few",
+    "rows_of_one_partition_that_cannot_be_read_are_nan_and_those_of_others_are_there",
+    "steps_of_several_variables_give_each_what_it_would_have_alone",
+    "steps_without_misses_wait_for_nothing_and_take_no_memory",
+}
 
 PROGRAMS = [
     *[(program, "") for program in AS_THEY_ARE],
@@ -16,6 +36,10 @@ PROGRAMS = [
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(("program", "sanitizer"), PROGRAMS)
 def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:
-    is_shorter = sanitizer and program == "table_faults_test"
-    arguments = OF_TABLE_FAULTS_UNDER_SANITIZERS if is_shorter else ()
-    assert "held: " in run(build(program, sanitizer), *arguments, timeout_s=900)
+    built = build(program, sanitizer)
+    arguments: Sequence[str] = ()
+    if sanitizer and program == "table_faults_test":
+        arguments = OF_TABLE_FAULTS_UNDER_SANITIZERS
+    elif sanitizer == "thread" and program == "device_steps_test":
+        arguments = tests_of(built, OF_DEVICE_STEPS_BY_ONE_THREAD)
+    assert "held: " in run(built, *arguments, timeout_s=900)
