@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -273,7 +274,11 @@ def test_a_file_that_is_called_as_the_memory_of_the_emulated_gpu_is_not_it(tmp_p
     if os.geteuid() != 0:
         pytest.skip("needs a file in the root folder, which root alone can make")
     decoy = Path("/memfd:emulated device (deleted)")
-    with trained("DRAM", tmp_path) as variable:
+    with contextlib.ExitStack() as stack:
+        root = os.open("/", os.O_RDONLY)
+        stack.callback(os.close, root)
+        fcntl.flock(root, fcntl.LOCK_EX)  # another run's decoy has the same name
+        variable = stack.enter_context(trained("DRAM", tmp_path))
         export = variable.export()
         rows = np.hstack([export["values"], export["accumulator"]])
         decoy.write_bytes(rows.tobytes())
