@@ -138,7 +138,7 @@ def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -
     return done.stdout
 
 
-def tests_of(program: Path, left_out: Collection[str]) -> list[str]:
+def names_of_tests(program: Path, left_out: Collection[str]) -> list[str]:
     """Names of its tests, but those that are left out: it must have them."""
     names = run(program, "--list", timeout_s=60).split()
     assert set(names) >= set(left_out), f"{program.name} has no {set(left_out) - set(names)}"

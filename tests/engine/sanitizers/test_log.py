@@ -1,7 +1,7 @@
 """The tiers of the log, in pools and files: native tests, which also kill, starve and race them."""
 
 import pytest
-from native_programs import ON_DISK, SANITIZERS, build, run, tests_of
+from native_programs import ON_DISK, SANITIZERS, build, run, names_of_tests
 
 # Thousands of scenarios by one thread, and a test of those: under a sanitizer they take longer than
 # all the rest, in which the same calls are made.
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_proce
     sanitizer: str, part: int | str
 ) -> None:
     program = build("log_test", sanitizer)
-    tests = tests_of(program, LEFT_OUT[sanitizer])
+    tests = names_of_tests(program, LEFT_OUT[sanitizer])
     past = [name for name in tests if any(word in name for word in PAST_THE_PAGE_CACHE)]
     if isinstance(part, int):
         wanted = [name for name in tests if name not in past][part::PARTS]

@@ -10,7 +10,7 @@ from native_programs import (
     SANITIZERS,
     build,
     run,
-    tests_of,
+    names_of_tests,
 )
 
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.
@@ -41,5 +41,5 @@ def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:
     if sanitizer and program == "table_faults_test":
         arguments = OF_TABLE_FAULTS_UNDER_SANITIZERS
     elif sanitizer == "thread" and program == "device_steps_test":
-        arguments = tests_of(built, OF_DEVICE_STEPS_BY_ONE_THREAD)
+        arguments = names_of_tests(built, OF_DEVICE_STEPS_BY_ONE_THREAD)
     assert "held: " in run(built, *arguments, timeout_s=900)
