@@ -1,7 +1,7 @@
 """The tiers of the log, in pools and files: native tests, which also kill, starve and race them."""
 
 import pytest
-from native_programs import ON_DISK, SANITIZERS, build, run, names_of_tests
+from native_programs import ON_DISK, SANITIZERS, build, names_of_tests, run
 
 # Thousands of scenarios by one thread, and a test of those: under a sanitizer they take longer than
 # all the rest, in which the same calls are made.

@@ -9,8 +9,8 @@ from native_programs import (
     OF_ONE_THREAD,
     SANITIZERS,
     build,
-    run,
     names_of_tests,
+    run,
 )
 
 # Scenarios a failure, and with files kept or not. As it is, it runs in full.
