@@ -139,11 +139,18 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 	$(BIN)/python -m embstore.bench $(ARGS)
 
 .PHONY: check
-check: setup check-packages ## lint, check types and locks, test the core under sanitizers, and cut its power 300 times
+check: setup check-packages ## lint, check types and locks, run the long tests, and test the core under sanitizers
 	@$(MAKE) --no-print-directory -j2 --output-sync run-linters $(TENSORFLOW)/.installed $(VENV)/.nvrtc
 	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile
 	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
-	$(BIN)/python -m pytest tests/power_cuts/test_durable_table.py -k at_any_moment --power-cuts 100
+
+# Tests have a few of each; what is rare takes many.
+.PHONY: hunt
+hunt: setup ## look longer for what is rare: 500 power cuts, 10,000 interleavings, 50 kills of jobs
+	$(BIN)/python -m pytest tests/power_cuts -m 'long or not long' -k at_any_moment -n $$(nproc) --power-cuts 100 $(ARGS)
+	$(BIN)/ninja -C build/cp* interleavings_test
+	build/cp*/interleavings_test --schedules 10000
+	$(BIN)/python -m pytest tests/cluster/test_killed_jobs.py -m long --kills 25 $(ARGS)
 
 .PHONY: run-linters
 run-linters:

@@ -9,7 +9,7 @@ from trained_table_below_hbm import check_below_hbm, train_below_hbm
 
 from powercut.plugin import PowerCut
 
-TRIES = 8  # `make check` has 100; by hand, more: --power-cuts N
+TRIES = 8  # `make hunt` has 100; by hand, more: --power-cuts N
 SERIES, ROUNDS = 2, 20
 
 
