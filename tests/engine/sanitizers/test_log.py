@@ -15,10 +15,10 @@ TOO_LONG_FOR_SANITIZERS = {
 # Longer ones whose every call is one thread's: no race is theirs. Their like with a compaction
 # thread, or with rows that several threads restore, is left in; so is one of three power cuts.
 BY_ONE_THREAD = {
-    "a_disk_that_fills_up_at_any_byte_loses_nothing",
-    "a_making_that_was_interrupted_leaves_a_checkpoint_or_none",
     "a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_cut",
     "a_checkpoint_that_the_next_process_finds_survives_a_power_cut",
+    "a_disk_that_fills_up_at_any_byte_loses_nothing",
+    "a_making_that_was_interrupted_leaves_a_checkpoint_or_none",
     "every_checkpoint_in_a_pool_of_the_page_cache_survives_a_power_cut",
     "every_checkpoint_in_a_pool_survives_a_power_cut_where_syncs_fail",
     "nothing_of_a_kept_checkpoint_is_ever_written",

@@ -156,7 +156,7 @@ class GuestMachine:
     def start(
         self,
         on_step: Callable[[str], None],
-        on_accelerator: Callable[[Accelerator], None] = lambda _: None,
+        on_accelerator: Callable[[Accelerator], None],
     ) -> None:
         """Boot on new media, provision, prove; `open_guest_machine` says what is told."""
         qemu = find_qemu()
