@@ -414,6 +414,35 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
             old.close()
 
 
+def test_a_variable_that_is_made_anew_waits_for_workers_that_have_not_made_it_yet(
+    tmp_path: Path,
+) -> None:
+    assert es.cluster.run(make_twice, tmp_path, workers=2) == [1, 1]
+
+
+def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
+    """Worker 1 comes when worker 0 has closed one of the shards."""
+    is_half_closed = folder / "half closed"
+    while worker.rank == 1 and not is_half_closed.exists():
+        time.sleep(0.02)
+    with variable(shards=2) as items:
+        if worker.rank == 0:
+            remote_shards(items)[0].close()
+            is_half_closed.touch()
+            time.sleep(2.0)
+    with es.get_embedding_variable(
+        "items", items.dim, optimizer=es.optimizers.SGD(0.1), shards=2
+    ) as again:
+        again.apply_gradients([7], np.ones((1, again.dim), np.float32))
+        return again.total_count()[0]
+
+
+def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
+    refused = pytest.raises(InvalidArgumentError, match=r"otherwise than another worker.* shards$")
+    with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
+        variable(shards=3)
+
+
 @pytest.mark.long
 def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> None:
     def paced(latency_ns: float) -> es.EmbeddingVariable:

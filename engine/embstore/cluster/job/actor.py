@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,14 +31,31 @@ _FREED_WITHIN_S = 30.0
 
 
 @dataclasses.dataclass
-class _Shared:
-    """A shard of a variable; who uses it, and who did."""
+class _SharedShard:
+    """users: ranks of the workers that have it open."""
 
-    variable: str
     spec: ShardSpec
     shard: OpenShard
-    ranks: set[int] = dataclasses.field(default_factory=set)
+    users: set[int] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass
+class _SharedVariable:
+    """One that was made, until all that made it have closed it: shards are closed together, so that
+    a worker that has come to some of them finds the others.
+
+    count: how many shards it has. shards: those that are open, by name. left: ranks that have
+        closed one.
+    """
+
+    count: int
+    placing: Placing
+    shards: dict[str, _SharedShard] = dataclasses.field(default_factory=dict)
     left: set[int] = dataclasses.field(default_factory=set)
+    is_closing: bool = False
+
+    def users(self) -> set[int]:
+        return {rank for shared in self.shards.values() for rank in shared.users}
 
 
 class JobActor:
@@ -56,16 +74,19 @@ class JobActor:
         self._begun_at = time.monotonic()
         self._beats: dict[tuple[int, int], float] = {}  # when, by generation and rank; no lock
         self._servers = Servers(rules, silence_s)
-        self._opening = threading.Lock()  # held while shards are made; taken before _changed
+        # Held while shards are made and closed, and told of both; taken before _changed.
+        self._opening = threading.Condition()
         self._changed = threading.Condition()
         # Guarded by it:
         self._generation = 0
         self._joined: set[int] = set()
-        self._placings: dict[str, Placing] = {}
-        self._shards: dict[str, _Shared] = {}
         self._news: dict[int, Any] = {}
         self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
         self._keeping: set[int] = set()  # ranks that are at a checkpoint
+        # Guarded by _opening:
+        self._variables: dict[str, _SharedVariable] = {}
+        # How often each worker has closed a variable, by its name.
+        self._closings: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
     def process_id(self) -> int:
         return os.getpid()
@@ -130,65 +151,83 @@ class JobActor:
     ) -> OpenShard:
         """Of the variable `name`; made where no worker has asked for it yet.
 
-        One that has closed it, and makes it anew, waits until the others have closed it too.
+        What a worker makes for the nth time is what the others make for the nth time: it waits
+        until all of them have made and closed what came before.
         """
-        self._wait_until_closed(generation, rank, name)
         with self._opening:
-            with self._changed:
-                self._check(generation)
-                shared = self._shards.get(spec.name)
-            if shared is None:
-                shared = self._shards[spec.name] = self._made(name, count, tiers, spec)
-            if not _is_same(shared.spec, spec):
+            self._wait_until_closed(generation, rank, name)
+            variable = self._variables.get(name)
+            if variable is None:
+                places = self._places(name, count)
+                variable = self._variables[name] = _SharedVariable(
+                    count,
+                    Placing(
+                        *(name, count, tiers, self._servers, self._silence_s, _FREED_WITHIN_S),
+                        places,
+                    ),
+                )
+            shared = variable.shards.get(spec.name)
+            if shared is None and variable.count == count:
+                shared = variable.shards[spec.name] = self._made(name, variable, spec)
+            if shared is None or not _is_same(shared.spec, spec):
                 raise InvalidArgumentError(
                     f"{name}: worker {rank} makes it otherwise than another worker; give all "
-                    "the same dim, initializer, optimizer and options"
+                    "the same dim, initializer, optimizer, options and shards"
                 )
-            shared.ranks.add(rank)
+            shared.users.add(rank)
             return shared.shard
 
     def _wait_until_closed(self, generation: int, rank: int, name: str) -> None:
         deadline = time.monotonic() + self._rules.patience_s
-        with self._changed:
-            while True:
-                self._check(generation)
-                left = [
-                    shared
-                    for shared in list(self._shards.values())
-                    if shared.variable == name and rank in shared.left
-                ]
-                if not left:
-                    return
-                if not self._changed.wait(deadline - time.monotonic()):
-                    raise WorkerLostError(
-                        f"{name}: worker {rank} has closed it and makes it anew; worker "
-                        f"{min(left[0].ranks)} hasn't closed it for {self._rules.patience_s:g} s"
-                    )
+        while True:
+            self._check(generation)
+            variable = self._variables.get(name)
+            closings = self._closings[name]
+            behind = {
+                other for other in range(self._rules.workers) if closings[other] < closings[rank]
+            }
+            is_left = variable is not None and (variable.is_closing or rank in variable.left)
+            if not is_left and not behind:
+                return
+            if not self._opening.wait(deadline - time.monotonic()):
+                using = set() if variable is None else variable.users()
+                raise WorkerLostError(
+                    f"{name}: worker {rank} has closed it and makes it anew; worker "
+                    f"{min(using or behind)} hasn't {'' if using else 'made and '}closed it for "
+                    f"{self._rules.patience_s:g} s"
+                )
 
-    def leave(self, generation: int, rank: int, shard: str) -> None:
-        """Closes the shard when all that shared it have left."""
+    def leave(self, generation: int, rank: int, name: str, shard: str) -> None:
+        """Closes the variable when all that shared its shards have left them."""
         with self._opening:
-            with self._changed:
-                self._check(generation)
-            shared = self._shards.get(shard)
-            if shared is None:
+            self._check(generation)
+            variable = self._variables.get(name)
+            if variable is None or shard not in variable.shards:
                 return
-            shared.ranks.discard(rank)
-            shared.left.add(rank)
-            if shared.ranks:
+            users = variable.shards[shard].users
+            users.discard(rank)
+            variable.left.add(rank)
+            if variable.users():
                 return
-            actor = shared.shard.actor
-            check = partial(actor.check_alive, self._silence_s)
-            answer = actor.call(shared.shard.table, "close", (), {}, check)
+            try:
+                self._close(variable, last=shard)
+            except BaseException:
+                users.add(rank)  # it may be closed again
+                raise
+            del self._variables[name]
+            self._closings[name].update(variable.left)
+            self._opening.notify_all()
+
+    def _close(self, variable: _SharedVariable, last: str) -> None:
+        variable.is_closing = True
+        for name in [*(name for name in variable.shards if name != last), last]:
+            shard = variable.shards[name].shard
+            check = partial(shard.actor.check_alive, self._silence_s)
+            answer = shard.actor.call(shard.table, "close", (), {}, check)
             if answer.error is not None:
-                shared.ranks.add(rank)  # it may be closed again
                 raise answer.error
-            del self._shards[shard]
-            self._placings[shared.variable].leave(shared.shard)
-            with self._changed:
-                self._changed.notify_all()
-            if all(left.variable != shared.variable for left in self._shards.values()):
-                del self._placings[shared.variable]
+            del variable.shards[name]
+            variable.placing.leave(shard)
 
     def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
         """What every worker brought, in their order; returns when all are there."""
@@ -250,29 +289,20 @@ class JobActor:
             self._keeping = set()
             self._news = {}
             self._changed.notify_all()
-        for placing in self._placings.values():
-            placing.end_all()
+        for variable in self._variables.values():
+            variable.placing.end_all()
         self._servers.end()
-        self._placings, self._shards = {}, {}
+        self._variables = {}
+        self._closings.clear()
+        self._opening.notify_all()
 
-    def _made(self, name: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> _Shared:
-        placing = self._placings.get(name)
-        if placing is None:
-            placing = self._placings[name] = Placing(
-                name,
-                count,
-                tiers,
-                self._servers,
-                self._silence_s,
-                _FREED_WITHIN_S,
-                self._places(name, count),
-            )
+    def _made(self, name: str, variable: _SharedVariable, spec: ShardSpec) -> _SharedShard:
         try:
-            return _Shared(name, spec, placing.open(spec))
+            return _SharedShard(spec, variable.placing.open(spec))
         except BaseException:
-            placing.end()
-            if all(other.variable != name for other in self._shards.values()):
-                del self._placings[name]
+            variable.placing.end()
+            if not variable.shards:
+                del self._variables[name]
             raise
 
     def _places(self, variable: str, count: int) -> list[str]:

@@ -48,7 +48,8 @@ class Worker:
 
     While there is one in a process, `get_embedding_variable(..., shards=n)` there gives the
     variable of that name that all workers share. Each worker must train the same variables in the
-    same order: an `apply_gradients` returns when all have made it, and then all see its rows.
+    same order: an `apply_gradients` returns when all have made it, and then all see its rows. One
+    that has closed a variable, and makes it anew, waits until the others have closed it, too.
     """
 
     def __init__(self, ticket: JobTicket, rank: int) -> None:
@@ -107,7 +108,7 @@ class Worker:
             link,
             made.table,
             spec,
-            leave=lambda: self._ask("leave", self._generation, self._rank, spec.name),
+            leave=lambda: self._ask("leave", self._generation, self._rank, variable, spec.name),
             ended=lambda: self._links.leave(link),
             place=made.place,
         ).as_shard()
