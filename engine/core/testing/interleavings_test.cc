@@ -57,23 +57,46 @@ void explore_all(uint64_t first, uint64_t count) {
   for (uint64_t seed = first; seed < first + count; ++seed) explore(seed);
 }
 
-// --- Without a synchronisation
+// --- What several tests look at
 
-constexpr uint64_t kSchedulesForSites = 300;
+constexpr uint64_t kSchedules = kUnderSanitizer ? 200 : 400;
 
-// Those of the engine, as they are called in some schedules: without those of the explorer itself and of the emulated device.
-std::map<Site, std::string> sites_of_the_engine(uint64_t schedules) {
+struct Seen {
+  uint64_t checkpoints_of_partitions = 0;  // of so many schedules
+  uint64_t steps_of_variables = 0;
+  std::map<Site, std::string>
+      sites;  // of the engine: without those of the explorer itself and of the emulated device
+};
+
+Seen explore_and_look() {
+  warm_up();
+  Seen seen;
   left_out().looks_for_sites = true;
-  explore_all(0, schedules);
+  for (uint64_t seed = 0; seed < kSchedules; ++seed) {
+    const Explored explored = explore(seed);
+    seen.checkpoints_of_partitions += explored.has_checkpoints_of_partitions;
+    seen.steps_of_variables += explored.has_steps_of_variables;
+  }
   left_out().looks_for_sites = false;
-  std::map<Site, std::string> names = names_of(left_out().seen);
-  std::erase_if(names, [](const auto& site) {
+  seen.sites = names_of(left_out().seen);
+  std::erase_if(seen.sites, [](const auto& site) {
     constexpr std::string_view kOthers[] = {"in place ", " in main", "::explorer::", "::EmulatedDevice::"};
     return std::any_of(std::begin(kOthers), std::end(kOthers),
                        [&](std::string_view part) { return site.second.find(part) != std::string::npos; });
   });
-  return names;
+  return seen;
 }
+
+// Explored once.
+const Seen& schedules() {
+  static const Seen seen = explore_and_look();
+  return seen;
+}
+
+// --- Without a synchronisation
+
+// Of no use is what so many schedules don't notice.
+constexpr uint64_t kSchedulesForNothing = 300;
 
 struct Ended {
   bool is_well;         // it ended by itself, and nothing had failed
@@ -142,10 +165,10 @@ void limit_memory() {
   _exit(0);
 }
 
-void tell_what_is_noticed(uint64_t schedules, std::string_view part) {
-  for (const auto& [site, name] : sites_of_the_engine(kSchedulesForSites)) {
+void tell_what_is_noticed(uint64_t most_schedules, std::string_view part) {
+  for (const auto& [site, name] : schedules().sites) {
     if (name.find(part) == std::string::npos) continue;
-    const std::optional<uint64_t> seed = noticed_at(site, schedules);
+    const std::optional<uint64_t> seed = noticed_at(site, most_schedules);
     std::printf("%s: %s\n", name.c_str(),
                 seed ? ("noticed at " + std::to_string(*seed)).c_str() : "NOT NOTICED");
     std::fflush(stdout);
@@ -154,7 +177,7 @@ void tell_what_is_noticed(uint64_t schedules, std::string_view part) {
 
 // --- Tests
 
-TEST(every_schedule_gives_what_some_serial_order_gives) { explore_all(0, kUnderSanitizer ? 200 : 400); }
+TEST(every_schedule_gives_what_some_serial_order_gives) { schedules(); }
 
 TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
   warm_up();
@@ -171,15 +194,8 @@ TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
 }
 
 TEST(schedules_have_checkpoints_of_partitions_and_steps_of_several_variables) {
-  if (kUnderSanitizer) return;  // it counts what the first test explored
-  constexpr uint64_t kSchedules = 300;
-  uint64_t checkpoints = 0;
-  uint64_t steps = 0;
-  for (uint64_t seed = 0; seed < kSchedules; ++seed) {
-    const Explored explored = explore(seed);
-    checkpoints += explored.has_checkpoints_of_partitions;
-    steps += explored.has_steps_of_variables;
-  }
+  const uint64_t checkpoints = schedules().checkpoints_of_partitions;
+  const uint64_t steps = schedules().steps_of_variables;
   check(checkpoints > kSchedules / 100, std::to_string(checkpoints) + " have checkpoints of partitions");
   check(steps > kSchedules / 10, std::to_string(steps) + " have steps of several variables");
 }
@@ -203,7 +219,7 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
   if (kUnderSanitizer) return;  // what goes wrong then may be a race, or a use of what was freed
   size_t left_out = 0;
   std::set<Synchronisation> kinds;
-  for (const auto& [site, name] : sites_of_the_engine(kSchedulesForSites)) {
+  for (const auto& [site, name] : schedules().sites) {
     kinds.insert(site.what);
     if (site.what == Synchronisation::kLock) continue;
     tested_case() = name;
@@ -212,7 +228,7 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
         std::any_of(std::begin(kUnnoticed), std::end(kUnnoticed),
                     [&](const Unnoticed& known) { return found.starts_with(known.name); });
     const std::optional<uint64_t> seed =
-        noticed_at(site, is_of_no_use ? kSchedulesForSites : kSchedulesWithout);
+        noticed_at(site, is_of_no_use ? kSchedulesForNothing : kSchedulesWithout);
     check(seed.has_value() != is_of_no_use,
           is_of_no_use ? "it matters, at seed " + std::to_string(seed.value_or(0)) : "nothing noticed it");
     ++left_out;
@@ -226,18 +242,17 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
 // lock without meeting anybody can't come apart here; the thread sanitizer sees that.
 TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
   if (kUnderSanitizer) return;
-  const std::map<Site, std::string> sites = sites_of_the_engine(kSchedulesForSites);
   for (const char* function :
        {"embstore::HbmTier::write", "embstore::HbmTier::read_rows", "embstore::DeviceSteps::HostUse::HostUse",
         "embstore::DeviceSteps::Turns::Turns"}) {
     tested_case() = function;
-    std::map<Site, std::string> taken = sites;
+    std::map<Site, std::string> taken = schedules().sites;
     std::erase_if(taken, [wanted = std::string("a lock in ") + function](const auto& site) {
       return !site.second.starts_with(wanted);
     });
     check(!taken.empty(), "it takes no lock, or its calls became a part of its callers");
     const bool is_noticed = std::any_of(taken.begin(), taken.end(), [](const auto& site) {
-      return noticed_at(site.first, kSchedulesForSites).has_value();
+      return noticed_at(site.first, kSchedulesForNothing).has_value();
     });
     check(is_noticed, "nothing noticed it");
   }
