@@ -231,12 +231,14 @@ $(VENV)/.scenario-packages: $(VENV)/.build-tools
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/scenario-requirements.txt
 	touch $@
 
-# PyTorch first, so that what wants it finds it.
-$(VENV)/.packages: $(VENV)/.build-tools
-	$(GET_TORCH) install -q
+# PyTorch first of the rest, so that what wants it finds it. What guests import was compiled, since they can't write; of these packages
+# most is never imported, so Python compiles what is: the largest here, once for all of the tests' processes.
+$(VENV)/.packages: $(VENV)/.scenario-packages
+	$(GET_TORCH) install -q --no-compile
 	$(BIN)/python -I lab/tools/extras.py $(PROJECTS) > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/requirements.txt
-	touch $@ $(VENV)/.scenario-packages
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -r $(VENV)/requirements.txt
+	KERAS_BACKEND=torch $(BIN)/python -c 'import keras, ray'
+	touch $@
 
 .PHONY: lab-tools
 lab-tools: $(LAB_TOOLS)
@@ -266,7 +268,7 @@ tensorflow: setup $(TENSORFLOW)/.installed
 
 $(TENSORFLOW)/.installed: constraints.txt | $(BIN)/pip
 	$(PYTHON) -m venv --clear $(TENSORFLOW)
-	$(TENSORFLOW)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
+	$(TENSORFLOW)/bin/python -m pip install -q --no-compile -c constraints.txt tensorflow-cpu
 	packages() { "$$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	  echo "import site; site.addsitedir('$$(packages $(VENV))')" > "$$(packages $(TENSORFLOW))/beside.pth"
 	touch $@
