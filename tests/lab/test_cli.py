@@ -18,6 +18,7 @@ from pmemlab.cli import main
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.guest.control import ControlServer
 from pmemlab.machines.guest.machine import open_guest_machine
+from pmemlab.model.devices import device_names, load_device
 
 LAB = Path(__file__).parents[2] / "lab"
 
@@ -181,6 +182,15 @@ def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
 def test_run_takes_the_files_that_are_named() -> None:
     file = "tests/lab/test_agent.py"
     assert _collected(file, cwd=LAB.parent) == {"tests"}
+
+
+def test_what_goes_into_a_file_is_not_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["model", "devices"]) == 0
+    printed = capsys.readouterr().out
+    assert all(load_device(name).title in printed for name in device_names())
 
 
 def test_it_tells_its_version(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from embstore.errors import (
     StorageError,
     StoreFullError,
 )
+from embstore.printing import print_table
 
 SUITES = {
     "rows": rows_command,
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
         except (InvalidArgumentError, MissingLibraryError, StorageError, StoreFullError) as error:
             sys.exit(str(error))
     for table in report.tables:
-        Console().print(table)
+        print_table(table)
     if parsed.json is not None:
         document = {**report.document, "machine": _machine()}
         parsed.json.write_text(json.dumps(document, indent=1) + "\n")

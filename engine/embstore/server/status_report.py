@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -15,7 +14,6 @@ __all__ = ["as_json", "print_tables"]
 
 _Rows = list[list[str]]
 
-_FILE_COLUMNS = 1000  # in a file, or a pipe, nothing is to be cut
 
 _NODES = ["node", "alive", "CPUs", "PMem (GiB)", "servers"]
 _SERVERS = ["server", "node", "shards", "look-up requests", "update requests"]
@@ -99,8 +97,9 @@ def _size(count: float) -> str:
 
 def _print(title: str, columns: list[str], rows: _Rows) -> None:
     try:
-        from rich.console import Console
         from rich.table import Table
+
+        from embstore.printing import print_table
     except ImportError:  # the engine itself needs numpy alone
         _print_plain(title, columns, rows)
         return
@@ -109,8 +108,7 @@ def _print(title: str, columns: list[str], rows: _Rows) -> None:
         table.add_column(column, justify="right" if column in _NUMBERS else "left")
     for row in rows:
         table.add_row(*row)
-    is_terminal = sys.stdout.isatty()
-    Console(width=None if is_terminal else _FILE_COLUMNS).print(table)
+    print_table(table)
 
 
 def _print_plain(title: str, columns: list[str], rows: _Rows) -> None:

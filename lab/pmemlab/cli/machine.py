@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from pmemlab.cli.group import Group
@@ -14,6 +13,7 @@ from pmemlab.cli.messages import messages
 from pmemlab.cli.reach import add_guest_options, running_names, running_or_fresh
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS
 from pmemlab.machines.room import gibibytes, media_bytes
+from pmemlab.results import results_console
 from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["add_commands"]
@@ -101,7 +101,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
     with messages.status("looking around; trying KVM may take 8 s"):
         diagnoses = diagnose()
-    Console().print(diagnosis_table(diagnoses))
+    results_console().print(diagnosis_table(diagnoses))
     return 0 if any(diagnosis.runs for diagnosis in diagnoses) else 1
 
 
@@ -119,7 +119,7 @@ def _list(_: argparse.Namespace) -> int:
             gibibytes(topology.memory_bytes + media_bytes(topology)),
             "runs" if topology.name in running else "",
         )
-    Console().print(table)
+    results_console().print(table)
     return 0
 
 
@@ -127,7 +127,7 @@ def _show(arguments: argparse.Namespace) -> int:
     """print a machine's persistent memory: ndctl list -NR, numactl -H, memory resources"""
     from pmemlab.memory_resources import memory_resources, memory_table
 
-    console = Console(highlight=False)
+    console = results_console()
     with running_or_fresh(arguments.machine) as machine:
         for command in (["ndctl", "list", "-NR"], ["numactl", "-H"]):
             result = machine.run(command, timeout=60)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from pmemlab.cli.group import Group
 from pmemlab.cli.messages import messages
 from pmemlab.errors import MissingRequirementError
 from pmemlab.model.fidelity.command import add_options as add_fidelity_options
 from pmemlab.model.openembedding.options import add_options as add_prediction_options
 from pmemlab.model.planning.options import add_options as add_plan_options
+from pmemlab.results import results_console
 
 __all__ = ["add_commands"]
 
@@ -75,7 +74,7 @@ def _devices(arguments: argparse.Namespace) -> int:
     """list the devices that tables can be predicted on, or show one with its sources"""
     from pmemlab.model.devices.command import print_device, print_devices
 
-    console = Console(highlight=False)
+    console = results_console()
     if arguments.name is None:
         print_devices(console)
     else:
@@ -89,7 +88,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     from pmemlab.model.devices.measuring.command import measure_device
 
     output = measure_device(arguments, messages)
-    console = Console(highlight=False)
+    console = results_console()
     print_device(console, str(output))
     console.print(f"\nwritten: {output}", markup=False)
     return 0

@@ -31,7 +31,7 @@ def print_devices(console: Console) -> None:
         Column("a unit, GB", justify="right"),
         Column(f"read, ns\n1 of {_THREADS} threads", justify="right"),
         Column("write, ns", justify="right"),
-        "what it is",
+        Column("what it is", overflow="fold"),
         caption=f"reads and writes: of {_ROW_BYTES} bytes in memory (a GPU's by its kernels), "
         f"{_BLOCK_BYTES:,} on disks; "
         "pmemlab model devices NAME has curves and sources",

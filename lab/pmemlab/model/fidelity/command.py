@@ -16,10 +16,10 @@ from pmemlab.model.fidelity.measured import KEPT, Comparison, keep_measured, tak
 from pmemlab.model.fidelity.page import markdown, print_sections
 from pmemlab.model.fidelity.rows import Section
 from pmemlab.model.fidelity.sections import make_sections
+from pmemlab.results import results_console
 
 __all__ = ["add_options", "fidelity"]
 
-_LOG_WIDTH = 140  # a log has no width of its own
 _messages = Console(stderr=True, highlight=False)
 
 
@@ -61,10 +61,7 @@ def fidelity(arguments: argparse.Namespace) -> int:
         keep_measured(arguments.measured, "this-computer", taken_now(*compared))
     with _messages.status("predicting") as status:
         sections = make_sections(on_step=status.update, measured=arguments.measured)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_LOG_WIDTH)
-    print_sections(console, sections)
+    print_sections(results_console(), sections)
     if arguments.write is not None:
         _write("--write", arguments.write, markdown(sections))
     if arguments.json is not None:

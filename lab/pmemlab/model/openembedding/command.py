@@ -17,6 +17,7 @@ from pmemlab.model.openembedding.model import Engine
 from pmemlab.model.openembedding.prediction import Predictor, Question
 from pmemlab.model.openembedding.published import load_published
 from pmemlab.model.openembedding.setup import load_setup
+from pmemlab.results import results_console
 
 __all__ = ["openembedding"]
 
@@ -84,7 +85,7 @@ def _document(
 def _print_tables(
     predictor: Predictor, questions: list[Question], rows: list[dict[str, Any]], minutes: float
 ) -> None:
-    console = Console(highlight=False)
+    console = results_console()
     epochs = Table(title="An epoch, modelled; times are of DRAM-PS on 4 GPUs")
     epochs.add_column("engine")
     for title in ("GPUs", "no checkpoints", f"every {minutes:g} min", "hours", "servers, $"):

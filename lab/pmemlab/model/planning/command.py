@@ -20,6 +20,7 @@ from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, pla
 from pmemlab.model.planning.presentation import plans_document, plans_table
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.tiers import named_devices, storage_type_of
+from pmemlab.results import results_console
 from pmemlab.schema import parse_size
 
 __all__ = ["plan"]
@@ -57,7 +58,7 @@ def plan(arguments: argparse.Namespace) -> int:
             arguments.json.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise PlanError(f"--json {arguments.json}: can't be written: {error}") from error
-    Console(highlight=False).print(plans_table(plans, arguments.top))
+    results_console().print(plans_table(plans, arguments.top))
     return 0
 
 

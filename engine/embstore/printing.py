@@ -1,0 +1,23 @@
+"""How commands print tables of results. Needs rich."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["print_table"]
+
+_FILE_COLUMNS = 1000  # more than any table needs
+
+
+def print_table(table: Table) -> None:
+    """Prints it to stdout, and cuts nothing: a file or a pipe is as wide as the table needs, unless
+    COLUMNS says how wide, and where there is less room a long word goes on in the next line.
+    """
+    for column in table.columns:
+        column.overflow = "fold"
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(width=None if has_width else _FILE_COLUMNS).print(table)

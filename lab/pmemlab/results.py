@@ -1,0 +1,20 @@
+"""Where commands print their results."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+
+__all__ = ["results_console"]
+
+_FILE_COLUMNS = 1000  # more than any table needs
+
+
+def results_console() -> Console:
+    """Of stdout; a file or a pipe is as wide as what is printed, so that nothing is cut, unless
+    COLUMNS says how wide.
+    """
+    console = Console(highlight=False)
+    has_width = console.is_terminal or "COLUMNS" in os.environ
+    return console if has_width else Console(highlight=False, width=_FILE_COLUMNS)

@@ -1,0 +1,33 @@
+"""Tables of results are printed whole, however narrow it is where they go."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("rich")
+from rich.table import Table
+
+from embstore.printing import print_table
+
+WORD = "look-ups-of-a-table-in-three-tiers-and-of-what-they-bring-up-and-down"
+
+
+@pytest.mark.parametrize("columns", [None, 40])
+def test_no_word_and_no_number_is_cut(
+    columns: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    table = Table("operation", "ids")
+    table.add_row(WORD, "106,496")
+    print_table(table)
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    if columns is None:
+        assert WORD in printed
+        assert "106,496" in printed
+    else:
+        assert max(map(len, printed.splitlines())) <= columns
+        cells = [line.split("│")[1:3] for line in printed.splitlines() if "│" in line]
+        assert "".join(cell.strip() for cell, _ in cells) == WORD
