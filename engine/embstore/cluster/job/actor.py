@@ -194,7 +194,7 @@ class JobActor:
                 raise WorkerLostError(
                     f"{name}: worker {rank} has closed it and makes it anew; worker "
                     f"{min(using or behind)} hasn't {'' if using else 'made and '}closed it for "
-                    f"{self._rules.patience_s:g} s"
+                    f"{self._rules.patience_s:g} s; every worker must make it as often"
                 )
 
     def leave(self, generation: int, rank: int, name: str, shard: str) -> None:
