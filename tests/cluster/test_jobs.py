@@ -437,6 +437,13 @@ def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
         return again.total_count()[0]
 
 
+def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
+    with es.cluster.Job(workers=2, patience_s=1.0) as job, joined(job):
+        variable(shards=1).close()
+        with pytest.raises(WorkerLostError, match="worker 1 hasn't made and closed it for 1 s"):
+            variable(shards=1)
+
+
 def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
     refused = pytest.raises(InvalidArgumentError, match=r"otherwise than another worker.* shards$")
     with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
