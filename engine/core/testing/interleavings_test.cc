@@ -62,10 +62,11 @@ void explore_all(uint64_t first, uint64_t count) {
 constexpr uint64_t kSchedules = kUnderSanitizer ? 200 : 400;
 
 struct Seen {
-  uint64_t checkpoints_of_partitions = 0;  // of so many schedules
+  // How many schedules have them.
+  uint64_t checkpoints_of_partitions = 0;
   uint64_t steps_of_variables = 0;
-  std::map<Site, std::string>
-      sites;  // of the engine: without those of the explorer itself and of the emulated device
+  // Of the engine: without those of the explorer itself and of the emulated device.
+  std::map<Site, std::string> sites;
 };
 
 Seen explore_and_look() {
@@ -95,7 +96,7 @@ const Seen& schedules() {
 
 // --- Without a synchronisation
 
-// Of no use is what so many schedules don't notice.
+// Of no use is what so many schedules don't notice; a lock that matters is noticed in as many.
 constexpr uint64_t kSchedulesForNothing = 300;
 
 struct Ended {

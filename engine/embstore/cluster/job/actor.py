@@ -44,11 +44,9 @@ class _SharedVariable:
     """One that was made, until all that made it have closed it: shards are closed together, so that
     a worker that has come to some of them finds the others.
 
-    count: how many shards it has. shards: those that are open, by name. left: ranks that have
-        closed one.
+    shards: those that are open, by name. left: ranks that have closed one.
     """
 
-    count: int
     placing: Placing
     shards: dict[str, _SharedShard] = dataclasses.field(default_factory=dict)
     left: set[int] = dataclasses.field(default_factory=set)
@@ -158,16 +156,18 @@ class JobActor:
             self._wait_until_closed(generation, rank, name)
             variable = self._variables.get(name)
             if variable is None:
-                places = self._places(name, count)
-                variable = self._variables[name] = _SharedVariable(
+                placing = Placing(
+                    name,
                     count,
-                    Placing(
-                        *(name, count, tiers, self._servers, self._silence_s, _FREED_WITHIN_S),
-                        places,
-                    ),
+                    tiers,
+                    self._servers,
+                    self._silence_s,
+                    _FREED_WITHIN_S,
+                    self._places(name, count),
                 )
+                variable = self._variables[name] = _SharedVariable(placing)
             shared = variable.shards.get(spec.name)
-            if shared is None and variable.count == count:
+            if shared is None and variable.placing.count == count:
                 shared = variable.shards[spec.name] = self._made(name, variable, spec)
             if shared is None or not _is_same(shared.spec, spec):
                 raise InvalidArgumentError(

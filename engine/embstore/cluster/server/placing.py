@@ -57,7 +57,7 @@ class Placing:
     ) -> None:
         """places: of each shard, where it has to be; none: anywhere."""
         self._variable = variable
-        self._count = count
+        self.count = count
         self._tiers = list(tiers)
         self._servers = servers
         self._silence_s = silence_s
@@ -120,7 +120,7 @@ class Placing:
 
     def _open_at(self, server: Server, spec: ShardSpec) -> OpenShard:
         place = ShardPlace(
-            self._variable, self._next, self._count, self._tiers, self._freed_within_s
+            self._variable, self._next, self.count, self._tiers, self._freed_within_s
         )
         answer = server.actor.open(spec, place, silence_s=self._silence_s)
         server.has_opened = True
@@ -140,12 +140,12 @@ class Placing:
         resources = self._resources(ray)
         self._has_gpu = self._needs_gpu(ray, gpu)
         self._wait_for_places(ray)
-        self._nodes = [None] * self._count
+        self._nodes = [None] * self.count
         if resources or self._places:
             if self._has_gpu:
                 resources[GPU_RESOURCE] = _A_LITTLE
             ray_cluster.wait_for_answers(ray, _PLACED_WITHIN_S)
-            places: Sequence[str | None] = self._places or [None] * self._count
+            places: Sequence[str | None] = self._places or [None] * self.count
             self._reservation = Reservation(
                 ray,
                 self._variable,
