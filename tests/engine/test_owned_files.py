@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,6 @@ def test_a_lock_that_counts_wherever_its_path_leads_is_found(
     late_lock: Callable[..., Path], place: Path
 ) -> None:
     told = errors(es.StorageType.DRAM_PMEM, "checkpoint", place, late_lock("-DANY_PATH"))
-    marker = f"File exists: '{place}/marker'"
-    just_made = f"{place}/rows/var.pool.new: File exists"  # by the other owner
-    assert marker in told or just_made in told
+    # Two owners meet at the marker or at a file of the table, not at its lock; or one of them dies by
+    # what the other made of a mapped file.
+    assert re.search(rf"{place}/(marker|rows/var\.pool(\.new)?)\b(?!\.lock)|^ended with", told), told
