@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore.bench.contenders import Ids, Rows
-from embstore.bench.measure import CLOCKS, figures, quiesce
-from embstore.bench.stores import open_store
+from embstore.bench.measure import CLOCKS, Figure, figures, quiesce
+from embstore.bench.stores import moves_rows, open_store
 from embstore.bench.tiers_figures import StoreResult, TiersOptions
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
 # Look-ups in training first: they leave everything where it is.
 OPERATIONS = ("training_lookup", "lookup", "step")
+# Serving once more, by a table that has served for some time: rows that have been asked for more
+# often pass each other less often, so fewer of them move.
+SETTLED = "settled_lookup"
 
 
 class Traffic:
@@ -27,16 +30,17 @@ class Traffic:
     hold just the ids that it's measured with."""
 
     def __init__(self, options: TiersOptions) -> None:
-        zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
+        zipf = BoundedZipf(options.rows, options.skew, options.seed)
 
         def batches(count: int) -> list[NDArray[np.int32]]:
             return [zipf.draw(options.batch_size).astype(np.int32) for _ in range(count)]
 
         self.warm_up = batches(options.warm_up_batches)
+        self.served = batches(options.served_batches)
         # The first round of each operation isn't counted.
         self.rounds = {
             operation: [batches(options.batches) for _ in range(options.rounds + 1)]
-            for operation in OPERATIONS
+            for operation in (*OPERATIONS, SETTLED)
         }
 
 
@@ -51,9 +55,10 @@ class LoadedStore:
         self._folder = folder
         before = _private_bytes()
         self._store = open_store(name, options.sizes(dim), folder)
-        self._rates: dict[str, list[float]] = {operation: [] for operation in OPERATIONS}
-        self._hits = dict.fromkeys(OPERATIONS, 0)
-        self._misses = dict.fromkeys(OPERATIONS, 0)
+        operations = (*OPERATIONS, SETTLED)
+        self._rates: dict[str, list[float]] = {operation: [] for operation in operations}
+        self._hits = dict.fromkeys(operations, 0)
+        self._misses = dict.fromkeys(operations, 0)
         try:
             self._store.load(keys)
             self._store.settle()
@@ -64,11 +69,16 @@ class LoadedStore:
 
     @property
     def was_measured(self) -> bool:
-        return all(self._rates.values())
+        return all(self._rates[operation] for operation in OPERATIONS)
 
     def warm_up(self, batches: list[NDArray[np.int32]], out: Rows, grads: Rows) -> None:
         for ranks in batches:
             self._store.step(self._store.prepare(self._keys[ranks]), out, grads)
+        self._store.settle()
+
+    def serve(self, batches: list[NDArray[np.int32]], out: Rows) -> None:
+        for ranks in batches:
+            self._store.lookup(self._store.prepare(self._keys[ranks]), out)
         self._store.settle()
 
     def run_round(
@@ -82,10 +92,10 @@ class LoadedStore:
         for batch in batches:
             if operation == "training_lookup":
                 self._store.training_lookup(batch, out)
-            elif operation == "lookup":
-                self._store.lookup(batch, out)
-            else:
+            elif operation == "step":
                 self._store.step(batch, out, grads)
+            else:
+                self._store.lookup(batch, out)
         self._store.settle()
         seconds = self._now() - start
         after = self._store.counters()
@@ -100,13 +110,14 @@ class LoadedStore:
 
     def result(self, beside: LoadedStore) -> StoreResult:
         """REQUIRES: the latest rounds of `beside` were run in turn with all of these."""
-        paired = {
+        paired: dict[str, Figure] = {
             operation: figures(
                 # Itself last, so that it's whole where it is its own yardstick.
                 {beside.name: beside._rates[operation][-len(own) :], self.name: own},
                 yardstick=beside.name,
             )[self.name]
             for operation, own in self._rates.items()
+            if own
         }
         index_bytes = self._store.counters().index_bytes
         rows = self._keys.size
@@ -116,9 +127,11 @@ class LoadedStore:
             training_lookups_per_s=paired["training_lookup"],
             lookups_per_s=paired["lookup"],
             steps_per_s=paired["step"],
+            settled_lookups_per_s=paired.get(SETTLED),
             training_lookup_hit_rate=self._hit_rate("training_lookup"),
             lookup_hit_rate=self._hit_rate("lookup"),
             step_hit_rate=self._hit_rate("step"),
+            settled_lookup_hit_rate=self._hit_rate(SETTLED),
             memory_bytes=self._memory_bytes / rows,
             index_bytes=None if index_bytes is None else index_bytes / rows,
             file_bytes=folder_bytes(self._folder) / rows,
@@ -132,9 +145,10 @@ class LoadedStore:
         self._store.close()
 
 
-def advance_count(options: TiersOptions) -> int:
+def advance_count(options: TiersOptions, name: str) -> int:
     """For one store, its loading included."""
-    return 1 + len(OPERATIONS) * (options.rounds + 1)
+    operations = len(OPERATIONS) + (1 if moves_rows(name) else 0)
+    return 1 + operations * (options.rounds + 1)
 
 
 def run(
@@ -149,12 +163,20 @@ def run(
     watcher.begin(f"{what}, warming up")
     for store in stores:
         store.warm_up(traffic.warm_up, out, grads)
-    for operation in OPERATIONS:
+
+    def measure(operation: str) -> None:
         watcher.begin(f"{what}, {operation.replace('_', ' ')}s")
         for number, ranks in enumerate(traffic.rounds[operation]):
             for store in stores:
                 store.run_round(operation, ranks, out, grads, counts=number > 0)
             watcher.advance()
+
+    for operation in OPERATIONS:
+        measure(operation)
+    if moves_rows(stores[-1].name):
+        watcher.begin(f"{what}, serving until its rows have settled")
+        stores[-1].serve(traffic.served, out)
+        measure(SETTLED)
 
 
 def folder_bytes(folder: Path) -> int:

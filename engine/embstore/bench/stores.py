@@ -308,6 +308,11 @@ STORE_NAMES: tuple[str, ...] = (
 )
 
 
+def moves_rows(name: str) -> bool:
+    """Whether the store is a variable whose rows change tiers."""
+    return name not in _KEY_VALUE_STORES and len(TIER_KINDS[es.StorageType[name]]) > 1
+
+
 class UnavailableError(Exception):
     """This computer doesn't have what a store needs; says what."""
 

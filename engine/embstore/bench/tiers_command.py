@@ -32,11 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FRACTION",
         help="of the rows",
     )
+    parser.add_argument("--skew", type=float, default=default.skew, help="Zipf's exponent")
     parser.add_argument("--batch-size", type=positive, default=default.batch_size, help="ids")
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
     parser.add_argument(
         "--warm-up-batches", type=positive, default=default.warm_up_batches, help="to fill caches"
+    )
+    parser.add_argument(
+        "--served-batches",
+        type=positive,
+        default=default.served_batches,
+        help="to serve, so that rows have settled before serving is measured once more",
     )
     parser.add_argument(
         "--store",
@@ -60,10 +67,12 @@ def options_of(parsed: argparse.Namespace) -> TiersOptions:
         rows=parsed.rows,
         dims=tuple(parsed.dim),
         first_tier=parsed.first_tier,
+        skew=parsed.skew,
         batch_size=parsed.batch_size,
         batches=parsed.batches,
         rounds=parsed.rounds,
         warm_up_batches=parsed.warm_up_batches,
+        served_batches=parsed.served_batches,
         stores=tuple(parsed.store),
         path=parsed.path,
         direct=parsed.direct,
@@ -78,7 +87,7 @@ advance_count = tiers_suite.advance_count
 def run(options: TiersOptions, watcher: Watcher) -> Report:
     results = tiers_suite.run(options, watcher)
     tables = [
-        _rate_table(results.stores),
+        _rate_table(results.stores, options),
         _byte_table(results.stores),
         _file_tier_table(results.file_tiers, options.direct),
         _goal_table(results.goals(options.direct)),
@@ -88,15 +97,16 @@ def run(options: TiersOptions, watcher: Watcher) -> Report:
     return Report(tables, tiers_suite.to_json(options, results))
 
 
-def _rate_table(results: list[StoreResult]) -> Table:
+def _rate_table(results: list[StoreResult], options: TiersOptions) -> Table:
     table = Table(
-        title=f"Zipf ids: medians (ratio to {YARDSTICK}'s in the same rounds)",
+        title=f"Zipf({options.skew:g}) ids: medians (ratio to {YARDSTICK}'s in the same rounds)",
         caption="train, serve: ids/s looked up, in serving with the moves that follow; "
-        "step: lookup and Adagrad, batches/s; hits: ids served in the first tier",
+        f"settled: serving after {options.served_batches} more batches; hits: ids served in the "
+        "first tier, settled ones behind the stroke; step: lookup and Adagrad, batches/s",
     )
     for column in ("dim", "store"):
         table.add_column(column, no_wrap=True)
-    for column in ("train M/s", "serve M/s", "hits", "step/s"):
+    for column in ("train M/s", "serve M/s", "settled M/s", "hits", "step/s"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
@@ -104,7 +114,8 @@ def _rate_table(results: list[StoreResult]) -> Table:
             result.store,
             _rate(result.training_lookups_per_s, 1e6),
             _rate(result.lookups_per_s, 1e6),
-            _percent(result.lookup_hit_rate),
+            _rate(result.settled_lookups_per_s, 1e6),
+            _hits(result),
             _rate(result.steps_per_s, 1),
         )
     return table
@@ -190,9 +201,10 @@ def _ratio(figure: Figure) -> str:
     return "-" if figure.ratio is None else f"{figure.ratio:.2f}"
 
 
-def _rate(figure: Figure, unit: float) -> str:
-    return f"{figure.median / unit:.3g} ({_ratio(figure)})"
+def _rate(figure: Figure | None, unit: float) -> str:
+    return "-" if figure is None else f"{figure.median / unit:.3g} ({_ratio(figure)})"
 
 
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1%}"
+def _hits(result: StoreResult) -> str:
+    rates = (result.lookup_hit_rate, result.settled_lookup_hit_rate)
+    return " / ".join(f"{rate:.1%}" for rate in rates if rate is not None) or "-"

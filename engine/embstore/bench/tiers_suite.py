@@ -28,9 +28,11 @@ from embstore.bench.watcher import Watcher
 
 def advance_count(options: TiersOptions) -> int:
     """How often the watcher is told to advance, where every store is to be had."""
-    stores = max(len(_beside(options)), 1)
+    stores = _beside(options) or [YARDSTICK]
     return len(options.dims) * (
-        1 + stores * store_rounds.advance_count(options) + file_tier_rounds.advance_count(options)
+        1
+        + sum(store_rounds.advance_count(options, name) for name in stores)
+        + file_tier_rounds.advance_count(options)
     )
 
 
@@ -81,11 +83,13 @@ def _measure_stores(
 
 
 def _told(result: StoreResult) -> str:
-    figures = (
+    figures = [
         f"look-ups to train {result.training_lookups_per_s.told(1e6, 'M ids/s')}",
         f"to serve {result.lookups_per_s.told(1e6, 'M ids/s')}",
         result.steps_per_s.told(1, "steps/s"),
-    )
+    ]
+    if result.settled_lookups_per_s is not None:
+        figures.append(f"settled {result.settled_lookups_per_s.told(1e6, 'M ids/s')}")
     return f"dim {result.dim}: {result.store}: {', '.join(figures)}"
 
 
