@@ -24,7 +24,10 @@ bool Demotion::step(uint64_t most_rows) {
   for (size_t t = tiers.size() - 1; t-- > 0;) {
     const uint64_t excess = store_.excess_rows(t);
     if (excess == 0) continue;
-    const uint64_t count = std::min({excess, most_rows, tiers.tier(t + 1).free_places()});
+    uint64_t count = std::min(excess, most_rows);
+    for (size_t below = t + 1; below < tiers.size(); ++below) {
+      count = std::min(count, tiers.tier(below).free_places());
+    }
     if (demote(t, count, Which::kExcess)) return true;
   }
   return false;
@@ -36,8 +39,12 @@ std::optional<Rank> Demotion::floor_of(size_t t) {
 }
 
 std::optional<Rank> Demotion::current_floor_of(size_t t) {
-  if (!store_.tiers().ranked(t)->ranks_lag()) return floor_of(t);
   if (store_.rows(t) < store_.tiers().capacity_rows(t)) return std::nullopt;
+  return coldest_rank(t);
+}
+
+std::optional<Rank> Demotion::coldest_rank(size_t t) {
+  if (!store_.tiers().ranked(t)->ranks_lag()) return coldest_[t].lower_bound();
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(1);
   return coldest.empty() ? std::nullopt : std::optional(coldest.front().rank);
 }
@@ -84,21 +91,25 @@ uint64_t Demotion::rows_to_go(size_t t, Which which) const {
 bool Demotion::demote(size_t t, uint64_t count, Which which) {
   if (count == 0) return false;
   const Epochs::Guard guard = store_.epochs().enter();
-  const BatchPtr leaving = store_.start_batch();
-  const uint64_t pinned = choose(t, count, which, *leaving);
-  if (leaving->empty()) {
+  const uint64_t pinned = choose(t, count, which);
+  if (candidates_.empty()) {
     if (pinned != 0) return false;
     // Rows that were accessed since they were ranked: the next round finds colder ones.
     std::this_thread::yield();
     return rows_to_go(t, which) != 0;
   }
-  leaving->read(store_.tiers());
-  if (!leaving->rows_of(t).damaged().empty()) {
-    store_.tiers().tier(t).check_not_lost();
-    note_damaged(t, leaving->rows_of(t));
+  for (size_t to = t + 1; to < store_.tiers().size(); ++to) {
+    const BatchPtr leaving = store_.start_batch();
+    add_leaving(t, to, *leaving);
+    if (leaving->empty()) continue;
+    leaving->read(store_.tiers());
+    if (!leaving->rows_of(t).damaged().empty()) {
+      store_.tiers().tier(t).check_not_lost();
+      note_damaged(t, leaving->rows_of(t));
+    }
+    const uint64_t moved = refer_to_copies(t, to, *leaving);
+    if (!store_.tiers().are_one_level(t, to)) demoted_.fetch_add(moved, std::memory_order_relaxed);
   }
-  const uint64_t moved = refer_to_copies(t, *leaving);
-  if (!store_.tiers().are_one_level(t, t + 1)) demoted_.fetch_add(moved, std::memory_order_relaxed);
   return true;
 }
 
@@ -120,8 +131,37 @@ bool Demotion::is_unreadable(size_t t, const ColdestRows::Candidate& row) const 
   });
 }
 
-uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& leaving) {
+Demotion::Floors Demotion::floors_below(size_t t) {
+  const TierStack& tiers = store_.tiers();
+  Floors floors;
+  uint64_t rows = 0;
+  uint64_t capacity = 0;
+  for (size_t u = 0; u + 1 < tiers.size(); ++u) {
+    rows += store_.rows(u);
+    capacity += tiers.capacity_rows(u);
+    if (u <= t || rows <= capacity) continue;
+    if (const std::optional<Rank> coldest = coldest_rank(u)) floors[u] = {*coldest, rows - capacity};
+  }
+  return floors;
+}
+
+size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const {
+  size_t to = t + 1;
+  if (store_.tiers().are_one_level(t, to) && wanted_.contains(key)) return to;
+  // Past a pool, rows are the checkpoints'.
+  const size_t last = store_.cache() != nullptr && to <= store_.cache()->pool_tier() ? store_.cache()->pool_tier()
+                                                                                     : store_.tiers().size() - 1;
+  for (; to < last; ++to) {
+    std::optional<Floor>& floor = floors[to];
+    if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank)) break;
+    --floor->rows_too_many;
+  }
+  return to;
+}
+
+uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const RankedTier& from = *store_.tiers().ranked(t);
+  Floors floors = floors_below(t);
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
@@ -150,26 +190,38 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which, BatchInFlight& 
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) continue;
-    candidates_.push_back({key, hit});
+    candidates_.push_back({key, hit, rank, way_down(t, key, rank, floors)});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
   candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
-  const InclusiveCache* const cache = store_.cache();
-  for (const uint32_t i : in_order_of_shards(candidates_.size(),
-                                             [this](size_t row) { return hash_key(candidates_[row].key); })) {
-    const auto& [key, hit] = candidates_[i];
-    if (cache != nullptr && cache->copy_of(hit.ref)) {
-      leaving.add_unread(key, hit);
-    } else {
-      leaving.add(key, hit);
-    }
-  }
   return pinned;
 }
 
-RowRef Demotion::place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const {
+void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
+  const InclusiveCache* const cache = store_.cache();
+  const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
+  IndexReader reader(store_.index());
+  for (const uint32_t i : in_order_of_shards(candidates_.size(),
+                                             [this](size_t row) { return hash_key(candidates_[row].key); })) {
+    const Candidate& row = candidates_[i];
+    if (row.to != to) continue;
+    IndexHit hit = row.hit;
+    if (!hit.holds()) {  // neighbours have left for another tier
+      hit = reader.find(hash_key(row.key), row.key);
+      if (hit.ref != row.hit.ref || ranks.rank(hit.ref.slot(), strategy_) != row.rank) continue;
+    }
+    if (cache != nullptr && to == cache->pool_tier() && cache->copy_of(hit.ref)) {
+      leaving.add_unread(row.key, hit);
+    } else {
+      leaving.add(row.key, hit);
+    }
+  }
+}
+
+RowRef Demotion::place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows,
+                             RowCopies& copies) const {
   const RowRef from = row.hit.ref;
-  if (InclusiveCache* const cache = store_.cache()) {
+  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && to == cache->pool_tier()) {
     if (const std::optional<RowRef> copy = cache->copy_of(from)) {
       cache->goes_to_copy(row.key, from, *copy);
       return *copy;
@@ -179,10 +231,10 @@ RowRef Demotion::place_below(const BatchInFlight::Found& row, const RowBatch& ro
   return was_read ? copies.place(row.row) : RowRef();
 }
 
-uint64_t Demotion::refer_to_copies(size_t t, const BatchInFlight& leaving) {
+uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& leaving) {
   const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
   const RowBatch& rows = leaving.rows_of(t);
-  RowCopies copies(store_, t + 1, rows);
+  RowCopies copies(store_, to, rows);
   Transaction fall(store_, leaving.size());
   std::vector<IndexEntry> entries;
   entries.reserve(leaving.size());
@@ -207,9 +259,9 @@ uint64_t Demotion::refer_to_copies(size_t t, const BatchInFlight& leaving) {
       const IndexEntry& entry = entries[i - first];
       if (!entry) continue;
       const BatchInFlight::Found& row = leaving.found(i);
-      const RowRef to = place_below(row, rows, copies);
-      if (!to) continue;
-      fall.move(shard, entry, row.key, to);
+      const RowRef place = place_below(to, row, rows, copies);
+      if (!place) continue;
+      fall.move(shard, entry, row.key, place);
       coldest_[t].left(row.hit.ref.slot());
     }
     first = end;

@@ -1,10 +1,12 @@
-// Moves rows down: a tier over its capacity gives up the coldest of its rows.
+// Moves rows down: a tier over its capacity gives up the coldest of its rows. Each goes to the highest tier below that isn't full
+// of rows which all outrank it.
 //
 // A row is copied without locks, written to the tier below, and then, under its shard's mutex and if it didn't
 // change meanwhile, the index is made to refer to the copy. So a row is never lost or doubled: exactly one place is
 // referred to at any time. A row that is pinned stays, and keeps its turn: no hotter one goes in its place.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -42,6 +44,7 @@ class Demotion {
   std::optional<Rank> floor_of(size_t t);
   // The same where ranks don't lag: it may be higher.
   std::optional<Rank> current_floor_of(size_t t);
+  std::optional<Rank> coldest_rank(size_t t);
   // How the coldest row of a ranked tier ranks.
   std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
 
@@ -56,15 +59,27 @@ class Demotion {
   uint64_t rows_to_go(size_t t, Which which) const;
   // Moves up to `count` of tier t's coldest rows down; false where nothing but pinned rows is left to go.
   bool demote(size_t t, uint64_t count, Which which);
-  // Adds the coldest rows to `leaving`, by shard, and to be read where the tier below doesn't have them already; returns
-  // how many of the coldest are pinned.
-  uint64_t choose(size_t t, uint64_t count, Which which, BatchInFlight& leaving);
+  // Sets `candidates_` to the coldest rows, by shard; returns how many of the coldest are pinned.
+  uint64_t choose(size_t t, uint64_t count, Which which);
+  // How the coldest row of a tier ranks, and how many rows it and the tiers above have too many: so many go past it, first those
+  // that rank lower.
+  struct Floor {
+    Rank rank;
+    uint64_t rows_too_many;
+  };
+  // Of the tiers between t and the last that rows go past: nothing of the others.
+  using Floors = std::array<std::optional<Floor>, RowRef::kMaxTiers>;
+  Floors floors_below(size_t t);
+  // The tier that a row of tier t goes to, which `floors` count from now on. REQUIRES: colder ones were asked about before.
+  size_t way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const;
+  // Adds the candidates that go from tier t to tier `to` to `leaving`, to be read where that tier doesn't have them already.
+  void add_leaving(size_t t, size_t to, BatchInFlight& leaving) const;
   // Has damaged rows stay from now on; whoever wants them is told.
   void note_damaged(size_t t, const RowBatch& rows);
   bool is_unreadable(size_t t, const ColdestRows::Candidate& row) const;
-  // Where the row goes: to the copy that is written now, or to one that the tier below has. Nothing where it has none any more.
-  RowRef place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const;
-  uint64_t refer_to_copies(size_t t, const BatchInFlight& leaving);
+  // Where the row goes: to the copy that is written now, or to one that its tier has. Nothing where it has none any more.
+  RowRef place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const;
+  uint64_t refer_to_copies(size_t t, size_t to, const BatchInFlight& leaving);
 
   RowStore& store_;
   const CacheStrategy strategy_;
@@ -80,6 +95,8 @@ class Demotion {
   struct Candidate {
     int64_t key;
     IndexHit hit;
+    Rank rank;
+    size_t to;
   };
   std::vector<Candidate> candidates_;  // kept for its memory
 };
