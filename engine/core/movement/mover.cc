@@ -97,6 +97,18 @@ std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
   return slots.try_claim(count) ? std::optional(SlotClaim(slots, count)) : std::nullopt;
 }
 
+bool Mover::may_update_in(size_t t, bool nothing_moves) const {
+  const TierStack& tiers = store_.tiers();
+  if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
+  return nothing_moves || (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
+}
+
+void Mover::note_least_count_above() {
+  if (store_.tiers().levels() == 1) return;
+  const std::optional<Rank> floor = demotion_.floor_of(store_.tiers().tier_of_level(0));
+  least_count_above_.store(floor ? floor->count : 0, std::memory_order_relaxed);
+}
+
 void Mover::rows_changed() {
   rows_came();
   store_.tiers().compact();
@@ -252,6 +264,7 @@ Mover::Left Mover::run_beside_steps() noexcept {
   std::string error;
   try {
     look_for_wanted();
+    note_least_count_above();
     const bool any_served = !log_.empty();
     if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {
       left = Left::kToCountAndMove;
@@ -299,6 +312,7 @@ bool Mover::run() noexcept {
       if (!any) break;
     }
     if (!any) store_.tiers().compact();
+    note_least_count_above();
   } catch (const std::exception& caught) {
     any = false;
     error = caught.what();
@@ -318,6 +332,7 @@ void Mover::settle_with_right() {
     while (demotion_.step()) {
     }
   } while (promotion_.bring_up_some_that_wait());
+  note_least_count_above();
   store_.tiers().compact();
   note_outcome("");
 }
@@ -363,6 +378,7 @@ std::string Mover::background_error() const {
 
 Mover::Pause::Pause(Mover& mover) NO_THREAD_SAFETY_ANALYSIS : mover_(mover) {
   mover_.right_to_move_.lock_for_pause();
+  mover_.least_count_above_.store(0, std::memory_order_relaxed);  // rows may leave
 }
 
 Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {

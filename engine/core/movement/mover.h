@@ -100,6 +100,11 @@ class Mover final : private EvictionPool::Job {
     return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
+  // Whether a row of tier t may be updated where it is: it comes up if then it outranks others above. It must stay in tiers of memory
+  // until it was updated: `nothing_moves` says that it does.
+  bool may_update_in(size_t t, bool nothing_moves) const;
+  // No row that stays in the first level was accessed less often than this; 0 where it isn't full, or that isn't known.
+  uint64_t least_count_above() const { return least_count_above_.load(std::memory_order_relaxed); }
 
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
@@ -140,6 +145,7 @@ class Mover final : private EvictionPool::Job {
   // For rows that come up to tier t, which is of memory: it goes beyond its capacity by its headroom at most, however many slots
   // were added to the first for large batches. Nothing where a tier below the first has no room.
   std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
+  void note_least_count_above() REQUIRES(right_to_move_);
   void note_outcome(std::string error);
 
   RowStore& store_;
@@ -151,6 +157,8 @@ class Mover final : private EvictionPool::Job {
   WantedRows wanted_ GUARDED_BY(right_to_move_);
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
+
+  std::atomic<uint64_t> least_count_above_{0};
 
   AccessLog log_;
   std::atomic<int> look_ups_waiting_{0};  // for room in the log

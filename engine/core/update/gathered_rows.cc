@@ -20,7 +20,11 @@ GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch,
       insertion_(parts.store, /*most_departures=*/0, places_claimed()),
       change_claim_(parts.store.cache(), places_claimed()),
       image_room_(parts.store.index()),
-      reads_(reads) {}
+      reads_(reads) {
+  for (size_t t = 1; t < parts.store.tiers().size(); ++t) {
+    may_rest_[t] = mover.may_update_in(t, /*nothing_moves=*/claims != nullptr);
+  }
+}
 
 GatheredRows::~GatheredRows() {
   for (int s = 0; s < kShards && !were_updated_; ++s) {
@@ -82,6 +86,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number) {
     prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
     if (filter != nullptr) filter->prefetch(keys[i].hash);
   };
+  const uint64_t least_count_above = mover_.least_count_above();
   uint64_t unheard = 0;  // keys that neither the index nor the filter knows
   for (size_t i = 0; i < kKeysABlock; ++i) fetch_bucket(i);
   for (size_t begin = 0; begin < keys.size(); begin += kKeysABlock) {
@@ -91,12 +96,16 @@ void GatheredRows::find_shard(IndexShard& shard, int number) {
       Seat& seat = seats_[first + i];
       seat.entry = shard.entry(keys[i].hash, keys[i].key);
       if (seat.entry) {
-        seat.where = Where::kBelow;
         seat.at = seat.entry.ref();
-        if (seat.entry.ref().tier() == 0) {
-          first_tier_.ranks().prefetch(seat.entry.ref().slot());
-          if (cache != nullptr) cache->prefetch(seat.entry.ref());
+        seat.where = Where::kBelow;
+        if (seat.at.tier() == 0) {
+          first_tier_.ranks().prefetch(seat.at.slot());
+        } else if (may_rest_[seat.at.tier()]) {
+          parts_.store.tiers().memory(seat.at.tier())->prefetch_rank(seat.at.slot());
+        } else {
+          continue;
         }
+        if (cache != nullptr) cache->prefetch(seat.at);
         continue;
       }
       seat.is_new = true;
@@ -108,7 +117,13 @@ void GatheredRows::find_shard(IndexShard& shard, int number) {
     }
     for (size_t i = begin; i < end; ++i) {
       Seat& seat = seats_[first + i];
-      if (seat.entry && seat.entry.ref().tier() == 0) pin(first + i, seat.entry);
+      if (!seat.entry) continue;
+      if (seat.at.tier() == 0) {
+        pin(first + i, seat.entry);
+      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i, least_count_above)) {
+        seat.where = Where::kResting;
+        change_claim_.note_change(seat.at);
+      }
     }
   }
   if (filter != nullptr) filter->make_room(unheard);
@@ -121,6 +136,13 @@ void GatheredRows::pin(size_t key, const IndexEntry& entry) {
   seat.where = Where::kSeated;
   first_tier_.ranks().pin(seat.at.slot());
   change_claim_.note_change(seat.at);
+}
+
+bool GatheredRows::stays_outranked(size_t key, uint64_t least_count_above) const {
+  const RowRef at = seats_[key].at;
+  const KeyGradient& of = batch_.keys()[key];
+  const RowHeader header = parts_.store.tiers().memory(at.tier())->header(at.slot(), of.key);
+  return header.frequency + header.served + of.occurrences < least_count_above;
 }
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
@@ -174,7 +196,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
   const size_t first = first_key(number);
   const auto is_seated = [&](size_t i) {
     const Where where = seats_[first + i].where;
-    return where == Where::kSeated || where == Where::kWaits;
+    return where != Where::kAbsent && where != Where::kBelow;
   };
   size_t unseated = 0;
   for (size_t i = 0; i < keys.size(); ++i) unseated += !is_seated(i);

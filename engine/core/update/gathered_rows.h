@@ -1,8 +1,9 @@
-// The rows of a batch of keys, gathered in the first tier of several, where they are pinned.
+// The rows of a batch of keys, gathered in the first tier of several, where they are pinned; but for rows of lower tiers of memory,
+// which may be updated where they are.
 //
 // What can fail comes first: rows below are read, room is claimed, rows come up, and those of new keys are put
 // beside them, with their initial values. Nobody can tell: what rows are hasn't changed. From then on each key of the
-// batch has its row in the first tier, and keeps it there.
+// batch has its row in the first tier, and keeps it there, or in some tier of memory.
 #pragma once
 
 #include <array>
@@ -30,20 +31,23 @@ class GatheredRows {
   enum class Where : uint8_t {
     kAbsent,  // has no row, and is to have one
     kWaits,   // has no row, since the filter keeps it out
-    kBelow,   // in a lower tier
+    kBelow,   // in a lower tier, and is to come up
+    kResting,  // in a lower tier of memory; until it's updated it may move to another
     kSeated,  // in the first tier, and pinned
   };
   struct Seat {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
-    RowRef at;         // of kSeated and kBelow, where it was when it was found
+    RowRef at;         // of kSeated, kBelow and kResting, where it was when it was found
     Where where = Where::kAbsent;
     bool is_new = false;  // had no row before
 
     bool is_seated() const { return where == Where::kSeated; }
+    bool is_updated() const { return is_seated() || where == Where::kResting; }
   };
 
   // All of these outlive this.
-  // `claims`: what was claimed beforehand, for as many rows as the batch has keys; null: the mover makes room.
+  // `claims`: what was claimed beforehand, for as many rows as the batch has keys, by a step on the device, while which no row moves;
+  // null: the mover makes room.
   GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
                StepClaims* claims);
   // Unpins the rows and takes the new ones away, unless they were updated.
@@ -66,6 +70,8 @@ class GatheredRows {
   void were_updated() { were_updated_ = true; }
 
  private:
+  // Whether the row, which may rest, is outranked above when it's updated, too.
+  bool stays_outranked(size_t key, uint64_t least_count_above) const;
   // Pins the rows that are in the first tier, and tells the others apart.
   void find_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
@@ -90,6 +96,7 @@ class GatheredRows {
   Mover& mover_;
   StepClaims* const claims_;
   MemoryTier& first_tier_;
+  std::array<bool, RowRef::kMaxTiers> may_rest_{};  // in each tier
 
   PageVector<Seat> seats_;                   // by key of the batch
   std::array<uint64_t, kShards> layouts_{};  // of the shards, when the seats' entries were found

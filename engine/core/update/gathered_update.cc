@@ -9,71 +9,79 @@ namespace embstore {
 
 GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
                                RecentReads& reads, StepClaims* claims)
-    : parts_(parts),
-      batch_(batch),
-      first_tier_(parts.store.tiers().first()),
-      rows_(parts, batch, mover, reads, claims) {}
+    : parts_(parts), batch_(batch), rows_(parts, batch, mover, reads, claims) {}
 
 bool GatheredUpdate::prepare(uint64_t& new_rows) { return rows_.gather(new_rows); }
 
 void GatheredUpdate::commit(const UpdateTime& time) noexcept {
-  Phase phase(first_tier_.meter());
+  const TierStack& tiers = parts_.store.tiers();
+  MemoryPhase phase(tiers);
   visit_shards_of(batch_, [&](int number) {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time, phase);
     if (parts_.filters.any()) count_waiting(shard, number, time);
   });
-  first_tier_.count_rows(phase, Access::kUpdate, updated_rows_);
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    if (updated_rows_[t] != 0) tiers.memory(t)->count_rows(phase, Access::kUpdate, updated_rows_[t]);
+  }
   rows_.were_updated();
 }
 
 void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
+  using Where = GatheredRows::Where;
+  constexpr size_t kAhead = GatheredRows::kKeysFetchedAhead;
+  const TierStack& tiers = parts_.store.tiers();
+  MemoryTier& first_tier = tiers.first();
   const std::span<const KeyGradient> keys = batch_.shard(number);
-  RowArray& rows = first_tier_.rows();
-  SlotRanks& ranks = first_tier_.ranks();
   rows_.find_moved_entries(shard, number);
   const std::span<const GatheredRows::Seat> seats = rows_.seats(number);
   if (InclusiveCache* const cache = parts_.store.cache()) {
     InclusiveCache::Changes changes(*cache);
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (i + GatheredRows::kKeysFetchedAhead < keys.size() &&
-          seats[i + GatheredRows::kKeysFetchedAhead].is_seated()) {
-        cache->prefetch(seats[i + GatheredRows::kKeysFetchedAhead].at);
-      }
-      if (!seats[i].is_seated()) continue;
+      if (i + kAhead < keys.size() && seats[i + kAhead].is_updated()) cache->prefetch(seats[i + kAhead].at);
+      if (!seats[i].is_updated()) continue;
       if (changes.will_change(seats[i].at, keys[i].key)) rows_.change_claim().pass_on();
     }
   }
   std::array<RowUpdate, kKeysABlock> updates;
-  std::array<Slot, kKeysABlock> slots;
+  std::array<RowRef, kKeysABlock> places;
   size_t count = 0;
   const auto update = [&] {
     parts_.optimizer.update(std::span(updates).first(count), parts_.store.layout(), time.context);
-    updated_rows_ += count;
     if (phase.wants_places()) [[unlikely]] {
-      first_tier_.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
-                             [&slots](size_t i) { return slots[i]; });
+      for (const RowRef at : std::span(places).first(count)) {
+        tiers.memory(at.tier())->touch_rows(phase, Access::kUpdate, 1, parts_.store.layout().row_bytes(),
+                                            [at](size_t) { return at.slot(); });
+      }
     }
     count = 0;
   };
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + GatheredRows::kKeysFetchedAhead < keys.size() &&
-        seats[i + GatheredRows::kKeysFetchedAhead].is_seated()) {
-      const GatheredRows::Seat& ahead = seats[i + GatheredRows::kKeysFetchedAhead];
+    if (i + kAhead < keys.size() && seats[i + kAhead].is_updated()) {
+      const GatheredRows::Seat& ahead = seats[i + kAhead];
       prefetch_line(ahead.entry.bucket);
-      first_tier_.prefetch(ahead.at.slot());
+      tiers.memory(ahead.at.tier())->prefetch(ahead.at.slot());
     }
     const GatheredRows::Seat& seat = seats[i];
-    if (!seat.is_seated()) continue;
-    const Slot slot = seat.at.slot();
+    if (!seat.is_updated()) continue;
+    const bool is_seated = seat.where == Where::kSeated;
+    const IndexEntry entry = is_seated ? seat.entry : shard.entry(keys[i].hash, keys[i].key);
+    const RowRef at = is_seated ? seat.at : entry.ref();
+    MemoryTier& tier = is_seated ? first_tier : *tiers.memory(at.tier());
     if (shard.save != nullptr) [[unlikely]]
-      shard.save->will_change(first_tier_, slot, keys[i].key, keys[i].hash);
-    RowMeta& meta = rows.meta(slot);
-    meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
-    ranks.count_update_and_unpin(slot, meta.frequency, time.first_stamp + keys[i].last_position);
-    slots[count] = slot;
-    updates[count++] = {&seat.entry.bucket->guard, rows.row(slot), keys[i].gradient};
+      shard.save->will_change(tier, at.slot(), keys[i].key, keys[i].hash);
+    const uint64_t stamp = time.first_stamp + keys[i].last_position;
+    if (is_seated) {
+      RowMeta& meta = tier.rows().meta(at.slot());
+      meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
+      tier.ranks().count_update_and_unpin(at.slot(), meta.frequency, stamp);
+    } else {
+      tier.count_update(at.slot(), keys[i].key, keys[i].occurrences, time.context.global_step, time.save_span, stamp);
+    }
+    ++updated_rows_[at.tier()];
+    places[count] = at;
+    updates[count++] = {&entry.bucket->guard, tier.rows().row(at.slot()), keys[i].gradient};
     if (count == kKeysABlock) update();
   }
   update();

@@ -1,6 +1,7 @@
 // An update of a table of several tiers: its rows are gathered in the first, and then updated all of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "update/batch_update.h"
@@ -24,9 +25,8 @@ class GatheredUpdate final : public BatchUpdate {
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
-  MemoryTier& first_tier_;
   GatheredRows rows_;
-  uint64_t updated_rows_ = 0;
+  std::array<uint64_t, RowRef::kMaxTiers> updated_rows_{};  // in each tier
 };
 
 }  // namespace embstore

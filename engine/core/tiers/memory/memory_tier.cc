@@ -158,6 +158,23 @@ RowHeader MemoryTier::header(Slot slot, int64_t key) const {
   return header;
 }
 
+void MemoryTier::count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
+                              uint64_t stamp) {
+  if (role_ == MemoryRole::kFirst) {
+    RowMeta& meta = rows_.meta(slot);
+    meta.count(occurrences, step, save_span);
+    ranks_->count_update(slot, meta.frequency, stamp);
+    return;
+  }
+  RowHeader header = rows_.header(slot, key);
+  header.frequency += occurrences;
+  header.version = step;
+  header.save_span = save_span;
+  header.stamp = std::max(header.stamp, stamp);
+  rows_.put_header(slot, header);
+  if (ranks_ != nullptr) ranks_->fill(slot, key, header.frequency, header.served, header.stamp);
+}
+
 TierStats MemoryTier::stats() const {
   return TierStats{
       .name = name_,

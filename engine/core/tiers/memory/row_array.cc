@@ -64,6 +64,10 @@ void RowArray::put(Slot slot, const RowHeader& header, const float* floats) {
     meta_[slot] = RowMeta::of(header.frequency, header.version, static_cast<uint16_t>(header.save_span));
     return;
   }
+  put_header(slot, header);
+}
+
+void RowArray::put_header(Slot slot, const RowHeader& header) {
   RowHeader& kept = headers_[slot];
   // Whoever looks for rows to move may ask for the key of a slot that is being filled.
   std::atomic_ref(kept.key).store(header.key, std::memory_order_relaxed);

@@ -62,9 +62,10 @@ class RowArray {
   void start(Slot slot, const float* weights, const float* slot_values, uint64_t frequency);
   // What is kept beside the row: of kMeta without served and stamp, which are then zero.
   RowHeader header(Slot slot, int64_t key) const;
-  // REQUIRES, of these two: kHeader.
+  // REQUIRES, of these three: kHeader.
   int64_t key(Slot slot) const;
   void set_rank(Slot slot, uint64_t served, uint64_t stamp);
+  void put_header(Slot slot, const RowHeader& header);
   void copy_floats(Slot slot, size_t floats, float* out) const;
   // REQUIRES, to write: the mutex of the row's shard is held, and its guard says that it's being written.
   float* row(Slot slot) const { return floats_ + slot * row_floats_; }

@@ -84,16 +84,23 @@ class SlotRanks {
     count.store(count.load(std::memory_order_relaxed) - kOnePin, std::memory_order_relaxed);
   }
   uint64_t pins(Slot slot) const { return of(slot)[kCount].load(std::memory_order_relaxed) / kOnePin; }
-  // An update at `stamp` that brought the row's frequency to what it is, by somebody whose pin ends with it.
+  // An update at `stamp` that brought the row's frequency to what it is.
+  void count_update(Slot slot, uint64_t frequency, uint64_t stamp) {
+    count_update(slot, frequency, stamp, pins(slot));
+  }
+  // The same by somebody whose pin ends with it.
   void count_update_and_unpin(Slot slot, uint64_t frequency, uint64_t stamp) {
+    count_update(slot, frequency, stamp, pins(slot) - 1);
+  }
+
+ private:
+  void count_update(Slot slot, uint64_t frequency, uint64_t stamp, uint64_t pins_left) {
     std::atomic<uint64_t>* const words = of(slot);
-    const uint64_t others = words[kCount].load(std::memory_order_relaxed) / kOnePin - 1;
-    words[kCount].store((frequency & kCountBits) + others * kOnePin, std::memory_order_relaxed);
+    words[kCount].store((frequency & kCountBits) + pins_left * kOnePin, std::memory_order_relaxed);
     std::atomic<uint64_t>& last = words[kStamp];
     if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
   }
 
- private:
   // The words of a slot. A stamp of 0: the slot is free. The count of a first tier is the updates', with the
   // pins above its lower 48 bits; elsewhere it's that of all accesses.
   static constexpr size_t kCount = 0;
