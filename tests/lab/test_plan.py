@@ -25,7 +25,7 @@ from pmemlab.cli import main
 from pmemlab.errors import NotPublishedError, PlanError
 from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
-from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Plans, Settings, Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
 from pmemlab.model.planning.presentation import plans_document
@@ -255,7 +255,7 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
 
 
 def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still() -> None:
-    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000])
+    placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000])  # so that they come up
 
     def bytes_a_row(cpu_cache_bytes: int, threads: int) -> float:
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)

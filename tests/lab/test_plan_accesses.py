@@ -17,7 +17,7 @@ from pmemlab.model.planning.tiers import Placed
 from pmemlab.model.planning.zipf import BoundedZipf, Floats
 
 ROWS, FIRST_ROWS, SKEW = 20_000, 2_000, 1.05
-SHAPE = RowShape(dim=16, slots=1)
+SHAPE, HEADER_BYTES = RowShape(dim=16, slots=1), 48
 BATCH_IDS, SETTLING_BATCHES, COUNTED_BATCHES = 1024, 200, 100
 
 Counts = dict[tuple[int, Access], Floats]
@@ -33,8 +33,8 @@ def _counts(variable: es.EmbeddingVariable) -> Counts:
     return found
 
 
-def _counted(storage: es.StorageOption) -> Counts:
-    """For each id that is looked up, in steady state."""
+def _counted(storage: es.StorageOption, training: bool = True) -> tuple[Counts, float]:
+    """For each id that is looked up, in steady state; and how many rows came up."""
     p = BoundedZipf(ROWS, SKEW).probabilities(1, ROWS)
     random = np.random.default_rng(7)
     batches = SETTLING_BATCHES + COUNTED_BATCHES
@@ -50,26 +50,30 @@ def _counted(storage: es.StorageOption) -> Counts:
         variable.apply_gradients(everything, np.zeros((ROWS, SHAPE.dim), np.float32))
         for number, batch in enumerate(ids):
             if number == SETTLING_BATCHES:
-                before = _counts(variable)
-            variable.lookup(batch, train=True)
-            variable.apply_gradients(batch, gradients)
+                before, promotions = _counts(variable), variable.stats()["promotions"]
+            variable.lookup(batch, train=training)
+            if training:
+                variable.apply_gradients(batch, gradients)
             variable.drain()
         after = _counts(variable)
-    return {
-        key: (after[key] - before.get(key, 0)) / (COUNTED_BATCHES * BATCH_IDS)
+        promotions = variable.stats()["promotions"] - promotions
+    counted_ids = COUNTED_BATCHES * BATCH_IDS
+    accesses = {
+        key: (after[key] - before.get(key, 0)) / counted_ids
         for key in after
         if np.any(after[key] != before.get(key, 0))
     }
+    return accesses, promotions / counted_ids
 
 
-def _step(storage_type: es.StorageType, below: Device) -> StepAccesses:
+def _step(storage_type: es.StorageType, below: Device, training: bool = True) -> StepAccesses:
     return step_accesses(
         Placed(storage_type, (DRAM, below), DRAM),  # without CPU caches: the engine counts all
         LeastFrequent(BoundedZipf(ROWS, SKEW), [FIRST_ROWS]),
         SHAPE,
         batch_ids=BATCH_IDS,
         threads=1,
-        training=True,
+        training=training,
         machines=1,
     )
 
@@ -98,10 +102,26 @@ def _assert_same(counted: Counts, planned: Counts) -> None:
         assert planned[key] == pytest.approx(of_engine, rel=TOLERANCE), key
 
 
-def test_of_two_memories_a_plan_counts_what_the_engine_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("training", [True, False], ids=["training", "serving"])
+def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_path: Path) -> None:
     sizes = [FIRST_ROWS * SHAPE.row_bytes, ROWS * SHAPE.row_bytes]
     storage = es.StorageOption(es.StorageType.DRAM_PMEM, tmp_path, sizes)
-    _assert_same(_counted(storage), _planned(_step(es.StorageType.DRAM_PMEM, PMEM)))
+    counted, came_up = _counted(storage, training)
+    step = _step(es.StorageType.DRAM_PMEM, PMEM, training)
+    assert step.moved_rows == 0
+    assert 0 < came_up < 0.2 * step.missed_rows  # those that rank like the first tier's last
+
+    planned = _planned(step)
+    row = came_up * np.array([1, SHAPE.row_bytes])
+    row_and_header = row + came_up * np.array([1, HEADER_BYTES])
+    planned[0, Access.STORE] = row
+    planned[0, Access.LOAD] += row  # of the one that goes down
+    planned[1, Access.LOAD] += row_and_header
+    planned[1, Access.STORE] = planned.get((1, Access.STORE), 0) + row_and_header
+    if training:
+        planned[0, Access.UPDATE] += row
+        planned[1, Access.UPDATE] -= row_and_header
+    _assert_same(counted, planned)
 
 
 def test_above_a_disk_a_plan_counts_what_the_engine_does(
@@ -116,7 +136,7 @@ def test_above_a_disk_a_plan_counts_what_the_engine_does(
         ssdhash_option=es.SSDHashOption(direct_io=True, buffer_bytes=BUFFER_BYTES),
     )
     try:
-        counted = _counted(storage)
+        counted, _ = _counted(storage)
     except es.errors.StorageError as error:
         pytest.skip(f"reads of whole blocks: {error}")
     planned = _planned(_step(es.StorageType.DRAM_SSDHASH, DISK))

@@ -9,7 +9,7 @@ from embstore.options import StorageType
 from pmemlab.errors import PlanError
 from pmemlab.model.planning.accesses import DeviceAccess, StepAccesses, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork
-from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Settings, Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
 from pmemlab.model.planning.prices import load_prices
@@ -24,11 +24,16 @@ DEVICES = ["a100-80", "ddr4-2666-x6", "optane-100-x6", "nvme-p4510"]
 CPU = CpuWork(100.0, 370.0, "given")
 
 
-def accesses(kind: StorageType, *upper: int, training: bool = True) -> StepAccesses:
+def accesses(
+    kind: StorageType,
+    *upper: int,
+    training: bool = True,
+    by: type[LeastFrequent | LeastRecent] = LeastFrequent,
+) -> StepAccesses:
     [placed] = placements([kind], named_devices(DEVICES), asked_for=True)
     return step_accesses(
         placed,
-        LeastFrequent(BoundedZipf(ROWS, 1.05), upper),
+        by(BoundedZipf(ROWS, 1.05), upper),
         SHAPE,
         batch_ids=8192,
         threads=4,
@@ -49,8 +54,19 @@ def test_rows_that_are_all_in_a_gpu_never_cross_its_bus(training: bool) -> None:
     assert any(each.access is Access.UPDATE for each in step.accesses) == training
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_of_a_row_that_stays_below_weights_go_up_and_a_gradient_comes_down(training: bool) -> None:
+    step = accesses(StorageType.HBM_DRAM, ROWS // 10, training=training)
+    crossing = over_the_bus(step)
+    assert {*crossing} == ({Access.STORE, Access.LOAD} if training else {Access.STORE})
+    for each in crossing.values():
+        assert each.rate == pytest.approx(step.missed_rows)
+        assert each.size_bytes == SHAPE.weights_bytes
+    assert step.moved_rows == 0 < step.missed_rows <= 1 - step.hit_rates[0]  # once a batch
+
+
 def test_each_row_that_is_missing_crosses_the_bus_once_and_another_goes_back() -> None:
-    step = accesses(StorageType.HBM_DRAM, ROWS // 10)
+    step = accesses(StorageType.HBM_DRAM, ROWS // 10, by=LeastRecent)
     crossing = over_the_bus(step)
     assert {*crossing} == {Access.STORE, Access.LOAD}
     for each in crossing.values():

@@ -149,8 +149,9 @@ size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, Floors& floor
   size_t to = t + 1;
   if (store_.tiers().are_one_level(t, to) && wanted_.contains(key)) return to;
   // Past a pool, rows are the checkpoints'.
-  const size_t last = store_.cache() != nullptr && to <= store_.cache()->pool_tier() ? store_.cache()->pool_tier()
-                                                                                     : store_.tiers().size() - 1;
+  const size_t last = store_.cache() != nullptr && to <= store_.cache()->pool_tier()
+                          ? store_.cache()->pool_tier()
+                          : store_.tiers().size() - 1;
   for (; to < last; ++to) {
     std::optional<Floor>& floor = floors[to];
     if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank)) break;

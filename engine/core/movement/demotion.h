@@ -78,7 +78,8 @@ class Demotion {
   void note_damaged(size_t t, const RowBatch& rows);
   bool is_unreadable(size_t t, const ColdestRows::Candidate& row) const;
   // Where the row goes: to the copy that is written now, or to one that its tier has. Nothing where it has none any more.
-  RowRef place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const;
+  RowRef place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows,
+                     RowCopies& copies) const;
   uint64_t refer_to_copies(size_t t, size_t to, const BatchInFlight& leaving);
 
   RowStore& store_;

@@ -36,13 +36,7 @@ GatheredRows::~GatheredRows() {
 }
 
 bool GatheredRows::gather(uint64_t& new_rows) {
-  for (int s = 0; s < kShards; ++s) {
-    if (batch_.shard(s).empty()) continue;
-    IndexShard& shard = parts_.store.shard(s);
-    MutexLock lock(shard.mutex);
-    image_room_.reserve(shard, s, batch_.shard(s).size());
-    find_shard(shard, s);
-  }
+  find();
   uint64_t below = 0;
   new_rows = 0;
   for (const Seat& seat : seats_) {
@@ -74,7 +68,18 @@ bool GatheredRows::gather(uint64_t& new_rows) {
 
 // --- Which rows there are
 
-void GatheredRows::find_shard(IndexShard& shard, int number) {
+void GatheredRows::find() {
+  MemoryPhase phase(parts_.store.tiers());
+  for (int s = 0; s < kShards; ++s) {
+    if (batch_.shard(s).empty()) continue;
+    IndexShard& shard = parts_.store.shard(s);
+    MutexLock lock(shard.mutex);
+    image_room_.reserve(shard, s, batch_.shard(s).size());
+    find_shard(shard, s, phase);
+  }
+}
+
+void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   AdmissionFilter* const filter = parts_.filters.shard(number);
@@ -120,7 +125,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number) {
       if (!seat.entry) continue;
       if (seat.at.tier() == 0) {
         pin(first + i, seat.entry);
-      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i, least_count_above)) {
+      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i, least_count_above, phase)) {
         seat.where = Where::kResting;
         change_claim_.note_change(seat.at);
       }
@@ -138,10 +143,12 @@ void GatheredRows::pin(size_t key, const IndexEntry& entry) {
   change_claim_.note_change(seat.at);
 }
 
-bool GatheredRows::stays_outranked(size_t key, uint64_t least_count_above) const {
+bool GatheredRows::stays_outranked(size_t key, uint64_t least_count_above, Phase& phase) const {
   const RowRef at = seats_[key].at;
   const KeyGradient& of = batch_.keys()[key];
-  const RowHeader header = parts_.store.tiers().memory(at.tier())->header(at.slot(), of.key);
+  const MemoryTier& tier = *parts_.store.tiers().memory(at.tier());
+  const RowHeader header = tier.header(at.slot(), of.key);
+  tier.count_header(phase, Access::kLoad, at.slot());
   return header.frequency + header.served + of.occurrences < least_count_above;
 }
 

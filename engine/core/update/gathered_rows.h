@@ -29,11 +29,11 @@ class GatheredRows {
   static constexpr size_t kKeysFetchedAhead = 12;
 
   enum class Where : uint8_t {
-    kAbsent,  // has no row, and is to have one
-    kWaits,   // has no row, since the filter keeps it out
-    kBelow,   // in a lower tier, and is to come up
+    kAbsent,   // has no row, and is to have one
+    kWaits,    // has no row, since the filter keeps it out
+    kBelow,    // in a lower tier, and is to come up
     kResting,  // in a lower tier of memory; until it's updated it may move to another
-    kSeated,  // in the first tier, and pinned
+    kSeated,   // in the first tier, and pinned
   };
   struct Seat {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
@@ -70,10 +70,11 @@ class GatheredRows {
   void were_updated() { were_updated_ = true; }
 
  private:
+  void find();
   // Whether the row, which may rest, is outranked above when it's updated, too.
-  bool stays_outranked(size_t key, uint64_t least_count_above) const;
+  bool stays_outranked(size_t key, uint64_t least_count_above, Phase& phase) const;
   // Pins the rows that are in the first tier, and tells the others apart.
-  void find_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
+  void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
   // Reads the rows below, as far as no look-up has.
   void stage();

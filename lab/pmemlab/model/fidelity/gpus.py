@@ -167,7 +167,7 @@ def _nve() -> list[Row]:
                 _NVE_IDS,
             ),
             _UNIT,
-            note="rows that leave this engine's tier go down over the bus; NVE drops its copies",
+            note="counts have told rows apart, so none moves; NVE's cache takes in what it misses",
         ),
     ]
 

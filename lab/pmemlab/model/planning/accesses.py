@@ -1,10 +1,11 @@
 """How often a step touches which device, and how, for each id that it looks up.
 
 The steps of the engine, as engine/core/README.md has them: a look-up reads the index and the row's
-weights, duplicates too; an apply updates each different row once; a row that was found below the
-first tier is read whole, put there, and another goes down a tier in its place. In steady state
-tiers are full, so as many rows go down as come up. So it is reckoned for serving too, where by LFU
-rows come up only as far as they outrank the coldest: there tables are faster than planned.
+weights, duplicates too; an apply updates each different row once. A row that was found below the
+first tier is read whole, put there, and another goes down a tier in its place: in steady state
+tiers are full, so as many rows go down as come up. But by LFU, once counts have told rows apart,
+a row stays where it is in serving, where its accesses are counted; and in training, where it's
+updated, if it lies in memory, below a GPU's or with all others. Rows of LEVELDB always come up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from embstore.devices import Access
 from embstore.options import TierKind
-from pmemlab.model.planning.hit_rates import CpuCache, Placement
+from pmemlab.model.planning.hit_rates import CpuCache, LeastFrequent, Placement
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, bytes_a_row
 from pmemlab.model.planning.tiers import Placed
@@ -70,10 +71,13 @@ class DeviceAccess:
 
 @dataclass(frozen=True)
 class StepAccesses:
-    """hit_rates: of each tier. moved_rows: that come up, for each id looked up; as many go down."""
+    """hit_rates: of each tier. For each id looked up, missed_rows: different ones that lie below
+    the first tier; moved_rows: those of them that come up, as many as go down.
+    """
 
     hit_rates: tuple[float, ...]
     distinct_rows: float
+    missed_rows: float
     moved_rows: float
     accesses: tuple[DeviceAccess, ...]
 
@@ -100,6 +104,7 @@ def steps_together(steps: Sequence[StepAccesses], shares: Sequence[float]) -> St
             for tier in range(len(steps[0].hit_rates))
         ),
         distinct_rows=sum(step.distinct_rows * share for step, share in of_each),
+        missed_rows=sum(step.missed_rows * share for step, share in of_each),
         moved_rows=sum(step.moved_rows * share for step, share in of_each),
         accesses=tuple(
             replace(each, rate=each.rate * share)
@@ -150,17 +155,18 @@ def step_accesses(
     again_cached = different_between * touched <= cpu_cache_bytes * machines
 
     tiers = range(len(kinds))
+    bus = first.bus
     different = [in_tier(tier, distinct) for tier in tiers]
-    comes_up = sum(different[1:])
-    below = _MovingRows(different)
+    missed = sum(different[1:])
+    rests = [tier > 0 and _rows_rest(kinds, tier, placement, training) for tier in tiers]
+    rising = [0.0 if rests[tier] else different[tier] for tier in tiers]
+    comes_up = sum(rising[1:])
+    below = _MovingRows(rising)
     found: list[DeviceAccess] = []
 
-    bus = first.bus
-
-    def cross(access: Access, rate: float) -> None:
-        """Rows that cross a GPU's bus: a store goes up to it, a load comes down."""
+    def cross(access: Access, size_bytes: int, rate: float) -> None:
+        """What crosses a GPU's bus: a store goes up to it, a load comes down."""
         if bus is not None and rate > 0:
-            size_bytes = each_row[0].record + each_row[0].header
             found.append(DeviceAccess(0, bus.name, access, size_bytes, rate))
 
     def count(tier: int | None, access: Access, size_bytes: int, rate: float) -> None:
@@ -171,10 +177,10 @@ def step_accesses(
     each_row = [bytes_a_row(shape, kinds, tier) for tier in tiers]
     if bus is None:
         uncached = in_tier(0, lambda p: p * cpu.missing(p))
-        count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + comes_up)
+        count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + missed)
         count(0, Access.LOAD, shape.weights_bytes, uncached)
     else:  # it makes ids unique, has a mirror of the index, and writes what was looked up
-        count(None, Access.LOAD, INDEX_LINE_BYTES, comes_up)
+        count(None, Access.LOAD, INDEX_LINE_BYTES, missed)
         count(0, Access.LOAD, INDEX_LINE_BYTES, sum(different))
         count(0, Access.LOAD, shape.weights_bytes, sum(different))
         count(0, Access.STORE, shape.weights_bytes, 1.0)
@@ -195,8 +201,13 @@ def step_accesses(
     if len(kinds) > 1:
         count_rows(0, Access.STORE, comes_up)
         count_rows(0, Access.LOAD, below.arriving(1))
-        cross(Access.STORE, comes_up)
-        cross(Access.LOAD, below.arriving(1))
+        whole_row = each_row[0].record + each_row[0].header
+        cross(Access.STORE, whole_row, comes_up)
+        cross(Access.LOAD, whole_row, below.arriving(1))
+        # Of the others what was looked up goes up, and the sum of gradients comes down.
+        cross(Access.STORE, shape.weights_bytes, missed - comes_up)
+        if training:
+            cross(Access.LOAD, shape.weights_bytes, missed - comes_up)
     for tier in tiers[1:]:
         if kinds[tier] in ON_SSD:
             for access, size, rate in _disk_accesses(
@@ -210,21 +221,38 @@ def step_accesses(
             continue
         # The look-up reads a row's weights, and what brings the row up reads all of it where it
         # lies; to a GPU it comes up at once.
-        whole = different[tier]
-        if bus is None:
+        whole = rising[tier]
+        if bus is None or rests[tier]:
             count(tier, Access.LOAD, shape.weights_bytes, different[tier])
-            if again_cached:  # the weights are
-                count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
-                count(tier, Access.LOAD, each_row[tier].header, whole)
-                whole = 0.0
+        if rests[tier]:  # as its header says
+            count(tier, Access.LOAD, each_row[tier].header, different[tier])
+            if training:
+                count_rows(tier, Access.UPDATE, different[tier])
+            else:
+                count(tier, Access.STORE, each_row[tier].header, different[tier])
+        elif bus is None and again_cached:  # the weights are
+            count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
+            count(tier, Access.LOAD, each_row[tier].header, whole)
+            whole = 0.0
         count_rows(tier, Access.LOAD, whole + below.arriving(tier + 1))
         count_rows(tier, Access.STORE, below.arriving(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
+        missed_rows=missed,
         moved_rows=comes_up,
         accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets, parts),
     )
+
+
+def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, training: bool) -> bool:
+    """Whether rows of a lower tier that were asked for stay there, in steady state."""
+    if not isinstance(placement, LeastFrequent):
+        return False
+    if not training:
+        return kinds[tier] is not TierKind.LEVELDB
+    are_memory = ON_SSD.isdisjoint(kinds) or kinds[0] is TierKind.HBM
+    return are_memory and kinds[tier] not in ON_SSD
 
 
 def _log_of_others(p: Floats) -> Floats:
@@ -236,11 +264,11 @@ def _log_of_others(p: Floats) -> Floats:
 class _MovingRows:
     """Rows that go down, for each id: into a tier come as many as leave it and those below it."""
 
-    def __init__(self, different: Sequence[float]) -> None:
-        self._different = different
+    def __init__(self, rising: Sequence[float]) -> None:
+        self._rising = rising
 
     def arriving(self, tier: int) -> float:
-        return float(sum(self._different[tier:]))
+        return float(sum(self._rising[tier:]))
 
 
 def _disk_accesses(

@@ -400,7 +400,7 @@ class _Candidate:
         step = self._accesses[case]
         gpu = self._placed.devices[0]
         # What a GPU finds in its memory costs the CPU nothing; it is asked once for a missing row.
-        looked_up = 1.0 if gpu.bus is None else step.moved_rows
+        looked_up = 1.0 if gpu.bus is None else step.missed_rows
         cpu_ns = looked_up * self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
         devices = dict(self._devices)
         if gpu.bus is not None:
