@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MakeVariable, Stack, StorageOf, row_bytes
+from engine_storage import GPU, MakeVariable, Stack, row_bytes
 from numpy.typing import NDArray
 from test_promotion import Ranks, tiers_of
 
@@ -67,12 +67,10 @@ def ranked(var: es.EmbeddingVariable, times: int = 9) -> Ranks:
     ids=lambda case: case.name if isinstance(case, Stack) else "",
 )
 def test_a_row_that_stays_outranked_is_updated_where_it_is(
-    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack, how: Train
+    make_variable: MakeVariable, tmp_path: Path, stack: Stack, how: Train
 ) -> None:
-    storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
-    if stack.tiers == 3:  # of which the second holds all others
-        storage = stack.option(Path(storage.storage_path[-1]), [UPPER.size * ROW_BYTES, 1 << 20])
-    var = make_variable(dim=DIM, optimizer=ADAGRAD, storage=storage)
+    sizes = [UPPER.size * ROW_BYTES, *[1 << 20] * (stack.tiers - 1)]
+    var = make_variable(dim=DIM, optimizer=ADAGRAD, storage=stack.option(tmp_path, sizes))
     plain = make_variable(dim=DIM, optimizer=ADAGRAD)
     ranks, _ = ranked(var), ranked(plain)
     assert tiers_of(var) == ranks.tiers([UPPER.size])
@@ -124,10 +122,10 @@ def test_a_row_that_came_up_to_be_updated_goes_down_past_rows_that_outrank_it(
 
 
 def test_when_rows_above_were_evicted_a_row_comes_up_that_outranks_those_that_replaced_them(
-    make_variable: MakeVariable, storage_of: StorageOf, tmp_path: Path
+    make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     stack = Stack(es.StorageType.DRAM_PMEM)
-    storage = storage_of(stack, 1 << 20, upper_bytes=UPPER.size * ROW_BYTES)
+    storage = stack.option(tmp_path, [UPPER.size * ROW_BYTES, 1 << 20])
     var = make_variable(
         dim=DIM, optimizer=ADAGRAD, storage=storage, evict=es.GlobalStepEvict(50), name="var"
     )
@@ -143,7 +141,6 @@ def test_when_rows_above_were_evicted_a_row_comes_up_that_outranks_those_that_re
     assert var.total_count() == (LOWER.size, DIM)
     others = 1000 + UPPER
     train_at(100, others)  # as many as there is room for, so that none has to go down
-    var.drain()
     assert set(var.lookup_tier(others)) == {0}
     train_at(100, LOWER[:3])
     var.drain()

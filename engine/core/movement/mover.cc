@@ -332,7 +332,6 @@ void Mover::settle_with_right() {
     while (demotion_.step()) {
     }
   } while (promotion_.bring_up_some_that_wait());
-  note_least_count_above();
   store_.tiers().compact();
   note_outcome("");
 }
@@ -344,6 +343,7 @@ void Mover::settle() {
     while (bring_up_some()) {
     }
     settle_with_right();
+    note_least_count_above();
     demotion_.vacate_added_slots();
   }
   rows_changed();
@@ -378,7 +378,7 @@ std::string Mover::background_error() const {
 
 Mover::Pause::Pause(Mover& mover) NO_THREAD_SAFETY_ANALYSIS : mover_(mover) {
   mover_.right_to_move_.lock_for_pause();
-  mover_.least_count_above_.store(0, std::memory_order_relaxed);  // rows may leave
+  mover_.least_count_above_.store(0, std::memory_order_relaxed);  // rows may leave the table
 }
 
 Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {
