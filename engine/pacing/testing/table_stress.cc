@@ -178,6 +178,7 @@ std::vector<Storage> storages() {
   const BloomFilterSpec bloom{.filter_freq = 3, .max_element_size = 3000, .false_positive_probability = 0.01};
   return {{"one tier", {dram(kLarge)}},
           {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
+          {"three tiers, trained where they are", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}},
           {"three tiers on devices",
            {on_a_device(dram(kSmall)), on_a_device(dram(kSmall * 3 / 2)), on_a_device(ssd_hash(false))}},
           {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
