@@ -136,10 +136,11 @@ Demotion::Floors Demotion::floors_below(size_t t) {
   Floors floors;
   uint64_t rows = 0;
   uint64_t capacity = 0;
-  for (size_t u = 0; u + 1 < tiers.size(); ++u) {
+  // Of the tiers from t on: which rows of those above go down isn't known yet, and they may be colder.
+  for (size_t u = t; u + 1 < tiers.size(); ++u) {
     rows += store_.rows(u);
     capacity += tiers.capacity_rows(u);
-    if (u <= t || rows <= capacity) continue;
+    if (u == t || rows <= capacity) continue;
     if (const std::optional<Rank> coldest = coldest_rank(u)) floors[u] = {*coldest, rows - capacity};
   }
   return floors;
@@ -178,7 +179,9 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
       reader.prefetch(hash_key(from.key(coldest[i + IndexReader::kBucketsFetchedAhead].slot)));
     }
     const auto& [rank, slot] = coldest[i];
-    if (t == 0 && from.ranks().pins(slot) != 0) {
+    const int64_t key = from.key(slot);
+    const size_t to = way_down(t, key, rank, floors);  // of a row that stays, too: it keeps its turn
+    if (from.ranks().pins(slot) != 0) {
       ++pinned;
       continue;
     }
@@ -186,12 +189,11 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
       ++pinned;  // it stays as if it were
       continue;
     }
-    const int64_t key = from.key(slot);
     const IndexHit hit = reader.find(hash_key(key), key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) continue;
-    candidates_.push_back({key, hit, rank, way_down(t, key, rank, floors)});
+    candidates_.push_back({key, hit, rank, to});
   }
   // As many as are still too many: rows may have been promoted from here since they were counted.
   candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
@@ -252,7 +254,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       }
       const BatchInFlight::Found& row = leaving.found(end);
       const IndexEntry entry = shard.entry(row.hash(), row.key);
-      const bool is_pinned = t == 0 && ranks.pins(row.hit.ref.slot()) != 0;
+      const bool is_pinned = ranks.pins(row.hit.ref.slot()) != 0;
       const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }

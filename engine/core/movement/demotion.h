@@ -61,8 +61,8 @@ class Demotion {
   bool demote(size_t t, uint64_t count, Which which);
   // Sets `candidates_` to the coldest rows, by shard; returns how many of the coldest are pinned.
   uint64_t choose(size_t t, uint64_t count, Which which);
-  // How the coldest row of a tier ranks, and how many rows it and the tiers above have too many: so many go past it, first those
-  // that rank lower.
+  // How the coldest row of a tier ranks, and how many rows it and the tiers above it, down from the one that rows leave, have too many:
+  // so many go past it, first those that rank lower.
   struct Floor {
     Rank rank;
     uint64_t rows_too_many;

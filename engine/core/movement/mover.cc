@@ -100,13 +100,19 @@ std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
 bool Mover::may_update_in(size_t t, bool nothing_moves) const {
   const TierStack& tiers = store_.tiers();
   if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
-  return nothing_moves || (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
+  return nothing_moves || tiers.memory(t)->is_ranked() ||
+         (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
 }
 
-void Mover::note_least_count_above() {
-  if (store_.tiers().levels() == 1) return;
-  const std::optional<Rank> floor = demotion_.floor_of(store_.tiers().tier_of_level(0));
-  least_count_above_.store(floor ? floor->count : 0, std::memory_order_relaxed);
+void Mover::note_least_counts() {
+  for (size_t t = store_.tiers().tier_of_level(0); t + 1 < store_.tiers().size(); ++t) {
+    const std::optional<Rank> floor = demotion_.floor_of(t);
+    least_counts_[t].store(floor ? floor->count : 0, std::memory_order_relaxed);
+  }
+}
+
+void Mover::forget_least_counts() {
+  for (std::atomic<uint64_t>& count : least_counts_) count.store(0, std::memory_order_relaxed);
 }
 
 void Mover::rows_changed() {
@@ -264,7 +270,7 @@ Mover::Left Mover::run_beside_steps() noexcept {
   std::string error;
   try {
     look_for_wanted();
-    note_least_count_above();
+    note_least_counts();
     const bool any_served = !log_.empty();
     if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {
       left = Left::kToCountAndMove;
@@ -312,7 +318,7 @@ bool Mover::run() noexcept {
       if (!any) break;
     }
     if (!any) store_.tiers().compact();
-    note_least_count_above();
+    note_least_counts();
   } catch (const std::exception& caught) {
     any = false;
     error = caught.what();
@@ -343,7 +349,7 @@ void Mover::settle() {
     while (bring_up_some()) {
     }
     settle_with_right();
-    note_least_count_above();
+    note_least_counts();
     demotion_.vacate_added_slots();
   }
   rows_changed();
@@ -378,7 +384,7 @@ std::string Mover::background_error() const {
 
 Mover::Pause::Pause(Mover& mover) NO_THREAD_SAFETY_ANALYSIS : mover_(mover) {
   mover_.right_to_move_.lock_for_pause();
-  mover_.least_count_above_.store(0, std::memory_order_relaxed);  // rows may leave the table
+  mover_.forget_least_counts();  // rows may leave the table
 }
 
 Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {

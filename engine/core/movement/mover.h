@@ -10,6 +10,7 @@
 // Whoever moves rows holds the right to move; shards' mutexes are taken under it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -100,11 +101,11 @@ class Mover final : private EvictionPool::Job {
     return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
-  // Whether a row of tier t may be updated where it is: it comes up if then it outranks others above. It must stay in tiers of memory
-  // until it was updated: `nothing_moves` says that it does.
+  // Whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: since it's pinned, where its tier is
+  // ranked, or since it can't go elsewhere; or `nothing_moves`.
   bool may_update_in(size_t t, bool nothing_moves) const;
-  // No row that stays in the first level was accessed less often than this; 0 where it isn't full, or that isn't known.
-  uint64_t least_count_above() const { return least_count_above_.load(std::memory_order_relaxed); }
+  // By LFU, how often every row that stays in a tier above t was accessed at least; 0 where they aren't full, or that isn't known.
+  uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }
 
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
@@ -145,7 +146,8 @@ class Mover final : private EvictionPool::Job {
   // For rows that come up to tier t, which is of memory: it goes beyond its capacity by its headroom at most, however many slots
   // were added to the first for large batches. Nothing where a tier below the first has no room.
   std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
-  void note_least_count_above() REQUIRES(right_to_move_);
+  void note_least_counts() REQUIRES(right_to_move_);
+  void forget_least_counts();
   void note_outcome(std::string error);
 
   RowStore& store_;
@@ -158,7 +160,7 @@ class Mover final : private EvictionPool::Job {
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
-  std::atomic<uint64_t> least_count_above_{0};
+  std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> least_counts_{};  // in each tier
 
   AccessLog log_;
   std::atomic<int> look_ups_waiting_{0};  // for room in the log

@@ -91,7 +91,6 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
     prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
     if (filter != nullptr) filter->prefetch(keys[i].hash);
   };
-  const uint64_t least_count_above = mover_.least_count_above();
   uint64_t unheard = 0;  // keys that neither the index nor the filter knows
   for (size_t i = 0; i < kKeysABlock; ++i) fetch_bucket(i);
   for (size_t begin = 0; begin < keys.size(); begin += kKeysABlock) {
@@ -125,9 +124,8 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
       if (!seat.entry) continue;
       if (seat.at.tier() == 0) {
         pin(first + i, seat.entry);
-      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i, least_count_above, phase)) {
-        seat.where = Where::kResting;
-        change_claim_.note_change(seat.at);
+      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i)) {
+        rest(first + i, phase);
       }
     }
   }
@@ -139,26 +137,41 @@ void GatheredRows::pin(size_t key, const IndexEntry& entry) {
   seat.entry = entry;
   seat.at = entry.ref();
   seat.where = Where::kSeated;
+  seat.is_pinned = true;
   first_tier_.ranks().pin(seat.at.slot());
   change_claim_.note_change(seat.at);
 }
 
-bool GatheredRows::stays_outranked(size_t key, uint64_t least_count_above, Phase& phase) const {
+void GatheredRows::rest(size_t key, Phase& phase) {
+  Seat& seat = seats_[key];
+  seat.where = Where::kResting;
+  MemoryTier& tier = *parts_.store.tiers().memory(seat.at.tier());
+  tier.count_header(phase, Access::kLoad, seat.at.slot());  // whoever brings a row up counts it with the row
+  seat.is_pinned = tier.is_ranked();
+  if (seat.is_pinned) tier.ranks().pin(seat.at.slot());
+  any_rests_ = true;
+  change_claim_.note_change(seat.at);
+}
+
+bool GatheredRows::stays_outranked(size_t key) const {
   const RowRef at = seats_[key].at;
   const KeyGradient& of = batch_.keys()[key];
   const MemoryTier& tier = *parts_.store.tiers().memory(at.tier());
   const RowHeader header = tier.header(at.slot(), of.key);
-  tier.count_header(phase, Access::kLoad, at.slot());
-  return header.frequency + header.served + of.occurrences < least_count_above;
+  return header.frequency + header.served + of.occurrences < mover_.least_count_above(at.tier());
 }
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
-  if (layouts_[static_cast<size_t>(number)] == shard.layout()) return;
+  const bool are_void = layouts_[static_cast<size_t>(number)] != shard.layout();
+  if (!are_void && !any_rests_) return;
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   for (size_t i = 0; i < keys.size(); ++i) {
     Seat& seat = seats_[first + i];
-    if (seat.where == Where::kSeated) seat.entry = shard.entry(keys[i].hash, keys[i].key);
+    if (seat.where == Where::kResting || (are_void && seat.is_seated())) {
+      seat.entry = shard.entry(keys[i].hash, keys[i].key);
+      seat.at = seat.entry.ref();
+    }
   }
   layouts_[static_cast<size_t>(number)] = shard.layout();
 }
@@ -262,14 +275,16 @@ bool GatheredRows::bring_up(IndexShard& shard, size_t key, const IndexEntry& ent
 void GatheredRows::undo_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
-  size_t seated = 0;
-  for (size_t i = 0; i < keys.size(); ++i) seated += seats_[first + i].where == Where::kSeated;
-  if (seated == 0) return;
-  Transaction removal(parts_.store, seated);
+  find_moved_entries(shard, number);
+  size_t pinned = 0;
+  for (size_t i = 0; i < keys.size(); ++i) pinned += seats_[first + i].is_pinned;
+  if (pinned == 0) return;
+  Transaction removal(parts_.store, pinned);
   for (size_t i = 0; i < keys.size(); ++i) {
     const Seat& seat = seats_[first + i];
+    if (!seat.is_pinned) continue;
+    parts_.store.tiers().memory(seat.at.tier())->ranks().unpin(seat.at.slot());
     if (seat.where != Where::kSeated) continue;
-    first_tier_.ranks().unpin(seat.at.slot());
     // A row that no update has seen goes again, unless another batch has it pinned too.
     if (first_tier_.ranks().pins(seat.at.slot()) != 0 ||
         first_tier_.rows().meta(seat.at.slot()).version != RowMeta::kNeverUpdated) {

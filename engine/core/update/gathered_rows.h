@@ -37,9 +37,10 @@ class GatheredRows {
   };
   struct Seat {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
-    RowRef at;         // of kSeated, kBelow and kResting, where it was when it was found
+    RowRef at;         // of all but kAbsent and kWaits, where it was when it was found
     Where where = Where::kAbsent;
     bool is_new = false;  // had no row before
+    bool is_pinned = false;
 
     bool is_seated() const { return where == Where::kSeated; }
     bool is_updated() const { return is_seated() || where == Where::kResting; }
@@ -62,7 +63,7 @@ class GatheredRows {
   std::span<const Seat> seats(int number) const {
     return std::span(seats_).subspan(first_key(number), batch_.shard(number).size());
   }
-  // Finds entries anew that others' changes have made void.
+  // Finds entries anew that others' changes have made void, and rows that rested and may have moved.
   void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   // A place for each row that the pool has as it was, and that will change.
   PoolClaim& change_claim() { return change_claim_; }
@@ -72,10 +73,11 @@ class GatheredRows {
  private:
   void find();
   // Whether the row, which may rest, is outranked above when it's updated, too.
-  bool stays_outranked(size_t key, uint64_t least_count_above, Phase& phase) const;
+  bool stays_outranked(size_t key) const;
   // Pins the rows that are in the first tier, and tells the others apart.
   void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
+  void rest(size_t key, Phase& phase);
   // Reads the rows below, as far as no look-up has.
   void stage();
   // Brings those that were read up, and puts those of new keys in. Returns how many weren't what was read any more.
@@ -106,6 +108,7 @@ class GatheredRows {
   bool pool_is_full_ = false;  // for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
+  bool any_rests_ = false;
   bool were_updated_ = false;
 
   TakenReads reads_;

@@ -29,7 +29,6 @@ void GatheredUpdate::commit(const UpdateTime& time) noexcept {
 }
 
 void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase) {
-  using Where = GatheredRows::Where;
   constexpr size_t kAhead = GatheredRows::kKeysFetchedAhead;
   const TierStack& tiers = parts_.store.tiers();
   MemoryTier& first_tier = tiers.first();
@@ -65,24 +64,23 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     }
     const GatheredRows::Seat& seat = seats[i];
     if (!seat.is_updated()) continue;
-    const bool is_seated = seat.where == Where::kSeated;
-    const IndexEntry entry = is_seated ? seat.entry : shard.entry(keys[i].hash, keys[i].key);
-    const RowRef at = is_seated ? seat.at : entry.ref();
-    MemoryTier& tier = is_seated ? first_tier : *tiers.memory(at.tier());
+    const RowRef at = seat.at;
+    MemoryTier& tier = at.tier() == 0 ? first_tier : *tiers.memory(at.tier());
     if (shard.save != nullptr) [[unlikely]]
       shard.save->will_change(tier, at.slot(), keys[i].key, keys[i].hash);
     const uint64_t stamp = time.first_stamp + keys[i].last_position;
-    if (is_seated) {
+    if (seat.is_seated()) {
       RowMeta& meta = tier.rows().meta(at.slot());
       meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
       tier.ranks().count_update_and_unpin(at.slot(), meta.frequency, stamp);
     } else {
       tier.count_update(at.slot(), keys[i].key, keys[i].occurrences, time.context.global_step, time.save_span,
                         stamp);
+      if (seat.is_pinned) tier.ranks().unpin(at.slot());
     }
     ++updated_rows_[at.tier()];
     places[count] = at;
-    updates[count++] = {&entry.bucket->guard, tier.rows().row(at.slot()), keys[i].gradient};
+    updates[count++] = {&seat.entry.bucket->guard, tier.rows().row(at.slot()), keys[i].gradient};
     if (count == kKeysABlock) update();
   }
   update();
