@@ -251,7 +251,7 @@ def test_by_lfu_rows_of_a_disk_come_up_and_go_back_past_the_memory_between() -> 
     assert step.moved_rows == pytest.approx(read)
     assert rates[0, Access.STORE, 512] == rates[0, Access.LOAD, 512] == pytest.approx(read)
     assert not [a for a in step.accesses if (a.tier, a.access) == (1, Access.STORE)]
-    # Rows of the memory between stay there: the look-up reads their weights, the apply updates them.
+    # Rows of the memory between stay: the look-up reads their weights, the apply updates them.
     resting = step.missed_rows - read
     assert rates[1, Access.LOAD, 256] == rates[1, Access.UPDATE, 512] == pytest.approx(resting)
 
