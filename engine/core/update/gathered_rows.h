@@ -39,8 +39,8 @@ class GatheredRows {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
     RowRef at;         // of all but kAbsent and kWaits, where it was when it was found
     Where where = Where::kAbsent;
-    bool is_new = false;  // had no row before
-    bool is_pinned = false;
+    bool is_new = false;     // had no row before
+    bool is_pinned = false;  // wherever it is
 
     bool is_seated() const { return where == Where::kSeated; }
     bool is_updated() const { return is_seated() || where == Where::kResting; }
@@ -72,11 +72,12 @@ class GatheredRows {
 
  private:
   void find();
-  // Whether the row, which may rest, is outranked above when it's updated, too.
+  // Whether the row is outranked by all above when it's updated, too.
   bool stays_outranked(size_t key) const;
   // Pins the rows that are in the first tier, and tells the others apart.
   void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
+  // Has a row of a lower tier stay there.
   void rest(size_t key, Phase& phase);
   // Reads the rows below, as far as no look-up has.
   void stage();
