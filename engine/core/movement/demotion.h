@@ -70,6 +70,8 @@ class Demotion {
   // Of the tiers between t and the last that rows go past: nothing of the others.
   using Floors = std::array<std::optional<Floor>, RowRef::kMaxTiers>;
   Floors floors_below(size_t t);
+  // The lowest tier that rows of tier t go to.
+  size_t last_way_down(size_t t) const;
   // The tier that a row of tier t goes to, which `floors` count from now on. REQUIRES: colder ones were asked about before.
   size_t way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const;
   // Adds the candidates that go from tier t to tier `to` to `leaving`, to be read where that tier doesn't have them already.

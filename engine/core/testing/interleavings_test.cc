@@ -214,6 +214,8 @@ constexpr Unnoticed kUnnoticed[] = {
      "steps are refused while there are wanted rows to forget"},
     {"a use by the host in embstore::Table::apply_by_host",
      "the updates of all partitions say so themselves; it keeps locks in their order"},
+    {"the host's wait in embstore::DeviceSteps::Turns::Turns",
+     "for room in flight: whether there is some is asked again and again"},
 };
 
 TEST(a_synchronisation_that_is_left_out_is_noticed) {
