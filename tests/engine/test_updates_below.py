@@ -61,9 +61,7 @@ def ranked(var: es.EmbeddingVariable, times: int = 9) -> Ranks:
     [
         (Stack(es.StorageType.DRAM_PMEM), by_the_host),
         (Stack(es.StorageType.DRAM_PMEM, memkind=True), by_the_host),
-        (Stack(es.StorageType.DRAM_PMEM_SSDHASH), by_the_host),
         (Stack(es.StorageType.HBM_DRAM), by_the_gpu),
-        (Stack(es.StorageType.HBM_DRAM_SSDHASH), by_the_host),
         (Stack(es.StorageType.HBM_DRAM_SSDHASH), by_the_gpu),
     ],
     ids=lambda case: case.name if isinstance(case, Stack) else "",
@@ -100,27 +98,20 @@ def test_a_row_that_stays_outranked_is_updated_where_it_is(
     assert var.lookup(every, train=True).tobytes() == plain.lookup(every, train=True).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("stack", "capacities", "past"),
-    [
-        (Stack(es.StorageType.HBM_DRAM), [10], 0),
-        (Stack(es.StorageType.DRAM_PMEM_SSDHASH), [5, 5], 1),
-        (Stack(es.StorageType.DRAM_PMEM_LEVELDB), [5, 5], 1),
-    ],
-    ids=lambda case: case.name if isinstance(case, Stack) else "",
-)
-def test_a_row_that_came_up_to_be_updated_goes_down_past_rows_that_outrank_it(
-    make_variable: MakeVariable, tmp_path: Path, stack: Stack, capacities: list[int], past: int
+@pytest.mark.parametrize("kind", [es.StorageType.HBM_DRAM, es.StorageType.HBM_DRAM_SSDHASH])
+def test_a_row_that_came_up_to_be_updated_goes_down_past_a_gpu_where_all_outrank_it(
+    make_variable: MakeVariable, tmp_path: Path, kind: es.StorageType
 ) -> None:
-    sizes = [rows * ROW_BYTES for rows in capacities] + [1 << 20]
+    stack = Stack(kind)
+    sizes = [UPPER.size * ROW_BYTES, *[1 << 20] * (stack.tiers - 1)]
     var = make_variable(dim=DIM, optimizer=ADAGRAD, storage=stack.option(tmp_path, sizes))
     ranks = ranked(var)
-    assert tiers_of(var) == ranks.tiers(capacities)
-    stored = accesses(var, past, es.Access.STORE)
+    assert tiers_of(var) == ranks.tiers([UPPER.size])
+    stored = accesses(var, 0, es.Access.STORE)
     for _ in range(3):
         train(var, ranks, LOWER)
-        assert tiers_of(var) == ranks.tiers(capacities)
-    assert accesses(var, past, es.Access.STORE) == stored
+        assert tiers_of(var) == ranks.tiers([UPPER.size])
+    assert accesses(var, 0, es.Access.STORE) == stored
 
 
 def test_when_rows_above_were_evicted_a_row_comes_up_that_outranks_those_that_replaced_them(

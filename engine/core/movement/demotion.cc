@@ -146,18 +146,10 @@ Demotion::Floors Demotion::floors_below(size_t t) {
   return floors;
 }
 
-size_t Demotion::last_way_down(size_t t) const {
-  const TierStack& tiers = store_.tiers();
-  const InclusiveCache* const cache = store_.cache();
-  if (cache == nullptr || t >= cache->pool_tier()) return tiers.size() - 1;
-  // Past the pool, rows are the checkpoints'. And only those that the host can address go to their copies in it.
-  return cache->pool_tier() - (tiers.memory(t) != nullptr ? 0 : 1);
-}
-
 size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const {
   size_t to = t + 1;
   if (store_.tiers().are_one_level(t, to) && wanted_.contains(key)) return to;
-  const size_t last = last_way_down(t);
+  const size_t last = store_.tiers().are_one_level(t, to) ? std::min(to + 1, store_.tiers().size() - 1) : to;
   for (; to < last; ++to) {
     std::optional<Floor>& floor = floors[to];
     if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank)) break;

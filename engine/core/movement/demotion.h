@@ -1,5 +1,5 @@
-// Moves rows down: a tier over its capacity gives up the coldest of its rows. Each goes to the highest tier below that isn't full
-// of rows which all outrank it.
+// Moves rows down: a tier over its capacity gives up the coldest of its rows. They go to the next tier; but those of the stage go past
+// a GPU's memory that is full of rows which all outrank them.
 //
 // A row is copied without locks, written to the tier below, and then, under its shard's mutex and if it didn't
 // change meanwhile, the index is made to refer to the copy. So a row is never lost or doubled: exactly one place is
@@ -70,8 +70,6 @@ class Demotion {
   // Of the tiers between t and the last that rows go past: nothing of the others.
   using Floors = std::array<std::optional<Floor>, RowRef::kMaxTiers>;
   Floors floors_below(size_t t);
-  // The lowest tier that rows of tier t go to.
-  size_t last_way_down(size_t t) const;
   // The tier that a row of tier t goes to, which `floors` count from now on. REQUIRES: colder ones were asked about before.
   size_t way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const;
   // Adds the candidates that go from tier t to tier `to` to `leaving`, to be read where that tier doesn't have them already.

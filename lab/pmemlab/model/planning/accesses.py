@@ -4,8 +4,8 @@ The steps of the engine, as engine/core/README.md has them: a look-up reads the 
 weights, duplicates too; an apply updates each different row once. A row that was found below the
 first tier is read whole, put there, and another goes down a tier in its place: in steady state
 tiers are full, so as many rows go down as come up. But by LFU, once counts have told rows apart,
-a row stays where it is in serving, where its accesses are counted, and in training, where it's
-updated, if it lies in memory; rows of LEVELDB always come up. What comes up goes back then.
+a row stays where it is in serving, where its accesses are counted; and in training, where it's
+updated, if it lies in memory, below a GPU's or with all others. Rows of LEVELDB always come up.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def step_accesses(
     rests = [tier > 0 and _rows_rest(kinds, tier, placement, training) for tier in tiers]
     rising = [0.0 if rests[tier] else different[tier] for tier in tiers]
     comes_up = sum(rising[1:])
-    below = _MovingRows(rising, go_back=isinstance(placement, LeastFrequent))
+    below = _MovingRows(rising)
     found: list[DeviceAccess] = []
 
     def cross(access: Access, size_bytes: int, rate: float) -> None:
@@ -200,10 +200,10 @@ def step_accesses(
         count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
     if len(kinds) > 1:
         count_rows(0, Access.STORE, comes_up)
-        count_rows(0, Access.LOAD, comes_up)
+        count_rows(0, Access.LOAD, below.arriving(1))
         whole_row = each_row[0].record + each_row[0].header
         cross(Access.STORE, whole_row, comes_up)
-        cross(Access.LOAD, whole_row, comes_up)
+        cross(Access.LOAD, whole_row, below.arriving(1))
         # Of the others what was looked up goes up, and the sum of gradients comes down.
         cross(Access.STORE, shape.weights_bytes, missed - comes_up)
         if training:
@@ -234,7 +234,7 @@ def step_accesses(
             count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
             count(tier, Access.LOAD, each_row[tier].header, whole)
             whole = 0.0
-        count_rows(tier, Access.LOAD, whole + below.leaving(tier))
+        count_rows(tier, Access.LOAD, whole + below.arriving(tier + 1))
         count_rows(tier, Access.STORE, below.arriving(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
@@ -251,7 +251,8 @@ def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, train
         return False
     if not training:
         return kinds[tier] is not TierKind.LEVELDB
-    return kinds[tier] not in ON_SSD
+    are_memory = ON_SSD.isdisjoint(kinds) or kinds[0] is TierKind.HBM
+    return are_memory and kinds[tier] not in ON_SSD
 
 
 def _log_of_others(p: Floats) -> Floats:
@@ -261,18 +262,13 @@ def _log_of_others(p: Floats) -> Floats:
 
 
 class _MovingRows:
-    """Rows that go down, for each id: those that came up, or in their place others of each tier on
-    their way, so that into a tier come as many as leave it and those below it.
-    """
+    """Rows that go down, for each id: into a tier come as many as leave it and those below it."""
 
-    def __init__(self, rising: Sequence[float], go_back: bool) -> None:
-        self._rising, self._go_back = rising, go_back
+    def __init__(self, rising: Sequence[float]) -> None:
+        self._rising = rising
 
     def arriving(self, tier: int) -> float:
-        return self._rising[tier] + self.leaving(tier)
-
-    def leaving(self, tier: int) -> float:
-        return 0.0 if self._go_back else float(sum(self._rising[tier + 1 :]))
+        return float(sum(self._rising[tier:]))
 
 
 def _disk_accesses(
