@@ -3,7 +3,7 @@
 //
 // The rule that everything here keeps: when nothing moves any more, the first tier holds the rows that rank
 // highest, as many as fit, the second the next, and so on. A row that is accessed comes to the first tier, or
-// only as far up as it belongs, and a tier over its capacity gives up the coldest of its rows, to where they belong; since ranks only grow by
+// only as far up as it belongs, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by
 // access, the outcome doesn't depend on when that is done. But rows that were asked for ahead of their batch's turn come to a GPU's
 // memory, and stay there until that is over, however they rank.
 //
