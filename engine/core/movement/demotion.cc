@@ -25,7 +25,7 @@ bool Demotion::step(uint64_t most_rows) {
     const uint64_t excess = store_.excess_rows(t);
     if (excess == 0) continue;
     uint64_t count = std::min(excess, most_rows);
-    for (size_t below = t + 1; below < tiers.size(); ++below) {
+    for (size_t below = t + 1; below <= lowest_below(t); ++below) {
       count = std::min(count, tiers.tier(below).free_places());
     }
     if (demote(t, count, Which::kExcess)) return true;
@@ -98,7 +98,7 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
     std::this_thread::yield();
     return rows_to_go(t, which) != 0;
   }
-  for (size_t to = t + 1; to < store_.tiers().size(); ++to) {
+  for (size_t to = t + 1; to <= lowest_below(t); ++to) {
     const BatchPtr leaving = store_.start_batch();
     add_leaving(t, to, *leaving);
     if (leaving->empty()) continue;
@@ -131,36 +131,29 @@ bool Demotion::is_unreadable(size_t t, const ColdestRows::Candidate& row) const 
   });
 }
 
-Demotion::Floors Demotion::floors_below(size_t t) {
-  const TierStack& tiers = store_.tiers();
-  Floors floors;
-  uint64_t rows = 0;
-  uint64_t capacity = 0;
-  // Of the tiers from t on: which rows of those above go down isn't known yet, and they may be colder.
-  for (size_t u = t; u + 1 < tiers.size(); ++u) {
-    rows += store_.rows(u);
-    capacity += tiers.capacity_rows(u);
-    if (u == t || rows <= capacity) continue;
-    if (const std::optional<Rank> coldest = coldest_rank(u)) floors[u] = {*coldest, rows - capacity};
-  }
-  return floors;
+size_t Demotion::lowest_below(size_t t) const {
+  return std::min(t + (store_.tiers().are_one_level(t, t + 1) ? 2 : 1), store_.tiers().size() - 1);
 }
 
-size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const {
-  size_t to = t + 1;
-  if (store_.tiers().are_one_level(t, to) && wanted_.contains(key)) return to;
-  const size_t last = store_.tiers().are_one_level(t, to) ? std::min(to + 1, store_.tiers().size() - 1) : to;
-  for (; to < last; ++to) {
-    std::optional<Floor>& floor = floors[to];
-    if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank)) break;
-    --floor->rows_too_many;
-  }
-  return to;
+std::optional<Demotion::Floor> Demotion::floor_below(size_t t) {
+  if (lowest_below(t) == t + 1) return std::nullopt;
+  const TierStack& tiers = store_.tiers();
+  const uint64_t rows = store_.rows(t) + store_.rows(t + 1);
+  const uint64_t capacity = tiers.capacity_rows(t) + tiers.capacity_rows(t + 1);
+  if (rows <= capacity) return std::nullopt;
+  const std::optional<Rank> coldest = coldest_rank(t + 1);
+  return coldest ? std::optional(Floor{*coldest, rows - capacity}) : std::nullopt;
+}
+
+size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const {
+  if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank) || wanted_.contains(key)) return t + 1;
+  --floor->rows_too_many;
+  return t + 2;
 }
 
 uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const RankedTier& from = *store_.tiers().ranked(t);
-  Floors floors = floors_below(t);
+  std::optional<Floor> floor = floor_below(t);
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
@@ -177,8 +170,8 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     }
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
-    const size_t to = way_down(t, key, rank, floors);  // of a row that stays, too: it keeps its turn
-    if (from.ranks().pins(slot) != 0) {
+    const size_t to = way_down(t, key, rank, floor);  // of a row that stays, too: it keeps its turn
+    if (t == 0 && from.ranks().pins(slot) != 0) {
       ++pinned;
       continue;
     }
@@ -210,7 +203,7 @@ void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
       hit = reader.find(hash_key(row.key), row.key);
       if (hit.ref != row.hit.ref || ranks.rank(hit.ref.slot(), strategy_) != row.rank) continue;
     }
-    if (cache != nullptr && to == cache->pool_tier() && cache->copy_of(hit.ref)) {
+    if (cache != nullptr && cache->copy_of(hit.ref)) {
       leaving.add_unread(row.key, hit);
     } else {
       leaving.add(row.key, hit);
@@ -218,10 +211,9 @@ void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
   }
 }
 
-RowRef Demotion::place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows,
-                             RowCopies& copies) const {
+RowRef Demotion::place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const {
   const RowRef from = row.hit.ref;
-  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && to == cache->pool_tier()) {
+  if (InclusiveCache* const cache = store_.cache()) {
     if (const std::optional<RowRef> copy = cache->copy_of(from)) {
       cache->goes_to_copy(row.key, from, *copy);
       return *copy;
@@ -251,7 +243,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       }
       const BatchInFlight::Found& row = leaving.found(end);
       const IndexEntry entry = shard.entry(row.hash(), row.key);
-      const bool is_pinned = ranks.pins(row.hit.ref.slot()) != 0;
+      const bool is_pinned = t == 0 && ranks.pins(row.hit.ref.slot()) != 0;
       const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }
@@ -259,7 +251,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       const IndexEntry& entry = entries[i - first];
       if (!entry) continue;
       const BatchInFlight::Found& row = leaving.found(i);
-      const RowRef place = place_below(to, row, rows, copies);
+      const RowRef place = place_below(row, rows, copies);
       if (!place) continue;
       fall.move(shard, entry, row.key, place);
       coldest_[t].left(row.hit.ref.slot());

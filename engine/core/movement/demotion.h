@@ -6,7 +6,6 @@
 // referred to at any time. A row that is pinned stays, and keeps its turn: no hotter one goes in its place.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -61,25 +60,25 @@ class Demotion {
   bool demote(size_t t, uint64_t count, Which which);
   // Sets `candidates_` to the coldest rows, by shard; returns how many of the coldest are pinned.
   uint64_t choose(size_t t, uint64_t count, Which which);
-  // How the coldest row of a tier ranks, and how many rows it and the tiers above it, down from the one that rows leave, have too many:
-  // so many go past it, first those that rank lower.
+  // The lowest tier that rows of tier t go to.
+  size_t lowest_below(size_t t) const;
+  // How the coldest row in a GPU's memory ranks, and how many rows it and the stage have too many: so many go past it, first those that
+  // rank lower.
   struct Floor {
     Rank rank;
     uint64_t rows_too_many;
   };
-  // Of the tiers between t and the last that rows go past: nothing of the others.
-  using Floors = std::array<std::optional<Floor>, RowRef::kMaxTiers>;
-  Floors floors_below(size_t t);
-  // The tier that a row of tier t goes to, which `floors` count from now on. REQUIRES: colder ones were asked about before.
-  size_t way_down(size_t t, int64_t key, const Rank& rank, Floors& floors) const;
+  // Of rows that leave tier t: nothing where none goes past another.
+  std::optional<Floor> floor_below(size_t t);
+  // The tier that a row of tier t goes to, which `floor` counts from now on. REQUIRES: colder ones were asked about before.
+  size_t way_down(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const;
   // Adds the candidates that go from tier t to tier `to` to `leaving`, to be read where that tier doesn't have them already.
   void add_leaving(size_t t, size_t to, BatchInFlight& leaving) const;
   // Has damaged rows stay from now on; whoever wants them is told.
   void note_damaged(size_t t, const RowBatch& rows);
   bool is_unreadable(size_t t, const ColdestRows::Candidate& row) const;
   // Where the row goes: to the copy that is written now, or to one that its tier has. Nothing where it has none any more.
-  RowRef place_below(size_t to, const BatchInFlight::Found& row, const RowBatch& rows,
-                     RowCopies& copies) const;
+  RowRef place_below(const BatchInFlight::Found& row, const RowBatch& rows, RowCopies& copies) const;
   uint64_t refer_to_copies(size_t t, size_t to, const BatchInFlight& leaving);
 
   RowStore& store_;

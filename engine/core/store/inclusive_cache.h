@@ -74,10 +74,9 @@ class InclusiveCache {
   bool moved(int64_t key, RowRef from, RowRef to);
   // The row goes for good. It's still whole where it was. REQUIRES: where the host can't address it, it isn't wanted.
   void will_go(int64_t key, RowRef from);
-  // Where a row of the cache may go down to without being written: its clean copy. Nothing where there's none, or where the host
-  // can't address the row.
+  // Where a row of the cache may go down to without being written: its clean copy. Nothing where there's none.
   std::optional<RowRef> copy_of(RowRef at) const {
-    if (!is_here(at) || !is_addressable(at)) return std::nullopt;
+    if (at.tier() + 1 != pool_tier()) return std::nullopt;
     const std::optional<Slot> slot = copy(at);
     return slot ? std::optional(RowRef(pool_tier(), *slot)) : std::nullopt;
   }

@@ -76,7 +76,6 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     } else {
       tier.count_update(at.slot(), keys[i].key, keys[i].occurrences, time.context.global_step, time.save_span,
                         stamp);
-      if (seat.is_pinned) tier.ranks().unpin(at.slot());
     }
     ++updated_rows_[at.tier()];
     places[count] = at;
