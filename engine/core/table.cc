@@ -48,10 +48,8 @@ void Table::close() {
   if (keeps_rows()) {
     // Where nobody said what to begin with, the rows of the earlier process stay as they are.
     const bool is_begun = !parts_.store->tiers().checkpoints()->awaits_restore();
-    if (!rows_are_kept_ && is_begun) {
-      embstore::keep_rows(parts_, log::draw_uuid());
-      embstore::drop_older_rows(parts_);
-    }
+    // Older checkpoints stay: another partition may come to none of its own, or never have begun.
+    if (!rows_are_kept_ && is_begun) embstore::keep_rows(parts_, keep_as_);
   }
   parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
@@ -62,11 +60,11 @@ void Table::close() {
   parts_.store.reset();
 }
 
-void Table::keep_rows(const log::CheckpointId& id) {
+void Table::keep_rows() {
   MutexLock lock(close_mutex_);
   end_operations();
   if (!parts_.store || rows_are_kept_) return;
-  embstore::keep_rows(parts_, id);
+  embstore::keep_rows(parts_, keep_as_);
   rows_are_kept_ = true;
 }
 
@@ -80,7 +78,13 @@ std::vector<log::CheckpointId> Table::kept_rows() const {
   return embstore::kept_rows(parts_);
 }
 
-void Table::take_over_kept_rows(const log::CheckpointId* id) { embstore::take_over_kept_rows(parts_, id); }
+void Table::take_over_kept_rows(const log::CheckpointId* id, const log::CheckpointId& keep_as) {
+  {
+    MutexLock lock(close_mutex_);
+    keep_as_ = keep_as;
+  }
+  embstore::take_over_kept_rows(parts_, id);
+}
 
 // --- Reading
 

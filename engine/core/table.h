@@ -243,10 +243,11 @@ class Table {
   // --- Rows that are kept without a pool; see keep/kept_rows.h.
   bool keeps_rows() const { return parts_.store->tiers().keeps_rows(); }
   std::vector<log::CheckpointId> kept_rows() const;
-  void take_over_kept_rows(const log::CheckpointId* id);
+  // keep_as: the id of the checkpoint that this table will make, the same in all partitions of a variable.
+  void take_over_kept_rows(const log::CheckpointId* id, const log::CheckpointId& keep_as);
   // Ends the table as close() does, but that its files stay until that is called, and older checkpoints of its rows until
   // drop_older_rows(): the other partitions of a variable may not have theirs yet.
-  void keep_rows(const log::CheckpointId& id);
+  void keep_rows();
   void drop_older_rows();
 
   // Waits for the operations under way and gives memory and files back. Where rows are kept (keep_files), makes a checkpoint of
@@ -311,6 +312,7 @@ class Table {
   void end_operations() REQUIRES(close_mutex_);
 
   Mutex close_mutex_;
+  log::CheckpointId keep_as_ GUARDED_BY(close_mutex_) = log::draw_uuid();
   bool rows_are_kept_ GUARDED_BY(close_mutex_) = false;
 };
 

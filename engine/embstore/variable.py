@@ -100,8 +100,6 @@ class EmbeddingVariable:
         # The ids of the last look-up for training of shards elsewhere: an update follows, mostly by
         # the same. It takes them.
         self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
-        # The id of the checkpoint that close() makes where files are kept.
-        self._kept_as = os.urandom(16)
         if ev_option.storage_option.keeps_rows:
             _take_over_kept_rows(self._shards)
         close_at_exit(self)
@@ -688,7 +686,7 @@ class EmbeddingVariable:
             return None
         try:
             for shard in self._shards:
-                shard.keep_rows(self._kept_as)
+                shard.keep_rows()
             for shard in self._shards:
                 shard.drop_older_rows()
         except EmbStoreError as error:
@@ -800,5 +798,6 @@ def _take_over_kept_rows(shards: Sequence[Shard]) -> None:
     """
     kept = [shard.kept_rows() for shard in shards]
     newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)
+    keep_as = os.urandom(16)
     for shard in shards:
-        shard.take_over_kept_rows(newest)
+        shard.take_over_kept_rows(newest, keep_as)

@@ -5,6 +5,7 @@ The kill test makes 8 kills; EMBSTORE_KILLS=200 makes it as many as that.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from checkpoint_variables import Export, assert_same, train
 from engine_storage import Stack, row_bytes
-from plain_partition import keys_of_each
+from plain_partition import keys_of_each, partitions_of
 from programs import run_program
 
 import embstore as es
@@ -508,3 +509,31 @@ def test_partitions_of_a_close_that_was_interrupted_go_on_from_the_same_checkpoi
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content)
     assert_same(export_of(open_variable(partition_num=3)), before)
+
+
+
+def test_an_opening_that_fails_in_one_partition_loses_no_row(open_variable: Open) -> None:
+    partitions = partitions_of(ids := np.arange(400), 2)
+    few, many = ids[partitions == 0][:5], ids[partitions == 1][:60]
+    with open_variable(partition_num=2) as variable:
+        for some in (few, many):
+            variable.apply_gradients(some, np.ones((some.size, 3), np.float32))
+        before = variable.export()
+    for _ in range(3):
+        with pytest.raises(StoreFullError, match=r"part1 of 2: .* no room for the rows"):
+            open_variable(partition_num=2, ssd_rows=40)
+    assert_same(export_of(open_variable(partition_num=2)), before)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_of_a_variable_that_nobody_closed_are_kept(
+    open_variable: Open, partitions: int
+) -> None:
+    for seed in range(3):
+        variable = open_variable(partition_num=partitions)
+        train(variable, seed)
+        before = variable.export()
+        del variable
+        gc.collect()
+        with open_variable(partition_num=partitions) as again:
+            assert_same(again.export(), before)

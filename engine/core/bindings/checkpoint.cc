@@ -224,20 +224,16 @@ void bind_keeping(nb::module_& module) {
       "table"_a);
   module.def(
       "take_over_kept_rows",
-      [](const TableHandle& table, const std::optional<nb::bytes>& id) {
+      [](const TableHandle& table, const std::optional<nb::bytes>& id, const nb::bytes& keep_as) {
         const std::optional<SaveId> wanted = id ? std::optional(to_save_id(*id)) : std::nullopt;
+        const SaveId next = to_save_id(keep_as);
         const nb::gil_scoped_release release;
-        table->take_over_kept_rows(wanted ? &*wanted : nullptr);
+        table->take_over_kept_rows(wanted ? &*wanted : nullptr, next);
       },
-      "table"_a, "id"_a = nb::none());
+      "table"_a, "id"_a.none(), "keep_as"_a);
   module.def(
-      "keep_rows",
-      [](const TableHandle& table, const nb::bytes& id) {
-        const SaveId wanted = to_save_id(id);
-        const nb::gil_scoped_release release;
-        table->keep_rows(wanted);
-      },
-      "table"_a, "id"_a);
+      "keep_rows", [](const TableHandle& table) { table->keep_rows(); }, "table"_a,
+      nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "drop_older_rows", [](const TableHandle& table) { table->drop_older_rows(); }, "table"_a,
       nb::call_guard<nb::gil_scoped_release>());

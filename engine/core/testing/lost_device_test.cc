@@ -156,13 +156,14 @@ TEST(a_save_that_leaves_lost_rows_out_has_all_others) {
 TEST(the_last_checkpoint_comes_back) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
-  log::CheckpointId id{};
+  log::CheckpointId id;
   {
     Scene scene(path);
-    scene.table->keep_rows(id);
+    scene.table->keep_rows();
     scene.table->close();
     scene.open(path);
-    scene.table->take_over_kept_rows(&id);
+    id = scene.table->kept_rows().back();
+    scene.table->take_over_kept_rows(&id, log::draw_uuid());
     scene.check_rows(scene.all_keys());
     scene.add(scene.all_keys(), 1.0f);
     scene.table->drain();
@@ -177,7 +178,7 @@ TEST(the_last_checkpoint_comes_back) {
                .optimizer = "SGD",
                .optimizer_params = {{"learning_rate", -1.0}},
                .tiers = {{"DRAM", std::nullopt, 20 * kRowBytes}, ssd}});
-  table.take_over_kept_rows(&id);
+  table.take_over_kept_rows(&id, log::draw_uuid());
   std::vector<float> rows(kKeys * kDim);
   table.lookup(Scene::all_keys(), rows.data(), LookUpFor::kTraining);
   for (size_t i = 0; i < rows.size(); ++i) {

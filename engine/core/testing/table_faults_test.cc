@@ -176,7 +176,12 @@ class Scenario {
       table_.emplace(spec());
       if (!keep_files_) return;
       const std::vector<log::CheckpointId> kept = table_->kept_rows();
-      table_->take_over_kept_rows(kept.empty() ? nullptr : &kept.back());
+      try {
+        table_->take_over_kept_rows(kept.empty() ? nullptr : &kept.back(), log::draw_uuid());
+      } catch (const Error&) {
+        table_.reset();  // it may have some of the rows
+        throw;
+      }
     });
   }
   void reopen() {

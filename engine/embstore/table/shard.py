@@ -311,14 +311,18 @@ class Shard:
         """Ids of the checkpoints that `keep_rows` made and the files still have, oldest first."""
         return _core.kept_rows(self._table)
 
-    def take_over_kept_rows(self, checkpoint_id: bytes | None) -> None:
-        """Begins with the rows of that checkpoint; with no rows where it is None."""
-        _core.take_over_kept_rows(self._table, checkpoint_id)
+    def take_over_kept_rows(self, checkpoint_id: bytes | None, keep_as: bytes) -> None:
+        """Begins with the rows of that checkpoint; with no rows where it is None.
 
-    def keep_rows(self, checkpoint_id: bytes) -> None:
+        keep_as: the id of the checkpoint that `keep_rows` makes, and close() where nobody called
+            that; the same for all shards of a variable.
+        """
+        _core.take_over_kept_rows(self._table, checkpoint_id, keep_as)
+
+    def keep_rows(self) -> None:
         """Makes a checkpoint of all rows, and keeps the one before it. No other call but close()
         and those of kept rows is taken afterwards, and a second call makes no other checkpoint."""
-        _core.keep_rows(self._table, checkpoint_id)
+        _core.keep_rows(self._table)
 
     def drop_older_rows(self) -> None:
         """Drops all checkpoints but the one that `keep_rows` made."""
