@@ -59,6 +59,8 @@ def ranked(var: es.EmbeddingVariable, times: int = 9) -> Ranks:
 @pytest.mark.parametrize(
     ("stack", "how"),
     [
+        (Stack(es.StorageType.DRAM_PMEM), by_the_host),
+        (Stack(es.StorageType.DRAM_PMEM, memkind=True), by_the_host),
         (Stack(es.StorageType.HBM_DRAM), by_the_gpu),
         (Stack(es.StorageType.HBM_DRAM_SSDHASH), by_the_gpu),
     ],

@@ -102,18 +102,12 @@ def _assert_same(counted: Counts, planned: Counts) -> None:
         assert planned[key] == pytest.approx(of_engine, rel=TOLERANCE), key
 
 
-def test_of_two_memories_a_plan_counts_what_the_engine_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("training", [True, False], ids=["training", "serving"])
+def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_path: Path) -> None:
     sizes = [FIRST_ROWS * SHAPE.row_bytes, ROWS * SHAPE.row_bytes]
     storage = es.StorageOption(es.StorageType.DRAM_PMEM, tmp_path, sizes)
-    counted, _ = _counted(storage)
-    _assert_same(counted, _planned(_step(es.StorageType.DRAM_PMEM, PMEM)))
-
-
-def test_of_two_memories_that_serve_a_plan_counts_what_the_engine_does(tmp_path: Path) -> None:
-    sizes = [FIRST_ROWS * SHAPE.row_bytes, ROWS * SHAPE.row_bytes]
-    storage = es.StorageOption(es.StorageType.DRAM_PMEM, tmp_path, sizes)
-    counted, came_up = _counted(storage, training=False)
-    step = _step(es.StorageType.DRAM_PMEM, PMEM, training=False)
+    counted, came_up = _counted(storage, training)
+    step = _step(es.StorageType.DRAM_PMEM, PMEM, training)
     assert step.moved_rows == 0
     assert 0 < came_up < 0.2 * step.missed_rows  # those that rank like the first tier's last
 
@@ -123,7 +117,10 @@ def test_of_two_memories_that_serve_a_plan_counts_what_the_engine_does(tmp_path:
     planned[0, Access.STORE] = row
     planned[0, Access.LOAD] += row  # of the one that goes down
     planned[1, Access.LOAD] += row_and_header
-    planned[1, Access.STORE] += row_and_header
+    planned[1, Access.STORE] = planned.get((1, Access.STORE), 0) + row_and_header
+    if training:
+        planned[0, Access.UPDATE] += row
+        planned[1, Access.UPDATE] -= row_and_header
     _assert_same(counted, planned)
 
 

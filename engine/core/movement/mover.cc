@@ -100,7 +100,7 @@ std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
 bool Mover::may_update_in(size_t t, bool nothing_moves) const {
   const TierStack& tiers = store_.tiers();
   if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
-  return nothing_moves;
+  return nothing_moves || (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
 }
 
 void Mover::note_least_counts() {
@@ -114,6 +114,23 @@ void Mover::forget_least_counts() {
   for (std::atomic<uint64_t>& count : least_counts_) count.store(0, std::memory_order_relaxed);
 }
 
+void Mover::note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept {
+  const MutexLock lock(updated_mutex_);
+  updated_below_.splice(updated_below_.end(), rows);
+  any_updated_below_.store(true, std::memory_order_release);
+}
+
+void Mover::take_updated_below() {
+  if (!any_updated_below_.load(std::memory_order_acquire)) return;
+  std::list<PageVector<RowToCome>> updated;
+  {
+    const MutexLock lock(updated_mutex_);
+    updated.swap(updated_below_);
+    any_updated_below_.store(false, std::memory_order_release);
+  }
+  for (const PageVector<RowToCome>& rows : updated) promotion_.leave_uncounted(rows);
+}
+
 void Mover::rows_changed() {
   rows_came();
   store_.tiers().compact();
@@ -124,8 +141,8 @@ void Mover::rows_came() {
 }
 
 bool Mover::has_work() const {
-  return any_asked_.load(std::memory_order_acquire) || any_to_bring_up() || !log_.empty() ||
-         store_.has_excess();
+  return any_asked_.load(std::memory_order_acquire) || any_updated_below_.load(std::memory_order_acquire) ||
+         any_to_bring_up() || !log_.empty() || store_.has_excess();
 }
 
 // --- Counting
@@ -193,7 +210,10 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
   return went_well;
 }
 
-void Mover::count_waiting(size_t bytes) { promotion_.count(log_.take_oldest(bytes)); }
+void Mover::count_waiting(size_t bytes) {
+  take_updated_below();
+  promotion_.count(log_.take_oldest(bytes));
+}
 
 bool Mover::count_beside_steps(size_t bytes) {
   if (strategy_ != CacheStrategy::kLfu || !promotion_.can_count_without_moves()) return false;
@@ -269,6 +289,7 @@ Mover::Left Mover::run_beside_steps() noexcept {
   std::string error;
   try {
     look_for_wanted();
+    take_updated_below();
     note_least_counts();
     const bool any_served = !log_.empty();
     if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,10 +102,13 @@ class Mover final : private EvictionPool::Job {
     return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
-  // Whether a row of tier t may be updated where it is. It must stay there until then: `nothing_moves` says so.
+  // Whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: there are no others, or
+  // `nothing_moves`.
   bool may_update_in(size_t t, bool nothing_moves) const;
   // By LFU, how often every row that stays in a tier above t was accessed at least; 0 where they aren't full, or that isn't known.
   uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }
+  // Of rows that were updated there, with nothing to count: those that outrank others above come up. Waits for nothing.
+  void note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept;
 
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
@@ -125,6 +129,7 @@ class Mover final : private EvictionPool::Job {
   // Counts the oldest batches that were served, of about so many bytes; false where there is none that can be counted so.
   bool count_beside_steps(size_t bytes) REQUIRES(right_to_move_);
   bool has_work() const;
+  void take_updated_below() REQUIRES(right_to_move_);
   // Counts the oldest batches that were served, of about so many bytes.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);
   // Waits for the right to move, as a look-up that makes room in the log; false where moves are held off.
@@ -160,6 +165,9 @@ class Mover final : private EvictionPool::Job {
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
   std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> least_counts_{};  // in each tier
+  Mutex updated_mutex_;
+  std::list<PageVector<RowToCome>> updated_below_ GUARDED_BY(updated_mutex_);
+  std::atomic<bool> any_updated_below_{false};
 
   AccessLog log_;
   std::atomic<int> look_ups_waiting_{0};  // for room in the log

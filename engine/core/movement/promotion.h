@@ -54,6 +54,10 @@ class Promotion {
   bool can_count_without_moves() const;
   bool can_count_without_moves(const BatchInFlight& batch) const;
   bool any_left_uncounted() const { return !left_.empty(); }
+  // Leaves them to the next count().
+  void leave_uncounted(std::span<const RowToCome> rows) {
+    left_.insert(left_.end(), rows.begin(), rows.end());
+  }
 
   // Rows that have as many accesses as the coldest above, and more recent ones, wait below until this is called: many are outranked
   // by then. So do, below a GPU's memory, rows that have more: steps on the device wait while rows move. Moves up some of those that

@@ -150,6 +150,42 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   check(filter_bytes(parts) == bytes, "a filter grew for keys that it admitted");
 }
 
+// A look-up's accesses are counted after it was found out that the row stays outranked, and before it's updated below.
+void a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others() {
+  constexpr int kTimes = 9;
+  TierSpec first = one_tier();
+  first.size_bytes = uint64_t{10} * kDim * sizeof(float);
+  Table table(table_of({first, one_tier()}));
+  TableParts& parts = table.parts();
+  const std::vector<float> gradients(100 * kDim, 1.0f);
+  std::vector<int64_t> keys(100);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  table.apply_gradients(keys, gradients.data(), std::nullopt);
+  for (int i = 1; i < kTimes; ++i) {
+    table.apply_gradients(std::span(keys).first(10), gradients.data(), std::nullopt);
+  }
+  table.drain();
+  const std::vector<int64_t> key = {50};
+  const auto tier = [&] {
+    int32_t of = -1;
+    table.lookup_tier(key, &of);
+    return of;
+  };
+  {
+    const Epochs::Guard guard = parts.epochs.enter();
+    const ApplyGate::Shared gate(parts.gate);
+    PreparedUpdate update(parts, key);
+    check(tier() == 1, "a row came up that stays outranked");
+    std::vector<float> row(kDim);
+    for (int i = 2; i < kTimes; ++i) table.lookup(key, row.data(), LookUpFor::kServing);
+    parts.mover->settle();
+    check(tier() == 1, "a row came up that is outranked");
+    update.commit();
+  }
+  table.drain();
+  check(tier() == 0, "a row stays below others that were accessed as often, and before");
+}
+
 }  // namespace
 }  // namespace embstore
 
@@ -159,6 +195,7 @@ int main() {
   embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier});
   embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
   embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
+  embstore::a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others();
   std::printf("held: prepared updates\n");
   return 0;
 }

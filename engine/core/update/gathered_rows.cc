@@ -77,6 +77,7 @@ void GatheredRows::find() {
     image_room_.reserve(shard, s, batch_.shard(s).size());
     find_shard(shard, s, phase);
   }
+  if (resting_ != 0) risen_.emplace_back().reserve(resting_);
 }
 
 void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
@@ -146,7 +147,7 @@ void GatheredRows::rest(size_t key, Phase& phase) {
   seat.where = Where::kResting;
   MemoryTier& tier = *parts_.store.tiers().memory(seat.at.tier());
   tier.count_header(phase, Access::kLoad, seat.at.slot());  // whoever brings a row up counts it with the row
-  any_rests_ = true;
+  ++resting_;
   change_claim_.note_change(seat.at);
 }
 
@@ -160,7 +161,7 @@ bool GatheredRows::stays_outranked(size_t key) const {
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
   const bool are_void = layouts_[static_cast<size_t>(number)] != shard.layout();
-  if (!are_void && !any_rests_) return;
+  if (!are_void && resting_ == 0) return;
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -171,6 +172,16 @@ void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
     }
   }
   layouts_[static_cast<size_t>(number)] = shard.layout();
+}
+
+void GatheredRows::was_updated(RowRef at, int64_t key, uint64_t count) {
+  if (at.tier() == 0 || count < mover_.least_count_above(at.tier())) return;
+  risen_.front().push_back({key, ServedAccesses{.stamp = 0, .count = 0}});
+}
+
+void GatheredRows::were_updated() {
+  were_updated_ = true;
+  if (!risen_.empty() && !risen_.front().empty()) mover_.note_updated_below(std::move(risen_));
 }
 
 // --- Bringing them up

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -66,8 +67,11 @@ class GatheredRows {
   void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   // A place for each row that the pool has as it was, and that will change.
   PoolClaim& change_claim() { return change_claim_; }
+  // The row, which rested, was updated where it is, and has so many accesses: some may have been counted since it was found to stay
+  // outranked.
+  void was_updated(RowRef at, int64_t key, uint64_t count);
   // The rows were updated, and unpinned.
-  void were_updated() { were_updated_ = true; }
+  void were_updated();
 
  private:
   void find();
@@ -108,7 +112,8 @@ class GatheredRows {
   bool pool_is_full_ = false;  // for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
-  bool any_rests_ = false;
+  size_t resting_ = 0;
+  std::list<PageVector<RowToCome>> risen_;  // one that has room for all that rest
   bool were_updated_ = false;
 
   TakenReads reads_;

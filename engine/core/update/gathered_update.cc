@@ -74,8 +74,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
       tier.ranks().count_update_and_unpin(at.slot(), meta.frequency, stamp);
     } else {
-      tier.count_update(at.slot(), keys[i].key, keys[i].occurrences, time.context.global_step, time.save_span,
-                        stamp);
+      const uint64_t accesses = tier.count_update(at.slot(), keys[i].key, keys[i].occurrences,
+                                                  time.context.global_step, time.save_span, stamp);
+      rows_.was_updated(at, keys[i].key, accesses);
     }
     ++updated_rows_[at.tier()];
     places[count] = at;

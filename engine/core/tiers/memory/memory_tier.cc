@@ -158,13 +158,13 @@ RowHeader MemoryTier::header(Slot slot, int64_t key) const {
   return header;
 }
 
-void MemoryTier::count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
-                              uint64_t stamp) {
+uint64_t MemoryTier::count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step,
+                                  uint16_t save_span, uint64_t stamp) {
   if (role_ == MemoryRole::kFirst) {
     RowMeta& meta = rows_.meta(slot);
     meta.count(occurrences, step, save_span);
     ranks_->count_update(slot, meta.frequency, stamp);
-    return;
+    return meta.frequency + ranks_->served(slot);
   }
   RowHeader header = rows_.header(slot, key);
   header.frequency += occurrences;
@@ -173,6 +173,7 @@ void MemoryTier::count_update(Slot slot, int64_t key, uint64_t occurrences, int6
   header.stamp = std::max(header.stamp, stamp);
   rows_.put_header(slot, header);
   if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  return header.frequency + header.served;
 }
 
 TierStats MemoryTier::stats() const {

@@ -81,9 +81,10 @@ class MemoryTier final : public Tier, public RankedTier {
   // Gives back slots that were taken, whether filled or not. Nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
-  // An update of the row, in which its key occurs so often. REQUIRES: the mutex of its shard; the tier isn't the only one.
-  void count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
-                    uint64_t stamp);
+  // An update of the row, in which its key occurs so often. Returns all accesses to it. REQUIRES: the mutex of its shard; the tier isn't
+  // the only one.
+  uint64_t count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
+                        uint64_t stamp);
   // A row that was touched whole, with what lies beside it in the same memory. The phase is at the tier's meter.
   void count_row(Phase& phase, Access access, Slot slot) const {
     count_row(phase, access, slot, layout_.row_bytes());
