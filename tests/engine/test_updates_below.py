@@ -61,7 +61,9 @@ def ranked(var: es.EmbeddingVariable, times: int = 9) -> Ranks:
     [
         (Stack(es.StorageType.DRAM_PMEM), by_the_host),
         (Stack(es.StorageType.DRAM_PMEM, memkind=True), by_the_host),
+        (Stack(es.StorageType.DRAM_PMEM_SSDHASH), by_the_host),
         (Stack(es.StorageType.HBM_DRAM), by_the_gpu),
+        (Stack(es.StorageType.HBM_DRAM_SSDHASH), by_the_host),
         (Stack(es.StorageType.HBM_DRAM_SSDHASH), by_the_gpu),
     ],
     ids=lambda case: case.name if isinstance(case, Stack) else "",

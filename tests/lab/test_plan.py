@@ -220,7 +220,7 @@ def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
 
 def test_what_a_step_does_balances() -> None:
     """As many rows go down to a tier as leave it and those below it."""
-    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
+    placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
     placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
     step = step_accesses(
         placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
@@ -238,6 +238,22 @@ def test_what_a_step_does_balances() -> None:
     assert written == pytest.approx(read)
     assert rates[0, Access.UPDATE, 512] == pytest.approx(step.distinct_rows)  # none is cached
     assert step.hit_rates[1] + step.hit_rates[2] > up > step.hit_rates[2]
+
+
+def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() -> None:
+    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
+    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
+    step = step_accesses(
+        placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
+    )
+    rates = {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
+    read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
+    assert step.moved_rows == pytest.approx(read)
+    for tier in 0, 1:
+        assert rates[tier, Access.STORE, 512] == rates[tier, Access.LOAD, 512] == pytest.approx(read)
+    # The look-up reads the weights of those between, the apply updates them.
+    resting = step.missed_rows - read
+    assert rates[1, Access.LOAD, 256] == rates[1, Access.UPDATE, 512] == pytest.approx(resting)
 
 
 def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:

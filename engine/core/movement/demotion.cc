@@ -171,7 +171,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
     const size_t to = way_down(t, key, rank, floor);  // of a row that stays, too: it keeps its turn
-    if (t == 0 && from.ranks().pins(slot) != 0) {
+    if (from.ranks().pins(slot) != 0) {
       ++pinned;
       continue;
     }
@@ -243,7 +243,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       }
       const BatchInFlight::Found& row = leaving.found(end);
       const IndexEntry entry = shard.entry(row.hash(), row.key);
-      const bool is_pinned = t == 0 && ranks.pins(row.hit.ref.slot()) != 0;
+      const bool is_pinned = ranks.pins(row.hit.ref.slot()) != 0;
       const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }

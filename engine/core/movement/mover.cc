@@ -100,7 +100,8 @@ std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
 bool Mover::may_update_in(size_t t, bool nothing_moves) const {
   const TierStack& tiers = store_.tiers();
   if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
-  return nothing_moves || (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
+  return nothing_moves || tiers.memory(t)->is_ranked() ||
+         (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
 }
 
 void Mover::note_least_counts() {

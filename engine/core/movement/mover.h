@@ -102,8 +102,8 @@ class Mover final : private EvictionPool::Job {
     return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
-  // Whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: there are no others, or
-  // `nothing_moves`.
+  // Whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: since it's pinned, where its tier is
+  // ranked, or since it can't go elsewhere; or `nothing_moves`.
   bool may_update_in(size_t t, bool nothing_moves) const;
   // By LFU, how often every row that stays in a tier above t was accessed at least; 0 where they aren't full, or that isn't known.
   uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }

@@ -45,6 +45,10 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   }
   const Slot slot = slots_.next();
   tier_.put(slot, header, floats);
+  if (const MemoryTier* const memory = store_.tiers().memory(from.tier());
+      memory != nullptr && memory->is_ranked()) {
+    tier_.ranks().pin(slot, memory->ranks().pins(from.slot()));
+  }
   tier_.count_row(phase_, Access::kStore, slot);
   moves_.move(shard, entry, key, RowRef(to_, slot));
   if (!store_.tiers().are_one_level(to_, from.tier())) ++promoted_;

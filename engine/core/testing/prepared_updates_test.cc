@@ -150,40 +150,79 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   check(filter_bytes(parts) == bytes, "a filter grew for keys that it admitted");
 }
 
+// A table whose upper tiers have room for ten rows each.
+class RestingRows {
+ public:
+  static constexpr size_t kRows = 10;
+
+  explicit RestingRows(size_t upper_tiers) : table_(table_of(tiers(upper_tiers))) {}
+
+  void train(int64_t first, size_t count, int times) {
+    std::vector<int64_t> keys(count);
+    std::iota(keys.begin(), keys.end(), first);
+    const std::vector<float> gradients(count * kDim, 1.0f);
+    for (int i = 0; i < times; ++i) table_.apply_gradients(keys, gradients.data(), std::nullopt);
+  }
+  void serve(int64_t key, int times) {
+    std::vector<float> row(kDim);
+    for (int i = 0; i < times; ++i) table_.lookup({&key, 1}, row.data(), LookUpFor::kServing);
+  }
+  void check_tier(int64_t key, int32_t wanted, const char* what) {
+    table_.parts().mover->settle();
+    int32_t tier = -1;
+    table_.lookup_tier({&key, 1}, &tier);
+    check(tier == wanted, what);
+  }
+  // Does `between` when an update of the key's row has been prepared.
+  template <class Between>
+  void update(int64_t key, bool commit, Between between) {
+    const Epochs::Guard guard = table_.parts().epochs.enter();
+    const ApplyGate::Shared gate(table_.parts().gate);
+    PreparedUpdate update(table_.parts(), {key});
+    between();
+    if (commit) update.commit();
+  }
+
+ private:
+  static std::vector<TierSpec> tiers(size_t upper_tiers) {
+    TierSpec upper = one_tier();
+    upper.size_bytes = kRows * kDim * sizeof(float);
+    std::vector<TierSpec> tiers(upper_tiers, upper);
+    tiers.push_back(one_tier());
+    return tiers;
+  }
+
+  Table table_;
+};
+
 // A look-up's accesses are counted after it was found out that the row stays outranked, and before it's updated below.
 void a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others() {
-  constexpr int kTimes = 9;
-  TierSpec first = one_tier();
-  first.size_bytes = uint64_t{10} * kDim * sizeof(float);
-  Table table(table_of({first, one_tier()}));
-  TableParts& parts = table.parts();
-  const std::vector<float> gradients(100 * kDim, 1.0f);
-  std::vector<int64_t> keys(100);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
-  table.apply_gradients(keys, gradients.data(), std::nullopt);
-  for (int i = 1; i < kTimes; ++i) {
-    table.apply_gradients(std::span(keys).first(10), gradients.data(), std::nullopt);
-  }
-  table.drain();
-  const std::vector<int64_t> key = {50};
-  const auto tier = [&] {
-    int32_t of = -1;
-    table.lookup_tier(key, &of);
-    return of;
-  };
-  {
-    const Epochs::Guard guard = parts.epochs.enter();
-    const ApplyGate::Shared gate(parts.gate);
-    PreparedUpdate update(parts, key);
-    check(tier() == 1, "a row came up that stays outranked");
-    std::vector<float> row(kDim);
-    for (int i = 2; i < kTimes; ++i) table.lookup(key, row.data(), LookUpFor::kServing);
-    parts.mover->settle();
-    check(tier() == 1, "a row came up that is outranked");
-    update.commit();
-  }
-  table.drain();
-  check(tier() == 0, "a row stays below others that were accessed as often, and before");
+  RestingRows rows(1);
+  rows.train(0, RestingRows::kRows, 9);
+  rows.train(50, 10, 1);
+  rows.check_tier(50, 1, "a row is where others outrank it");
+  rows.update(50, /*commit=*/true, [&rows] {
+    rows.check_tier(50, 1, "a row came up that stays outranked");
+    rows.serve(50, 7);
+    rows.check_tier(50, 1, "a row came up that is outranked");
+  });
+  rows.check_tier(50, 0, "a row stays below others that were accessed as often, and before");
+}
+
+void a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(bool commit) {
+  RestingRows rows(2);
+  rows.train(0, RestingRows::kRows, 9);
+  rows.train(10, RestingRows::kRows, 3);
+  rows.train(50, 1, 1);
+  rows.check_tier(10, 1, "the coldest row of the middle isn't there");
+  rows.update(10, commit, [&rows] {
+    rows.train(50, 1, 3);
+    rows.check_tier(50, 1, "a row isn't where it belongs");
+    rows.check_tier(10, 1, "a pinned row has left its tier");
+    rows.check_tier(11, 1, "a row that outranks a pinned one went in its place");
+  });
+  rows.check_tier(10, commit ? 1 : 2, "a row whose update has ended isn't where it belongs");
+  rows.check_tier(11, commit ? 2 : 1, "another isn't");
 }
 
 }  // namespace
@@ -196,6 +235,8 @@ int main() {
   embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
   embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
   embstore::a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others();
+  embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(/*commit=*/true);
+  embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(/*commit=*/false);
   std::printf("held: prepared updates\n");
   return 0;
 }

@@ -138,6 +138,7 @@ void GatheredRows::pin(size_t key, const IndexEntry& entry) {
   seat.entry = entry;
   seat.at = entry.ref();
   seat.where = Where::kSeated;
+  seat.is_pinned = true;
   first_tier_.ranks().pin(seat.at.slot());
   change_claim_.note_change(seat.at);
 }
@@ -148,6 +149,8 @@ void GatheredRows::rest(size_t key, Phase& phase) {
   MemoryTier& tier = *parts_.store.tiers().memory(seat.at.tier());
   tier.count_header(phase, Access::kLoad, seat.at.slot());  // whoever brings a row up counts it with the row
   ++resting_;
+  seat.is_pinned = tier.is_ranked();
+  if (seat.is_pinned) tier.ranks().pin(seat.at.slot());
   change_claim_.note_change(seat.at);
 }
 
@@ -283,14 +286,16 @@ bool GatheredRows::bring_up(IndexShard& shard, size_t key, const IndexEntry& ent
 void GatheredRows::undo_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
-  size_t seated = 0;
-  for (size_t i = 0; i < keys.size(); ++i) seated += seats_[first + i].where == Where::kSeated;
-  if (seated == 0) return;
-  Transaction removal(parts_.store, seated);
+  find_moved_entries(shard, number);
+  size_t pinned = 0;
+  for (size_t i = 0; i < keys.size(); ++i) pinned += seats_[first + i].is_pinned;
+  if (pinned == 0) return;
+  Transaction removal(parts_.store, pinned);
   for (size_t i = 0; i < keys.size(); ++i) {
     const Seat& seat = seats_[first + i];
+    if (!seat.is_pinned) continue;
+    parts_.store.tiers().memory(seat.at.tier())->ranks().unpin(seat.at.slot());
     if (seat.where != Where::kSeated) continue;
-    first_tier_.ranks().unpin(seat.at.slot());
     // A row that no update has seen goes again, unless another batch has it pinned too.
     if (first_tier_.ranks().pins(seat.at.slot()) != 0 ||
         first_tier_.rows().meta(seat.at.slot()).version != RowMeta::kNeverUpdated) {

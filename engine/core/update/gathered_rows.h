@@ -40,7 +40,8 @@ class GatheredRows {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
     RowRef at;         // of all but kAbsent and kWaits, where it was when it was found
     Where where = Where::kAbsent;
-    bool is_new = false;  // had no row before
+    bool is_new = false;     // had no row before
+    bool is_pinned = false;  // wherever it is
 
     bool is_seated() const { return where == Where::kSeated; }
     bool is_updated() const { return is_seated() || where == Where::kResting; }

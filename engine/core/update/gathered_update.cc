@@ -77,6 +77,7 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       const uint64_t accesses = tier.count_update(at.slot(), keys[i].key, keys[i].occurrences,
                                                   time.context.global_step, time.save_span, stamp);
       rows_.was_updated(at, keys[i].key, accesses);
+      if (seat.is_pinned) tier.ranks().unpin(at.slot());
     }
     ++updated_rows_[at.tier()];
     places[count] = at;

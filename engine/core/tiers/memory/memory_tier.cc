@@ -100,7 +100,7 @@ void MemoryTier::read_rows(RowBatch& rows, RowPart) const {
 bool MemoryTier::try_set_rank(Slot slot, const RowHeader& header) {
   if (!can_set_ranks()) return false;
   rows_.set_rank(slot, header.served, header.stamp);
-  if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  if (ranks_ != nullptr) ranks_->set(slot, header.frequency + header.served, header.stamp);
   return true;
 }
 
@@ -172,7 +172,7 @@ uint64_t MemoryTier::count_update(Slot slot, int64_t key, uint64_t occurrences, 
   header.save_span = save_span;
   header.stamp = std::max(header.stamp, stamp);
   rows_.put_header(slot, header);
-  if (ranks_ != nullptr) ranks_->fill(slot, header.key, header.frequency, header.served, header.stamp);
+  if (ranks_ != nullptr) ranks_->set(slot, header.frequency + header.served, header.stamp);
   return header.frequency + header.served;
 }
 

@@ -2,7 +2,7 @@
 // coldest of them reads nothing else.
 //
 // Of a first tier, where rows are accessed, 32 bytes a slot: who fills it, and accesses of both kinds apart,
-// since two threads count them; and whether it's pinned. Below it, where rows mostly come and go, 16.
+// since two threads count them. Below it, where rows mostly come and go, 16. In both, whether it's pinned.
 #pragma once
 
 #include <algorithm>
@@ -40,6 +40,8 @@ class SlotRanks {
     // Last: only now is the slot filled.
     words[kStamp].store(std::max(stamp, AccessClock::kFirstStamp), std::memory_order_release);
   }
+  // The row ranks so from now on, and stays pinned as it is. REQUIRES: below a first tier, and the mutex of the row's shard.
+  void set(Slot slot, uint64_t count, uint64_t stamp) { count_update(slot, count, stamp, pins(slot)); }
   void empty(Slot slot) { of(slot)[kStamp].store(0, std::memory_order_relaxed); }
   bool is_filled(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_acquire) != 0; }
 
@@ -74,10 +76,10 @@ class SlotRanks {
     return last != 0;
   }
 
-  // --- Pins: a pinned row stays in its slot. All of these REQUIRE the mutex of the row's shard.
-  void pin(Slot slot) {
+  // --- Pins: a pinned row stays in its slot, or comes up with its pins. All of these REQUIRE the mutex of the row's shard.
+  void pin(Slot slot, uint64_t times = 1) {
     std::atomic<uint64_t>& count = of(slot)[kCount];
-    count.store(count.load(std::memory_order_relaxed) + kOnePin, std::memory_order_relaxed);
+    count.store(count.load(std::memory_order_relaxed) + times * kOnePin, std::memory_order_relaxed);
   }
   void unpin(Slot slot) {
     std::atomic<uint64_t>& count = of(slot)[kCount];

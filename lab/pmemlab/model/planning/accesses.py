@@ -5,7 +5,7 @@ weights, duplicates too; an apply updates each different row once. A row that wa
 first tier is read whole, put there, and another goes down a tier in its place: in steady state
 tiers are full, so as many rows go down as come up. But by LFU, once counts have told rows apart,
 a row stays where it is in serving, where its accesses are counted; and in training, where it's
-updated, if it lies in memory, below a GPU's or with all others. Rows of LEVELDB always come up.
+updated, if it lies in memory. Rows of LEVELDB always come up.
 """
 
 from __future__ import annotations
@@ -251,8 +251,7 @@ def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, train
         return False
     if not training:
         return kinds[tier] is not TierKind.LEVELDB
-    are_memory = ON_SSD.isdisjoint(kinds) or kinds[0] is TierKind.HBM
-    return are_memory and kinds[tier] not in ON_SSD
+    return kinds[tier] not in ON_SSD
 
 
 def _log_of_others(p: Floats) -> Floats:
