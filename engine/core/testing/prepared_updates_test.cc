@@ -223,6 +223,22 @@ void a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(bo
   });
   rows.check_tier(10, commit ? 1 : 2, "a row whose update has ended isn't where it belongs");
   rows.check_tier(11, commit ? 2 : 1, "another isn't");
+  rows.train(60, RestingRows::kRows, 5);
+  rows.check_tier(10, 2, "a row is pinned although its update has ended");
+}
+
+void a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(bool commit) {
+  RestingRows rows(2);
+  rows.train(0, RestingRows::kRows, 9);
+  rows.train(10, RestingRows::kRows, 3);
+  rows.check_tier(10, 1, "a row is where others outrank it");
+  rows.update(10, commit, [&rows] {
+    rows.serve(10, 7);
+    rows.check_tier(10, 0, "a row stays below others that it outranks");
+    rows.train(60, RestingRows::kRows, 12);
+    rows.check_tier(10, 0, "a pinned row has left its tier");
+  });
+  rows.check_tier(10, 1, "a row is pinned although its update has ended");
 }
 
 }  // namespace
@@ -235,8 +251,10 @@ int main() {
   embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
   embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
   embstore::a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others();
-  embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(/*commit=*/true);
-  embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(/*commit=*/false);
+  for (const bool commit : {true, false}) {
+    embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(commit);
+    embstore::a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(commit);
+  }
   std::printf("held: prepared updates\n");
   return 0;
 }
