@@ -105,9 +105,11 @@ def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:
         assert result["lookups_per_s"]["ratio"] > 0
         if result["store"].startswith("DRAM_"):  # beside it, its rows may move
             assert positive(result["settled_lookups_per_s"])
+            assert positive(result["settled_steps_per_s"])
             assert 0 < result["settled_lookup_hit_rate"] < 1
         elif result["store"] != "DRAM":
             assert result["settled_lookups_per_s"] is None
+            assert result["settled_steps_per_s"] is None
     assert measured["DRAM"]["lookups_per_s"]["ratio"] == 1
     assert measured["DRAM"]["lookup_hit_rate"] == 1
     assert 0 < measured["DRAM_SSDHASH"]["lookup_hit_rate"] < 1

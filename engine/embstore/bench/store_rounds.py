@@ -20,9 +20,9 @@ from embstore.bench.zipf import BoundedZipf
 
 # Look-ups in training first: they leave everything where it is.
 OPERATIONS = ("training_lookup", "lookup", "step")
-# Serving once more, by a table that has served for some time: rows that have been asked for more
-# often pass each other less often, so fewer of them move.
-SETTLED = "settled_lookup"
+# Serving and steps once more, by a table that has served for some time: rows that have been asked
+# for more often pass each other less often, so fewer of them move.
+SETTLED = ("settled_lookup", "settled_step")
 
 
 class Traffic:
@@ -40,7 +40,7 @@ class Traffic:
         # The first round of each operation isn't counted.
         self.rounds = {
             operation: [batches(options.batches) for _ in range(options.rounds + 1)]
-            for operation in (*OPERATIONS, SETTLED)
+            for operation in (*OPERATIONS, *SETTLED)
         }
 
 
@@ -55,7 +55,7 @@ class LoadedStore:
         self._folder = folder
         before = _private_bytes()
         self._store = open_store(name, options.sizes(dim), folder)
-        operations = (*OPERATIONS, SETTLED)
+        operations = (*OPERATIONS, *SETTLED)
         self._rates: dict[str, list[float]] = {operation: [] for operation in operations}
         self._hits = dict.fromkeys(operations, 0)
         self._misses = dict.fromkeys(operations, 0)
@@ -85,6 +85,7 @@ class LoadedStore:
         self, operation: str, ranks: list[NDArray[np.int32]], out: Rows, grads: Rows, counts: bool
     ) -> None:
         """Every batch, and the moves of rows that they cause, to the end."""
+        is_step = operation in ("step", "settled_step")
         batches: list[Any] = [self._store.prepare(self._keys[batch]) for batch in ranks]
         before = self._store.counters()
         quiesce()
@@ -92,7 +93,7 @@ class LoadedStore:
         for batch in batches:
             if operation == "training_lookup":
                 self._store.training_lookup(batch, out)
-            elif operation == "step":
+            elif is_step:
                 self._store.step(batch, out, grads)
             else:
                 self._store.lookup(batch, out)
@@ -101,7 +102,7 @@ class LoadedStore:
         after = self._store.counters()
         if not counts:
             return
-        items = len(batches) * (1 if operation == "step" else out.shape[0])
+        items = len(batches) * (1 if is_step else out.shape[0])
         self._rates[operation].append(items / seconds)
         if before.hits is None or before.misses is None:
             return
@@ -127,11 +128,12 @@ class LoadedStore:
             training_lookups_per_s=paired["training_lookup"],
             lookups_per_s=paired["lookup"],
             steps_per_s=paired["step"],
-            settled_lookups_per_s=paired.get(SETTLED),
+            settled_lookups_per_s=paired.get("settled_lookup"),
+            settled_steps_per_s=paired.get("settled_step"),
             training_lookup_hit_rate=self._hit_rate("training_lookup"),
             lookup_hit_rate=self._hit_rate("lookup"),
             step_hit_rate=self._hit_rate("step"),
-            settled_lookup_hit_rate=self._hit_rate(SETTLED),
+            settled_lookup_hit_rate=self._hit_rate("settled_lookup"),
             memory_bytes=self._memory_bytes / rows,
             index_bytes=None if index_bytes is None else index_bytes / rows,
             file_bytes=folder_bytes(self._folder) / rows,
@@ -147,7 +149,7 @@ class LoadedStore:
 
 def advance_count(options: TiersOptions, name: str) -> int:
     """For one store, its loading included."""
-    operations = len(OPERATIONS) + (1 if moves_rows(name) else 0)
+    operations = len(OPERATIONS) + (len(SETTLED) if moves_rows(name) else 0)
     return 1 + operations * (options.rounds + 1)
 
 
@@ -176,7 +178,8 @@ def run(
     if moves_rows(stores[-1].name):
         watcher.begin(f"{what}, serving until its rows have settled")
         stores[-1].serve(traffic.served, out)
-        measure(SETTLED)
+        for operation in SETTLED:
+            measure(operation)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--served-batches",
         type=positive,
         default=default.served_batches,
-        help="to serve, so that rows have settled before serving is measured once more",
+        help="to serve, so that rows have settled before serving and steps are measured once more",
     )
     parser.add_argument(
         "--store",
@@ -101,12 +101,13 @@ def _rate_table(results: list[StoreResult], options: TiersOptions) -> Table:
     table = Table(
         title=f"Zipf({options.skew:g}) ids: medians (ratio to {YARDSTICK}'s in the same rounds)",
         caption="train, serve: ids/s looked up, in serving with the moves that follow; "
-        f"settled: serving after {options.served_batches} more batches; hits: ids served in the "
-        "first tier, settled ones behind the stroke; step: lookup and Adagrad, batches/s",
+        "step: lookup and Adagrad, batches/s; settled: the same after "
+        f"{options.served_batches} more batches were served; hits: ids served in the first tier, "
+        "settled ones behind the stroke",
     )
     for column in ("dim", "store"):
         table.add_column(column, no_wrap=True)
-    for column in ("train M/s", "serve M/s", "settled M/s", "hits", "step/s"):
+    for column in ("train M/s", "serve M/s", "settled", "hits", "step/s", "settled"):
         table.add_column(column, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
@@ -117,6 +118,7 @@ def _rate_table(results: list[StoreResult], options: TiersOptions) -> Table:
             _rate(result.settled_lookups_per_s, 1e6),
             _hits(result),
             _rate(result.steps_per_s, 1),
+            _rate(result.settled_steps_per_s, 1),
         )
     return table
 

@@ -20,7 +20,7 @@ class TiersOptions:
     batch_size: int = 106_496  # 4096 samples of 26 categorical columns
     skew: float = 1.05  # exponent of the Zipf distribution of ids
     warm_up_batches: int = 10
-    # Before serving is measured once more: a row has been asked for some twelve times then.
+    # Before serving and steps are measured once more: a row has been asked for some twelve times then.
     served_batches: int = 120
     batches: int = 5  # a round
     rounds: int = 3
@@ -49,8 +49,9 @@ class StoreResult:
     training_lookups_per_s: Figure  # ids; nothing moves
     lookups_per_s: Figure  # ids, for serving; with the moves that they cause, to the end
     steps_per_s: Figure  # batches
-    # The same as `lookups_per_s` after TiersOptions.served_batches; None where rows don't move.
+    # The same as the last two after TiersOptions.served_batches; None where rows don't move.
     settled_lookups_per_s: Figure | None
+    settled_steps_per_s: Figure | None
     # Of the ids looked up, in the rounds of each operation; None where the store doesn't tell.
     training_lookup_hit_rate: float | None
     lookup_hit_rate: float | None

@@ -89,7 +89,9 @@ def _told(result: StoreResult) -> str:
         result.steps_per_s.told(1, "steps/s"),
     ]
     if result.settled_lookups_per_s is not None:
-        figures.append(f"settled {result.settled_lookups_per_s.told(1e6, 'M ids/s')}")
+        figures.append(f"to serve, settled {result.settled_lookups_per_s.told(1e6, 'M ids/s')}")
+    if result.settled_steps_per_s is not None:
+        figures.append(f"settled {result.settled_steps_per_s.told(1, 'steps/s')}")
     return f"dim {result.dim}: {result.store}: {', '.join(figures)}"
 
 
