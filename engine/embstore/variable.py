@@ -19,6 +19,7 @@ from embstore.errors import (
     EmbStoreError,
     InvalidArgumentError,
     ShardLostError,
+    StorageError,
     UnsupportedError,
 )
 from embstore.gpu.batches import (
@@ -101,7 +102,7 @@ class EmbeddingVariable:
         # the same. It takes them.
         self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
         if ev_option.storage_option.keeps_rows:
-            _take_over_kept_rows(self._shards)
+            _take_over_kept_rows(name, self._shards)
         close_at_exit(self)
 
     @property
@@ -791,13 +792,20 @@ def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
     return [rows.keys, rows.values, rows.frequencies, rows.versions, *rows.slots]
 
 
-def _take_over_kept_rows(shards: Sequence[Shard]) -> None:
-    """Begins with the newest checkpoint that every shard has; with none if there is no such.
+def _take_over_kept_rows(name: str, shards: Sequence[Shard]) -> None:
+    """Begins with the newest checkpoint that every shard has; with none if a shard has none.
 
     A process that ended while it closed the variable may have left some shards with a newer one.
+    Raises StorageError if each has some, and none in common: no process leaves that.
     """
     kept = [shard.kept_rows() for shard in shards]
     newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)
+    if newest is None and all(kept):
+        raise StorageError(
+            f"{name}: the rows that its partitions kept are not of one close(); put the files of "
+            "all partitions (.ssdhash, .checkpoint-*) back as one close() left them, or remove all "
+            "of them to begin with no rows"
+        )
     keep_as = os.urandom(16)
     for shard in shards:
         shard.take_over_kept_rows(newest, keep_as)

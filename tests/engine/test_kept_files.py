@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -511,7 +512,6 @@ def test_partitions_of_a_close_that_was_interrupted_go_on_from_the_same_checkpoi
     assert_same(export_of(open_variable(partition_num=3)), before)
 
 
-
 def test_an_opening_that_fails_in_one_partition_loses_no_row(open_variable: Open) -> None:
     partitions = partitions_of(ids := np.arange(400), 2)
     few, many = ids[partitions == 0][:5], ids[partitions == 1][:60]
@@ -537,3 +537,28 @@ def test_rows_of_a_variable_that_nobody_closed_are_kept(
         gc.collect()
         with open_variable(partition_num=partitions) as again:
             assert_same(again.export(), before)
+
+
+def test_files_of_different_closes_are_refused_and_stay(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    rows, older = tmp_path / "rows", tmp_path / "older"
+    for seed in range(2):
+        with open_variable(partition_num=2) as variable:
+            train(variable, seed)
+            before = variable.export()
+        if seed == 0:
+            shutil.copytree(rows, older)
+    shutil.copytree(rows, tmp_path / "newer")
+    # A backup of one partition is older than the other.
+    for path in rows.glob("*part1*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in older.glob("*part1*"):
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, rows / path.name)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"var: .* not of one close\(\); put the files"):
+            open_variable(partition_num=2)
+    shutil.rmtree(rows)
+    (tmp_path / "newer").rename(rows)
+    assert_same(export_of(open_variable(partition_num=2)), before)

@@ -250,7 +250,9 @@ def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() ->
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
     assert step.moved_rows == pytest.approx(read)
     for tier in 0, 1:
-        assert rates[tier, Access.STORE, 512] == rates[tier, Access.LOAD, 512] == pytest.approx(read)
+        assert (
+            rates[tier, Access.STORE, 512] == rates[tier, Access.LOAD, 512] == pytest.approx(read)
+        )
     # The look-up reads the weights of those between, the apply updates them.
     resting = step.missed_rows - read
     assert rates[1, Access.LOAD, 256] == rates[1, Access.UPDATE, 512] == pytest.approx(resting)

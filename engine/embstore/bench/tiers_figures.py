@@ -20,7 +20,8 @@ class TiersOptions:
     batch_size: int = 106_496  # 4096 samples of 26 categorical columns
     skew: float = 1.05  # exponent of the Zipf distribution of ids
     warm_up_batches: int = 10
-    # Before serving and steps are measured once more: a row has been asked for some twelve times then.
+    # Before serving and steps are measured once more: a row has been asked for some twelve times
+    # then.
     served_batches: int = 120
     batches: int = 5  # a round
     rounds: int = 3
