@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from embstore.checkpoint.persist.earlier_runs import refuse_earlier_run
 from embstore.checkpoint.persist.unlisted import discard_unlisted
 from embstore.devices.device_table import DeviceTable, tabulate
+from embstore.errors import EmbStoreError
 from embstore.gpu.choice import chosen_gpu
 from embstore.initializers import (
     Initializer,
@@ -77,7 +79,8 @@ def make_variable(
         return variable
     except BaseException:
         for shard in shards:
-            shard.close()
+            with suppress(EmbStoreError):  # what stopped the variable is told
+                shard.close()
         raise
 
 

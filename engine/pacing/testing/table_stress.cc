@@ -365,7 +365,7 @@ void run(const Options& options, const Storage& storage) {
   table.emplace(table_spec(storage, directory / "rows"));
   const std::vector<log::CheckpointId> kept = table->kept_rows();
   check(kept.size() == 1, "a closed table has another number of checkpoints than one");
-  table->take_over_kept_rows(&kept.front());
+  table->take_over_kept_rows(&kept.front(), log::draw_uuid());
   check_equal(table->export_rows(), rows);
   check_ledgers(*table);
 }
