@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from embstore.errors import (
     ShardLostError,
     StorageError,
 )
-from embstore.table.shard import LocalShard
+from embstore.table.shard import LocalShard, RestoreRequest
 
 
 @pytest.fixture
@@ -282,6 +283,54 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
         es.restore(tmp_path / "full", [other])
         assert_same(other.export(), var.export())
         es.save_incremental(tmp_path / "increment", [other], 2)
+
+
+def test_ctrl_c_leaves_no_restore_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = LocalShard.restore
+
+    def interrupted(shard: LocalShard, request: RestoreRequest) -> None:
+        restore(shard, request)
+        signal.raise_signal(signal.SIGINT)
+
+    with (
+        variable(name="users", partition_num=2) as users,
+        variable(name="items", partition_num=2) as items,
+    ):
+        for each in (users, items):
+            train(each, 1)
+        saved = [each.export() for each in (users, items)]
+        es.save(tmp_path, [users, items], 1)
+        for each in (users, items):
+            train(each, 2)
+        monkeypatch.setattr(LocalShard, "restore", interrupted)
+        handler = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            es.restore(tmp_path, [users, items])
+        assert signal.getsignal(signal.SIGINT) is handler
+        for each, wanted in zip((users, items), saved, strict=True):
+            assert_same(each.export(), wanted)
+
+
+def test_what_stops_a_restore_leaves_no_part_of_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restore = LocalShard.restore
+
+    def stopped(shard: LocalShard, request: RestoreRequest) -> None:
+        if request.partition == 1:
+            monkeypatch.undo()
+            raise MemoryError
+        restore(shard, request)
+
+    with variable(partition_num=2) as var:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        monkeypatch.setattr(LocalShard, "restore", stopped)
+        with pytest.raises(MemoryError):
+            es.restore(tmp_path, [var])
+        assert var.total_count()[0] == 0
 
 
 def test_a_save_that_has_its_name_succeeded_although_a_shard_is_lost_then(

@@ -14,6 +14,7 @@ from embstore.checkpoint.arguments import (
 )
 from embstore.checkpoint.directories import newest_full, only_incremental
 from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
+from embstore.checkpoint.uninterrupted import uninterrupted
 from embstore.errors import InvalidArgumentError
 from embstore.variable import EmbeddingVariable
 
@@ -51,7 +52,7 @@ def restore(
     ]
     waiting_keys = saves_waiting_keys()
     plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
-    with checkpoint_locks(chosen):
+    with checkpoint_locks(chosen), uninterrupted():
         for plan in plans:
             plan.carry_out()
     return saves[-1].manifest.global_step

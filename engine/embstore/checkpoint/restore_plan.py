@@ -89,9 +89,11 @@ class RestorePlan:
                 self._fill(self.chain, state)
             except ClosedError:
                 raise
-            except EmbStoreError as error:
+            except BaseException as error:
                 if self.pool_numbers is None:
                     self._fill([], state)  # a part of the rows is of no use
+                if not isinstance(error, EmbStoreError):
+                    raise
                 raise CheckpointError(f"{variable.name} is left empty: {error}") from error
         if self.pool_numbers is None:
             internals.last_save = self.newest.manifest.save_id

@@ -1,0 +1,36 @@
+"""Scopes that Ctrl-C doesn't leave half done."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["uninterrupted"]
+
+_Handler = Callable[[int, "FrameType | None"], Any]
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT and SIGTERM are handled when it ends, if the program handles them at all."""
+    if threading.current_thread() is not threading.main_thread():  # which handles all signals
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    handlers: dict[int, _Handler] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handlers[number] = handler
+            signal.signal(number, lambda *signalled: came.append(signalled))
+    try:
+        yield
+    finally:
+        for own, handler in handlers.items():
+            signal.signal(own, handler)
+        for told, frame in came:
+            handlers[told](told, frame)
