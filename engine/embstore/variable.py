@@ -652,12 +652,12 @@ class EmbeddingVariable:
         """
         if self.internals.is_inherited():
             return
-        refused: EmbStoreError | None = None
+        refused: Exception | None = None
         self.internals.prefetched.forget()
         try:
             for finish in self.internals.before_close:
                 finish()
-        except EmbStoreError as error:
+        except Exception as error:  # whatever it is, files aren't held any longer
             refused = error
         if refused is None:
             refused = self._keep_rows()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -29,6 +30,7 @@ from engine_storage import GPU, skip_without_library
 from programs import run_program
 
 import embstore as es
+from embstore.checkpoint.manifest import Manifest
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -394,6 +396,55 @@ def test_checkpoints_whose_list_is_not_to_be_found_stay(place: Path) -> None:
         assert contents(variable) == plain(10)
 
 
+def test_checkpoints_stay_although_their_directory_lists_others_now(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+    (place / "checkpoints").rename(place / "elsewhere")
+    (place / "other").mkdir()
+    with durable(place / "other") as other:
+        es.persist([other], place / "checkpoints")
+    with pytest.raises(StorageError, match="an earlier run"):
+        durable(place, restores=False)
+    with durable(place) as variable:
+        es.restore_persisted([variable], place / "elsewhere")
+        assert contents(variable) == plain(10)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_variables_of_one_checkpoint_are_persisted_together_or_elsewhere(
+    place: Path, runs: int
+) -> None:
+    """Else the last checkpoint of those left out would go."""
+
+    def opened(name: str) -> es.EmbeddingVariable:
+        return durable(place, name=name)
+
+    checkpoints, others = place / "checkpoints", place / "others"
+    a, b = opened("a"), opened("b")
+    with a, b:
+        for variable in (a, b):
+            train(variable, range(10))
+        es.persist([a, b], checkpoints, global_step=10)
+        if runs == 2:
+            a.close()
+            b.close()
+            b = opened("b")
+            es.restore_persisted([b], checkpoints)
+        train(b, range(10, 20))
+        with b:
+            with pytest.raises(InvalidArgumentError, match=r"variables: .*checkpoints has a too"):
+                es.persist([b], checkpoints)
+            for step in (20, 30):
+                es.persist([b], others, global_step=step)
+    assert (es.persisted(checkpoints), es.persisted(others)) == ([1], [2])
+    with opened("a") as a, opened("b") as b:
+        assert es.restore_persisted([a], checkpoints) == 10
+        assert contents(a) == plain(10)
+        assert es.restore_persisted([b], others) == 30
+        assert contents(b) == plain(20)
+
+
 def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
     (place / "a").mkdir()
     (place / "b").mkdir()
@@ -514,6 +565,36 @@ def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place:
     with durable(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 30
         assert contents(variable) == plain(30)
+
+
+def test_a_checkpoint_that_the_medium_has_no_room_for_is_told_once_and_closing_goes_on(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for window in (0, 1):
+        with durable(place, restores=True) as variable:
+            if window == 0:
+                train(variable, range(10))
+                es.persist([variable], place / "checkpoints", global_step=10)
+            else:
+                es.restore_persisted([variable], place / "checkpoints")
+            train(variable, range(10, 20))
+            monkeypatch.setattr(Manifest, "write", full)
+            if window == 0:
+                with pytest.raises(StorageError, match="checkpoint-00000002: can't be written: No"):
+                    es.persist([variable], place / "checkpoints")
+                monkeypatch.undo()
+                assert es.persist([variable], place / "checkpoints", global_step=20) == 3
+            else:
+                es.persist([variable], place / "checkpoints", 1)
+                with pytest.raises(StorageError, match="checkpoint-00000004: can't be written: No"):
+                    variable.close()
+                monkeypatch.undo()
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 20
+        assert contents(variable) == plain(20)
 
 
 def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(

@@ -88,6 +88,28 @@ def test_a_block_that_fails_leaves_the_checkpoint_before(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000001"]
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_blocks_that_fail_take_no_checkpoint_of_a_durable_table_away(
+    place: Path, keep: int
+) -> None:
+    with durable(place) as var, es.Checkpoints(place / "checkpoints", keep) as checkpoints:
+        train_durable(var, range(20))
+        with checkpoints.checkpoint(1, [var]):
+            pass
+        wanted = contents(var)
+        for step in range(2, 6):
+            train_durable(var, range(10 * step, 10 * step + 10))
+            with pytest.raises(ZeroDivisionError), checkpoints.checkpoint(step, [var]):
+                1 / 0  # noqa: B018
+        assert es.persisted(place / "checkpoints" / "pools") == [1]
+        assert [held.number for held in var.internals.shards[0].persisted()] == [1]
+    with durable(place) as var, es.Checkpoints(place / "checkpoints", keep) as checkpoints:
+        assert checkpoints.restore([var]) is not None
+        assert contents(var) == wanted
+        with checkpoints.checkpoint(2, [var]):  # and it goes on
+            pass
+
+
 def killed_in_a_checkpoint(folder: str) -> None:
     with variable() as var:
         checkpoints = es.Checkpoints(folder)

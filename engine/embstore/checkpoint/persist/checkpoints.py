@@ -110,10 +110,11 @@ class CheckpointDirectory:
             self._last_number = number
         return number, unfinished
 
-    def publish(self, number: int, unfinished: Path) -> None:
+    def publish(self, number: int, unfinished: Path, manifest: Manifest) -> None:
         """It is listed from now on, whatever happens."""
         finished = self.path / f"checkpoint-{number:08}"
         try:
+            manifest.write(unfinished)
             sync(unfinished)
             unfinished.rename(finished)
             try:

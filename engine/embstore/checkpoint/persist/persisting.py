@@ -20,7 +20,7 @@ from embstore.checkpoint.arguments import (
 )
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
-from embstore.checkpoint.persist.writer import PersistWriter, finish_persists
+from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
@@ -99,9 +99,20 @@ def make_checkpoint(
         checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
         pending = writer.submit(checkpoint, kept)
     if window == 0:
-        pending.result()
-        writer.forget(pending)
+        try:
+            pending.result()
+        finally:
+            if pending.done():  # else a signal came, and how it went is told by the next
+                writer.forget(pending)
     return Checkpoint(checkpoint.number, checkpoint.checkpoint_id)
+
+
+def give_up_checkpoint(variables: Sequence[EmbeddingVariable], number: int) -> None:
+    """Gives up one that `make_checkpoint` made of them, as if it had failed."""
+    with checkpoint_locks(list(variables)):
+        writer = writer_of(variables[0])
+        if writer is not None:
+            writer.give_up(number, [s for variable in variables for s in variable.internals.shards])
 
 
 def persisted(path: PathLike) -> list[int]:

@@ -1,14 +1,15 @@
 """Checkpoints that pools have and nothing lists: a process died between the two.
 
 One that was to be the first and was never listed was never called durable: whoever opens the pool
-starts anew.
+starts anew. It was to be the first of its directory, too, so where that lists any, this one may
+have been listed once.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from embstore.checkpoint.persist.checkpoints import is_checkpoint_directory, listed_ids
+from embstore.checkpoint.persist.checkpoints import is_checkpoint_directory, listed_numbers
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["discard_unlisted", "note_directory"]
@@ -25,10 +26,8 @@ def discard_unlisted(variable: EmbeddingVariable) -> None:
     waiting = [shard for shard in variable.internals.shards if shard.awaits_restore()]
     noted = {note for shard in waiting if (note := shard.listed_at()) is not None}
     for path in map(Path, noted):
-        if not is_checkpoint_directory(path):
-            return  # it may be elsewhere, or on a disk that isn't mounted now
-        listed = listed_ids(path)
-        if any(found.checkpoint_id in listed for shard in waiting for found in shard.persisted()):
+        # Else it may be elsewhere, or on a disk that isn't mounted now.
+        if not is_checkpoint_directory(path) or listed_numbers(path):
             return
     if noted:
         for shard in waiting:

@@ -16,7 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
+from embstore.checkpoint.persist.checkpoints import (
+    CheckpointDirectory,
+    checkpoint_path,
+    listed_ids,
+    listed_numbers,
+)
 from embstore.checkpoint.persist.unlisted import note_directory
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
@@ -66,13 +71,19 @@ class PersistWriter:
         writers = [writer_of(variable) for variable in variables]
         writer = writers[0]
         if writer is not None and all(other is writer for other in writers):
-            if writer.directory.path != path:
+            if writer.directory.path == path:
+                if not restores:
+                    writer._refuse_fewer(variables)
+                yield writer
+                return
+            if not writer._left_out(variables):
                 raise InvalidArgumentError(
                     f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
                 )
-            yield writer
-            return
-        if any(writers):
+            writer.finish()
+            for variable in variables:
+                _leave(weakref.ref(variable))
+        elif any(writers):
             raise InvalidArgumentError(
                 "variables: were not persisted together before; persist the same ones together "
                 "each time"
@@ -113,6 +124,31 @@ class PersistWriter:
                 f"path: {self.directory.path} lists checkpoints, which {names} didn't come from; "
                 "restore_persisted() one of them, or give another directory"
             )
+
+    def _left_out(self, variables: list[EmbeddingVariable]) -> list[str]:
+        """Names of the others that the newest checkpoint here has."""
+        numbers = listed_numbers(self.directory.path)
+        if not numbers:
+            return []
+        newest = Manifest.read(checkpoint_path(self.directory.path, numbers[-1]))
+        return sorted(
+            {entry.name for entry in newest.variables} - {variable.name for variable in variables}
+        )
+
+    def _refuse_fewer(self, variables: list[EmbeddingVariable]) -> None:
+        """The others' last checkpoint would go when the next is durable."""
+        if left_out := self._left_out(variables):
+            raise InvalidArgumentError(
+                f"variables: the newest checkpoint in {self.directory.path} has "
+                f"{', '.join(left_out)} too; persist all of them together each time, or give "
+                "another directory"
+            )
+
+    def give_up(self, number: int, shards: Sequence[Shard]) -> None:
+        """The checkpoint, which is durable, is of no use."""
+        with _warns():
+            self.directory.remove(number)
+            self.drop_unlisted(shards)
 
     def is_pending(self) -> bool:
         """Whether a checkpoint was begun that isn't durable, nor given up, yet."""
@@ -182,8 +218,7 @@ class PersistWriter:
         try:
             for shard, number in checkpoint.parts:
                 shard.finish_persist(number, checkpoint.checkpoint_id)
-            checkpoint.manifest.write(checkpoint.unfinished)
-            self.directory.publish(checkpoint.number, checkpoint.unfinished)
+            self.directory.publish(checkpoint.number, checkpoint.unfinished, checkpoint.manifest)
         except BaseException:
             _drop(checkpoint.parts)
             self.directory.abandon(checkpoint.unfinished)
@@ -237,7 +272,9 @@ def finish_persists(variable: EmbeddingVariable) -> None:
 def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
     variable = closed()
     assert variable is not None, "it is being closed"
-    _writers.pop(variable).leave()
+    writer = _writers.pop(variable, None)
+    if writer is not None:  # it hasn't left for another
+        writer.leave()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from embstore.checkpoint.persist.persisting import (
     discard_persisted,
+    give_up_checkpoint,
     make_checkpoint,
     restore_persisted,
 )
@@ -43,13 +44,18 @@ def writing_checkpoint(
     when it is handed to `publish`, on leaving; if anything fails it goes.
     """
     begun = directory.begin()
+    pools: PoolCheckpoint | None = None
     try:
         pools = _save_tables(begun, directory.pools, variables, step, directory.keep)
         yield begun.path
         directory.finish(begun, step, pools)
         publish(begun.folder, step)
     except BaseException:
+        has_no_name = begun.folder.exists()
         shutil.rmtree(begun.folder, ignore_errors=True)
+        if pools is not None and has_no_name:
+            # Else it would take the place of one that has, of which so many are kept.
+            give_up_checkpoint(_divided(variables)[0], pools.number)
         raise
 
 
