@@ -173,13 +173,13 @@ class RestingRows {
     table_.lookup_tier({&key, 1}, &tier);
     check(tier == wanted, what);
   }
-  // Does `between` when an update of the key's row has been prepared.
+  // Does `between`, on another thread, when an update of the key's row has been prepared.
   template <class Between>
   void update(int64_t key, bool commit, Between between) {
     const Epochs::Guard guard = table_.parts().epochs.enter();
     const ApplyGate::Shared gate(table_.parts().gate);
     PreparedUpdate update(table_.parts(), {key});
-    between();
+    std::thread(between).join();
     if (commit) update.commit();
   }
 
