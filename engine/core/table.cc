@@ -570,6 +570,12 @@ bool Table::awaits_restore() const {
   return checkpoints().awaits_restore();
 }
 
+void Table::await_restore() {
+  Operation operation(parts_);
+  checkpoints();
+  embstore::await_restore(parts_);
+}
+
 void Table::discard_persisted() {
   Operation operation(parts_);
   if (!checkpoints().awaits_restore()) {

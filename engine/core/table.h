@@ -202,6 +202,7 @@ class Table {
   bool is_pool_short() const;
   // True where there are checkpoints of an earlier process that were neither restored nor given up.
   bool awaits_restore() const;
+  void await_restore();
   // Gives them up.
   void discard_persisted();
 

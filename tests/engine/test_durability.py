@@ -653,24 +653,47 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
             variable.lookup([int(damaged)])
 
 
-def test_checkpoints_stay_listed_where_an_older_one_cannot_be_restored(place: Path) -> None:
-    with durable(place, cache_rows=KEYS) as variable:
-        train(variable, range(60))
-        es.persist([variable], place / "checkpoints", keep=2, global_step=60)
-        train(variable, range(60, 200))  # every row changes
-        es.persist([variable], place / "checkpoints", keep=2, global_step=200)
-    content = bytearray((place / "table.pool").read_bytes())
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_checkpoints_stay_where_an_older_one_cannot_be_restored(
+    place: Path, partition_num: int
+) -> None:
+    """It's damaged in the last partition of the last of two variables."""
+
+    def opened() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
+        a, b = (
+            durable(place, name=name, cache_rows=KEYS, partition_num=partition_num) for name in "ab"
+        )
+        return a, b
+
+    checkpoints = place / "checkpoints"
+    a, b = opened()
+    with a, b:
+        for steps in (range(60), range(60, 200)):  # every row changes
+            for variable in (a, b):
+                train(variable, steps)
+            es.persist([a, b], checkpoints, keep=2, global_step=steps[-1])
+        wanted = [contents(variable) for variable in (a, b)]
+    pool = max(place.glob("b*.pool"))
+    content = bytearray(pool.read_bytes())
     for record in range(4096, len(content), 256):
         if int.from_bytes(content[record + 40 : record + 48], "little") == 1:  # its epoch
             content[record] ^= 1
-    (place / "table.pool").write_bytes(content)
-    with durable(place, cache_rows=KEYS) as variable:
-        with pytest.raises(CheckpointError, match=r"left empty: .*table\.pool"):
-            es.restore_persisted([variable], place / "checkpoints", 1)
-        assert es.persisted(place / "checkpoints") == [1, 2]
-    with durable(place, cache_rows=KEYS) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 200
-        assert contents(variable) == plain(200)
+    pool.write_bytes(content)
+    for _ in range(2):
+        a, b = opened()
+        with a, b:
+            for _ in range(2):
+                with pytest.raises(CheckpointError, match=rf"b is left empty: .*{pool.name}"):
+                    es.restore_persisted([a, b], checkpoints, 1)
+                assert es.persisted(checkpoints) == [1, 2]
+                for variable in (a, b):
+                    assert variable.total_count()[0] == 0
+                    with pytest.raises(StorageError, match="restore_persisted"):
+                        train(variable, range(1))
+                with pytest.raises(StorageError, match="restore_persisted"):
+                    es.persist([a, b], checkpoints)
+            assert es.restore_persisted([a, b], checkpoints) == 199
+            assert [contents(variable) for variable in (a, b)] == wanted
 
 
 def forked(work: Callable[[], None]) -> int:

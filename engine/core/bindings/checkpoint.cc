@@ -192,6 +192,9 @@ void bind_persisting(nb::module_& module) {
   module.def("is_pool_short", [](const TableHandle& table) { return table->is_pool_short(); }, "table"_a);
   module.def("awaits_restore", [](const TableHandle& table) { return table->awaits_restore(); }, "table"_a);
   module.def(
+      "await_restore", [](const TableHandle& table) { table->await_restore(); }, "table"_a,
+      nb::call_guard<nb::gil_scoped_release>());
+  module.def(
       "discard_persisted",
       [](const TableHandle& table) {
         const nb::gil_scoped_release release;

@@ -158,6 +158,7 @@ void take_over_kept_rows(TableParts& table, const log::CheckpointId* id) {
       }
     });
     replacement.finish(state_of(wanted->moment));
+    checkpoints.drop_newer(wanted->number);
   }
   bring_up_excess(store, *table.mover, std::move(ranked));
   drop_older_rows(table);

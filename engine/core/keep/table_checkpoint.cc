@@ -125,8 +125,15 @@ void restore_checkpoint(TableParts& table, uint64_t number, checkpoint::Partitio
     replacement.finish(state);
   } catch (...) {
     replacement.clear();
+    table.store->tiers().checkpoints()->await_restore();
     throw;
   }
+}
+
+void await_restore(TableParts& table) {
+  Replacement replacement(table);
+  replacement.clear();
+  table.store->tiers().checkpoints()->await_restore();
 }
 
 }  // namespace embstore

@@ -32,9 +32,13 @@ void drop_checkpoint(TableParts& table, uint64_t number);
 void give_up_checkpoints(TableParts& table);
 
 // Replaces what a table holds, which is that partition of a variable, by checkpoint `number` of its durable tiers. The chain has
-// the files of what isn't a row. REQUIRES: the files were verified. On an error the table is left empty, and the checkpoints as
-// they were.
+// the files of what isn't a row. REQUIRES: the files were verified. On an error the table awaits its restore. Newer checkpoints
+// stay: those of other partitions may still be wanted.
 void restore_checkpoint(TableParts& table, uint64_t number, checkpoint::Partition partition,
                         const checkpoint::Chain& chain, const TableState& state, bool waiting_keys);
+
+// Leaves the table empty, and its checkpoints as they are; it takes no rows and makes no checkpoint until one is restored, or all
+// are given up.
+void await_restore(TableParts& table);
 
 }  // namespace embstore

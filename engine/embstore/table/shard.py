@@ -370,14 +370,19 @@ class Shard:
         """What was noted last, by an earlier process too."""
         return read_note(self._pool())
 
+    def await_restore(self) -> None:
+        """Leaves the shard empty, and its checkpoints as they are. It takes no rows and makes no
+        checkpoint until one is restored, or all are discarded.
+        """
+        _core.await_restore(self._table)
+
     def discard_persisted(self) -> None:
         """Gives those up."""
         _core.discard_persisted(self._table)
 
     def restore_persisted(self, number: int, request: RestoreRequest) -> None:
-        """Replaces everything by a checkpoint of the pool, and what the chain has beside its rows;
-        newer checkpoints are given up. An error leaves the shard empty, and the checkpoints as they
-        were.
+        """Replaces everything by a checkpoint of the pool, and what the chain has beside its rows.
+        Newer checkpoints stay. After an error the shard awaits its restore.
         """
         _core.restore_persisted(self._table, number=number, **request.core())
 

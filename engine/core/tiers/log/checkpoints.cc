@@ -148,8 +148,17 @@ void Checkpoints::restore(uint64_t number, int threads, const Restored& visit) {
                          visit(t, headers, slots);
                        });
   }
-  while (checkpoints_.back().is.number > number) drop(checkpoints_.end() - 1);
   awaits_restore_ = false;
+}
+
+void Checkpoints::drop_newer(uint64_t number) {
+  const MutexLock lock(mutex_);
+  while (!checkpoints_.empty() && checkpoints_.back().is.number > number) drop(checkpoints_.end() - 1);
+}
+
+void Checkpoints::await_restore() {
+  const MutexLock lock(mutex_);
+  awaits_restore_ = !checkpoints_.empty();
 }
 
 void Checkpoints::drop_all() {

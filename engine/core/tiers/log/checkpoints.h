@@ -61,7 +61,7 @@ class Checkpoints {
   bool awaits_restore() const { return awaits_restore_.load(std::memory_order_acquire); }
   // Throws Error(kStorage) that says what to do where that is so.
   void check_is_taken_up() const;
-  // Makes the rows of a kept checkpoint live, and drops those that are newer. Calls visit(tier, headers, slots), with the number
+  // Makes the rows of a kept checkpoint live. Calls visit(tier, headers, slots), with the number
   // of the durable tier, from so many threads at once. Throws Error(kStorage) where there's no such checkpoint or the header of a
   // record isn't what was written, or whatever visit throws; no checkpoint is gone then, what was made live in some tiers is for the caller
   // to erase, and it may be tried again.
@@ -69,6 +69,10 @@ class Checkpoints {
   using Restored =
       std::function<void(size_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots)>;
   void restore(uint64_t number, int threads, const Restored& visit);
+  // What was restored is the newest from now on.
+  void drop_newer(uint64_t number);
+  // Nothing is taken up any more: what is live is for the caller to erase.
+  void await_restore();
   // Gives up what earlier processes left.
   void drop_all();
   // Gives up the pending checkpoints; one whose manifest may be on the medium, and can't be removed, is kept. To be called

@@ -9,6 +9,7 @@ of SSDHASH below the pools takes part: a checkpoint covers its rows too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from embstore.checkpoint.arguments import (
@@ -22,7 +23,8 @@ from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numb
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
 from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
-from embstore.errors import InvalidArgumentError
+from embstore.checkpoint.uninterrupted import uninterrupted
+from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
@@ -148,8 +150,9 @@ def restore_persisted(
 
     Raises CheckpointError, which names the file, where the checkpoint isn't whole, or belongs to
     other pools or variables, or is of several partitions and of a version that put keys into
-    others; nothing has changed then, unless the message says that a variable is left empty. Its
-    checkpoints are all there even so.
+    others; nothing has changed then, unless the message says that a variable is left empty. All of
+    them are, then, and take no rows until they are restored or discarded; their checkpoints are all
+    there even so.
     """
     chosen = _durable(variables)
     directory = directory_path(path)
@@ -170,10 +173,16 @@ def restore_persisted(
                 for shard in shards
             )
 
-        # Taken off the list before any pool gives them up.
-        with writer.directory.without_newer(found.directory, is_held):
-            for plan in plans:
-                plan.carry_out()
+        # Taken off the list before any pool gives them up, which is when all have restored theirs.
+        with uninterrupted(), writer.directory.without_newer(found.directory, is_held):
+            try:
+                for plan in plans:
+                    plan.carry_out()
+            except BaseException:
+                for shard in shards:
+                    with suppress(EmbStoreError):  # one that is lost
+                        shard.await_restore()
+                raise
         writer.drop_unlisted(shards)
     return found.manifest.global_step
 

@@ -233,7 +233,7 @@ class PersistWriter:
     def drop_unlisted(self, shards: Sequence[Shard]) -> None:
         listed = listed_ids(self.directory.path)
         for shard in shards:
-            for found in shard.persisted():
+            for found in reversed(shard.persisted()):
                 if found.checkpoint_id not in listed:
                     shard.drop_persisted(found.number)
 

@@ -197,6 +197,7 @@ void Table::restore(uint64_t number, int threads) {
   };
   try {
     checkpoints->restore(number, threads, visit);
+    checkpoints->drop_newer(number);
   } catch (...) {
     // The tier made nothing live; or a newer checkpoint couldn't be dropped when it had.
     if (rows().stats().rows == 0) {

@@ -299,7 +299,7 @@ std::string fault_after_cut(const Site& site, const Accounts& certain, const Acc
         return "checkpoint " + std::to_string(number) + " is gone";
       }
     }
-    // The newest first: restoring one ends the newer ones.
+    // The newest first.
     for (auto number = kept.rbegin(); number != kept.rend(); ++number) {
       const bool is_certain = certain.contains(*number);
       if (!is_certain && !uncertain.contains(*number)) return "a checkpoint is there that was dropped";
