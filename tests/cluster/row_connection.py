@@ -55,14 +55,20 @@ class ServedVariables:
     the rules say.
     """
 
-    def __init__(self, shards: int, rules: PushRules, storage_size: int | None = None) -> None:
+    def __init__(
+        self,
+        shards: int,
+        rules: PushRules,
+        storage_size: int | None = None,
+        evict: es.GlobalStepEvict | None = None,
+    ) -> None:
         """storage_size: of each shard, in bytes of DRAM; None: all that there is."""
         self._count = shards
         self._rules = rules
         storage = es.StorageOption(
             es.StorageType.DRAM, storage_size=None if storage_size is None else [storage_size]
         )
-        self._option = es.EmbeddingVariableOption(storage)
+        self._option = es.EmbeddingVariableOption(storage, evict_option=evict)
         self.servers = [RowServer("127.0.0.1", rules) for _ in range(shards)]
         self.shards: list[dict[int, LocalShard]] = [{} for _ in range(shards)]  # by table
 

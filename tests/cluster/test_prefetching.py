@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,3 +214,15 @@ def test_what_gives_ids_must_be_a_function() -> None:
         pytest.raises(InvalidArgumentError, match=r"ids_of\[var\] must be a function of a batch"),
     ):
         es.prefetching([], {var: 3})  # type: ignore[arg-type]
+
+
+def test_rows_that_a_save_evicts_are_looked_up_anew(tmp_path: Path) -> None:
+    with contextlib.closing(ServedVariables(2, PushRules(), evict=es.GlobalStepEvict(5))) as served:
+        there = served.of_worker(0)
+        ids = np.arange(6)
+        initial = there.lookup(ids, train=True)
+        there.apply_gradients(ids, np.ones((6, DIM), np.float32), global_step=0)
+        there.prefetch(ids)
+        es.save(tmp_path, [there], global_step=100)
+        assert there.total_count()[0] == 0
+        np.testing.assert_array_equal(there.lookup(ids, train=True), initial)

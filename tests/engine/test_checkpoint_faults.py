@@ -23,6 +23,7 @@ from programs import run_program
 import embstore as es
 from embstore import _core
 from embstore.checkpoint import manifest as manifests
+from embstore.checkpoint.restore_plan import RestorePlan
 from embstore.errors import (
     CheckpointError,
     EmbStoreError,
@@ -283,6 +284,29 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
         es.restore(tmp_path / "full", [other])
         assert_same(other.export(), var.export())
         es.save_incremental(tmp_path / "increment", [other], 2)
+
+
+def test_a_restore_is_whole_although_a_save_takes_the_place_of_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out = RestorePlan.carry_out
+
+    def after_a_save(plan: RestorePlan) -> None:
+        train(var, 2)
+        es.save(tmp_path, [var], 2)
+        carry_out(plan)
+
+    with variable() as var, variable() as other:
+        train(var, 1)
+        wanted = var.export()
+        es.save(tmp_path, [var], 1)
+        monkeypatch.setattr(RestorePlan, "carry_out", after_a_save)
+        assert es.restore(tmp_path, [other]) == 1
+        assert_same(other.export(), wanted)
+        monkeypatch.undo()
+        assert es.restore(tmp_path, [other]) == 2
+        es.save(tmp_path, [var], 3)
+        assert len(list(tmp_path.glob("save-*"))) == 1
 
 
 def test_ctrl_c_leaves_no_restore_half_done(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -86,6 +87,20 @@ def test_a_block_that_fails_leaves_the_checkpoint_before(tmp_path: Path) -> None
         assert (found.step, (found.path / "dense.txt").read_text()) == (1, "1")
         assert_same(var.export(), wanted)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000001"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_incremental_saves_go_on_from_the_programs_own_saves(tmp_path: Path, fails: bool) -> None:
+    with variable() as var, variable() as other, es.Checkpoints(tmp_path / "trained") as trained:
+        train(var, seed=1)
+        es.save(tmp_path / "full", [var], 1)
+        train(var, seed=2)
+        with contextlib.suppress(ZeroDivisionError), trained.checkpoint(2, [var]):
+            1 / (0 if fails else 1)
+        train(var, seed=3)
+        es.save_incremental(tmp_path / "increment", [var], 3)
+        es.restore(tmp_path / "full", [other], [tmp_path / "increment"])
+        assert_same(other.export(), var.export())
 
 
 @pytest.mark.parametrize("keep", [1, 2])

@@ -7,6 +7,7 @@ all of it. engine/FORMAT.md (section CHECKPOINT) says what lies where.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ __all__ = [
     "numbered",
     "only_incremental",
     "publishing",
+    "reading_newest_full",
     "sync",
 ]
 
@@ -105,7 +107,38 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
         if not published:
             shutil.rmtree(unfinished, ignore_errors=True)
     for save in older:
-        shutil.rmtree(save, ignore_errors=True)  # what stays is removed by the next save
+        _remove_unless_read(save)  # what stays is removed by the next save
+
+
+def _remove_unless_read(save: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = _open_directory(save)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(save, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def reading_newest_full(path: Path) -> Iterator[Path]:
+    """The directory of the newest full save, which newer ones leave meanwhile; CheckpointError
+    where `path` has none.
+    """
+    while True:
+        save = newest_full(path)
+        with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place
+            descriptor = _open_directory(save)
+            break
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not save.exists():
+            with reading_newest_full(path) as newer:
+                yield newer
+            return
+        yield save
+    finally:
+        os.close(descriptor)
 
 
 def _check_kind(path: Path, *, incremental: bool) -> None:
@@ -168,8 +201,12 @@ def lock_directory(path: Path) -> PathLock:
 
 
 def sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _open_directory(directory)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_directory(directory: Path) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ from embstore.checkpoint.arguments import (
     directory_path,
     saves_waiting_keys,
 )
-from embstore.checkpoint.directories import newest_full, only_incremental
+from embstore.checkpoint.directories import only_incremental, reading_newest_full
 from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
 from embstore.checkpoint.uninterrupted import uninterrupted
 from embstore.errors import InvalidArgumentError
@@ -46,13 +46,13 @@ def restore(
     chosen = check_variables(variables)
     if isinstance(incremental, (str, os.PathLike)):
         raise InvalidArgumentError("incremental must be a list of paths, got one path")
-    saves = [SaveOnMedium.open(newest_full(directory_path(path)))]
-    saves += [
-        SaveOnMedium.open(only_incremental(directory_path(increment))) for increment in incremental
-    ]
-    waiting_keys = saves_waiting_keys()
-    plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
-    with checkpoint_locks(chosen), uninterrupted():
-        for plan in plans:
-            plan.carry_out()
+    increments = [directory_path(increment) for increment in incremental]
+    with reading_newest_full(directory_path(path)) as full:
+        saves = [SaveOnMedium.open(full)]
+        saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]
+        waiting_keys = saves_waiting_keys()
+        plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
+        with checkpoint_locks(chosen), uninterrupted():
+            for plan in plans:
+                plan.carry_out()
     return saves[-1].manifest.global_step

@@ -28,7 +28,7 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
 
-__all__ = ["SaveReport", "save", "save_incremental"]
+__all__ = ["SaveReport", "save", "save_apart", "save_incremental"]
 
 
 def save(
@@ -79,6 +79,13 @@ def save_incremental(
     return _save(path, variables, global_step, incremental=True, on_damage=on_damage)
 
 
+def save_apart(
+    path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int
+) -> SaveReport:
+    """As `save`, but that incremental saves go on from the save before it."""
+    return _save(path, variables, global_step, incremental=False, on_damage="raise", apart=True)
+
+
 @dataclass(frozen=True)
 class SaveReport:
     """What a save did.
@@ -97,6 +104,7 @@ def _save(
     *,
     incremental: bool,
     on_damage: str,
+    apart: bool = False,
 ) -> SaveReport:
     chosen = check_variables(variables)
     step = checks.integer("global_step", global_step, at_least=0)
@@ -127,7 +135,7 @@ def _save(
                 variables=tuple(entry for entry, _ in saved),
             ).write(directory)
             publish()
-            for variable, (_, parts) in zip(chosen, saved, strict=True):
+            for variable, (_, parts) in () if apart else zip(chosen, saved, strict=True):
                 variable.internals.last_save = job.save_id
                 with contextlib.suppress(EmbStoreError):  # the save has its name: it succeeded
                     for shard, part in zip(variable.internals.shards, parts, strict=True):

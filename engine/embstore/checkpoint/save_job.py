@@ -76,10 +76,12 @@ class SaveJob:
         """Partitions in other processes write one after the other, while updates from here wait."""
         requests = self._requests(variable, paths)
         with cut([variable]):
-            return [
+            parts = [
                 shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
                 for shard, request in zip(variable.internals.shards, requests, strict=True)
             ]
+            variable.internals.prefetched.forget()  # of rows that were evicted
+            return parts
 
     def _requests(self, variable: EmbeddingVariable, paths: Sequence[str]) -> list[SaveRequest]:
         least_version, least_half_square = variable.ev_option.least_to_stay(self.global_step)

@@ -16,7 +16,7 @@ from embstore.checkpoint.persist.persisting import (
     restore_persisted,
 )
 from embstore.checkpoint.restore import restore
-from embstore.checkpoint.save import save
+from embstore.checkpoint.save import save_apart
 from embstore.checkpoint.training.directory import (
     PoolCheckpoint,
     TrainingCheckpoint,
@@ -69,7 +69,7 @@ def _save_tables(
     """pools: where the checkpoints of durable pools are listed. keep: so many of the job's."""
     durable, others = _divided(variables)
     if others:
-        save(begun.tables, others, step)
+        save_apart(begun.tables, others, step)  # which goes before others of the program's own
     if not durable:
         return None
     # One more: this one takes no earlier one's place until it has its name.
@@ -90,6 +90,8 @@ def restore_tables(
         return
     if others:
         restore(checkpoint.tables, others)
+        for variable in others:
+            variable.internals.last_save = None  # the program's own saves don't follow that one
     if durable:
         kept = checkpoint.pool_checkpoint()
         if kept is None:

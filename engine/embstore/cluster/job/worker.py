@@ -184,6 +184,8 @@ class Worker:
                 yield folder
         if self._ticket.is_synchronous:
             self.meet()  # here a long checkpoint is waited for, and in an update it would not be
+        for variable in variables:
+            variable.internals.prefetched.forget()  # of rows that it evicted
 
     def _publish(self, written: Path, step: int) -> None:
         self._ask("publish_checkpoint", self._generation, str(written), step)
