@@ -114,6 +114,42 @@ void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
   check(filled_slots(table) == 0, "a free slot looks as if a row filled it");
 }
 
+// Of a key that is admitted at its third occurrence. Batches in which it comes so often are prepared in that order.
+void occurrences_of_a_key_count_whoever_else_brings_it() {
+  enum class First { kWaiting, kAdmitted };
+  enum class Admitted { kCommittedFirst, kCommittedLast, kTakenBack };
+  for (const First first : {First::kWaiting, First::kAdmitted}) {
+    for (const Admitted admitted :
+         {Admitted::kCommittedFirst, Admitted::kCommittedLast, Admitted::kTakenBack}) {
+      TableSpec spec = table_of({one_tier(), one_tier()});
+      spec.filter = CounterFilterSpec{.filter_freq = 3};
+      Table table(spec);
+      {
+        const Epochs::Guard guard = table.parts().epochs.enter();
+        const ApplyGate::Shared gate(table.parts().gate);
+        std::unique_ptr<PreparedUpdate> once;
+        std::unique_ptr<PreparedUpdate> thrice;
+        const auto prepare_once = [&] {
+          once = std::make_unique<PreparedUpdate>(table.parts(), std::vector<int64_t>{7});
+        };
+        if (first == First::kWaiting) prepare_once();
+        thrice = std::make_unique<PreparedUpdate>(table.parts(), std::vector<int64_t>{7, 7, 7});
+        if (first == First::kAdmitted) prepare_once();
+        if (admitted == Admitted::kCommittedFirst) thrice->commit();
+        once->commit();
+        if (admitted == Admitted::kCommittedLast) thrice->commit();
+      }
+      const std::vector<int64_t> key = {7};
+      int64_t frequency = 0;
+      table.frequencies(key, &frequency);
+      const bool is_taken_back = admitted == Admitted::kTakenBack;
+      check(frequency == (is_taken_back ? 1 : 4), "occurrences were lost, or came twice");
+      check(table.row_count() == (is_taken_back ? 0 : 1),
+            "a key below the threshold has a row, or another none");
+    }
+  }
+}
+
 uint64_t filter_bytes(const TableParts& table) {
   uint64_t bytes = 0;
   for (int s = 0; s < kShards; ++s) {
@@ -255,6 +291,7 @@ int main() {
     embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(commit);
     embstore::a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(commit);
   }
+  embstore::occurrences_of_a_key_count_whoever_else_brings_it();
   std::printf("held: prepared updates\n");
   return 0;
 }

@@ -77,7 +77,7 @@ void GatheredRows::find() {
     image_room_.reserve(shard, s, batch_.shard(s).size());
     find_shard(shard, s, phase);
   }
-  if (resting_ != 0) risen_.emplace_back().reserve(resting_);
+  if (resting_ + waiting_ != 0) risen_.emplace_back().reserve(resting_ + waiting_);
 }
 
 void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
@@ -114,23 +114,33 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
         continue;
       }
       seat.is_new = true;
-      seat.where = Where::kAbsent;
-      if (filter == nullptr) continue;
-      const uint64_t count = filter->count(keys[i].key, keys[i].hash);
-      unheard += count == 0;
-      if (count + keys[i].occurrences < filter->threshold()) seat.where = Where::kWaits;
+      seat.where = filter == nullptr ? Where::kAbsent : where_by(*filter, keys[i], unheard);
     }
     for (size_t i = begin; i < end; ++i) {
       Seat& seat = seats_[first + i];
       if (!seat.entry) continue;
       if (seat.at.tier() == 0) {
-        pin(first + i, seat.entry);
+        seat.is_new = filter != nullptr && is_unborn(seat.at);
+        if (seat.is_new && where_by(*filter, keys[i], unheard) == Where::kWaits) {
+          seat.where = Where::kWaits;
+        } else {
+          pin(first + i, seat.entry);
+        }
       } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i)) {
         rest(first + i, phase);
       }
     }
   }
   if (filter != nullptr) filter->make_room(unheard);
+}
+
+GatheredRows::Where GatheredRows::where_by(const AdmissionFilter& filter, const KeyGradient& key,
+                                           uint64_t& unheard) {
+  const uint64_t count = filter.count(key.key, key.hash);
+  unheard += count == 0;
+  if (count + key.occurrences >= filter.threshold()) return Where::kAbsent;
+  ++waiting_;
+  return Where::kWaits;
 }
 
 void GatheredRows::pin(size_t key, const IndexEntry& entry) {
@@ -160,6 +170,25 @@ bool GatheredRows::stays_outranked(size_t key) const {
   const MemoryTier& tier = *parts_.store.tiers().memory(at.tier());
   const RowHeader header = tier.header(at.slot(), of.key);
   return header.frequency + header.served + of.occurrences < mover_.least_count_above(at.tier());
+}
+
+void GatheredRows::find_rows_of_waiting_keys(const IndexShard& shard, int number) {
+  if (waiting_ == 0) return;
+  const TierStack& tiers = parts_.store.tiers();
+  const InclusiveCache* const cache = parts_.store.cache();
+  const std::span<const KeyGradient> keys = batch_.shard(number);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Seat& seat = seats_[first_key(number) + i];
+    if (seat.where != Where::kWaits) continue;
+    const IndexEntry entry = shard.entry(keys[i].hash, keys[i].key);
+    if (!entry || is_unborn(entry.ref())) continue;
+    seat.entry = entry;
+    seat.at = entry.ref();
+    const bool may_change =
+        tiers.memory(seat.at.tier()) != nullptr && (cache == nullptr || !cache->update_needs_claim(seat.at));
+    // Else it has left memory meanwhile, and what is known of the key with it.
+    seat.where = may_change ? Where::kResting : Where::kBelow;
+  }
 }
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {

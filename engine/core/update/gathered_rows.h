@@ -40,7 +40,7 @@ class GatheredRows {
     IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
     RowRef at;         // of all but kAbsent and kWaits, where it was when it was found
     Where where = Where::kAbsent;
-    bool is_new = false;     // had no row before
+    bool is_new = false;     // had no row before, or one that no update has seen
     bool is_pinned = false;  // wherever it is
 
     bool is_seated() const { return where == Where::kSeated; }
@@ -64,6 +64,8 @@ class GatheredRows {
   std::span<const Seat> seats(int number) const {
     return std::span(seats_).subspan(first_key(number), batch_.shard(number).size());
   }
+  // Finds rows that another batch gave keys which were to wait, and which rest from now on.
+  void find_rows_of_waiting_keys(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   // Finds entries anew that others' changes have made void, and rows that rested and may have moved.
   void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   // A place for each row that the pool has as it was, and that will change.
@@ -78,6 +80,13 @@ class GatheredRows {
   void find();
   // Whether the row is outranked by all above when it's updated, too.
   bool stays_outranked(size_t key) const;
+  // The row came with another batch, which may yet take it back.
+  bool is_unborn(RowRef at) const {
+    return at.tier() == 0 && first_tier_.ranks().pins(at.slot()) != 0 &&
+           first_tier_.rows().meta(at.slot()).version == RowMeta::kNeverUpdated;
+  }
+  // What a key without a row is to have, by the filter.
+  Where where_by(const AdmissionFilter& filter, const KeyGradient& key, uint64_t& unheard);
   // Pins the rows that are in the first tier, and tells the others apart.
   void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
@@ -114,7 +123,8 @@ class GatheredRows {
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
   size_t resting_ = 0;
-  std::list<PageVector<RowToCome>> risen_;  // one that has room for all that rest
+  size_t waiting_ = 0;                      // keys
+  std::list<PageVector<RowToCome>> risen_;  // one that has room for all that rest, or may
   bool were_updated_ = false;
 
   TakenReads reads_;

@@ -20,7 +20,7 @@ void GatheredUpdate::commit(const UpdateTime& time) noexcept {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time, phase);
-    if (parts_.filters.any()) count_waiting(shard, number, time);
+    if (parts_.filters.any()) count_waiting(number, time);
   });
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (updated_rows_[t] != 0) tiers.memory(t)->count_rows(phase, Access::kUpdate, updated_rows_[t]);
@@ -33,6 +33,8 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   const TierStack& tiers = parts_.store.tiers();
   MemoryTier& first_tier = tiers.first();
   const std::span<const KeyGradient> keys = batch_.shard(number);
+  const AdmissionFilter* const filter = parts_.filters.shard(number);
+  if (filter != nullptr) rows_.find_rows_of_waiting_keys(shard, number);
   rows_.find_moved_entries(shard, number);
   const std::span<const GatheredRows::Seat> seats = rows_.seats(number);
   if (InclusiveCache* const cache = parts_.store.cache()) {
@@ -71,6 +73,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     const uint64_t stamp = time.first_stamp + keys[i].last_position;
     if (seat.is_seated()) {
       RowMeta& meta = tier.rows().meta(at.slot());
+      // Others may have waited since the row was prepared.
+      if (filter != nullptr && seat.is_new && meta.version == RowMeta::kNeverUpdated) [[unlikely]]
+        meta = RowMeta::of(filter->count(keys[i].key, keys[i].hash), RowMeta::kNeverUpdated, /*save_span=*/0);
       meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
       tier.ranks().count_update_and_unpin(at.slot(), meta.frequency, stamp);
     } else {
@@ -88,15 +93,14 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
 }
 
 // Two batches that bring a key over its threshold together may both have expected it to wait. Then it has its row
-// with the next.
-void GatheredUpdate::count_waiting(IndexShard& shard, int number, const UpdateTime& time) {
+// with the next. And one that waits beside a batch that has its row adds to that row's frequency, or is there if it's taken back.
+void GatheredUpdate::count_waiting(int number, const UpdateTime& time) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<const GatheredRows::Seat> seats = rows_.seats(number);
   AdmissionFilter& filter = *parts_.filters.shard(number);
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (!seats[i].is_new) continue;
-    // Another batch has given it a row meanwhile.
-    if (seats[i].where == GatheredRows::Where::kWaits && shard.entry(keys[i].hash, keys[i].key)) continue;
+    const bool waits = seats[i].where == GatheredRows::Where::kWaits;
+    if (!waits && !(seats[i].is_new && seats[i].is_seated())) continue;
     filter.add(keys[i].key, keys[i].hash, keys[i].occurrences, time.context.global_step);
     if (seats[i].is_seated()) filter.remove(keys[i].key, keys[i].hash);
   }

@@ -21,7 +21,8 @@ class GatheredUpdate final : public BatchUpdate {
  private:
   void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);
-  void count_waiting(IndexShard& shard, int number, const UpdateTime& time) REQUIRES(shard.mutex);
+  // REQUIRES: the shard's mutex.
+  void count_waiting(int number, const UpdateTime& time);
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
