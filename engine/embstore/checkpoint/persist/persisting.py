@@ -61,7 +61,8 @@ def persist(
     Only what isn't a row is written at `path`: rows that changed since the last checkpoint go to
     their pools, in the background, while look-ups and updates go on.
 
-    path: a directory, made if its parent exists; always the same one for a variable.
+    path: a directory, made if its parent exists; always the same one for a variable, with all that
+        its newest checkpoint has. To go on without some of them, give another.
     persist_pending_window: 0: the checkpoint is durable on return. n > 0: returns at once, unless n
         checkpoints before it are pending still; `persisted(path)` says which are durable.
     global_step: kept with the checkpoint, and what GlobalStepEvict counts from, since evict_option
