@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.errors import ClosedError, DamagedRowsError, InvalidArgumentError, StoreFullError
+from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.options import TIER_KINDS, TierKind
 from embstore.table.shard import LocalShard, SaveRequest
 
@@ -187,6 +189,18 @@ def test_an_error_of_an_earlier_batch_on_the_gpu_stops_no_other_and_names_its_va
         es.lookup_many([users, items], [on_device(ids), on_device(ids)], train=True)
     items.synchronize()
     assert items.stats()["misses"] == 4
+
+
+def test_an_error_on_one_stream_stops_no_batch_on_another(make_variable: MakeVariable) -> None:
+    users, items = (make_variable(name=name, storage=hbm()) for name in ("users", "items"))
+    ids, grads = on_device(np.arange(4)), on_device(np.ones((4, 3), np.float32))
+    failing, other = (ApplyStep.of(variable, ids, grads) for variable in (users, items))
+    failing = replace(failing, ids=replace(failing.ids, stream=1 << 40))  # which it never gets to
+    users.close()
+    with pytest.raises(ClosedError, match="users"):
+        apply_together([failing, other], None)
+    items.synchronize()
+    assert items.total_count()[0] == 4
 
 
 def test_arguments_that_do_not_fit_name_their_variable(
