@@ -279,7 +279,7 @@ class Table {
   // What the host does, and waits for the stream.
   static void look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose);
   static void apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step);
-  // Nothing where the host does it.
+  // Nothing where the host does it. Throws what an earlier step met.
   static std::optional<DeviceLookUp::Batch> as_step(const LookUpOnDevice& batch, LookUpFor purpose);
   static std::optional<DeviceApply::Batch> as_step(const ApplyOnDevice& batch,
                                                    std::optional<int64_t> global_step);

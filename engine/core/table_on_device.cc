@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,15 +46,37 @@ std::vector<int64_t> copy_ids(gpu::Device& device, const IdsOnDevice& ids) {
   return on_host;
 }
 
-// Has every call made, and throws the first error of them in the end.
+// Returns the error that is being handled, of a batch of these tables. It gets the first table's name, unless it begins with the
+// name of one of them or of their variable.
+std::exception_ptr error_with_name(std::span<const Table* const> tables) {
+  const auto is_named = [tables](std::string_view message) {
+    const std::string_view name = message.substr(0, message.find(':'));  // items of items.part0 of 2
+    return std::any_of(tables.begin(), tables.end(),
+                       [name](const Table* table) { return table->name().starts_with(name); });
+  };
+  const std::string name = tables.front()->name() + ": ";
+  try {
+    throw;
+  } catch (const DamagedRowsError& error) {
+    if (is_named(error.first_reason())) return std::current_exception();
+    return std::make_exception_ptr(DamagedRowsError(error.keys(), name + error.first_reason()));
+  } catch (const Error& error) {
+    if (is_named(error.what())) return std::current_exception();
+    return std::make_exception_ptr(Error(error.kind(), name + error.what()));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Has the calls of all batches made, and throws the first error of them in the end, which names a table.
 class Attempts {
  public:
-  template <class Call>
-  void make(const Call& call) {
+  template <class Batch, class Call>
+  void make(const Batch& batch, const Call& call) {
     try {
       call();
     } catch (...) {
-      if (first_error_ == nullptr) first_error_ = std::current_exception();
+      if (first_error_ == nullptr) first_error_ = error_with_name(batch.partitions);
     }
   }
   void end() const {
@@ -83,7 +107,7 @@ void put_together(std::span<const Batch> batches, const AsStep& as_step, const B
   std::vector<const Batch*> of_device;
   std::vector<typename Kind::Batch> put;
   for (const Batch& batch : batches) {
-    attempts.make([&] {
+    attempts.make(batch, [&] {
       std::optional<typename Kind::Batch> one = as_step(batch);
       if (!one) return by_host(batch);
       put.push_back(std::move(*one));
@@ -93,7 +117,7 @@ void put_together(std::span<const Batch> batches, const AsStep& as_step, const B
   if (!put.empty() && !Kind::try_put(put)) {
     // One of them keeps the others from it, if there are several.
     for (size_t i = 0; i < put.size(); ++i) {
-      attempts.make([&] {
+      attempts.make(*of_device[i], [&] {
         if (put.size() != 1 && Kind::try_put({&put[i], 1})) return;
         put[i].shares.clear();  // and what they claimed
         by_host(*of_device[i]);
@@ -186,7 +210,6 @@ void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, Loo
 void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor purpose) {
   OperationsOn operations;
   for (const auto& batch : batches) operations.add(batch.partitions);
-  for (const auto& batch : batches) raise_kept_errors(batch.partitions);
   put_together<DeviceLookUp>(
       batches, [purpose](const LookUpOnDevice& batch) { return as_step(batch, purpose); },
       [purpose](const LookUpOnDevice& batch) { look_up_by_host(batch, purpose); });
@@ -216,6 +239,7 @@ void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose) {
 }
 
 std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, LookUpFor purpose) {
+  raise_kept_errors(batch.partitions);
   return with_shares(DeviceLookUp::Batch{batch.ids, batch.out, {}}, batch,
                      [&](const Table& table) { return table.share_of_look_up(batch.ids.count, purpose); });
 }
@@ -289,7 +313,6 @@ void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients
 void Table::apply_on_device(std::span<const ApplyOnDevice> batches, std::optional<int64_t> global_step) {
   OperationsOn operations;
   for (const auto& batch : batches) operations.add(batch.partitions);
-  for (const auto& batch : batches) raise_kept_errors(batch.partitions);
   put_together<DeviceApply>(
       batches, [global_step](const ApplyOnDevice& batch) { return as_step(batch, global_step); },
       [global_step](const ApplyOnDevice& batch) { apply_by_host(batch, global_step); });
@@ -343,6 +366,7 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
 
 std::optional<DeviceApply::Batch> Table::as_step(const ApplyOnDevice& batch,
                                                  std::optional<int64_t> global_step) {
+  raise_kept_errors(batch.partitions);
   return with_shares(
       DeviceApply::Batch{batch.ids, batch.gradients, batch.conditions, {}}, batch,
       [&](Table& table) { return std::optional(table.share_of_apply(batch.ids.count, global_step)); });

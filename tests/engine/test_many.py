@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.errors import ClosedError, DamagedRowsError, InvalidArgumentError, StoreFullError
+from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.options import TIER_KINDS, TierKind
 from embstore.table.shard import LocalShard, SaveRequest
 
@@ -153,6 +155,52 @@ def test_a_batch_without_room_stops_no_other_and_names_its_variable(
     with pytest.raises(StoreFullError, match=r"items.*brings 30 new rows"):
         train()
     assert [variable.total_count()[0] for variable in many] == [30, 0, 30]
+
+
+def refuse_on_gpu(var: es.EmbeddingVariable, ids: Ids) -> None:
+    """Has the GPU refuse a batch, for which the variable's next call raises the error."""
+    batch = on_device(ids)
+    var.apply_gradients(batch, on_device(np.full((ids.size, var.dim), np.nan, np.float32)))
+    batch.numpy()  # its stream is through
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_an_error_of_an_earlier_batch_on_the_gpu_stops_no_other_and_names_its_variable(
+    make_variable: MakeVariable, place: Place, partition_num: int
+) -> None:
+    users, items, ads = (
+        make_variable(name=name, storage=hbm(), partition_num=partition_num)
+        for name in ("users", "items", "ads")
+    )
+    ids = np.arange(4)
+    grads = np.ones((4, 3), np.float32)
+    refuse_on_gpu(items, ids)
+    with pytest.raises(InvalidArgumentError, match=r"^items[^:]*: grads must be finite"):
+        es.apply_many(
+            [users, items, ads],
+            [place(ids), on_device(ids), on_device(ids)],
+            [place(grads), on_device(grads), on_device(grads)],
+        )
+    for variable in (users, items, ads):
+        variable.synchronize()  # it is told once
+    assert [variable.total_count()[0] for variable in (users, items, ads)] == [4, 0, 4]
+    refuse_on_gpu(users, ids)
+    with pytest.raises(InvalidArgumentError, match=r"^users[^:]*: grads must be finite"):
+        es.lookup_many([users, items], [on_device(ids), on_device(ids)], train=True)
+    items.synchronize()
+    assert items.stats()["misses"] == 4
+
+
+def test_an_error_on_one_stream_stops_no_batch_on_another(make_variable: MakeVariable) -> None:
+    users, items = (make_variable(name=name, storage=hbm()) for name in ("users", "items"))
+    ids, grads = on_device(np.arange(4)), on_device(np.ones((4, 3), np.float32))
+    failing, other = (ApplyStep.of(variable, ids, grads) for variable in (users, items))
+    failing = replace(failing, ids=replace(failing.ids, stream=1 << 40))  # which it never gets to
+    users.close()
+    with pytest.raises(ClosedError, match="users"):
+        apply_together([failing, other], None)
+    items.synchronize()
+    assert items.total_count()[0] == 4
 
 
 def test_arguments_that_do_not_fit_name_their_variable(

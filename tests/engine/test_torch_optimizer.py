@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable
+from engine_storage import GPU, MakeVariable
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError
 
 torch = pytest.importorskip("torch")
+
+from embstore.torch.rows import GradientPart, Refusal, apply_all  # noqa: E402
 
 KEYS = 20
 DIM = 5
@@ -376,6 +379,48 @@ def test_an_error_of_a_variable_comes_out_of_the_step(make_variable: MakeVariabl
     with pytest.raises(StoreFullError):
         optimizer.step()
     assert var.total_count() == (0, 3)
+
+
+def gradient(device: str = "cpu", refused: Any = None) -> GradientPart:
+    ids, grads = torch.arange(2, device=device), torch.ones(2, 3, device=device)
+    return GradientPart(0, ids, grads, refused=refused)
+
+
+def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise StoreFullError("users: is full")
+
+    # There is no GPU that PyTorch can use.
+    monkeypatch.setattr("embstore.torch.rows.ApplyStep", SimpleNamespace(of=lambda *_: None))
+    monkeypatch.setattr("embstore.torch.rows.apply_together", fail)
+    users, items, ads = (make_variable(name=name) for name in ("users", "items", "ads"))
+    refused = gradient(refused=torch.tensor([Refusal.OFFSETS]))
+    with pytest.raises(StoreFullError, match="users: is full"):
+        apply_all([(users, gradient("meta")), (items, refused), (ads, gradient())])
+    assert [variable.total_count()[0] for variable in (items, ads)] == [0, 2]
+
+
+def test_a_refused_gradient_stops_no_other_variable(make_variable: MakeVariable) -> None:
+    users, items = (make_variable(name=name) for name in ("users", "items"))
+    refused = gradient(refused=torch.tensor([Refusal.OFFSETS]))
+    with pytest.raises(InvalidArgumentError, match="users: offsets must start at 0"):
+        apply_all([(users, refused), (items, gradient())])
+    assert [variable.total_count()[0] for variable in (users, items)] == [0, 2]
+
+
+def test_a_step_that_is_left_out_counts_for_all_variables_but_that_of_an_error(
+    make_variable: MakeVariable,
+) -> None:
+    storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[1 << 10, 1 << 20])
+    users, items = make_variable(storage=storage), make_variable()
+    ids = es.DeviceArray(np.arange(2), device=GPU)
+    users.apply_gradients(ids, es.DeviceArray(np.full((2, 3), np.nan, np.float32), device=GPU))
+    ids.numpy()  # its stream is through
+    with pytest.raises(InvalidArgumentError, match="grads must be finite"):
+        apply_all([(users, gradient()), (items, gradient())], left_out=torch.ones(1))
+    assert [variable.internals.applies() for variable in (users, items)] == [1, 1]
 
 
 def test_another_optimizer_that_holds_rows_is_refused_before_it_steps(pair: Pair) -> None:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from embstore import _core
-from embstore.errors import InvalidArgumentError
+from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
 from embstore.table.internals import Variable, cut
 from embstore.table.shard import ApplyOnDevice, LookUpOnDevice, apply_on_device, lookup_on_device
@@ -87,13 +87,22 @@ def look_up_together(steps: Sequence[LookUpStep], train: bool, count: bool) -> N
 
 
 def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
-    """Puts updates on their streams, those of a stream as one step. REQUIRES: no variable twice."""
+    """Puts updates on their streams, those of a stream as one step. REQUIRES: no variable twice.
+
+    Raises the first error when all have had their turn.
+    """
+    refused: EmbStoreError | None = None
     for (_, stream), on_stream in _by_stream(steps).items():
         parted = [step.variable for step in on_stream if len(step.batch.shards) > 1]
-        with cut(parted):
-            apply_on_device([step.batch for step in on_stream], stream, global_step)
+        try:
+            with cut(parted):
+                apply_on_device([step.batch for step in on_stream], stream, global_step)
+        except EmbStoreError as error:
+            refused = refused or error
         if parted or len(on_stream) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
+    if refused is not None:
+        raise refused
 
 
 def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
+from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError, UnsupportedError
 from embstore.gpu.batches import BatchConditions
 from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.table.many import apply_many
@@ -247,21 +247,37 @@ def apply_all(
     steps = [
         _step_on_gpu(variable, part, left_out) for variable, part in updates if not part.ids.is_cpu
     ]
+    errors: list[EmbStoreError] = []
     if steps:
-        apply_together(steps, global_step)
-    here = [
-        (variable, part.settled(variable.name)) for variable, part in updates if part.ids.is_cpu
-    ]
+        try:
+            apply_together(steps, global_step)
+        except EmbStoreError as error:
+            errors.append(error)
+    here: list[tuple[EmbeddingVariable, GradientPart]] = []
+    for variable, part in updates:
+        if part.ids.is_cpu:
+            try:
+                here.append((variable, part.settled(variable.name)))
+            except EmbStoreError as error:
+                errors.append(error)
     if here and left_out is not None and bool(left_out):
         for variable, _ in here:
-            variable.internals.leave_out_apply()
-        return
-    apply_many(
-        [variable for variable, _ in here],
-        [part.ids.numpy() for _, part in here],
-        [part.grads.cpu().numpy() for _, part in here],
-        global_step,
-    )
+            try:
+                variable.internals.leave_out_apply()
+            except EmbStoreError as error:
+                errors.append(error)
+    else:
+        try:
+            apply_many(
+                [variable for variable, _ in here],
+                [part.ids.numpy() for _, part in here],
+                [part.grads.cpu().numpy() for _, part in here],
+                global_step,
+            )
+        except EmbStoreError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _step_on_gpu(
