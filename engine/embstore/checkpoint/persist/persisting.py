@@ -184,6 +184,7 @@ def restore_persisted(
                     with suppress(EmbStoreError):  # one that is lost
                         shard.await_restore()
                 raise
+        writer.covered = frozenset(entry.name for entry in found.manifest.variables)
         writer.drop_unlisted(shards)
     return found.manifest.global_step
 

@@ -16,12 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.persist.checkpoints import (
-    CheckpointDirectory,
-    checkpoint_path,
-    listed_ids,
-    listed_numbers,
-)
+from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
 from embstore.checkpoint.persist.unlisted import note_directory
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
@@ -52,6 +47,7 @@ class PersistWriter:
 
     directory: CheckpointDirectory
     users: int = 0  # variables that are open
+    covered: frozenset[str] = frozenset()  # names of the newest checkpoint's variables
     pending: list[Future[None]] = field(default_factory=list)
     mutex: threading.Lock = field(default_factory=threading.Lock)
     executor: ThreadPoolExecutor = field(
@@ -127,13 +123,7 @@ class PersistWriter:
 
     def _left_out(self, variables: list[EmbeddingVariable]) -> list[str]:
         """Names of the others that the newest checkpoint here has."""
-        numbers = listed_numbers(self.directory.path)
-        if not numbers:
-            return []
-        newest = Manifest.read(checkpoint_path(self.directory.path, numbers[-1]))
-        return sorted(
-            {entry.name for entry in newest.variables} - {variable.name for variable in variables}
-        )
+        return sorted(self.covered - {variable.name for variable in variables})
 
     def _refuse_fewer(self, variables: list[EmbeddingVariable]) -> None:
         """The others' last checkpoint would go when the next is durable."""
@@ -200,6 +190,7 @@ class PersistWriter:
         manifest = Manifest(
             save_id=checkpoint_id.hex(), kind="pool", global_step=step, variables=tuple(entries)
         )
+        self.covered = frozenset(variable.name for variable in variables)
         return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
     def submit(self, checkpoint: _Begun, keep: int) -> Future[None]:
