@@ -500,14 +500,17 @@ class EmbeddingVariable:
 
     def drop_damaged(self) -> NDArray[np.int64]:
         """Removes damaged rows, so that their keys start anew; returns the keys, int64 (n,),
-        ascending.
+        ascending. Batches go on while the rows are read; saves, restores and other changes of rows
+        wait.
         """
         self.internals.refuse_if_forked()
         dropped = []
         self.internals.prefetched.forget()
-        for shard in self._shards:
-            dropped.append(shard.find_damaged())
-            shard.drop(dropped[-1])
+        with self.internals.checkpointing:  # so that nothing replaces a row that was found damaged
+            for shard in self._shards:
+                dropped.append(shard.find_damaged())
+                with self.internals.batch_lock:
+                    shard.drop(dropped[-1])
         return np.sort(np.concatenate(dropped))
 
     def put(

@@ -295,6 +295,44 @@ def test_who_has_given_a_push_up_goes_on_when_the_others_have_decided_on_it() ->
         assert workers[0].get_frequency(ids).tolist() == [2, 2], "once each"
 
 
+def test_a_push_that_was_applied_stays_so_when_the_next_is_refused() -> None:
+    ids, grads = np.array([1, 2]), one_row(1, 2)
+    with served(1, PushRules(workers=2)) as variable:
+        workers = [variable.of_worker(worker) for worker in range(2)]
+        first, second = (var._updates(UniqueKeys(ids, 1), grads)[0] for var in workers)
+        waiting = [part.shard.server.prepare([part]) for part in (first, second)]
+        assert [later.wait() for later in waiting] == [[None], [None]]
+        assert second.shard.server.commit([second], None).wait() == [None]
+        (interrupted,) = workers[1]._updates(UniqueKeys(ids, 1), grads)
+        interrupted.shard.server.abort([interrupted]).wait()
+        # The first worker got no answer.
+        assert first.shard.server.prepare([first]).wait() == [None]
+        assert first.shard.server.commit([first], None).wait() == [None]
+        assert workers[0].get_frequency(ids).tolist() == [2, 2]
+
+
+def test_a_push_that_was_refused_is_refused_again_whatever_was_refused_after_it() -> None:
+    ids, grads = np.array([1, 2]), one_row(1, 2)
+    with served(1, PushRules(workers=2)) as variable:
+        workers = [variable.of_worker(worker) for worker in range(2)]
+        (lost,) = workers[0]._updates(UniqueKeys(ids, 1), grads)
+        for _ in range(2):
+            (interrupted,) = workers[1]._updates(UniqueKeys(ids, 1), grads)
+            interrupted.shard.server.abort([interrupted]).wait()
+        (told,) = lost.shard.server.prepare([lost]).wait()
+        assert "given up" in str(told)
+
+
+def test_all_pushes_that_a_worker_went_on_from_are_refused() -> None:
+    with served(1, PushRules()) as variable:
+        var = variable.of_worker(0)
+        *lost, last = (var._updates(UniqueKeys(np.arange(4), 1), one_row(1, 4))[0] for _ in "123")
+        assert last.shard.server.prepare([last]).wait() == [None]
+        for part in lost:
+            (told,) = part.shard.server.prepare([part]).wait()
+            assert "its worker gave it up" in str(told)
+
+
 def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,31 @@ def test_dropped_rows_stop_nothing_any_more_and_start_anew(
     np.testing.assert_array_equal(  # one step from the initial rows, as the first time
         damaged.var.lookup(damaged.keys), damaged.before["values"][damaged.keys]
     )
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_what_a_restore_brings_back_meanwhile_is_not_dropped(
+    tmp_path: Path, partition_num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows").mkdir()
+    damaged = Damaged(tmp_path / "rows", partition_num, flips=0)
+    with damaged.var as var:
+        es.save(tmp_path / "save", [var], 1)
+        assert len(damaged.flip(3)) == 3
+        restore = threading.Thread(target=lambda: es.restore(tmp_path / "save", [var]))
+        shard = var._shards[0]  # whose rows `flip` damages
+        find = shard.find_damaged
+
+        def find_and_restore() -> NDArray[np.int64]:
+            found = find()
+            restore.start()
+            restore.join(2)
+            return found
+
+        monkeypatch.setattr(shard, "find_damaged", find_and_restore)
+        var.drop_damaged()
+        restore.join(60)
+        assert_rows(var.export(), damaged.before, IDS)
 
 
 def test_an_incremental_save_tells_that_rows_were_dropped(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from openembedding_models import (
 import embstore as es
 import embstore.openembedding as embed
 from embstore.errors import InvalidArgumentError, StorageError, UnsupportedError
+from embstore.openembedding.model_files import WHOLE, being_saved, saved
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -249,6 +250,82 @@ def test_a_save_that_fails_leaves_the_one_before(
     assert [path.name for path in tmp_path.iterdir()] == ["B"]
     fresh.load_weights(tmp_path / "B")
     np.testing.assert_array_equal(predictions(fresh), saved)
+
+
+def save_text(path: Path, text: str, *, overwrite: bool = True) -> None:
+    """Saves it as the file and the rows of a model."""
+    with being_saved(path, WHOLE, overwrite=overwrite, rows_apart=True) as files:
+        assert files.rows is not None
+        files.file.write_text(text)
+        files.rows.mkdir()
+        (files.rows / "rows").write_text(text)
+
+
+def saved_text(path: Path) -> tuple[str, str]:
+    files = saved(path)
+    assert files.rows is not None
+    return files.file.read_text(), (files.rows / "rows").read_text()
+
+
+CANNOT_EXCHANGE = "ctypes.CDLL = lambda *_, **__: object()  # a C library without renameat2"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "left"),
+    [("B", "", "new"), ("B", CANNOT_EXCHANGE, "old"), ("B.keras", CANNOT_EXCHANGE, "old")],
+    ids=["folder", "folder that can't be exchanged", "file whose rows can't be exchanged"],
+)
+def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
+    tmp_path: Path, name: str, before: str, left: str
+) -> None:
+    path = tmp_path / name
+    save_text(path, "old")
+    program = f"""
+import ctypes, os, sys
+from pathlib import Path
+sys.path.append({str(Path(__file__).parent)!r})
+from test_openembedding_guide import save_text
+
+{before}
+rename, renamed = Path.rename, []
+
+def rename_once(self, target):
+    if renamed:
+        os._exit(9)
+    renamed.append(target)
+    return rename(self, target)
+
+Path.rename = rename_once
+save_text(Path({str(path)!r}), "new")
+"""
+    killed = subprocess.run([sys.executable, "-c", program], timeout=120, env=os.environ)
+    assert killed.returncode == (0 if left == "new" else 9)
+    assert saved_text(path) == (left, left)
+    with pytest.raises(InvalidArgumentError, match="overwrite"):
+        save_text(path, "newer", overwrite=False)
+    save_text(path, "newer")
+    assert saved_text(path) == ("newer", "newer")
+    assert not list(tmp_path.glob(".*.replaced"))
+
+
+def test_a_save_whose_last_rename_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_text(tmp_path / "B", "old")
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.suffix == ".unfinished":
+            raise OSError("the disk is full")
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ctypes.CDLL", lambda *_, **__: object())
+        patched.setattr(Path, "rename", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            save_text(tmp_path / "B", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["B"]
+    assert saved_text(tmp_path / "B") == ("old", "old")
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:

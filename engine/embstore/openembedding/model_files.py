@@ -8,7 +8,9 @@ NAME.keras once that function was replaced; the rows then lie in NAME.keras.open
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ __all__ = ["ModelFiles", "being_saved", "is_keras_file", "saved"]
 WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
 _ROWS = "openembedding"
 _OF_A_FOLDER = {WHOLE, WEIGHTS, _ROWS}
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
 _IN_SAVED_MODEL = ("variables", "variables")  # where TensorFlow 2 had a SavedModel's weights
 
 PathLike = str | os.PathLike[str]
@@ -46,9 +49,9 @@ def saved(filepath: PathLike) -> ModelFiles:
     """
     path = Path(filepath)
     if is_keras_file(path):
-        rows = _beside(path)
+        rows = _held(_beside(path))
         return ModelFiles(path, rows if rows.is_dir() else None)
-    folder = path.parent.parent if path.parts[-2:] == _IN_SAVED_MODEL else path
+    folder = _held(path.parent.parent if path.parts[-2:] == _IN_SAVED_MODEL else path)
     for name in (WHOLE, WEIGHTS):
         if (folder / name).is_file():
             return ModelFiles(folder / name, folder / _ROWS)
@@ -65,6 +68,8 @@ def being_saved(
     file_name: of Keras's file in a folder.
     """
     path = Path(filepath).absolute()
+    for name in (path, _beside(path)) if is_keras_file(path) else (path,):
+        _settle(name)
     if path.exists() and not overwrite:
         raise InvalidArgumentError(f"filepath: {path} exists; give another, or overwrite=True")
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
@@ -77,7 +82,11 @@ def being_saved(
             files = ModelFiles(fresh / path.name, fresh / _ROWS if rows_apart else None)
             yield files
             _sync_file(files.file)
-            _put(files.rows, _beside(path))
+            rows = _beside(path)
+            if files.rows is not None:
+                _put(files.rows, rows)
+            elif rows.is_dir():
+                rows.rename(fresh / _ROWS)  # and goes with it
             _put(files.file, path)
         else:
             _refuse_strange(path)
@@ -106,15 +115,69 @@ def _refuse_strange(path: Path) -> None:
         )
 
 
-def _put(what: Path | None, path: Path) -> None:
-    """`what` takes the name, None that nothing does; what had it goes."""
-    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
-    if path.is_dir():
-        path.rename(old)
-    if what is not None:
+def _put(what: Path, path: Path) -> None:
+    """`what` takes the name; a folder that had it goes to where `what` was."""
+    if not path.is_dir():
         what.rename(path)
+    elif not _exchange(what, path):
+        _exchange_in_steps(what, path)
     sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges two names in one step. Returns False where the file system or the C library can't:
+    nothing has changed then.
+    """
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
+
+
+def _exchange_in_steps(what: Path, path: Path) -> None:
+    """As `_exchange`. If it is killed, `path` may be missing: see `_held` and `_settle`."""
+    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
+    try:
+        path.rename(old)
+        what.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    with contextlib.suppress(OSError):  # it's saved; the next save removes what stays
+        old.rename(what)
+
+
+def _replaced(path: Path) -> list[Path]:
+    """The folders that saves of `path` put aside and left there when they were killed, newest
+    last.
+    """
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.replaced")
+    try:
+        found = [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]
+        return sorted(found, key=lambda entry: entry.lstat().st_mtime_ns)
+    except OSError:  # there is no such folder, or a save has just ended
+        return []
+
+
+def _held(path: Path) -> Path:
+    """Returns where the folder of that name lies. A folder that was put aside is read there, and
+    not renamed: the save may still be under way.
+    """
+    if path.exists() or not (replaced := _replaced(path)):
+        return path
+    return replaced[-1]
+
+
+def _settle(path: Path) -> None:
+    """Gives a folder that a killed save put aside its name back, and removes older ones."""
+    replaced = _replaced(path)
+    if replaced and not path.exists():
+        with contextlib.suppress(OSError):  # then nothing can be saved either, which tells
+            replaced.pop().rename(path)
+    for entry in replaced:
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def _sync_file(path: Path) -> None:

@@ -78,6 +78,14 @@ class _Prepared:
     number: int  # as the shard calls it
 
 
+class _Refused(NamedTuple):
+    """Pushes from `first` to `last`, which were all refused. why: of the last."""
+
+    first: int
+    last: int
+    why: Exception
+
+
 @dataclass(eq=False)
 class _Sequence:
     """Pushes of the same workers to one table, one after the other."""
@@ -86,9 +94,9 @@ class _Sequence:
     workers: Sequence[int]
     is_closed: bool = False
     settled: int = 0  # the number of the last push that was applied, refused or given up
-    refused: tuple[int, Exception] | None = None  # the last that was, and why
-    is_given_up: bool = False  # that one, by its workers
-    parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of the one after that
+    refused: _Refused | None = None  # the last that were
+    is_given_up: bool = False  # the last of those, by its workers
+    parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of the one after settled
     prepared: _Prepared | None = None  # that one
     prepared_at: float = 0.0  # since when it is, by time.monotonic()
     is_busy: bool = False  # a lane prepares or applies it
@@ -101,7 +109,19 @@ class _Sequence:
 
     def why_refused(self, number: int) -> Exception | None:
         refused = self.refused
-        return refused[1] if refused is not None and refused[0] >= number else None
+        if refused is None or not refused.first <= number <= refused.last:
+            return None
+        return refused.why
+
+    def refuse(self, number: int, why: Exception) -> None:
+        """Settles all pushes up to `number`. Pushes that were refused right before them stay
+        refused: a worker that got no answer sends its push again.
+        """
+        first = self.settled + 1
+        if self.refused is not None and self.refused.last == self.settled:
+            first = self.refused.first
+        self.refused, self.is_given_up = _Refused(first, number, why), False
+        self.settle(number)
 
     def settle(self, number: int) -> None:
         self.settled = number
@@ -392,8 +412,7 @@ class Pushes:
             sequence.ending = [end for end in sequence.ending if not end.done()]
             sequence.ending.append(prepared.lane.begin(lambda: abort(of_shard)))
             self._leave(prepared.lane)
-        sequence.refused, sequence.is_given_up = (number, why), False
-        sequence.settle(number)
+        sequence.refuse(number, why)
         self._changed.notify_all()
 
     def _leave(self, lane: _Lane) -> None:
@@ -457,8 +476,8 @@ class Pushes:
                 for sequence, _ in ready:
                     sequence.is_busy = False
                     if failed is not None:
-                        sequence.refused = sequence.settled + 1, failed
-                        sequence.is_given_up = False
-                    sequence.settle(sequence.settled + 1)
+                        sequence.refuse(sequence.settled + 1, failed)
+                    else:
+                        sequence.settle(sequence.settled + 1)
                     self._leave(lane)
                 self._changed.notify_all()
