@@ -374,6 +374,21 @@ def test_a_pool_of_an_earlier_run_is_refused_when_a_variable_is_made_that_is_not
         assert variable.total_count() == (0, DIM)
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1), (2, 3), (3, 2)])
+def test_a_pool_of_another_number_of_partitions_is_refused(
+    place: Path, first: int, second: int
+) -> None:
+    with durable(place, partition_num=first) as variable:
+        train(variable, range(20))
+        es.persist([variable], place / "checkpoints")
+    for restores in (False, True):
+        with pytest.raises(InvalidArgumentError, match=r"checkpoint-.*partition_num"):
+            durable(place, partition_num=second, restores=restores)
+    with durable(place, partition_num=first) as variable:
+        es.restore_persisted([variable], place / "checkpoints")
+        assert contents(variable) == plain(20)
+
+
 def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))

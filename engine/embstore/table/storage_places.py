@@ -58,16 +58,18 @@ def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
 
 def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
     """Those of as many partitions are left to the core."""
-    if tier.kind is not TierKind.SSDHASH or tier.path is None:
+    ending = {TierKind.SSDHASH: ".ssdhash", TierKind.PMEM_POOL: ".pool"}.get(tier.kind)
+    if ending is None or tier.path is None:
         return
     quoted = re.escape(_quoted(name))
-    ours = {tier_file(tier, name, number) for number in partition_numbers(partitions)}
+    files = [tier_file(tier, name, number) for number in partition_numbers(partitions)]
+    ours = {str(file).removesuffix(ending) for file in files}
     for manifest in sorted(Path(tier.path).glob("*.checkpoint-*")):
-        kept = re.fullmatch(rf"({quoted}(?:\.part\d+)?\.ssdhash)\.checkpoint-\d+", manifest.name)
+        kept = re.fullmatch(rf"({quoted}(?:\.part\d+)?){ending}\.checkpoint-\d+", manifest.name)
         if kept and str(Path(tier.path) / kept[1]) not in ours:
             raise InvalidArgumentError(
                 f"{manifest}: rows of {name} were kept here by a variable of another "
-                f"partition_num; take them over with that one, or remove {kept[1]}*"
+                f"partition_num; take them over with that one, or remove {kept[1]}.*"
             )
 
 
