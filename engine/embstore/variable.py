@@ -243,7 +243,8 @@ class EmbeddingVariable:
         can use `embstore.prefetching`. What is fetched:
 
         - With `shards`, the servers read the rows once the batches before are trained, and send
-          them. A look-up of other ids, or one that comes sooner, reads its own rows.
+          them. A look-up of other ids, or one that comes sooner, reads its own rows. What another
+          worker puts or removes meanwhile may be missed.
         - With a tier of HBM in this process, rows of lower tiers move up to HBM in the background,
           as many as fit beside those of the batches before. They stay there until their batch's
           `apply_gradients`, or until 16 more batches were prefetched. Ids without a row get no row,
