@@ -111,13 +111,9 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
 
 
 def _remove_unless_read(save: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = _open_directory(save)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(save, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), _opened(save) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(save, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -125,20 +121,17 @@ def reading_newest_full(path: Path) -> Iterator[Path]:
     """The directory of the newest full save, which newer ones leave meanwhile; CheckpointError
     where `path` has none.
     """
-    while True:
+    while True:  # until no newer one takes its place before it's held
         save = newest_full(path)
-        with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place
-            descriptor = _open_directory(save)
-            break
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if not save.exists():
-            with reading_newest_full(path) as newer:
-                yield newer
-            return
-        yield save
-    finally:
-        os.close(descriptor)
+        with contextlib.ExitStack() as held:
+            try:
+                descriptor = held.enter_context(_opened(save))
+            except FileNotFoundError:
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if save.exists():
+                yield save
+                return
 
 
 def _check_kind(path: Path, *, incremental: bool) -> None:
@@ -201,12 +194,14 @@ def lock_directory(path: Path) -> PathLock:
 
 
 def sync(directory: Path) -> None:
-    descriptor = _open_directory(directory)
-    try:
+    with _opened(directory) as descriptor:
         os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _open_directory(directory: Path) -> int:
-    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

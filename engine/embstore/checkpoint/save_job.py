@@ -80,7 +80,7 @@ class SaveJob:
                 shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
                 for shard, request in zip(variable.internals.shards, requests, strict=True)
             ]
-            variable.internals.prefetched.forget()  # of rows that were evicted
+            variable.internals.forget_evicted(*variable.ev_option.least_to_stay(self.global_step))
             return parts
 
     def _requests(self, variable: EmbeddingVariable, paths: Sequence[str]) -> list[SaveRequest]:

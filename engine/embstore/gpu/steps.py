@@ -8,8 +8,9 @@ from math import prod
 from typing import Any, TypeVar
 
 from embstore import _core
-from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.errors import InvalidArgumentError
 from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
+from embstore.table.attempts import Attempts
 from embstore.table.internals import Variable, cut
 from embstore.table.shard import ApplyOnDevice, LookUpOnDevice, apply_on_device, lookup_on_device
 
@@ -91,18 +92,14 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
 
     Raises the first error when all have had their turn.
     """
-    refused: EmbStoreError | None = None
+    attempts = Attempts()
     for (_, stream), on_stream in _by_stream(steps).items():
         parted = [step.variable for step in on_stream if len(step.batch.shards) > 1]
-        try:
-            with cut(parted):
-                apply_on_device([step.batch for step in on_stream], stream, global_step)
-        except EmbStoreError as error:
-            refused = refused or error
+        with attempts.one(), cut(parted):
+            apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
-    if refused is not None:
-        raise refused
+    attempts.end()
 
 
 def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:

@@ -97,6 +97,11 @@ class VariableInternals:
             with contextlib.suppress(ClosedError):
                 shard.forget_prefetched()
 
+    def forget_evicted(self, least_version: int | None, least_half_square: float | None) -> None:
+        """Called after others have removed rows as `evict` does."""
+        if least_version is not None or least_half_square is not None:
+            self.prefetched.forget()
+
     def evict(self, least_version: int | None, least_half_square: float | None) -> int:
         """Removes rows as `Shard.evict` does; returns how many. REQUIRES: checkpointing is held."""
         if least_version is None and least_half_square is None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError, UnsupportedError
+from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from embstore.gpu.batches import BatchConditions
 from embstore.gpu.steps import ApplyStep, apply_together
+from embstore.table.attempts import Attempts
 from embstore.table.many import apply_many
 from embstore.variable import EmbeddingVariable
 
@@ -247,37 +248,28 @@ def apply_all(
     steps = [
         _step_on_gpu(variable, part, left_out) for variable, part in updates if not part.ids.is_cpu
     ]
-    errors: list[EmbStoreError] = []
+    attempts = Attempts()
     if steps:
-        try:
+        with attempts.one():
             apply_together(steps, global_step)
-        except EmbStoreError as error:
-            errors.append(error)
     here: list[tuple[EmbeddingVariable, GradientPart]] = []
     for variable, part in updates:
         if part.ids.is_cpu:
-            try:
+            with attempts.one():
                 here.append((variable, part.settled(variable.name)))
-            except EmbStoreError as error:
-                errors.append(error)
     if here and left_out is not None and bool(left_out):
         for variable, _ in here:
-            try:
+            with attempts.one():
                 variable.internals.leave_out_apply()
-            except EmbStoreError as error:
-                errors.append(error)
     else:
-        try:
+        with attempts.one():
             apply_many(
                 [variable for variable, _ in here],
                 [part.ids.numpy() for _, part in here],
                 [part.grads.cpu().numpy() for _, part in here],
                 global_step,
             )
-        except EmbStoreError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+    attempts.end()
 
 
 def _step_on_gpu(

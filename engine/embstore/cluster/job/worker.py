@@ -185,7 +185,7 @@ class Worker:
         if self._ticket.is_synchronous:
             self.meet()  # here a long checkpoint is waited for, and in an update it would not be
         for variable in variables:
-            variable.internals.prefetched.forget()  # of rows that it evicted
+            variable.internals.forget_evicted(*variable.ev_option.least_to_stay(done))
 
     def _publish(self, written: Path, step: int) -> None:
         self._ask("publish_checkpoint", self._generation, str(written), step)

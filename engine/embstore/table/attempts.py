@@ -1,0 +1,28 @@
+"""Things of which one that fails stops no other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from embstore.errors import EmbStoreError
+
+__all__ = ["Attempts"]
+
+
+class Attempts:
+    """Keeps the first error of several `one()` scopes until `end()` raises it."""
+
+    def __init__(self) -> None:
+        self._first: EmbStoreError | None = None
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        try:
+            yield
+        except EmbStoreError as error:
+            self._first = self._first or error
+
+    def end(self) -> None:
+        if self._first is not None:
+            raise self._first
