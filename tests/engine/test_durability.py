@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -582,34 +583,46 @@ def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place:
         assert contents(variable) == plain(30)
 
 
-def test_a_checkpoint_that_the_medium_has_no_room_for_is_told_once_and_closing_goes_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def full_medium() -> Iterator[None]:
+    """It has no room for what a checkpoint lists."""
+
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for window in (0, 1):
-        with durable(place, restores=True) as variable:
-            if window == 0:
-                train(variable, range(10))
-                es.persist([variable], place / "checkpoints", global_step=10)
-            else:
-                es.restore_persisted([variable], place / "checkpoints")
-            train(variable, range(10, 20))
-            monkeypatch.setattr(Manifest, "write", full)
-            if window == 0:
-                with pytest.raises(StorageError, match="checkpoint-00000002: can't be written: No"):
-                    es.persist([variable], place / "checkpoints")
-                monkeypatch.undo()
-                assert es.persist([variable], place / "checkpoints", global_step=20) == 3
-            else:
-                es.persist([variable], place / "checkpoints", 1)
-                with pytest.raises(StorageError, match="checkpoint-00000004: can't be written: No"):
-                    variable.close()
-                monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Manifest, "write", full)
+        yield
+
+
+NO_ROOM = "checkpoint-00000002: can't be written: No"
+
+
+def test_a_checkpoint_that_the_medium_has_no_room_for_is_told_once(place: Path) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints", global_step=10)
+        train(variable, range(10, 20))
+        with full_medium(), pytest.raises(StorageError, match=NO_ROOM):
+            es.persist([variable], place / "checkpoints")
+        assert es.persist([variable], place / "checkpoints", global_step=20) == 3
     with durable(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 20
         assert contents(variable) == plain(20)
+
+
+def test_closing_goes_on_though_the_medium_had_no_room_for_a_checkpoint(place: Path) -> None:
+    variable = durable(place)
+    train(variable, range(10))
+    es.persist([variable], place / "checkpoints", global_step=10)
+    train(variable, range(10, 20))
+    with full_medium():
+        es.persist([variable], place / "checkpoints", 1)
+        with pytest.raises(StorageError, match=NO_ROOM):
+            variable.close()
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 10
+        assert contents(variable) == plain(10)
 
 
 def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
