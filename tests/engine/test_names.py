@@ -88,6 +88,8 @@ def use(variable: es.EmbeddingVariable, times: int) -> None:
 @example(name="n" * 300, other="n" * 301, parts=2, other_parts=2)
 @example(name="\ud800", other="?", parts=1, other_parts=1)
 @example(name="/etc/passwd", other="../up", parts=1, other_parts=1)
+@example(name="x.pool", other="x.pool.pool", parts=1, other_parts=2)
+@example(name="x.ssdhash", other="x", parts=2, other_parts=1)
 def test_a_name_that_is_taken_has_files_of_its_own_inside_its_storage_path(
     storage: str, name: str, other: str, parts: int, other_parts: int
 ) -> None:

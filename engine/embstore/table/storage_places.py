@@ -27,10 +27,13 @@ def tier_file(tier: Tier, name: str, partition: int | None) -> str | None:
     """
     if tier.path is None:
         return None
-    part = "" if partition is None else f".part{partition}"
     # A pool has several files, each with an ending of its own.
     ending = "" if tier.kind is TierKind.PMEM_POOL else f".{tier.kind.value.lower()}"
-    return str(Path(tier.path) / f"{_quoted(name)}{part}{ending}")
+    return str(Path(tier.path) / f"{_stem(name, partition)}{ending}")
+
+
+def _stem(name: str, partition: int | None) -> str:
+    return _quoted(name) + ("" if partition is None else f".part{partition}")
 
 
 def _quoted(name: str) -> str:
@@ -62,11 +65,10 @@ def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
     if ending is None or tier.path is None:
         return
     quoted = re.escape(_quoted(name))
-    files = [tier_file(tier, name, number) for number in partition_numbers(partitions)]
-    ours = {str(file).removesuffix(ending) for file in files}
+    ours = {_stem(name, number) for number in partition_numbers(partitions)}
     for manifest in sorted(Path(tier.path).glob("*.checkpoint-*")):
         kept = re.fullmatch(rf"({quoted}(?:\.part\d+)?){ending}\.checkpoint-\d+", manifest.name)
-        if kept and str(Path(tier.path) / kept[1]) not in ours:
+        if kept and kept[1] not in ours:
             raise InvalidArgumentError(
                 f"{manifest}: rows of {name} were kept here by a variable of another "
                 f"partition_num; take them over with that one, or remove {kept[1]}.*"
