@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,10 @@ settings.load_profile("untimed")
 # `make` sets these where a newer QEMU and kernel are unpacked; tests bring QEMUs of their own.
 for name in ("PMEMLAB_QEMU", "PMEMLAB_KERNEL"):
     os.environ.pop(name, None)
+
+# A shell has what it runs in the background ignore Ctrl-C; some tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -12,17 +12,24 @@
 #include "keep/kept_rows.h"
 #include "keep/save.h"
 #include "keep/table_moment.h"
+#include "lookup/batches_of_look_up.h"
 #include "lookup/each_key_once.h"
+#include "lookup/in_pieces.h"
 #include "lookup/look_up.h"
 #include "row/finite_values.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "update/assign_rows.h"
+#include "update/batch_shares.h"
 #include "update/gathered_update.h"
 #include "update/resident_update.h"
+#include "update/update_together.h"
 
 namespace embstore {
 
-Table::Table(const TableSpec& spec) : parts_(spec) {}
+Table::Table(const TableSpec& spec)
+    : parts_(spec),
+      is_watched_(
+          std::ranges::any_of(spec.tiers, [](const TierSpec& tier) { return tier.watcher != nullptr; })) {}
 
 Table::~Table() {
   try {
@@ -45,12 +52,9 @@ void Table::close() {
   MutexLock lock(close_mutex_);
   end_operations();
   if (!parts_.store) return;
-  if (keeps_rows()) {
-    // Where nobody said what to begin with, the rows of the earlier process stay as they are.
-    const bool is_begun = !parts_.store->tiers().checkpoints()->awaits_restore();
-    // Older checkpoints stay: another partition may come to none of its own, or never have begun.
-    if (!rows_are_kept_ && is_begun) embstore::keep_rows(parts_, keep_as_);
-  }
+  // Where nobody said what to begin with, what an earlier process left stays as it is. Older checkpoints stay: another partition may
+  // come to none of its own, or never have begun.
+  if (keeps_rows() && !rows_are_kept_ && keep_as_) embstore::keep_rows(parts_, *keep_as_);
   parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
   parts_.mover.reset();
   parts_.reads.take();  // batches of the store
@@ -60,11 +64,16 @@ void Table::close() {
   parts_.store.reset();
 }
 
+void Table::keep_no_rows(const log::CheckpointId& id) {
+  const Operation operation(parts_, Operation::Uses::kNoRows);
+  make_kept_checkpoint(parts_, id);
+}
+
 void Table::keep_rows() {
   MutexLock lock(close_mutex_);
   end_operations();
   if (!parts_.store || rows_are_kept_) return;
-  embstore::keep_rows(parts_, keep_as_);
+  embstore::keep_rows(parts_, keep_as_.value());
   rows_are_kept_ = true;
 }
 
@@ -79,11 +88,9 @@ std::vector<log::CheckpointId> Table::kept_rows() const {
 }
 
 void Table::take_over_kept_rows(const log::CheckpointId* id, const log::CheckpointId& keep_as) {
-  {
-    MutexLock lock(close_mutex_);
-    keep_as_ = keep_as;
-  }
   embstore::take_over_kept_rows(parts_, id);
+  const MutexLock lock(close_mutex_);
+  keep_as_ = keep_as;
 }
 
 // --- Reading
@@ -100,19 +107,37 @@ void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
   if (is_training && parts_.steps) parts_.mover->turns().looked_up();
   const bool is_counted = purpose == LookUpFor::kServing && parts_.mover;
   const uint64_t first_stamp = is_counted ? parts_.clock.begin_batch(ids.size()) : 0;
+  BatchesOfLookUp batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
-                        std::span<const uint32_t> last_positions, const RowsOut& rows) {
-    if (!is_counted) return look_up_to_train(keys, occur, is_training, rows);
-    parts_.mover->count_served(look_up_to_serve(keys, last_positions, occur, first_stamp, rows));
+                        std::span<const uint32_t> last_positions, uint64_t stamp, const RowsOut& rows) {
+    batches.add(is_counted ? look_up_to_serve(keys, last_positions, occur, stamp, rows)
+                           : look_up_to_train(keys, occur, is_training, rows));
   };
-  // Rows in a GPU's memory come through its bus.
-  if (parts_.steps && occurrences.empty())
-    return read_each_key_once({ids, {}, {}}, static_cast<size_t>(dim()), out, read);
-  read(ids, occurrences, {}, out);
+  const auto width = static_cast<size_t>(dim());
+  const auto read_piece = [&](size_t first, size_t count) {
+    read(ids.subspan(first, count), occurrences.empty() ? occurrences : occurrences.subspan(first, count), {},
+         first_stamp + first, out + first * width);
+  };
+  if (parts_.steps && occurrences.empty()) {
+    // Rows in a GPU's memory come through its bus.
+    read_each_key_once({ids, {}}, width, out,
+                       [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
+                           std::span<const uint32_t> last_positions,
+                           const RowsOut& rows) { read(keys, occur, last_positions, first_stamp, rows); });
+  } else if (may_share()) {
+    read_in_pieces(ids.size(), kLeastIdsAThread, read_piece);
+  } else {
+    read_piece(0, ids.size());
+  }
+  std::vector<BatchPtr> read_batches = batches.take();
+  if (!is_counted) return parts_.reads.keep(std::move(read_batches));
+  for (BatchPtr& batch : read_batches) parts_.mover->count_served(std::move(batch));
 }
 
-void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
-                             bool update_follows, const RowsOut& out) const {
+bool Table::may_share() const { return !parts_.steps && !is_watched(); }
+
+BatchPtr Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
+                                 bool update_follows, const RowsOut& out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
   std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
   BatchPtr batch = parts_.mover ? parts_.store->start_batch() : nullptr;
@@ -123,14 +148,15 @@ void Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint3
   } else {
     count(looked_up(refs, occurrences));
   }
-  if (batch == nullptr || batch->empty()) return;
+  if (batch == nullptr || batch->empty()) return nullptr;
   // Rows in memory are read where they are.
   const bool are_of_use = update_follows && batch->rows_outside_memory(parts_.store->tiers()) != 0;
   if (!are_of_use || !parts_.reads.updates_follow()) {
-    return look_up.read_lower(out, *batch, RowPart::kWeights);
+    look_up.read_lower(out, *batch, RowPart::kWeights);
+    return nullptr;
   }
   look_up.read_lower(out, *batch, RowPart::kAll);
-  parts_.reads.keep(std::move(batch));
+  return batch;
 }
 
 BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
@@ -279,6 +305,8 @@ void Table::watch(const void* owner,
                   const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of) {
   Operation operation(parts_, Operation::Uses::kNoRows);
   const TierStack& tiers = parts_.store->tiers();
+  const MutexLock lock(watch_mutex_);
+  is_watched_ = true;
   for (size_t level = 0; level < tiers.levels(); ++level) {
     tiers.tier(tiers.tier_of_level(level)).meter().watch(owner, watcher_of(level));
   }
@@ -287,7 +315,14 @@ void Table::watch(const void* owner,
 void Table::unwatch(const void* owner) {
   Operation operation(parts_, Operation::Uses::kNoRows);
   const TierStack& tiers = parts_.store->tiers();
-  for (size_t t = 0; t < tiers.size(); ++t) tiers.tier(t).meter().unwatch(owner);
+  const MutexLock lock(watch_mutex_);
+  bool any = false;
+  for (size_t t = 0; t < tiers.size(); ++t) {
+    TierMeter& meter = tiers.tier(t).meter();
+    meter.unwatch(owner);
+    any = any || meter.wanted_notes() != TierMeter::Notes::kCounts;
+  }
+  is_watched_ = any;
 }
 
 void Table::drain() const {
@@ -322,20 +357,17 @@ class Table::PreparedApply::Scope {
         rule_(rule),
         filters_(filters),
         ids_(ids.size()),
-        batch_(GradientBatch::take_spare()) {
-    batch_->group(ids, gradients, gradient_floats, occurrences);
-  }
-  ~Scope() {
-    end();
-    GradientBatch::recycle(std::move(batch_));
-  }
+        shares_({ids, gradients, gradient_floats, occurrences},
+                table.may_share() ? BatchShares::worthwhile(ids.size(), kLeastIdsAThread) : 1),
+        reads_(table.parts_.reads) {}
+  ~Scope() { end(); }
 
   void prepare() NO_THREAD_SAFETY_ANALYSIS {
     uint64_t new_rows = 0;
     parts_.image_memory.wait_for_room();
     parts_.gate.enter();
     gate_ = Gate::kShared;
-    update_ = make_update();
+    update_ = make_update(/*is_exact=*/shares_.count() != 1 && parts_.store->room() < shares_.key_count());
     if (update_->prepare(new_rows)) return;
     end();
     // Nearly full. What the batch needs exactly can only be told while no other brings rows.
@@ -343,12 +375,12 @@ class Table::PreparedApply::Scope {
     gate_ = Gate::kAlone;
     InclusiveCache* const cache = parts_.store->cache();
     if (cache != nullptr) {
-      const size_t rows = batch_->keys().size();
+      const size_t rows = shares_.key_count();
       cache->set_aside(rows);
       parts_.mover->settle();  // moves take places of a pool for a while
       parts_.mover->make_room_in_pool(rows);
     }
-    update_ = make_update();
+    update_ = make_update(/*is_exact=*/true);
     if (update_->prepare(new_rows)) return;
     if (cache != nullptr) {
       throw Error(ErrorKind::kStoreFull,
@@ -371,10 +403,15 @@ class Table::PreparedApply::Scope {
  private:
   enum class Gate { kOutside, kShared, kAlone };
 
-  std::unique_ptr<BatchUpdate> make_update() {
-    const UpdateParts parts{*parts_.store, filters_, parts_.initial, rule_, parts_.slot_values.data()};
-    if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, *batch_);
-    return std::make_unique<GatheredUpdate>(parts, *batch_, *parts_.mover, parts_.reads);
+  // `is_exact`: it asks for no more room than its new rows take.
+  std::unique_ptr<BatchUpdate> make_update(bool is_exact) {
+    const auto make = [this, is_exact](const GradientBatch& share) -> std::unique_ptr<BatchUpdate> {
+      const UpdateParts parts{*parts_.store, filters_, parts_.initial, rule_, parts_.slot_values.data()};
+      if (!parts_.mover) return std::make_unique<ResidentUpdate>(parts, share, is_exact);
+      return std::make_unique<GatheredUpdate>(parts, share, *parts_.mover, reads_);
+    };
+    if (shares_.count() == 1) return make(shares_.share(0));
+    return std::make_unique<UpdateTogether>(shares_, make);
   }
   void end() NO_THREAD_SAFETY_ANALYSIS {
     update_.reset();
@@ -392,7 +429,8 @@ class Table::PreparedApply::Scope {
   const Optimizer& rule_;
   const ShardFilters& filters_;
   const size_t ids_;
-  std::unique_ptr<GradientBatch> batch_;
+  BatchShares shares_;
+  TakenReads reads_;
   Gate gate_ = Gate::kOutside;
   std::unique_ptr<BatchUpdate> update_;
 };

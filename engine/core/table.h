@@ -58,6 +58,9 @@ enum class LookUpFor {
 // Every method may be called from any thread and throws Error(kClosed) after close().
 class Table {
  public:
+  // Of a batch that threads share; fewer aren't worth waking one.
+  static constexpr size_t kLeastIdsAThread = 2048;
+
   explicit Table(const TableSpec& spec);
   ~Table();
   Table(const Table&) = delete;
@@ -181,6 +184,8 @@ class Table {
   // same owner.
   void watch(const void* owner, const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of);
   void unwatch(const void* owner);
+  // Whether somebody watches.
+  bool is_watched() const { return is_watched_.load(std::memory_order_relaxed); }
 
   // Returns when every tier is within its capacity and nothing is being moved.
   void drain() const;
@@ -246,24 +251,29 @@ class Table {
   std::vector<log::CheckpointId> kept_rows() const;
   // keep_as: the id of the checkpoint that this table will make, the same in all partitions of a variable.
   void take_over_kept_rows(const log::CheckpointId* id, const log::CheckpointId& keep_as);
+  // Makes the first checkpoint. REQUIRES: the table began with no rows, and has none yet.
+  void keep_no_rows(const log::CheckpointId& id);
   // Ends the table as close() does, but that its files stay until that is called, and older checkpoints of its rows until
-  // drop_older_rows(): the other partitions of a variable may not have theirs yet.
+  // drop_older_rows(): the other partitions of a variable may not have theirs yet. REQUIRES: take_over_kept_rows() was called.
   void keep_rows();
   void drop_older_rows();
 
-  // Waits for the operations under way and gives memory and files back. Where rows are kept (keep_files), makes a checkpoint of
-  // them first: throws Error(kStorage) where that fails, and nothing is lost until the table is destroyed. May be called again.
+  // Waits for the operations under way and gives memory and files back. Where rows are kept (keep_files), and the table has begun with
+  // some or none, makes a checkpoint of them first: throws Error(kStorage) where that fails, and nothing is lost until the table is destroyed. May be called again.
   void close();
 
  private:
   // What is left of lookup() in an operation, or in a function that a stream calls.
-  // Of what doesn't serve. `update_follows`: an apply will want the rows of lower tiers again.
-  void look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
-                        bool update_follows, const RowsOut& out) const;
+  // Of what doesn't serve. `update_follows`: an apply will want the rows of lower tiers again. Gives what is to be kept for it, or
+  // null.
+  BatchPtr look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
+                            bool update_follows, const RowsOut& out) const;
   // Gives what is to be counted. `last_positions` and `occurrences`: as of BatchInFlight. REQUIRES: there is a mover.
   BatchPtr look_up_to_serve(std::span<const int64_t> ids, std::span<const uint32_t> last_positions,
                             std::span<const uint32_t> occurrences, uint64_t first_stamp,
                             const RowsOut& out) const;
+  // Whether several threads may share a batch. What is watched is one thread's: its times are to add up.
+  bool may_share() const;
   // Ids that were looked up: how many, how many had their row in the first level, and how many had one at all.
   struct LookedUp {
     uint64_t ids;
@@ -288,7 +298,7 @@ class Table {
   DeviceApply::Share share_of_apply(uint32_t ids, std::optional<int64_t> global_step);
   // What the function of a step does.
   void read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
-                    std::optional<uint64_t> first_stamp, float* rows) const;
+                    std::optional<uint64_t> first_stamp, const RowsOut& rows) const;
   class StepUpdate;
   StepClaims make_room_for_step(uint32_t ids);
   // An apply is one more. The state of the context is as begin_update() will have it, but for updates that come before.
@@ -309,11 +319,13 @@ class Table {
   mutable std::atomic<uint64_t> hits_{0};
   mutable std::atomic<uint64_t> misses_{0};
   mutable std::atomic<uint64_t> without_row_{0};
+  Mutex watch_mutex_;
+  std::atomic<bool> is_watched_;
 
   void end_operations() REQUIRES(close_mutex_);
 
   Mutex close_mutex_;
-  log::CheckpointId keep_as_ GUARDED_BY(close_mutex_) = log::draw_uuid();
+  std::optional<log::CheckpointId> keep_as_ GUARDED_BY(close_mutex_);  // none: it hasn't begun
   bool rows_are_kept_ GUARDED_BY(close_mutex_) = false;
 };
 

@@ -13,16 +13,23 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
+#include "lookup/batches_of_look_up.h"
 #include "lookup/each_key_once.h"
+#include "lookup/in_pieces.h"
 #include "row/finite_values.h"
 #include "row/keys_by_partition.h"
 #include "table.h"
 #include "tiers/hbm/hbm_tier.h"
+#include "update/batch_shares.h"
 #include "update/device_changes.h"
 #include "update/gathered_update.h"
+#include "update/update_together.h"
 
 namespace embstore {
 namespace {
+
+// Of ids that a step misses, what a thread has at least, so that it's worth waking.
+constexpr size_t kLeastMissing = 1024;
 
 // The scope in which some tables, and their devices, stay.
 class OperationsOn {
@@ -258,7 +265,7 @@ std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpF
   return DeviceLookUp::Share{
       .table = parts_.device_look_up.get(),
       .first_stamp = first_stamp,
-      .read = [this, purpose, first_stamp](const DeviceLookUp::Missing& missing, float* rows) {
+      .read = [this, purpose, first_stamp](const DeviceLookUp::Missing& missing, const RowsOut& rows) {
         read_missing(missing, purpose, first_stamp, rows);
       }};
 }
@@ -275,30 +282,32 @@ bool Table::make_room_in_log() const {
 
 // Called by a stream.
 void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
-                         std::optional<uint64_t> first_stamp, float* rows) const {
+                         std::optional<uint64_t> first_stamp, const RowsOut& rows) const {
   const Epochs::Guard guard = parts_.epochs.enter();
   hits_.fetch_add(missing.hits, std::memory_order_relaxed);
   Phase(parts_.store->tiers().hbm()->meter())
       .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
   if (missing.ids.empty()) return;
-  Mutex mutex;
-  std::vector<BatchPtr> served;
+  BatchesOfLookUp batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
                         std::span<const uint32_t> last_positions, const RowsOut& found) {
     const DeviceSteps::Function function({});  // other threads are in one, too
-    if (!first_stamp) return look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
-    BatchPtr batch = look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found);
-    const MutexLock lock(mutex);
-    served.push_back(std::move(batch));
+    BatchPtr batch = first_stamp
+                         ? look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found)
+                         : look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
+    if (first_stamp) batch->order_by_shards();  // as it's counted, which one thread would do for all
+    batches.add(std::move(batch));
   };
   const auto width = static_cast<size_t>(dim());
-  // Other tiers are read in one batch each.
-  if (parts_.store->tiers().are_rows_below_hbm_in_memory()) {
-    read_each_key_once_together(missing.ids, missing.positions, width, rows, read);
-  } else {
-    read_each_key_once({missing.ids, missing.positions, {}}, width, rows, read);
-  }
-  for (BatchPtr& batch : served) parts_.mover->log_served(std::move(batch));
+  const IdsOfBatch ids{missing.ids, missing.positions};
+  read_in_pieces(missing.ids.size(), kLeastMissing, [&](size_t first, size_t count) {
+    const RowsOut out(rows.rows + first * width, {}, rows.left_at + first);
+    std::fill_n(out.left_at, count, gpu::DeviceAddress{});
+    read_each_key_once(ids.part(first, count), width, out, read);
+  });
+  std::vector<BatchPtr> read_batches = batches.take();
+  if (!first_stamp) return parts_.reads.keep(std::move(read_batches));
+  for (BatchPtr& batch : read_batches) parts_.mover->log_served(std::move(batch));
 }
 
 // --- Updates
@@ -385,6 +394,32 @@ StepClaims Table::make_room_for_step(uint32_t ids) {
   return StepClaims{parts_.mover->claim(ids), PoolClaim(cache)};
 }
 
+namespace {
+
+// Of what a step misses, by a thread of its own: other threads are in the step's function, too.
+class UpdateOfShare final : public BatchUpdate {
+ public:
+  UpdateOfShare(TableParts& table, const GradientBatch& share, TakenReads& reads, StepClaims claims)
+      : claims_(std::move(claims)),
+        update_(std::in_place, table.for_updates(), share, *table.mover, reads, &claims_) {}
+
+  bool prepare(uint64_t& new_rows) override {
+    const DeviceSteps::Function function({});
+    return update_->prepare(new_rows);
+  }
+  void commit(const UpdateTime& time) noexcept override {
+    const DeviceSteps::Function function({});
+    update_->commit(time);
+    update_.reset();
+  }
+
+ private:
+  StepClaims claims_;
+  std::optional<GatheredUpdate> update_;
+};
+
+}  // namespace
+
 // By a step, in a function that a stream calls: of the rows that it misses, and of what the host keeps of others. Steps that change
 // rows come one after the other, so nobody else brings rows.
 class Table::StepUpdate final : public DeviceApply::PreparedRows {
@@ -398,21 +433,24 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
         changes_(*parts_.store, present.marked),
         claims_(claims) {
     if (missing.ids.empty()) return;
+    reads_.emplace(parts_.reads);
+    shares_.emplace(GradientBatch::Gradients{missing.ids, missing.gradients, parts_.layout.dim(),
+                                             missing.occurrences, missing.last_positions},
+                    BatchShares::worthwhile(missing.ids.size(), kLeastMissing));
     // Not through the gate: whoever is alone there uses rows, which no step in flight meets. (And the emulated device calls
     // this while its caller has locks.)
-    batch_ = GradientBatch::take_spare();
-    batch_->group(missing.ids, missing.gradients, table.dim(), missing.occurrences);
-    batch_->set_last_positions(missing.last_positions);
-    update_.emplace(parts_.for_updates(), *batch_, *parts_.mover, parts_.reads, &claims);
+    update_.emplace(*shares_, [this](const GradientBatch& share) {
+      const MutexLock lock(claims_mutex_);
+      return std::make_unique<UpdateOfShare>(parts_, share, *reads_, claims_.split(share.keys().size()));
+    });
     uint64_t new_rows = 0;
     if (!update_->prepare(new_rows)) throw table.store_full(new_rows);
   }
-  ~StepUpdate() override { end(); }
 
   void commit() noexcept override {
     if (update_) {
       update_->commit(time_);
-      end();
+      update_.reset();
       parts_.mover->rows_came();
     }
     changes_.commit(claims_.places);
@@ -421,19 +459,16 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
   }
 
  private:
-  void end() {
-    update_.reset();
-    if (batch_ != nullptr) GradientBatch::recycle(std::move(batch_));
-  }
-
   TableParts& parts_;
   const UpdateTime time_;
   const Epochs::Guard guard_;
   const uint64_t present_rows_;
   DeviceChanges changes_;
+  Mutex claims_mutex_;
   StepClaims& claims_;
-  std::unique_ptr<GradientBatch> batch_;
-  std::optional<GatheredUpdate> update_;
+  std::optional<BatchShares> shares_;
+  std::optional<TakenReads> reads_;
+  std::optional<UpdateTogether> update_;
 };
 
 DeviceApply::Share Table::share_of_apply(uint32_t ids, std::optional<int64_t> global_step) {

@@ -56,6 +56,7 @@ from embstore.table.getting import get_embedding_variable
 from embstore.table.many import apply_many, lookup_many
 from embstore.table.monitor import Monitor
 from embstore.table.prefetching import prefetching
+from embstore.threads import get_num_threads, set_num_threads
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ __all__ = [
     "discard_persisted",
     "errors",
     "get_embedding_variable",
+    "get_num_threads",
     "initializers",
     "lookup_many",
     "optimizers",
@@ -104,6 +106,7 @@ __all__ = [
     "restore_persisted",
     "save",
     "save_incremental",
+    "set_num_threads",
     "should_persist",
     "write_rows",
 ]

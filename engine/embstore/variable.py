@@ -58,6 +58,9 @@ OnDamage: TypeAlias = Literal["raise", "skip"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
 
+# The id of the checkpoint with which partitions begin that keep their files.
+_NO_ROWS = bytes(16)
+
 _NO_IDS = np.empty(0, np.int64)
 
 ROWS_A_CHUNK = 1 << 16
@@ -614,8 +617,10 @@ class EmbeddingVariable:
             address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing
             can tell), io_scheme (of an SSDHASH tier, by which it reads what isn't in the page
             cache: "io_uring" or "pread"; else None), gpu (of an HBM tier, the GPU's name, or
-            "emulated"; else None), accesses, device (the name of the one that it takes as long as
-            on, from `StorageOption.devices`; else None).
+            "emulated"; else None), is_pinned (of DRAM below HBM: whether the GPU reads rows where
+            they lie; False where the system refuses, or hasn't the memory to spare; else None),
+            accesses, device (the name of the one that it takes as long as on, from
+            `StorageOption.devices`; else None).
         tiers[i]["accesses"]: how the tier's rows were touched, a list of one dict for each access
             (an `embstore.Access`) and number of threads: access, threads, accesses (contiguous
             pieces that were touched, or calls for files), bytes (of those), elapsed_ns (in all
@@ -797,19 +802,30 @@ def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
 
 
 def _take_over_kept_rows(name: str, shards: Sequence[Shard]) -> None:
-    """Begins with the newest checkpoint that every shard has; with none if a shard has none.
+    """Begins with the newest checkpoint that every shard has; with no rows where none has any.
 
     A process that ended while it closed the variable may have left some shards with a newer one.
-    Raises StorageError if each has some, and none in common: no process leaves that.
+    Several shards begin with a checkpoint of no rows, so that a shard without any is one whose
+    files are gone. Raises StorageError then, and if each has some, and none in common: no process
+    leaves that.
     """
     kept = [shard.kept_rows() for shard in shards]
     newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)
-    if newest is None and all(kept):
+    are_all_new = all(one == _NO_ROWS for ids in kept for one in ids)
+    if newest is None and not are_all_new:
+        gone = [f"part{number}" for number, ids in enumerate(kept) if not set(ids) - {_NO_ROWS}]
+        what = (
+            f"no rows are kept of {', '.join(gone)}, though other partitions have theirs"
+            if gone
+            else "the rows that its partitions kept are not of one close()"
+        )
         raise StorageError(
-            f"{name}: the rows that its partitions kept are not of one close(); put the files of "
-            "all partitions (.ssdhash, .checkpoint-*) back as one close() left them, or remove all "
-            "of them to begin with no rows"
+            f"{name}: {what}; put the files of all partitions (.ssdhash, .checkpoint-*) back as "
+            "one close() left them, or remove all of them to begin with no rows"
         )
     keep_as = os.urandom(16)
     for shard in shards:
         shard.take_over_kept_rows(newest, keep_as)
+    if newest is None and len(shards) > 1:
+        for shard in shards:
+            shard.keep_no_rows(_NO_ROWS)

@@ -54,8 +54,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> None:
         loss.backward()
         losses.append(float(loss.detach()))
         gradients = [variable.value.grad for variable in model.trainable_variables]
-        dense = [gradient for gradient in gradients if gradient.ndim]  # a table's is a count
-        _all_reduce(dense)
+        _all_reduce([weight.value.grad for weight in _dense_weights(model)])
         with torch.no_grad():
             optimizer.apply(gradients, model.trainable_variables)
     variables = [table.variable for table in tables.values()]
@@ -70,6 +69,11 @@ def train(worker: es.cluster.Worker, folder: Path) -> None:
     torch.distributed.destroy_process_group()
     for variable in variables:
         variable.close()
+
+
+def _dense_weights(model: Any) -> list[Any]:
+    """Those that the optimizer trains; the tables' servers train the rows."""
+    return [weight for weight in model.trainable_variables if not weight.overwrite_with_gradient]
 
 
 def _all_reduce(gradients: list[Any]) -> None:
@@ -99,8 +103,7 @@ def _tell(
 ) -> None:
     for variable in variables:
         np.savez(folder / f"{variable.name}.npz", **variable.export())
-    dense = [weight for weight in model.trainable_variables if weight.shape]
-    np.savez(folder / "dense.npz", *[weight.numpy() for weight in dense])
+    np.savez(folder / "dense.npz", *[weight.numpy() for weight in _dense_weights(model)])
     (folder / "written").write_text(json.dumps({"workers": processes}))
     (folder / "written").rename(folder / "told.json")
     deadline = time.monotonic() + _SEEN_WITHIN_S

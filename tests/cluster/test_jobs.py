@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from job_training import EVERY, STEPS, Export, durable, train, trained_here, var
 from sharded import assert_same, remote_shards
 
 import embstore as es
+from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.job.actor import JobActor
+from embstore.cluster.job.worker import Worker
 from embstore.cluster.ray.calls import wait_for
 from embstore.errors import (
     CheckpointError,
@@ -369,6 +372,63 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
             pass
 
 
+def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
+    tmp_path: Path,
+) -> None:
+    """Only worker 0's rows would be saved, and come back."""
+    refused = pytest.raises(InvalidArgumentError, match=r"^variables: .* of items;")
+    folder = tmp_path / "saved"
+    with (
+        es.cluster.Job(workers=2, checkpoints=folder) as job,
+        joined(job) as worker,
+        variable() as items,
+    ):
+        with refused:
+            worker.restore([items])
+        with refused, worker.checkpoint(1, [items]):
+            pass
+    with (
+        es.cluster.Job(workers=1, checkpoints=folder) as job,
+        joined(job) as worker,
+        variable() as items,
+        worker.checkpoint(1, [items]),
+    ):
+        pass
+
+
+def test_workers_that_are_at_different_checkpoints_are_told(tmp_path: Path) -> None:
+    with (
+        es.cluster.Job(workers=2, checkpoints=tmp_path / "saved", patience_s=20) as job,
+        joined(job) as first,
+        variable(shards=1) as items,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        second = Worker(job.ticket, 1)
+
+        def keep(worker: Worker, step: int) -> None:
+            with worker.checkpoint(step, [items]):
+                pass
+
+        for step in (3, 7):
+            kept = thread.submit(keep, second, step)
+            keep(first, step)
+            kept.result()
+        kept = thread.submit(keep, second, 8)
+        with pytest.raises(InvalidArgumentError, match=r"step: .* step 9.*worker 1 gives 8"):
+            keep(first, 9)
+        with pytest.raises(InvalidArgumentError, match="worker 1 gives 8"):
+            kept.result()
+        shutil.copytree(tmp_path / "saved", tmp_path / "older")
+        shutil.rmtree(tmp_path / "older" / "step-000000000009")
+        second._checkpoints = TrainingDirectory(tmp_path / "older")  # as a node may see the folder
+        found = thread.submit(second.restore, [items])
+        with pytest.raises(CheckpointError, match=r"that of step 9 in .*worker 1 that of step 7"):
+            first.restore([items])
+        with pytest.raises(CheckpointError, match="worker 1 that of step 7"):
+            found.result()
+        second.leave()
+
+
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
     done = es.cluster.run(  # the patience is for workers that start, too, on a busy computer
@@ -386,6 +446,22 @@ def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
                     time.sleep(seconds)
         worker.meet()
         return items.total_count()[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("workers", 0, "workers must be at least 1"),
+        ("keep", 0, "keep must be at least 1"),
+        ("gradients", "max", "gradients must be one of mean, sum"),
+        ("patience_s", 0, "patience_s must be greater than 0"),
+        ("patience_s", float("nan"), "patience_s must be finite"),
+        ("silence_s", "30", "silence_s must be a number"),
+    ],
+)
+def test_a_job_refuses_what_it_could_not_keep_to(option: str, value: Any, complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        es.cluster.Job(**{"workers": 2, option: value})
 
 
 def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
@@ -450,6 +526,47 @@ def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
         variable(shards=3)
 
 
+def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_yet() -> None:
+    with es.cluster.Job(workers=2, synchronous=False, patience_s=1.0) as job:
+        with joined(job), variable(shards=2) as items:
+            items.apply_gradients([7, 8, 9], np.ones((3, items.dim), np.float32))
+        slow = es.cluster.join(job.ticket, 1)
+        with variable(shards=2) as items:
+            assert items.get_frequency([7, 8, 9]).tolist() == [1, 1, 1]
+        with variable(shards=2) as again:
+            assert again.total_count()[0] == 0
+        with pytest.raises(WorkerLostError, match="worker 0 hasn't made and closed it for 1 s"):
+            variable(shards=2)
+        slow.leave()  # and the job ends with a variable that worker 0 never made
+
+
+def test_a_worker_that_makes_what_it_has_open_is_told_to_close_it_first() -> None:
+    with es.cluster.Job(workers=1) as job, joined(job):
+        with variable(shards=2) as items:
+            items.apply_gradients([7], np.ones((1, items.dim), np.float32))
+            with pytest.raises(InvalidArgumentError, match="worker 0 has it already; close it"):
+                variable(shards=2)
+            items.apply_gradients([7], np.ones((1, items.dim), np.float32))
+            assert items.get_frequency([7]).tolist() == [2]
+        with variable(shards=2) as again:
+            assert again.total_count()[0] == 0
+
+
+def test_a_variable_whose_link_was_lost_is_closed_and_its_next_updates_count() -> None:
+    with es.cluster.Job(workers=1) as job, joined(job):
+        items = variable(shards=1)
+        items.apply_gradients([7], np.ones((1, items.dim), np.float32))
+        (shard,) = remote_shards(items)
+        shard.server.lost = "it has given no sign of life"
+        with pytest.raises(ShardLostError):
+            items.apply_gradients([7], np.ones((1, items.dim), np.float32))
+        items.close()
+        with variable(shards=1) as again:
+            assert again.total_count()[0] == 0
+            again.apply_gradients([7], np.ones((1, again.dim), np.float32))
+            assert again.get_frequency([7]).tolist() == [1]
+
+
 @pytest.mark.long
 def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> None:
     def paced(latency_ns: float) -> es.EmbeddingVariable:
@@ -459,15 +576,17 @@ def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> Non
         )
         return es.get_embedding_variable("paced", 4, ev_option=option, shards=1)
 
-    with es.cluster.Job(workers=1) as job:
-        worker = es.cluster.join(job.ticket, 0)
-        with (
-            paced(2000),
-            paced(2000),
-            pytest.raises(InvalidArgumentError, match="otherwise than another worker"),
-        ):
-            paced(3000)
-        worker.leave()
+    with es.cluster.Job(workers=2) as job:
+        first = es.cluster.join(job.ticket, 0)
+        with paced(2000):
+            first.leave()
+            second = es.cluster.join(job.ticket, 1)
+            with (
+                paced(2000),
+                pytest.raises(InvalidArgumentError, match="otherwise than another worker"),
+            ):
+                paced(3000)
+            second.leave()
 
 
 @contextlib.contextmanager

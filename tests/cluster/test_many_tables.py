@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from sharded import remote_shards
 import embstore as es
 from embstore.cluster.rows.connections import ServerAddress
 from embstore.cluster.rows.pushes import PushRules
+from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
-from embstore.table.elsewhere import LookUp
+from embstore.table import elsewhere
+from embstore.table.elsewhere import LookUp, UniqueKeys, Update
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -92,6 +96,28 @@ def test_tables_of_one_shard_are_trained_by_one_request_alone() -> None:
         tables = there.many_of_worker(0, TABLES)
         es.apply_many(tables, *batches(0, 0))
         assert there.servers[0].requests() == {"APPLY": 1}
+
+
+@pytest.mark.parametrize("how", ["apply", "prepare"])
+def test_a_push_without_ids_leaves_the_gradients_of_another_tables_push_alone(how: str) -> None:
+    """The second table's requests come by the connection that brought the first table's push."""
+    ids, ones = np.arange(50), np.ones((50, DIM), np.float32)
+    with served(1, PushRules()) as there:
+        first, second = there.many_of_worker(0, 2)
+        second.apply_gradients(ids, ones)
+        (push,) = first._updates(UniqueKeys(ids, 1), ones)
+        server = push.shard.server
+        assert server.prepare([push]).wait() == [None]
+        (empty,) = second._updates(UniqueKeys(ids[:0], 1), ones[:0])
+        if how == "apply":
+            assert server.apply([empty], None).wait() == [None]
+        else:
+            assert server.prepare([empty]).wait() == [None]
+            assert server.commit([empty], None).wait() == [None]
+        second.lookup(ids, train=True)
+        assert server.commit([push], None).wait() == [None]
+        # Both tables began alike and were trained alike.
+        np.testing.assert_array_equal(first.lookup(ids), second.lookup(ids))
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -398,3 +424,51 @@ def test_tables_are_read_ahead_by_one_request_to_each_server() -> None:
             es.apply_many(tables, ids, grads)
         for server in there.servers:
             assert server.requests() == {"LOOK_UP": 4, "PREPARE": 4, "COMMIT": 4}
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+def test_a_step_that_ctrl_c_comes_to_while_it_is_committed_trains_all_tables(
+    tables: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = ServerLink.commit
+
+    def interrupted(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return commit(*arguments)
+
+    with served(2, PushRules()) as there:
+        many = there.many_of_worker(0, tables)
+        ids, grads = np.arange(20), np.ones((20, DIM), np.float32)
+        with monkeypatch.context() as patched:
+            patched.setattr(ServerLink, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                es.apply_many(many, [ids] * tables, [grads] * tables)
+        es.apply_many(many, [ids] * tables, [grads] * tables)
+        for table in many:
+            assert table.get_frequency(ids).tolist() == [2] * 20
+
+
+def test_a_step_that_ctrl_c_comes_to_before_it_is_committed_leaves_nothing_prepared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prepare = elsewhere._prepare
+
+    def interrupted(parts: Sequence[Update]) -> Any:
+        prepare(parts)
+        raise KeyboardInterrupt
+
+    with served(2, PushRules()) as there:
+        many = there.many_of_worker(0, 2)
+        ids, grads = np.arange(20), np.ones((20, DIM), np.float32)
+        with monkeypatch.context() as patched:
+            patched.setattr(elsewhere, "_prepare", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                es.apply_many(many, [ids] * 2, [grads] * 2)
+        saving = threading.Thread(target=lambda: es.save(tmp_path / "saved", many, 1), daemon=True)
+        saving.start()
+        saving.join(10)
+        is_saved = not saving.is_alive()
+        es.apply_many(many, [ids] * 2, [grads] * 2)
+        saving.join()
+        assert is_saved
+        assert [table.get_frequency([3]).tolist() for table in many] == [[1], [1]]

@@ -226,3 +226,24 @@ def test_rows_that_a_save_evicts_are_looked_up_anew(tmp_path: Path) -> None:
         es.save(tmp_path, [there], global_step=100)
         assert there.total_count()[0] == 0
         np.testing.assert_array_equal(there.lookup(ids, train=True), initial)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_pause_longer_than_the_servers_wait_for_a_push_changes_no_look_up(shards: int) -> None:
+    steps = [np.arange(step, step + 20) for step in range(6)]
+
+    def trained(items: es.EmbeddingVariable, depth: int) -> list[NDArray[np.float32]]:
+        found = []
+        for step, ids in enumerate(es.prefetching(steps, {items: lambda ids: ids}, depth=depth)):
+            found.append(items.lookup(ids, train=True))
+            if step == 1:
+                time.sleep(0.6)
+            items.apply_gradients(ids, found[-1])
+        return found
+
+    with (
+        contextlib.closing(ServedVariables(shards, PushRules(patience_s=0.2))) as paused,
+        contextlib.closing(ServedVariables(shards, PushRules())) as other,
+    ):
+        found, wanted = trained(paused.of_worker(0), 2), trained(other.of_worker(0), 1)
+    np.testing.assert_array_equal(found, wanted)

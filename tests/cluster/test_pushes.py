@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -369,6 +373,67 @@ def test_a_silent_shard_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ShardLostError, match=r"no sign of life for 0.3 s"):
             var.lookup([1])
         awake.set()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_program_without_descriptors_loses_no_server(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with served(2, PushRules()) as variable:
+        var = variable.of_worker(0)
+        with monkeypatch.context() as without:
+            without.setattr("embstore.cluster.rows.connections.socket.create_connection", refuse)
+            with pytest.raises(StorageError, match=os.strerror(number)):
+                var.lookup([1, 2, 3], train=True)
+            with pytest.raises(StorageError, match=os.strerror(number)):
+                var.apply_gradients([1, 2, 3], one_row(1, 3))
+        assert var.total_count()[0] == 0
+        var.apply_gradients([1, 2, 3], one_row(1, 3))
+        assert var.get_frequency([1, 2, 3]).tolist() == [1, 1, 1]
+
+
+def test_a_server_without_descriptors_or_threads_for_a_moment_serves_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(1, PushRules()) as variable:
+        (server,) = variable.servers
+        listener = FailingListener(server._listener)
+        monkeypatch.setattr(server, "_listener", listener)
+        variable.of_worker(0).lookup([1])  # by the accept that was under way
+        variable.of_worker(0, silence_s=5.0).lookup([1])
+        assert not listener.errors
+        start = threading.Thread.start
+        refused: list[str] = []
+
+        def start_thread(thread: threading.Thread) -> None:
+            if thread.name.startswith("embstore-rows") and not refused:
+                refused.append(thread.name)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_thread)
+        variable.of_worker(0, silence_s=5.0).lookup([1])
+        assert refused
+
+
+class FailingListener:
+    """A listening socket of which some accepts fail."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.errors = [errno.ECONNABORTED, errno.EMFILE]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            number = self.errors.pop()
+            raise OSError(number, os.strerror(number))
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
 
 
 def one_row(value: float, count: int = 1) -> NDArray[np.float32]:

@@ -493,6 +493,23 @@ def test_increments_follow_each_other_by_their_steps(tmp_path: Path) -> None:
         assert_same(model.state(session), state)
 
 
+def test_a_second_increment_of_a_step_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    saver = model.saver(incremental_save_restore=True)
+    path = str(tmp_path / "model")
+    with model.session() as session:
+        session.run(model.init)
+        saver.save(session, path, 1)
+        model.trained(session, 1)
+        saver.incremental_save(session, path, 2)
+        state = model.state(session)
+        model.trained(session, 1)
+        with pytest.raises(es.errors.InvalidArgumentError, match=r"global_step: .* of step 2 al"):
+            saver.incremental_save(session, path, 2)
+        saver.restore(session, f"{path}-1")
+        assert_same(model.state(session), state)
+
+
 def test_increments_that_were_left_out_are_not_gone_on_from(tmp_path: Path) -> None:
     model = Model()
     path = str(tmp_path / "model")

@@ -56,6 +56,21 @@ def test_safe_look_ups_are_tensorflows(
     assert (theirs[1] == 0).all() is not ("default_id" in options)
 
 
+def test_the_row_of_empty_bags_is_trained_where_one_is_empty_alone() -> None:
+    variable = tf.get_embedding_variable("items", 2, initializer=tf.ones_initializer())
+    bags = tf.placeholder(tf.int64, [None])
+    ids = tf.SparseTensor(tf.stack([bags, tf.zeros_like(bags)], 1), bags + 1, [2, 1])
+    rows = tf.nn.safe_embedding_lookup_sparse(variable, ids, combiner="sum", default_id=7)
+    train = tf.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(rows))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train, {bags: [0, 1]})
+        assert session.run(variable.export().keys).tolist() == [1, 2]
+        session.run(train, {bags: [0]})
+        assert session.run(variable.get_frequency([1, 2, 7])).tolist() == [4, 3, 1]
+
+
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sparse_look_ups_are_tensorflows(combiner: str, weighted: bool) -> None:

@@ -7,6 +7,7 @@ import mmap
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ from embstore.bench.stores import STORE_NAMES
 
 TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
 TINY_TIERS = [*TINY, "--dim", "5", "--served-batches", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _as_many_threads_as_before() -> Iterator[None]:
+    before = es.get_num_threads()
+    yield
+    es.set_num_threads(before)
 
 
 def figures_of(arguments: list[str], folder: Path) -> dict[str, Any]:
@@ -84,6 +92,20 @@ def test_rows_measures_small_calls_too(tmp_path: Path) -> None:
         assert result["us_per_batch"] == pytest.approx(1e6 * result["batch_size"] / rate)
     assert contenders[100] - contenders[1] == {"embstore, 26 variables"}
     assert {"embstore", "hand-written loop", "PyTorch"} <= contenders[1]
+
+
+def test_rows_measures_large_calls_that_threads_share_too(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sizes = ["--batch-size", "10000", "100", "--small-batches", "20"]
+    document = figures_of(["rows", *TINY, *sizes, "--dim", "5", "--threads", "1", "2"], tmp_path)
+    shared = [result for result in document["results"] if "shared" in result["contender"]]
+    assert {(result["threads"], result["batch_size"]) for result in shared} == {(1, 10_000)}
+    assert {result["contender"].partition(", calls")[0] for result in shared} == {
+        "embstore",
+        "embstore, 26 variables",
+        "PyTorch",
+    }
+    assert es.get_num_threads() == 1  # what isn't shared is one thread's
 
 
 def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:

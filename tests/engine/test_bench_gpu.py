@@ -14,6 +14,7 @@ from embstore.bench.gpu_contenders import OPERATIONS, SERVING, STEP, TRAINING, T
 from embstore.bench.gpu_suite import bytes_per_id
 
 TINY = ["--rows", "600", "--batch-size", "200", "--batches", "1", "--rounds", "1", "--dim", "5"]
+TINY += ["--settling-batches", "2"]
 
 
 def has_a_driver() -> bool:

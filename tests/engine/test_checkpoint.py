@@ -172,6 +172,23 @@ def test_a_save_that_failed_takes_nothing_from_the_next_increment(tmp_path: Path
         assert_same(other.export(), var.export())
 
 
+def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_path: Path) -> None:
+    option = es.GlobalStepEvict(5)
+    grads = np.ones((1, 3), np.float32)
+    with (
+        variable(evict_option=option) as often,
+        variable(name="seldom", evict_option=option) as seldom,
+    ):
+        for step in range(20):
+            often.apply_gradients([step], grads)
+        for id in range(3):
+            seldom.apply_gradients([id], grads)
+        es.save(tmp_path / "save", [often, seldom])
+        assert often.export()["keys"].tolist() == [15, 16, 17, 18, 19]
+        assert seldom.export()["keys"].tolist() == [0, 1, 2]
+        assert es.restore(tmp_path / "save", [often, seldom]) == 20
+
+
 @pytest.mark.parametrize("stack", TIERED_STACKS, ids=lambda stack: stack.name)
 @pytest.mark.parametrize("partition_num", [1, 2])
 def test_the_most_frequent_rows_come_back_into_the_upper_tiers(

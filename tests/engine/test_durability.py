@@ -179,6 +179,19 @@ def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.Storag
         assert contents(variable) == wanted
 
 
+def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
+    place: Path,
+) -> None:
+    option = es.GlobalStepEvict(5)
+    often = durable(place, "often", evict_option=option)
+    seldom = durable(place, "seldom", evict_option=option)
+    with often, seldom:
+        train(often, range(20))
+        seldom.apply_gradients([1], np.ones((1, DIM), np.float32))
+        es.persist([often, seldom], place / "checkpoints")
+        assert seldom.total_count()[0] == 1
+
+
 def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(
     place: Path, pool_type: es.StorageType
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, needs_the_emulated_gpu
+from engine_storage import GPU, MakeVariable, needs_the_emulated_gpu
 from example_devices import ExampleDevice
 from programs import run_program
 
@@ -188,6 +188,22 @@ def test_a_restore_takes_few_rows_to_the_gpu_that_do_not_stay_there(
         if count["access"] is es.Access.STORE
     ]
     assert 4100 <= sum(stored) < 7000
+
+
+def test_dram_below_is_pinned_if_the_memory_is_there(make_variable: MakeVariable) -> None:
+    ids = np.arange(1000)
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    too_many = memory_bytes // 4  # of rows of 32 bytes, for each of which 128 more are kept free
+    for dram_bytes, is_pinned in ((1 << 20, True), (too_many, False)):
+        sizes = [100 * ROW_BYTES, dram_bytes]
+        storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=sizes)
+        with make_variable(storage=storage) as var:
+            var.apply_gradients(ids, ones(ids))
+            var.drain()
+            expected = var.lookup(ids)
+            assert [tier["is_pinned"] for tier in var.stats()["tiers"]] == [None, is_pinned]
+            on_gpu = var.lookup(es.DeviceArray(ids, GPU))
+            np.testing.assert_array_equal(on_gpu.numpy(), expected)
 
 
 def test_devices_and_recordings_know_the_tiers_that_were_asked_for(

@@ -494,21 +494,16 @@ def test_partitions_of_a_close_that_was_interrupted_go_on_from_the_same_checkpoi
         train(variable, 1)
         before = variable.export()
     kept = tmp_path / "rows"
-    manifests = sorted(kept.glob("*.checkpoint-*"))
-    assert len(manifests) == 3
-    saved = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    assert len(list(kept.glob("*.checkpoint-*"))) == 3
+    saved = tmp_path / "saved"
+    shutil.copytree(kept, saved)
     with open_variable(partition_num=3) as variable:
         train(variable, 2)
-    # As if the process had ended before the last partition had its new checkpoint, and the first
-    # had dropped its old one: those of the other two are both there.
-    newer = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
-    for path in newer:
-        if "part2" in path.name or "part2" in path.parent.name:
-            path.unlink()
-    for path, content in saved.items():
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
+    # As if the process had ended before the last partition had its new checkpoint: the others have
+    # both.
+    remove_files("part2", kept)
+    for part in ("part0", "part1", "part2"):
+        put_back(part, saved, kept)
     assert_same(export_of(open_variable(partition_num=3)), before)
 
 
@@ -539,6 +534,55 @@ def test_rows_of_a_variable_that_nobody_closed_are_kept(
             assert_same(again.export(), before)
 
 
+def put_back(of: str, copies: Path, rows: Path) -> None:
+    """Those of a partition's files that are gone, as they were when they were copied."""
+    for copy in copies.rglob("*"):
+        path = rows / copy.relative_to(copies)
+        if of in str(path.relative_to(rows)) and copy.is_file() and not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            shutil.copy(copy, path)
+
+
+def remove_files(of: str, folder: Path) -> None:
+    for path in folder.glob(f"*{of}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_files_of_a_partition_that_are_gone_are_missed(open_variable: Open, tmp_path: Path) -> None:
+    with open_variable(partition_num=3) as variable:
+        train(variable, 1)
+        before = variable.export()
+    rows, whole = tmp_path / "rows", tmp_path / "whole"
+    shutil.copytree(rows, whole)
+    remove_files("part1", rows)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"var: no rows are kept of part1, .* put the files"):
+            open_variable(partition_num=3)
+    put_back("part1", whole, rows)
+    assert_same(export_of(open_variable(partition_num=3)), before)
+
+
+@pytest.mark.parametrize(("opened", "closed"), [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)])
+def test_a_variable_that_was_never_closed_as_a_whole_begins_without_rows(
+    open_variable: Open, tmp_path: Path, opened: int, closed: int
+) -> None:
+    """As if its first process had ended while it opened or closed so many of three partitions."""
+    rows, new = tmp_path / "rows", tmp_path / "new"
+    with open_variable(partition_num=3) as variable:
+        shutil.copytree(rows, new)
+        train(variable, 1)
+    for number in range(3):
+        if number >= closed:
+            remove_files(f"part{number}", rows)
+        if number < opened:
+            put_back(f"part{number}", new, rows)
+    with open_variable(partition_num=3) as variable:
+        assert variable.total_count()[0] == 0
+        train(variable, 2)
+        before = variable.export()
+    assert_same(export_of(open_variable(partition_num=3)), before)
+
+
 def test_files_of_different_closes_are_refused_and_stay(
     open_variable: Open, tmp_path: Path
 ) -> None:
@@ -551,11 +595,8 @@ def test_files_of_different_closes_are_refused_and_stay(
             shutil.copytree(rows, older)
     shutil.copytree(rows, tmp_path / "newer")
     # A backup of one partition is older than the other.
-    for path in rows.glob("*part1*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in older.glob("*part1*"):
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, rows / path.name)
+    remove_files("part1", rows)
+    put_back("part1", older, rows)
     for _ in range(2):
         with pytest.raises(StorageError, match=r"var: .* not of one close\(\); put the files"):
             open_variable(partition_num=2)

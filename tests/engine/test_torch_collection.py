@@ -150,6 +150,20 @@ def test_features_that_the_collection_does_not_have_are_left_out(
     assert torch.equal(found["user"], model.bags["user"](ids["user"], OFFSETS))
 
 
+def test_bags_whose_offsets_have_an_end_are_taken_as_others(make_variable: MakeVariable) -> None:
+    var = make_variable(dim=3)
+    found = [
+        es.torch.EmbeddingBagCollection(
+            {"of": es.torch.EmbeddingBag(var, "sum", include_last_offset=has_end)}
+        )(es.torch.KeyedJaggedTensor(["of"], torch.tensor([1, 2, 3]), torch.tensor(lengths)))
+        for has_end in (False, True)
+        for lengths in ([1, 2, 0], [1, 1, 1])
+    ]
+    for without, with_end in zip(found[:2], found[2:], strict=True):
+        assert torch.equal(without.values(), with_end.values())
+        assert with_end.values().shape == (3, 3)
+
+
 def test_every_row_of_a_matrix_is_a_bag(make_variable: MakeVariable) -> None:
     model = Model(make_variable, "of")
     collection = es.torch.EmbeddingBagCollection(model.bags)
@@ -181,6 +195,7 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
         (([], torch.tensor([1, 2]), lengths), "each of 0 keys"),
         ((["a"], torch.tensor([1, 2, 3]), lengths), r"how many of 3 ids each of 1 keys .*\[2\]"),
         ((["a"], torch.tensor([1, 2]), lengths, [1]), r"how many of 2 ids each of 1 keys .*\[1\]"),
+        ((["a", "b"], torch.tensor([1, 2]), lengths, [2, 0]), r"each of 2 keys has, got \[2, 0\]"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             es.torch.KeyedJaggedTensor(*arguments)

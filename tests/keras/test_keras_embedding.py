@@ -140,6 +140,117 @@ def test_gradients_that_were_dropped_train_nothing() -> None:
     assert_trained_alike(own, theirs, ids)
 
 
+def gradients_of(model: Any, ids: Any, factor: float = 1.0) -> list[Any]:
+    """Of the sum of what the model gives, times a factor; nothing is applied."""
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = factor * tf.reduce_sum(model(np.asarray(ids), training=True))
+        gradients: list[Any] = tape.gradient(loss, model.trainable_variables)
+        return gradients
+    import torch
+
+    loss = factor * model(np.asarray(ids), training=True).sum()
+    # Gradients that were set tell a table that what it has gathered isn't dropped.
+    for weight in model.trainable_weights:
+        weight.value.grad = torch.zeros_like(weight.value)
+    return list(torch.autograd.grad(loss, [weight.value for weight in model.trainable_weights]))
+
+
+def apply(model: Any, gradients: list[Any]) -> None:
+    if ON_TENSORFLOW:
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return
+    import torch
+
+    with torch.no_grad():
+        model.optimizer.apply(gradients, model.trainable_weights)
+
+
+def of_one_table() -> Any:
+    """A model that gives the rows of one id, which start as ones."""
+    ids = keras.Input((1,), dtype="int64")
+    model = keras.Model(ids, es.keras.Embedding(KEYS, DIM, "ones", name="table")(ids))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    if not ON_TENSORFLOW:
+        gradients_of(model, [[0]])  # none is set before the first
+    return model
+
+
+def test_gradients_that_are_only_looked_at_train_nothing() -> None:
+    model = of_one_table()
+    applied = gradients_of(model, [[1]])
+    gradients_of(model, [[2]], factor=100.0)
+    apply(model, applied)
+    np.testing.assert_allclose(rows_of(model)[:4, 0], [1, 0.9, 1, 1])
+
+
+def test_the_sum_of_several_gradients_is_one_step() -> None:
+    model = of_one_table()
+    first = gradients_of(model, [[1]])
+    gradients_of(model, [[3]])
+    second = gradients_of(model, [[2]], factor=3.0)
+    apply(model, [one + other for one, other in zip(first, second, strict=True)])
+    np.testing.assert_allclose(rows_of(model)[:4, 0], [1, 0.9, 0.7, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one, other: (one + other) / 2,
+        lambda one, _: one + one,
+        lambda one, other: 2 * one - other,
+        lambda one, _: one / 2,
+        lambda one, _: keras.ops.clip(one, -1.0, 1.0),
+        lambda one, other: keras.ops.clip(one + other, -1.0, 1.0),
+        lambda one, _: 0 * one,
+    ],
+    ids=["mean", "twice", "difference", "scaled", "clamped", "sum clamped", "nothing"],
+)
+def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], Any]) -> None:
+    model = of_one_table()
+    first, second = gradients_of(model, [[1]]), gradients_of(model, [[2]], factor=3.0)
+    changed = [change(one, other) for one, other in zip(first, second, strict=True)]
+    with pytest.raises(Exception, match="was changed between"):
+        apply(model, changed)
+    np.testing.assert_array_equal(rows_of(model), 1)
+
+
+def test_a_step_may_have_many_look_ups_and_too_many_are_told() -> None:
+    from embstore.keras.marks import MOST
+
+    model = of_one_table()
+    layer = model.get_layer("table")
+
+    def gradients(look_ups: int) -> list[Any]:
+        ids = np.ones((1, 1), np.int64)
+        if ON_TENSORFLOW:
+            import tensorflow as tf
+
+            with tf.GradientTape() as tape:
+                loss = sum(tf.reduce_sum(layer(ids, training=True)) for _ in range(look_ups))
+            return list(tape.gradient(loss, model.trainable_variables))
+        import torch
+
+        loss = sum(layer(ids).sum() for _ in range(look_ups))
+        return list(torch.autograd.grad(loss, [model.trainable_weights[0].value]))
+
+    apply(model, gradients(MOST))
+    np.testing.assert_allclose(rows_of(model)[1], 1 - MOST * 0.1, rtol=1e-5)
+    with pytest.raises(Exception, match=f"{MOST + 1} look-ups in one step"):
+        apply(model, gradients(MOST + 1))
+
+
+def test_the_norm_of_a_step_that_is_not_clipped_trains_all() -> None:
+    model = of_one_table()
+    first = gradients_of(model, [[1]])
+    norm = float(np.linalg.norm(keras.ops.convert_to_numpy(first[0])))
+    assert norm < 1.1  # so that it hardly counts in the norm of all gradients
+    apply(model, first)
+    np.testing.assert_allclose(rows_of(model)[1], 0.9)
+
+
 def test_masks_are_those_of_keras() -> None:
     def pooled(embedding: Any) -> Any:
         ids = keras.Input((LENGTH,), dtype="int64")
@@ -337,7 +448,7 @@ def test_what_would_lose_rows_unseen_raises() -> None:
     with pytest.raises(UnsupportedError, match="save_weights"):
         own.get_weights()
     with pytest.raises(UnsupportedError, match="load_weights"):
-        own.get_layer("table").set_weights([np.zeros(())])
+        own.get_layer("table").set_weights([np.zeros(own.get_layer("table").weights[0].shape)])
     stopping = keras.callbacks.EarlyStopping(
         monitor="loss", patience=0, restore_best_weights=True, start_from_epoch=0
     )

@@ -75,6 +75,32 @@ def test_weights_and_compilation_are_taken_over() -> None:
     assert own.evaluate(ids, ids[:, :1], verbose=0, return_dict=True).keys() == {"loss", "mae"}
 
 
+@pytest.mark.parametrize("how", ["clone_model", "json"])
+def test_a_copy_without_weights_starts_as_one_of_keras_would(how: str) -> None:
+    def of(model: Any) -> Any:
+        if how == "json":
+            return keras.models.model_from_json(model.to_json())
+        return keras.models.clone_model(model)
+
+    own = es.keras.distributed_model(over(keras.layers.Embedding(KEYS, DIM, name="table")))
+    rows = rows_of(of(own))
+    assert 0.03 < np.abs(rows).max() <= 0.05, "Keras's uniform"
+    assert len(np.unique(rows, axis=0)) == KEYS
+    matrix = np.random.RandomState(1).rand(KEYS, DIM).astype(np.float32)
+    given = keras.layers.Embedding(
+        KEYS, DIM, keras.initializers.Constant(matrix.tolist()), name="table"
+    )
+    own = es.keras.distributed_model(over(given))
+    own.compile(adagrad(), "mse")
+    fit(own, ids_with_duplicates())
+    np.testing.assert_array_equal(rows_of(of(own)), matrix)
+
+
+def test_a_configuration_has_no_large_tables() -> None:
+    layer = es.keras.Embedding(2**18, 8, es.initializers.Constant(np.ones((2**18, 8), np.float32)))
+    assert layer.get_config()["embeddings_initializer"] == "zeros"
+
+
 def test_each_embedding_may_have_options_of_its_own() -> None:
     def option(layer: Any) -> es.EmbeddingVariableOption:
         return es.EmbeddingVariableOption(filter_option=es.CounterFilter(layer.input_dim))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from keras_models import (
     DIM,
     KEYS,
+    LENGTH,
     adagrad,
     fit,
     ids_with_duplicates,
@@ -202,20 +204,134 @@ def test_a_file_of_another_layer_is_refused(tmp_path: Path) -> None:
         own.load_weights(tmp_path / "theirs.weights.h5")
 
 
-def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) -> None:
+def damage_rows(weights: Path) -> None:
+    """One bit of a table's rows is another."""
     import h5py
 
-    path = tmp_path / "model.weights.h5"
-    trained.save_weights(path)
-    with h5py.File(path, "a") as file:
+    with h5py.File(weights, "a") as file:
         names: list[str] = []
         file.visit(names.append)
         (rows,) = (name for name in names if name.endswith("file_1"))
         file[rows][100] ^= 1
+
+
+def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.weights.h5"
+    trained.save_weights(path)
+    damage_rows(path)
     other = over(es.keras.Embedding(KEYS, DIM, name="another"))
     with pytest.raises(ValueError, match=r"\.rows.*damaged"):
         other.load_weights(path)
     assert other.get_layer("another").variable.total_count() == (0, DIM)
+    held = trained.get_layer("table").variable.export()
+    with pytest.raises(ValueError, match=r"\.rows.*damaged"):
+        trained.load_weights(path)
+    np.testing.assert_array_equal(
+        trained.get_layer("table").variable.export()["values"], held["values"]
+    )
+
+
+def test_a_damaged_file_of_another_optimizer_leaves_the_table_alone(
+    trained: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.weights.h5"
+    trained.save_weights(path)
+    damage_rows(path)
+    other, _ = own_and_theirs(lambda: keras.optimizers.SGD(0.5))  # and of other initial rows
+    fit(other, ids_with_duplicates())
+    before, held = rows_of(other), other.get_layer("table").variable.total_count()
+    with pytest.raises(ValueError, match=r"\.rows.*damaged"):
+        other.load_weights(path)
+    np.testing.assert_array_equal(rows_of(other), before)
+    assert other.get_layer("table").variable.total_count() == held
+
+
+@pytest.mark.parametrize(("keys", "dim"), [(KEYS, 2 * DIM), (KEYS - 1, DIM)])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_table_of_another_shape_is_refused_and_left_alone(
+    keys: int, dim: int, apart: bool, converted: bool, tmp_path: Path
+) -> None:
+    def pooled(keys: int, dim: int) -> Any:
+        kind = keras.layers.Embedding if converted else es.keras.Embedding
+        ids = keras.Input((LENGTH,), dtype="int64")
+        rows = kind(keys, dim, name="table")(ids)
+        model = keras.Model(ids, keras.ops.mean(rows, -1))
+        model = es.keras.distributed_model(model) if converted else model
+        model.compile(adagrad(), "mse")
+        return model
+
+    path = tmp_path / "model.weights.h5"
+    saved, other = pooled(KEYS, DIM), pooled(keys, dim)
+    for model in (saved, other):
+        fit(model, ids_with_duplicates() % keys)
+    kept_apart = es.keras.rows_kept_apart if apart else contextlib.nullcontext
+    with kept_apart():
+        saved.save_weights(path)
+    before, held = rows_of(other), other.get_layer("table").variable.total_count()
+    shapes = f"table: .*input_dim={KEYS}, output_dim={DIM}, .*input_dim={keys}, output_dim={dim};"
+    with kept_apart(), pytest.raises(ValueError, match=shapes):
+        other.load_weights(path)
+    with kept_apart(), pytest.warns(UserWarning, match="table"):
+        other.load_weights(path, skip_mismatch=True)
+    np.testing.assert_array_equal(rows_of(other), before)
+    assert other.get_layer("table").variable.total_count() == held
+
+
+def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
+    saved = over(es.keras.Embedding(KEYS, DIM, name="table"))
+    saved.compile(adagrad(), "mse")
+    fit(saved, ids_with_duplicates())
+    saved.save_weights(tmp_path / "model.weights.h5")
+    other = over(es.keras.Embedding(2 * KEYS, DIM, name="table"))
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(rows_of(other)[:KEYS], rows_of(saved))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "rate"),
+    [
+        (es.initializers.Constant(0.1), 0.1),
+        (es.initializers.Constant([0.1, 0.2, 0.3, 0.4]), 0.1),
+        (es.initializers.RandomUniform(seed=1), 0.01),
+    ],
+)
+def test_weights_without_rows_leave_rows_that_are_there(
+    initializer: Any, rate: float, tmp_path: Path
+) -> None:
+    model, other = (of_any_key(embeddings_initializer=initializer) for _ in range(2))
+    other.compile(keras.optimizers.Adagrad(rate), "mse")
+    fit(model, ids_with_duplicates())
+    with es.keras.rows_kept_apart():
+        model.save_weights(tmp_path / "model.weights.h5")
+    es.save(tmp_path / "rows", es.keras.variables(model), global_step=1)
+    es.restore(tmp_path / "rows", es.keras.variables(other))
+    with es.keras.rows_kept_apart():
+        other.load_weights(tmp_path / "model.weights.h5")
+    assert_same_table(model.get_layer("table").variable, other.get_layer("table").variable)
+    ids = ids_with_duplicates()
+    np.testing.assert_array_equal(predictions(other, ids), predictions(model, ids))
+
+
+@pytest.mark.parametrize("what", ["initializer", "optimizer"])
+def test_weights_without_rows_of_another_kind_of_table_are_refused(
+    what: str, tmp_path: Path
+) -> None:
+    model, other = (of_any_key(embeddings_initializer="ones") for _ in range(2))
+    fit(model, ids_with_duplicates())
+    with es.keras.rows_kept_apart():
+        model.save_weights(tmp_path / "model.weights.h5")
+    if what == "initializer":
+        other = of_any_key(embeddings_initializer="zeros")
+    else:
+        other.compile(keras.optimizers.SGD(0.1), "mse")
+    fit(other, ids_with_duplicates())
+    held = other.get_layer("table").variable.export()
+    with es.keras.rows_kept_apart(), pytest.raises(ValueError, match=f"another {what}.*load the"):
+        other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(
+        other.get_layer("table").variable.export()["values"], held["values"]
+    )
 
 
 def test_a_model_without_its_rows_is_refused_unless_asked_for(trained: Any, tmp_path: Path) -> None:

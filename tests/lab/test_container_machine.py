@@ -18,6 +18,7 @@ import pytest
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 from recorded_facts import recorded_facts
+from requests import ReadTimeout
 
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
@@ -231,6 +232,37 @@ def test_a_container_that_is_removed_under_a_command_is_a_lab_error(engine: Engi
     threading.Timer(0.1, vanish).start()  # and the stream stays open
     with pytest.raises(MachineDiedError, match="ended while a command ran"):
         machine.run(["sleep", "60"])
+
+
+def test_an_engine_that_is_too_busy_to_tell_of_the_container_costs_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def too_late() -> None:
+        looks.append(time.monotonic())
+        if len(looks) == 2:
+            engine.end_command(0, b"done\n")
+        raise ReadTimeout("read timed out")
+
+    machine = machine_of(engine)
+    monkeypatch.setattr(engine.container, "reload", too_late)
+    assert machine.run(["sleep", "60"]).stdout == "done\n"
+    assert len(looks) >= 2
+
+
+@pytest.mark.parametrize("error", [APIError("no space left"), ReadTimeout("read timed out")])
+def test_an_engine_that_gives_no_machine_is_the_lab_s_fault(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(container_machine, "connect", lambda: None)
+    monkeypatch.setattr(container_machine, "find_clone", lambda: Clone(tmp_path))
+    monkeypatch.setattr(container_machine, "sweep_abandoned", refuse)
+    with pytest.raises(LabError, match=f"the Docker engine: {error}"):
+        open_container_machine(load_topology("dram"))
 
 
 def test_a_command_that_kills_itself_is_no_dead_machine(engine: Engine) -> None:

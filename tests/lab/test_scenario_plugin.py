@@ -321,6 +321,21 @@ def test_a_machine_that_does_not_start_is_an_error_of_the_lab(
     result.stdout.fnmatch_lines(["LabError, the lab's fault: no guest for pmem-node"])
 
 
+def test_a_mistake_of_the_lab_shows_the_lab_s_own_lines_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add("numa")
+
+    def break_down(*_: object) -> FakeMachine:
+        raise RuntimeError("no such wire")
+
+    monkeypatch.setattr(pmemlab.machines.opening, "open_machine", break_down)
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*RuntimeError: no such wire"])
+    result.stdout.no_fnmatch_line("*_pytest*")
+
+
 def test_a_workload_that_fails_is_a_failure_and_shows_why(lab: Lab) -> None:
     lab.add("numa")
     lab.workload = lambda _: Result(2, "", "wdl: the store is full")

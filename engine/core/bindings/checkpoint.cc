@@ -235,6 +235,14 @@ void bind_keeping(nb::module_& module) {
       },
       "table"_a, "id"_a.none(), "keep_as"_a);
   module.def(
+      "keep_no_rows",
+      [](const TableHandle& table, const nb::bytes& id) {
+        const SaveId made = to_save_id(id);
+        const nb::gil_scoped_release release;
+        table->keep_no_rows(made);
+      },
+      "table"_a, "id"_a);
+  module.def(
       "keep_rows", [](const TableHandle& table) { table->keep_rows(); }, "table"_a,
       nb::call_guard<nb::gil_scoped_release>());
   module.def(

@@ -34,6 +34,7 @@
 #include "pacing/tier_pacer.h"
 #include "row/finite_values.h"
 #include "table.h"
+#include "threads/helping_threads.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -103,6 +104,7 @@ nb::dict to_dict(const TableStats::Level& level, const std::optional<std::string
   dict["is_pmem"] = tier.is_pmem;
   dict["io_scheme"] = tier.io_scheme;
   dict["gpu"] = tier.gpu;
+  dict["is_pinned"] = tier.is_pinned;
   dict["accesses"] = to_list(level.accesses);
   dict["device"] = device_name;
   return dict;
@@ -531,6 +533,8 @@ NB_MODULE(_core, module) {
         return embstore::first_not_finite({values.data(), values.size()});
       },
       "values"_a.noconvert());
+  module.def("set_num_threads", &embstore::HelpingThreads::set_most_threads, "count"_a);
+  module.def("get_num_threads", &embstore::HelpingThreads::most_threads);
   embstore::bind_keys_by_partition(module);
   embstore::bind_tables_together(module);
   embstore::bind_recording(module);

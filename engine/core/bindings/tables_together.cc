@@ -18,6 +18,7 @@
 #include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "pacing/owed_waits.h"
+#include "threads/shared_work.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -40,18 +41,24 @@ namespace {
 
 using Values = Array<float, 1>;
 
-// What each of `count` pieces of work throws; none stops another.
+// What each of `count` pieces of work throws; none stops another. So many threads share them.
 template <class Work>
-std::vector<std::exception_ptr> errors_of(size_t count, Work work) {
+std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Work& work) {
   std::vector<std::exception_ptr> errors(count);
-  for (size_t i = 0; i < count; ++i) {
+  for_each_piece(count, threads, [&](size_t i) {
     try {
       work(i);
     } catch (const std::exception&) {
       errors[i] = std::current_exception();
     }
-  }
+  });
   return errors;
+}
+
+// How many threads are worth waking for so many ids of several tables. What is watched is one thread's: its times are to add up.
+size_t threads_for(size_t ids, bool any_watched) {
+  return any_watched ? 1
+                     : std::clamp<size_t>(ids / Table::kLeastIdsAThread, 1, HelpingThreads::most_threads());
 }
 
 // One table's part of a look-up of several.
@@ -72,7 +79,9 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
   std::vector<size_t> places;  // in rows
   size_t floats = 0;
   size_t ids = 0;
+  bool any_watched = false;
   for (const LookUpPart& part : parts) {
+    any_watched = any_watched || part.table->is_watched();
     places.push_back(floats);
     floats += part.ids.size() * static_cast<size_t>(part.table->dim());
     ids += part.ids.size();
@@ -80,7 +89,7 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
   if (floats != rows.shape(0)) refuse_rows(rows, ids);
   const std::vector<std::exception_ptr> errors = [&] {
     const nb::gil_scoped_release release;
-    return errors_of(parts.size(), [&](size_t i) {
+    return errors_of(parts.size(), threads_for(ids, any_watched), [&](size_t i) {
       parts[i].table->lookup(parts[i].ids, rows.data() + places[i], purpose, parts[i].occurrences);
     });
   }();
@@ -121,16 +130,20 @@ nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std:
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
-// Gives of each batch None where it was applied, its error, or where its first gradient is that isn't finite.
+// `batches`: of different tables. Gives of each None where it was applied, its error, or where its first gradient is that isn't finite.
 nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batches,
                     std::optional<int64_t> global_step) {
+  size_t all_ids = 0;
+  bool any_watched = false;
   for (const auto& [handle, ids, grads] : batches) {
     check_rows("grads", grads, ids, static_cast<size_t>(handle->table().dim()));
+    all_ids += ids.shape(0);
+    any_watched = any_watched || handle->table().is_watched();
   }
   std::vector<std::optional<size_t>> not_finite(batches.size());
   const std::vector<std::exception_ptr> errors = [&] {
     const nb::gil_scoped_release release;
-    return errors_of(batches.size(), [&](size_t i) {
+    return errors_of(batches.size(), threads_for(all_ids, any_watched), [&](size_t i) {
       const auto& [handle, ids, grads] = batches[i];
       not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step);
     });
@@ -192,7 +205,8 @@ nb::list prepare_together(const std::vector<GradientParts>& batches, float scale
     // All in one: the C library keeps the memory of a large array for the next step.
     const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
     float* room = gradients.get();
-    return errors_of(batches.size(), [&](size_t i) {
+    // One after the other: threads could wait in two tables for each other, if both need a table to themselves to make room.
+    return errors_of(batches.size(), /*threads=*/1, [&](size_t i) {
       const auto& [handle, parts] = batches[i];
       Table& table = handle->table();
       if (parts.size() == 1) {

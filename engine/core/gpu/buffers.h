@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -87,6 +89,26 @@ class PinnedArray {
  private:
   Device& device_;
   std::span<T> array_;
+};
+
+// Memory of others that a device reaches as long as this is there.
+class PinnedRange {
+ public:
+  PinnedRange(std::shared_ptr<Device> device, std::span<std::byte> memory)
+      : device_(std::move(device)), memory_(memory), address_(device_->try_pin(memory)) {}
+  ~PinnedRange() {
+    if (address_) ignoring_a_lost_device([&] { device_->unpin(memory_); });
+  }
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
+
+  // None where the system refused.
+  DeviceAddress address() const { return address_; }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const std::span<std::byte> memory_;
+  const DeviceAddress address_;
 };
 
 template <class Handle, Handle (Device::*make)()>

@@ -69,6 +69,13 @@ class Device {
   // tell how many there are.
   virtual DeviceAddress address_of_pinned(void* memory) = 0;
 
+  // Pins memory of the host that isn't the device's own, until unpin(): kernels reach it where the address says. All of it takes
+  // physical memory then, and a child process doesn't have it. Nothing where the system refuses. REQUIRES: whole pages, none of
+  // which is given back meanwhile.
+  virtual DeviceAddress try_pin(std::span<std::byte> memory) = 0;
+  // REQUIRES: nothing on a stream uses the memory any more.
+  virtual void unpin(std::span<std::byte> memory) = 0;
+
   // --- Streams and events
 
   virtual Stream make_stream() = 0;

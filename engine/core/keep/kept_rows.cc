@@ -181,7 +181,11 @@ void keep_rows(TableParts& table, const log::CheckpointId& id) {
     }
   }
   write_ranks(store, *table.mover);
-  log::Checkpoints& checkpoints = *store.tiers().checkpoints();
+  make_kept_checkpoint(table, id);
+}
+
+void make_kept_checkpoint(TableParts& table, const log::CheckpointId& id) {
+  log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
   const uint64_t number = checkpoints.begin(moment_of(state_of(table)));
   try {
     checkpoints.commit(number, id);

@@ -21,6 +21,8 @@ void take_over_kept_rows(TableParts& table, const log::CheckpointId* id);
 // Moves every row to the last tier, and makes a checkpoint of them. Throws Error(kStorage) where that fails: no row is lost then.
 // REQUIRES: no operation is under way, nor will be, and the mover has stopped.
 void keep_rows(TableParts& table, const log::CheckpointId& id);
+// A checkpoint of the rows that lie in the last tier. REQUIRES: none changes meanwhile.
+void make_kept_checkpoint(TableParts& table, const log::CheckpointId& id);
 // The newest checkpoint alone is kept.
 void drop_older_rows(TableParts& table);
 

@@ -27,6 +27,7 @@ class LookUpMemory final : public StepInFlight {
         missing(device, of.ids),
         positions(device, of.ids),
         rows(device, uint64_t{of.ids} * dim),
+        left_at(device, of.ids),
         beside(device),
         misses_are_known(device),
         misses_are_fetched(device) {
@@ -53,9 +54,10 @@ class LookUpMemory final : public StepInFlight {
   gpu::PinnedArray<uint32_t> id_bounds;
   gpu::PinnedArray<uint32_t> miss_bounds;
   gpu::PinnedArray<int64_t> missing;
-  gpu::PinnedArray<uint32_t> positions;  // of the missing ids, if they are wanted
-  gpu::PinnedArray<float> rows;          // of the missing ids
-  const gpu::OwnedStream beside;         // on which those come, of all batches of the look-up
+  gpu::PinnedArray<uint32_t> positions;          // of the missing ids, if they are wanted
+  gpu::PinnedArray<float> rows;                  // of the missing ids
+  gpu::PinnedArray<gpu::DeviceAddress> left_at;  // of those that lie elsewhere: where
+  const gpu::OwnedStream beside;                 // on which those come, of all batches of the look-up
   const gpu::OwnedEvent misses_are_known;
   const gpu::OwnedEvent misses_are_fetched;
 };
@@ -78,20 +80,21 @@ struct DeviceLookUp::MissesOfTable {
             .positions = {memory->positions.data() + begin(), is_served ? count : 0},
             .hits = ids - count};
   }
-  float* rows() const { return memory->rows.data() + begin() * dim; }
+  RowsOut rows() const { return {memory->rows.data() + begin() * dim, {}, memory->left_at.data() + begin()}; }
 };
 
 namespace {
 
-void fill_with_nan(float* row, size_t floats) {
-  std::fill_n(row, floats, std::numeric_limits<float>::quiet_NaN());
+void forget_row(size_t i, size_t dim, const RowsOut& rows) {
+  rows.left_at[i] = {};
+  std::fill_n(rows.rows + i * dim, dim, std::numeric_limits<float>::quiet_NaN());
 }
 
 void forget_rows(std::span<const int64_t> missing, const std::vector<int64_t>& keys, size_t dim,
-                 float* rows) {
+                 const RowsOut& rows) {
   const std::unordered_set<int64_t> lost(keys.begin(), keys.end());
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (lost.contains(missing[i])) fill_with_nan(rows + i * dim, dim);
+    if (lost.contains(missing[i])) forget_row(i, dim, rows);
   }
 }
 
@@ -192,7 +195,7 @@ void DeviceLookUp::put_misses(std::span<const BatchInFlight> batches) {
                            .read = std::move(share.read)});
     }
     const gpu::FoundBatch& found = memory->found;
-    gpu::add_fetch(memory->rows.global().as_const(),
+    gpu::add_fetch({memory->rows.global().as_const(), memory->left_at.global().as_const()},
                    found.missing_places().first(batch->ids.count).as_const(), memory->order(),
                    found.miss_count().constant(), {batch->out, uint64_t{batch->ids.count} * dim}, dim,
                    launches);
@@ -218,7 +221,7 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
   };
   for (const MissesOfTable& one : of_tables) {
     const Missing missing = one.missing();
-    float* const rows = one.rows();
+    const RowsOut rows = one.rows();
     try {
       one.steps->check_not_used_by_thread();
       one.read(missing, rows);
@@ -226,7 +229,7 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
       forget_rows(missing.ids, error.keys(), one.dim, rows);
       keep_first_error(one);
     } catch (...) {
-      fill_with_nan(rows, missing.ids.size() * one.dim);
+      for (size_t i = 0; i < missing.ids.size(); ++i) forget_row(i, one.dim, rows);
       keep_first_error(one);
     }
   }

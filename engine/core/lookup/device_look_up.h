@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gpu/device_address.h"
+#include "lookup/look_up.h"
 #include "tiers/hbm/ids_on_device.h"
 #include "tiers/hbm/step_maker.h"
 
@@ -34,10 +35,10 @@ class DeviceLookUp final : public StepMaker<LookUpMemory> {
     std::span<const uint32_t> positions;  // in the batch; none of a look-up for training
     uint64_t hits;                        // how many ids are in the tier
   };
-  // Reads their rows. Called when the stream gets there, by any thread, with none missing too. It may throw: of
+  // Reads their rows, or says where they lie. Called when the stream gets there, by any thread, with none missing too. It may throw: of
   // DamagedRowsError's keys the rows, else all of them, become NaN, and the steps keep the error. It must do no more than a
   // function that a stream calls.
-  using ReadMissing = std::function<void(const Missing& missing, float* rows)>;
+  using ReadMissing = std::function<void(const Missing& missing, const RowsOut& rows)>;
 
   // What is looked up in one table. In serving, `first_stamp` is that of the batch's first id.
   struct Share {

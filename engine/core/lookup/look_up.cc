@@ -189,7 +189,11 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
   std::vector<size_t> again;
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (tiers.memory(t) == nullptr || lower.rows_of(t).places().empty()) continue;
-    copy_from_memory(*tiers.memory(t), t, out, lower, again);
+    if (out.left_at != nullptr && tiers.memory(t)->has_pinned_rows()) {
+      leave_in_memory(*tiers.memory(t), t, out, lower);
+    } else {
+      copy_from_memory(*tiers.memory(t), t, out, lower, again);
+    }
   }
   const bool any_outside_memory = lower.rows_outside_memory(tiers) != 0;
   if (any_outside_memory) lower.read_to_come_up(tiers, part);
@@ -212,6 +216,18 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
   }
   if (!again.empty()) [[unlikely]]
     read_again(out, lower, again, damage);
+}
+
+void LookUp::leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
+                             const BatchInFlight& lower) const {
+  Phase phase(tier.meter());
+  for (size_t i = 0; i < lower.size(); ++i) {
+    const BatchInFlight::Found& found = lower.found(i);
+    if (found.hit.ref.tier() != t) continue;
+    out.left_at[out.place(found.tag)] = tier.row_on_device(found.hit.ref.slot());
+  }
+  phase.count(Access::kLoad, lower.rows_of(t).places().size(),
+              store_.layout().block_floats() * sizeof(float));
 }
 
 // What lies there isn't copied twice, and needs no memory in between, which a large batch would take from the system.

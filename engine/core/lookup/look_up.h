@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "admission/shard_filters.h"
+#include "gpu/device_address.h"
 #include "row/initial_rows.h"
 #include "store/row_store.h"
 
@@ -14,17 +15,17 @@ namespace embstore {
 
 // Where the rows of a batch go, one after the other: that of its id i as row i, or as row places[i], which ascend.
 struct RowsOut {
-  RowsOut(float* to,
-          std::span<const uint32_t> at = {})  // NOLINT(google-explicit-constructor): in order, mostly
-      : rows(to), places(at) {}
+  RowsOut(float* to,  // NOLINT(google-explicit-constructor): in order, mostly
+          std::span<const uint32_t> at = {}, gpu::DeviceAddress* left = nullptr)
+      : rows(to), places(at), left_at(left) {}
 
   size_t place(size_t i) const { return places.empty() ? i : places[i]; }
-  RowsOut subspan(size_t first, size_t count, size_t dim) const {
-    return places.empty() ? RowsOut(rows + first * dim) : RowsOut(rows, places.subspan(first, count));
-  }
 
   float* rows;
   std::span<const uint32_t> places;
+  // Where it isn't null, rows that a GPU reads where they lie are left there: this says where, by the same places, of which
+  // the others' stay as they are. REQUIRES then: no row changes, or changes places, until they have been read.
+  gpu::DeviceAddress* left_at;
 };
 
 // A row that is being changed is read as it was before or as it is after, never in between. No lock is taken.
@@ -60,6 +61,9 @@ class LookUp {
   };
   // read_lower() that adds to `damage`.
   void read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, Damage& damage) const;
+  // Leaves those of `lower` that are in a tier of memory where they are.
+  void leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
+                       const BatchInFlight& lower) const;
   // Copies those of `lower` that are in a tier of memory; adds the numbers of those that have changed places meanwhile to `moved`.
   void copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out, const BatchInFlight& lower,
                         std::vector<size_t>& moved) const;

@@ -1,23 +1,27 @@
 #include "lookup/recent_reads.h"
 
+#include <algorithm>
 #include <bit>
 #include <iterator>
 #include <utility>
 
 namespace embstore {
 
-void RecentReads::keep(BatchPtr batch) {
-  std::vector<BatchPtr> gone;  // after the mutex is let go of
+void RecentReads::keep(std::vector<BatchPtr> batches) {
+  if (batches.empty()) return;
+  LookedUp look_up{std::move(batches)};
+  for (const BatchPtr& batch : look_up.batches) look_up.bytes += batch->size_bytes();
+  std::vector<LookedUp> gone;  // after the mutex is let go of
   MutexLock lock(mutex_);
-  bytes_ += batch->size_bytes();
-  batches_.push_back(std::move(batch));
-  auto oldest = batches_.begin();
-  while (oldest != batches_.end() &&
-         bytes_ > (std::next(oldest) == batches_.end() ? kMostBytes : kMostBytesOfSeveral)) {
-    bytes_ -= (*oldest)->size_bytes();
+  bytes_ += look_up.bytes;
+  look_ups_.push_back(std::move(look_up));
+  auto oldest = look_ups_.begin();
+  while (oldest != look_ups_.end() &&
+         bytes_ > (std::next(oldest) == look_ups_.end() ? kMostBytes : kMostBytesOfSeveral)) {
+    bytes_ -= oldest->bytes;
     gone.push_back(std::move(*oldest++));
   }
-  batches_.erase(batches_.begin(), oldest);
+  look_ups_.erase(look_ups_.begin(), oldest);
   if (!gone.empty()) updates_follow_.store(false, std::memory_order_relaxed);
 }
 
@@ -25,18 +29,27 @@ std::vector<BatchPtr> RecentReads::take() {
   MutexLock lock(mutex_);
   bytes_ = 0;
   updates_follow_.store(true, std::memory_order_relaxed);
-  return std::exchange(batches_, {});
+  std::vector<BatchPtr> batches;
+  for (LookedUp& look_up : look_ups_) {
+    std::ranges::move(look_up.batches, std::back_inserter(batches));
+  }
+  look_ups_.clear();
+  return batches;
 }
 
 TakenReads::~TakenReads() {
+  std::vector<BatchPtr> unused;
   for (size_t b = 0; b < batches_.size(); ++b) {
-    if (!is_of_use_[b]) reads_.keep(std::move(batches_[b]));
+    if (!is_of_use_[b]) unused.push_back(std::move(batches_[b]));
   }
+  reads_.keep(std::move(unused));
 }
 
 void TakenReads::take() {
-  for (BatchPtr& batch : reads_.take()) batches_.push_back(std::move(batch));
-  is_of_use_.resize(batches_.size());
+  const MutexLock lock(mutex_);
+  if (std::exchange(has_taken_, true)) return;
+  batches_ = reads_.take();
+  is_of_use_ = std::vector<std::atomic<bool>>(batches_.size());
   size_t rows = 0;
   for (const BatchPtr& batch : batches_) rows += batch->size();
   table_.assign(rows == 0 ? 0 : std::bit_ceil(2 * rows), {});
@@ -59,7 +72,7 @@ RowInFlight TakenReads::find(KeyHash hash, int64_t key, RowRef now, const TierSt
       batch.is_damaged(known.row)) {
     return {};
   }
-  is_of_use_[number] = true;
+  is_of_use_[number].store(true, std::memory_order_relaxed);
   return {&batch, known.row};
 }
 

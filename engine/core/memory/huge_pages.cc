@@ -59,6 +59,12 @@ void give_huge_pages_back(void* memory, size_t size_bytes) noexcept {
   munmap(memory, whole_pages(size_bytes));
 }
 
+void back_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t size_bytes) noexcept {
+#ifdef MADV_POPULATE_WRITE
+  madvise(memory, size_bytes, MADV_POPULATE_WRITE);
+#endif
+}
+
 PageRange::PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size)
     : page_size_(page_size),
       size_bytes_(whole_pages(size_bytes)),
@@ -91,9 +97,7 @@ void PageRange::discard(size_t begin, size_t end) const {
 }
 
 void PageRange::back_small_pages() const {
-#ifdef MADV_POPULATE_WRITE  // a kernel without it backs each page when it's touched
-  if (size_bytes_ < kHugePageBytes) madvise(data_, size_bytes_, MADV_POPULATE_WRITE);
-#endif
+  if (size_bytes_ < kHugePageBytes) back_pages(data_, size_bytes_);
 }
 
 // Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the

@@ -18,6 +18,9 @@ enum class PageSize { kHuge, kSmall };
 void* take_huge_pages(size_t size_bytes);
 void give_huge_pages_back(void* memory, size_t size_bytes) noexcept;
 
+// Backs these whole pages now, in place of a fault for each when it's touched; where the kernel can't, it's left to that.
+void back_pages(void* memory, size_t size_bytes) noexcept;
+
 // An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
 // rest is nothing but addresses, until it is needed. A range of at least one huge page starts on a huge page's
 // boundary. Throws Error(kStorage) where the system refuses.
@@ -34,7 +37,7 @@ class PageRange {
   void extend_to(size_t size_bytes);
   // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
   void discard(size_t begin, size_t end) const;
-  // Backs all of it now, of a range that is too short for huge pages: by one call, in place of a fault for each page.
+  // Backs all of it now, of a range that is too short for huge pages.
   void back_small_pages() const;
 
  private:

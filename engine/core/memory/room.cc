@@ -28,19 +28,41 @@ uint64_t taken_bytes(const std::string& path) {
   return stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * 512 : 0;
 }
 
-// What can be had without ending a process: a tmpfs may be swapped out, too.
-std::optional<uint64_t> available_memory_bytes() {
+// Of the computer; nothing where the system doesn't say.
+struct MemoryLeft {
+  std::optional<uint64_t> available_bytes;
+  uint64_t swap_bytes = 0;
+};
+MemoryLeft memory_left() {
   std::ifstream meminfo("/proc/meminfo");
-  std::optional<uint64_t> available;
-  uint64_t swap = 0;
+  MemoryLeft left;
   std::string word;
   while (meminfo >> word) {
     uint64_t kilobytes = 0;
-    if (word == "MemAvailable:" && meminfo >> kilobytes) available = kilobytes * 1024;
-    if (word == "SwapFree:" && meminfo >> kilobytes) swap = kilobytes * 1024;
+    if (word == "MemAvailable:" && meminfo >> kilobytes) left.available_bytes = kilobytes * 1024;
+    if (word == "SwapFree:" && meminfo >> kilobytes) left.swap_bytes = kilobytes * 1024;
   }
-  if (available) *available += swap;
-  return available;
+  return left;
+}
+
+std::optional<uint64_t> number_in(const std::string& file) {
+  std::ifstream stream(file);
+  uint64_t number = 0;
+  if (!(stream >> number)) return std::nullopt;  // "max", say
+  return number;
+}
+
+// Of what a container may have at most, by either version of control groups; nothing where there is no limit.
+std::optional<uint64_t> container_bytes_left() {
+  constexpr const char* kLimitAndUse[][2] = {
+      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
+  for (const auto& [limit_file, use_file] : kLimitAndUse) {
+    const std::optional<uint64_t> limit = number_in(limit_file);
+    const std::optional<uint64_t> used = number_in(use_file);
+    if (limit && used) return *limit - std::min(*limit, *used);
+  }
+  return std::nullopt;
 }
 
 Error no_room(const std::string& path, uint64_t size_bytes, const std::string& where, uint64_t left_bytes) {
@@ -59,10 +81,19 @@ void require_room_in_memory(const std::string& path, uint64_t size_bytes) {
   if (found->f_blocks != 0 && wanted > free_bytes(*found)) {  // 0: it has no limit
     throw no_room(path, size_bytes, "its file system in memory", free_bytes(*found));
   }
-  const std::optional<uint64_t> available = available_memory_bytes();
-  if (available && wanted > *available) {
-    throw no_room(path, size_bytes, "the computer's memory, where it would lie,", *available);
+  const MemoryLeft left = memory_left();
+  if (!left.available_bytes) return;
+  const uint64_t available = *left.available_bytes + left.swap_bytes;  // a tmpfs may be swapped out, too
+  if (wanted > available) {
+    throw no_room(path, size_bytes, "the computer's memory, where it would lie,", available);
   }
+}
+
+std::optional<uint64_t> available_memory_bytes() {
+  const std::optional<uint64_t> of_computer = memory_left().available_bytes;
+  const std::optional<uint64_t> of_container = container_bytes_left();
+  if (!of_computer || !of_container) return of_computer ? of_computer : of_container;
+  return std::min(*of_computer, *of_container);
 }
 
 Error no_room(const std::string& path, uint64_t size_bytes) {

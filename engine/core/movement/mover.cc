@@ -101,7 +101,7 @@ bool Mover::may_update_in(size_t t, bool nothing_moves) const {
   const TierStack& tiers = store_.tiers();
   if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
   return nothing_moves || tiers.memory(t)->is_ranked() ||
-         (tiers.hbm() == nullptr && tiers.are_rows_below_hbm_in_memory());
+         (tiers.hbm() == nullptr && tiers.are_rows_of_host_in_memory());
 }
 
 void Mover::note_least_counts() {
@@ -121,7 +121,7 @@ void Mover::note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept
   any_updated_below_.store(true, std::memory_order_release);
 }
 
-void Mover::take_updated_below() {
+void Mover::take_updated_below(StepsMay steps) {
   if (!any_updated_below_.load(std::memory_order_acquire)) return;
   std::list<PageVector<RowToCome>> updated;
   {
@@ -129,7 +129,13 @@ void Mover::take_updated_below() {
     updated.swap(updated_below_);
     any_updated_below_.store(false, std::memory_order_release);
   }
-  for (const PageVector<RowToCome>& rows : updated) promotion_.leave_uncounted(rows);
+  for (const PageVector<RowToCome>& rows : updated) {
+    if (steps == StepsMay::kBeUnderWay && promotion_.can_count_without_moves()) {
+      promotion_.take_in_without_moves(rows);
+    } else {
+      promotion_.leave_uncounted(rows);
+    }
+  }
 }
 
 void Mover::rows_changed() {
@@ -212,7 +218,7 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
 }
 
 void Mover::count_waiting(size_t bytes) {
-  take_updated_below();
+  take_updated_below(StepsMay::kNotBeUnderWay);
   promotion_.count(log_.take_oldest(bytes));
 }
 
@@ -290,7 +296,7 @@ Mover::Left Mover::run_beside_steps() noexcept {
   std::string error;
   try {
     look_for_wanted();
-    take_updated_below();
+    take_updated_below(StepsMay::kBeUnderWay);
     note_least_counts();
     const bool any_served = !log_.empty();
     if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {

@@ -129,7 +129,8 @@ class Mover final : private EvictionPool::Job {
   // Counts the oldest batches that were served, of about so many bytes; false where there is none that can be counted so.
   bool count_beside_steps(size_t bytes) REQUIRES(right_to_move_);
   bool has_work() const;
-  void take_updated_below() REQUIRES(right_to_move_);
+  enum class StepsMay { kBeUnderWay, kNotBeUnderWay };
+  void take_updated_below(StepsMay steps) REQUIRES(right_to_move_);
   // Counts the oldest batches that were served, of about so many bytes.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);
   // Waits for the right to move, as a look-up that makes room in the log; false where moves are held off.

@@ -62,32 +62,62 @@ bool Promotion::can_count_without_moves(const BatchInFlight& batch) const {
 void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
   PageVector<RowToCome> missed;
   std::vector<const BatchInFlight*> of;
-  size_t rows = 0;
   for (const BatchPtr& batch : batches) {
     count_hits(*batch, missed);
     batch->order_by_shards();
     of.push_back(batch.get());
-    rows += batch->size();
   }
-  const Floors floors = floors_above(of, Moves::kLater);
+  count_where_they_are(
+      of, [](const BatchInFlight& batch, uint64_t tag) { return batch.accesses(tag); }, missed);
+  note_last_accesses(batches, missed);
+  leave_uncounted(missed);
+}
+
+void Promotion::take_in_without_moves(std::span<const RowToCome> rows) {
+  const Epochs::Guard guard = store_.epochs().enter();
+  IndexReader reader(store_.index());
+  const BatchPtr batch = store_.start_batch();
+  PageVector<RowToCome> missed;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kRanksFetchedAhead < rows.size()) reader.prefetch(hash_key(rows[i + kRanksFetchedAhead].key));
+    const IndexHit hit = reader.find(hash_key(rows[i].key), rows[i].key);
+    if (!hit.ref || store_.tiers().level_of(hit.ref.tier()) == 0) continue;  // it's up already
+    if (store_.tiers().memory(hit.ref.tier()) == nullptr) {
+      missed.push_back(rows[i]);
+    } else {
+      batch->add(rows[i].key, hit, i);
+    }
+  }
+  batch->order_by_shards();
+  const BatchInFlight* const all = batch.get();
+  count_where_they_are(
+      {&all, 1}, [rows](const BatchInFlight&, uint64_t tag) { return *rows[tag].served; }, missed);
+  leave_uncounted(missed);
+}
+
+template <class ServedBy>
+void Promotion::count_where_they_are(std::span<const BatchInFlight* const> batches, const ServedBy& served_by,
+                                     PageVector<RowToCome>& missed) {
+  const Floors floors = floors_above(batches, Moves::kLater);
+  size_t rows = 0;
+  for (const BatchInFlight* batch : batches) rows += batch->size();
   const uint64_t from_files = count_shards(
       rows, missed,
       [&](size_t shard, OfShard& counted) {
-        for (const BatchInFlight* batch : of) {
-          count_in_place(*batch, shard, floors, accesses_of(*batch), may_wait_, counted);
+        for (const BatchInFlight* batch : batches) {
+          const auto served_by_tag = [&](uint64_t tag) { return std::optional(served_by(*batch, tag)); };
+          count_in_place(*batch, shard, floors, served_by_tag, may_wait_, counted);
           for (PageVector<uint32_t>& rising : counted.rising) {
             for (const uint32_t i : rising) {
               const BatchInFlight::Found& found = batch->found(i);
-              counted.missed.push_back({found.key, batch->accesses(found.tag)});
+              counted.missed.push_back({found.key, served_by(*batch, found.tag)});
             }
             rising.clear();
           }
         }
       },
       [](const Rising&) {});
-  note_rise(of, from_files);
-  note_last_accesses(batches, missed);
-  left_ = std::move(missed);
+  note_rise(batches, from_files);
   if (do_many_wait()) have_those_come_that_wait();
 }
 
@@ -124,14 +154,29 @@ void Promotion::have_those_come_that_wait() {
 bool Promotion::bring_up_some_that_wait() {
   have_those_come_that_wait();
   if (coming_.empty()) return false;
-  // The highest first: what they displace needn't come up.
+  // The highest first: what they displace needn't come up. Who was accessed again waits again, by that rank.
+  const std::optional<Rank> least = least_floor();
   PageVector<RowToCome> rows;
   for (; !coming_.empty() && rows.size() < kWaitingAtOnce; coming_.pop_back()) {
+    if (least && coming_.back().rank < *least) {
+      coming_.clear();
+      break;
+    }
     rows.push_back({coming_.back().key, ServedAccesses{.stamp = coming_.back().rank.stamp, .count = 0}});
   }
   if (coming_.empty()) coming_.shrink_to_fit();
   bring_up_missed(std::move(rows), MayWait::kNone);
   return true;
+}
+
+std::optional<Rank> Promotion::least_floor() const {
+  std::optional<Rank> least;
+  for (size_t t = store_.tiers().tier_of_level(0); t + 1 < store_.tiers().size(); ++t) {
+    const std::optional<Rank> floor = floor_of_(t, Moves::kLater);
+    if (!floor) return std::nullopt;
+    if (!least || *floor < *least) least = floor;
+  }
+  return least;
 }
 
 void Promotion::bring_up(std::span<const int64_t> keys) {
@@ -246,9 +291,8 @@ uint64_t Promotion::count_shards(size_t rows, PageVector<RowToCome>& missed, con
     return from_files;
   }
   std::vector<OfShard> counted(kShards);
-  share_work(kShards, HelpingThreads::most_threads(), [&](const auto& next) {
-    for (size_t shard = next(); shard != kShards; shard = next()) count(shard, counted[shard]);
-  });
+  for_each_piece(kShards, HelpingThreads::most_threads(),
+                 [&](size_t shard) { count(shard, counted[shard]); });
   for (const OfShard& of : counted) take(of);
   return from_files;
 }

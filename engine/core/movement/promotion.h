@@ -41,8 +41,9 @@ class Promotion {
         floor_of_(std::move(floor_of)),
         may_wait_(store.tiers().hbm() != nullptr ? MayWait::kAll : MayWait::kTies),
         most_waiting_(std::clamp<uint64_t>(store.tiers().capacity_rows(store.tiers().tier_of_level(0)) /
-                                               (may_wait_ == MayWait::kAll ? 4 : 8),
-                                           kLeastMostWaiting, kMostWaiting)) {}
+                                               (may_wait_ == MayWait::kAll ? 2 : 8),
+                                           kLeastMostWaiting,
+                                           may_wait_ == MayWait::kAll ? kMostWaiting : kMostTies)) {}
 
   // Counts the accesses of the batches, and moves up what they found in lower tiers and doesn't belong there any more. A row that a medium doesn't
   // give back stays where it is. On an error some accesses are uncounted; no row is lost.
@@ -58,6 +59,9 @@ class Promotion {
   void leave_uncounted(std::span<const RowToCome> rows) {
     left_.insert(left_.end(), rows.begin(), rows.end());
   }
+  // Of rows with nothing to count, those that outrank others above wait from now on. While steps on the device are under way.
+  // REQUIRES: can_count_without_moves().
+  void take_in_without_moves(std::span<const RowToCome> rows);
 
   // Rows that have as many accesses as the coldest above, and more recent ones, wait below until this is called: many are outranked
   // by then. So do, below a GPU's memory, rows that have more: steps on the device wait while rows move. Moves up some of those that
@@ -80,7 +84,8 @@ class Promotion {
 
  private:
   static constexpr uint64_t kLeastMostWaiting = 64;
-  static constexpr uint64_t kMostWaiting = uint64_t{1} << 16;
+  static constexpr uint64_t kMostWaiting = uint64_t{1} << 20;
+  static constexpr uint64_t kMostTies = uint64_t{1} << 16;
 
   // Counts accesses to the key's row in the slot of the first tier; false, and they aren't counted, if the row isn't there.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
@@ -133,7 +138,13 @@ class Promotion {
                                        const ServedAccesses& served, const Floors& floors, MayWait may_wait,
                                        Phase& phase, PageVector<Waiting>& waiting) const
       REQUIRES(shard.mutex);
+  // Counts served_by(batch, tag) of the batches' rows where they are, and leaves those that rise to the next count().
+  template <class ServedBy>
+  void count_where_they_are(std::span<const BatchInFlight* const> batches, const ServedBy& served_by,
+                            PageVector<RowToCome>& missed);
   void have_those_come_that_wait();
+  // No row that ranks lower is to come up; nothing where that can't be said.
+  std::optional<Rank> least_floor() const;
   // Where rows that belong in tier t come to: a stage, or the first tier, if rows can't be put into the tier itself.
   size_t way_to(size_t t) const {
     return store_.tiers().level_of(t) == 0 || store_.tiers().memory(t) == nullptr ? 0 : t;

@@ -13,6 +13,7 @@ void BatchInFlight::clear() {
   occurrences.clear();
   first_stamp = 0;
   found_.clear();
+  is_in_order_ = false;
   for (RowBatch& rows : tiers_) rows.clear();
 }
 
@@ -22,13 +23,16 @@ void BatchInFlight::start(const TierStack& tiers) {
 }
 
 void BatchInFlight::order_by_shards() {
+  if (is_in_order_) return;
   const PageVector<uint32_t> order = in_order_of_shards(
       found_.size(), [this](size_t number) { return found_[number].hash(); }, &shard_bounds_);
-  if (std::is_sorted(order.begin(), order.end())) return;
-  PageVector<Found> ordered;
-  ordered.reserve(found_.size());
-  for (const uint32_t i : order) ordered.push_back(found_[i]);
-  found_.swap(ordered);
+  if (!std::is_sorted(order.begin(), order.end())) {
+    PageVector<Found> ordered;
+    ordered.reserve(found_.size());
+    for (const uint32_t i : order) ordered.push_back(found_[i]);
+    found_.swap(ordered);
+  }
+  is_in_order_ = true;
 }
 
 void BatchInFlight::read(const TierStack& tiers) {

@@ -47,10 +47,14 @@ class BatchInFlight {
   void add(int64_t key, const IndexHit& hit, uint64_t tag = 0) {
     RowBatch& rows = tiers_[hit.ref.tier()];
     found_.push_back({key, hit, tag, rows.places().size()});
+    is_in_order_ = false;
     rows.add_place({key, hit.ref.slot()});
   }
   // A row that goes along without being read.
-  void add_unread(int64_t key, const IndexHit& hit) { found_.push_back({key, hit, 0, kUnread}); }
+  void add_unread(int64_t key, const IndexHit& hit) {
+    found_.push_back({key, hit, 0, kUnread});
+    is_in_order_ = false;
+  }
   // Puts the keys in the order of their shards. What was read stays theirs.
   void order_by_shards();
   // The numbers of those in a shard, from the first up to the second. REQUIRES: none was added since they were put in order.
@@ -124,6 +128,7 @@ class BatchInFlight {
 
   PageVector<Found> found_;
   ShardBounds shard_bounds_{};
+  bool is_in_order_ = false;                                 // of the shards: what shard_bounds_ say holds
   std::vector<RowBatch> tiers_;                              // kMaxTiers of them
   std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // of each tier, before rows were found
 };

@@ -218,6 +218,14 @@ class PoolClaim {
   void give_back() {
     if (count_ != 0) copies_->pool().give_claim_back(std::exchange(count_, 0));
   }
+  // So many of them; none where there is no pool. REQUIRES: there are as many.
+  PoolClaim split(uint64_t count) {
+    PoolClaim part(copies_);
+    if (copies_ == nullptr) return part;
+    count_ -= count;
+    part.count_ = count;
+    return part;
+  }
   // One of them is a row's now. REQUIRES: any are left.
   void pass_on() { --count_; }
   // The same of several: false, and none is, where there are no so many.

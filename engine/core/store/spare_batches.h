@@ -36,7 +36,7 @@ class SpareBatches {
   }
 
  private:
-  static constexpr size_t kMost = 8;
+  static constexpr size_t kMost = 32;
   static constexpr size_t kMostBytes = size_t{64} << 20;
 
   void give_back(std::unique_ptr<BatchInFlight> batch) {

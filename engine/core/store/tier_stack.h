@@ -45,7 +45,7 @@ class TierStack {
   // The tier if it's one of memory; else null.
   MemoryTier* memory(size_t t) const { return made_.tiers[t].memory; }
   // True where all rows but those in a GPU's memory are in tiers of memory.
-  bool are_rows_below_hbm_in_memory() const;
+  bool are_rows_of_host_in_memory() const;
 
   uint64_t capacity_rows(size_t t) const { return made_.tiers[t].capacity_rows; }
   uint64_t total_capacity_rows() const;  // kUnlimitedRows if any tier is

@@ -1,5 +1,6 @@
 // Large batches that several threads read, and what of them fails.
 #include "lookup/each_key_once.h"
+#include "lookup/in_pieces.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +22,8 @@ namespace embstore {
 namespace {
 
 constexpr size_t kDim = 3;
-constexpr size_t kIds = 20'000;  // enough for several threads
+constexpr size_t kIds = 20'000;
+constexpr size_t kLeastIds = 1024;  // so that there are pieces for several threads
 
 // Some occur again, and one very often.
 std::vector<int64_t> some_ids() {
@@ -48,7 +50,15 @@ void check_row(const std::vector<float>& rows, size_t i, int64_t key) {
   }
 }
 
-TEST(several_threads_read_each_key_once_as_one_does) {
+// Each key once of each piece.
+template <class Read>
+void read_together(const IdsOfBatch& batch, float* out, const Read& read) {
+  read_in_pieces(batch.ids.size(), kLeastIds, [&](size_t first, size_t count) {
+    read_each_key_once(batch.part(first, count), kDim, out + first * kDim, read);
+  });
+}
+
+TEST(several_threads_read_the_pieces_of_a_batch_as_one_reads_it) {
   struct Seen {
     uint32_t occurrences;
     uint32_t last_position;
@@ -64,16 +74,18 @@ TEST(several_threads_read_each_key_once_as_one_does) {
       const MutexLock lock(mutex);
       for (size_t i = 0; i < keys.size(); ++i) {
         put_row(rows, i, keys[i]);
-        check(seen.insert({keys[i], {occurrences[i], last_positions[i]}}).second, "a key is read twice");
+        Seen& key = seen[keys[i]];
+        key.occurrences += occurrences[i];
+        key.last_position = std::max(key.last_position, last_positions[i]);
       }
     };
     const std::span<const uint32_t> of(positions.data(), has_positions ? kIds : 0);
     std::vector<float> by_one(kIds * kDim);
-    read_each_key_once({ids, of, {}}, kDim, by_one.data(), read);
+    read_each_key_once({ids, of}, kDim, by_one.data(), read);
     const auto seen_by_one = std::exchange(seen, {});
     for (size_t i = 0; i < kIds; ++i) check_row(by_one, i, ids[i]);
     std::vector<float> together(kIds * kDim);
-    read_each_key_once_together(ids, of, kDim, together.data(), read);
+    read_together({ids, of}, together.data(), read);
     check(seen == seen_by_one, "threads read other keys, or count them otherwise");
     check(together == by_one, "threads read other rows");
   }
@@ -85,19 +97,19 @@ TEST(rows_that_some_threads_can_not_read_are_named_and_the_others_are_read) {
   std::vector<float> rows(kIds * kDim);
   std::set<int64_t> named;
   try {
-    read_each_key_once_together(ids, {}, kDim, rows.data(),
-                                [&](std::span<const int64_t> keys, std::span<const uint32_t>,
-                                    std::span<const uint32_t>, const RowsOut& out) {
-                                  std::vector<int64_t> damaged;
-                                  for (size_t i = 0; i < keys.size(); ++i) {
-                                    if (is_damaged(keys[i])) {
-                                      damaged.push_back(keys[i]);
-                                    } else {
-                                      put_row(out, i, keys[i]);
-                                    }
-                                  }
-                                  throw DamagedRowsError(std::move(damaged), "a tooth of time");
-                                });
+    read_together({ids, {}}, rows.data(),
+                  [&](std::span<const int64_t> keys, std::span<const uint32_t>, std::span<const uint32_t>,
+                      const RowsOut& out) {
+                    std::vector<int64_t> damaged;
+                    for (size_t i = 0; i < keys.size(); ++i) {
+                      if (is_damaged(keys[i])) {
+                        damaged.push_back(keys[i]);
+                      } else {
+                        put_row(out, i, keys[i]);
+                      }
+                    }
+                    throw DamagedRowsError(std::move(damaged), "a tooth of time");
+                  });
     check(false, "nothing was thrown");
   } catch (const DamagedRowsError& error) {
     named.insert(error.keys().begin(), error.keys().end());
@@ -119,15 +131,15 @@ TEST(what_one_thread_fails_with_is_thrown_when_all_have_ended) {
   std::vector<float> rows(kIds * kDim);
   std::atomic<int> under_way{0};
   check_throws(ErrorKind::kStorage, "a tooth of time", [&] {
-    read_each_key_once_together(ids, {}, kDim, rows.data(),
-                                [&](std::span<const int64_t> keys, std::span<const uint32_t>,
-                                    std::span<const uint32_t>, const RowsOut&) {
-                                  under_way.fetch_add(1);
-                                  const bool fails = std::find(keys.begin(), keys.end(), 7) != keys.end();
-                                  if (!fails) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                                  under_way.fetch_sub(1);
-                                  if (fails) throw Error(ErrorKind::kStorage, "a tooth of time");
-                                });
+    read_together({ids, {}}, rows.data(),
+                  [&](std::span<const int64_t> keys, std::span<const uint32_t>, std::span<const uint32_t>,
+                      const RowsOut&) {
+                    under_way.fetch_add(1);
+                    const bool fails = std::find(keys.begin(), keys.end(), 7) != keys.end();
+                    if (!fails) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                    under_way.fetch_sub(1);
+                    if (fails) throw Error(ErrorKind::kStorage, "a tooth of time");
+                  });
   });
   check(under_way.load() == 0, "a thread goes on");
 }

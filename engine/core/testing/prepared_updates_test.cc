@@ -37,11 +37,12 @@ class PreparedUpdate {
       : ids_(std::move(ids)),
         gradients_(ids_.size() * kDim, 1.0f),
         batch_(GradientBatch::take_spare()),
+        reads_(table.reads),
         table_(table) {
     batch_->group(ids_, gradients_.data(), kDim);
     update_ = std::make_unique<GatheredUpdate>(
         UpdateParts{*table.store, table.filters, table.initial, *table.optimizer, table.slot_values.data()},
-        *batch_, *table.mover, table.reads);
+        *batch_, *table.mover, reads_);
     uint64_t new_rows = 0;
     check(update_->prepare(new_rows), "there is no room");
   }
@@ -56,6 +57,7 @@ class PreparedUpdate {
   const std::vector<int64_t> ids_;
   const std::vector<float> gradients_;
   std::unique_ptr<GradientBatch> batch_;
+  TakenReads reads_;
   TableParts& table_;
   std::unique_ptr<GatheredUpdate> update_;
 };

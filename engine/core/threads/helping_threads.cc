@@ -1,25 +1,48 @@
 #include "threads/helping_threads.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <optional>
 #include <system_error>
 #include <thread>
 
 #include "threads/safe_point.h"
 
 namespace embstore {
+namespace {
 
-size_t HelpingThreads::most_threads() {
-  constexpr size_t kMost = 16;  // rows come no faster by more
-  static const size_t processors = std::thread::hardware_concurrency();
-  return std::clamp<size_t>(processors, 2, kMost);
+// By the variable that users set for all libraries with threads of their own. What isn't a number says nothing.
+std::optional<size_t> threads_by_environment() {
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  const long count = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
+  return count > 0 ? std::optional(static_cast<size_t>(count)) : std::nullopt;
 }
+
+std::atomic<size_t>& most() {
+  constexpr size_t kMost = 16;  // rows come no faster by more
+  static std::atomic<size_t> threads{
+      std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMost)};
+  return threads;
+}
+
+}  // namespace
+
+size_t HelpingThreads::most_threads() { return most().load(std::memory_order_relaxed); }
+
+void HelpingThreads::set_most_threads(size_t count) { most().store(count, std::memory_order_relaxed); }
 
 void HelpingThreads::call_together(size_t others, const std::function<void()>& call) {
   Call together(call, others);
   {
     const MutexLock lock(mutex_);
     start_threads(std::min(others, most_threads() - 1));
-    if (others != 0) calls_.push_back(&together);
+    try {
+      if (others != 0) calls_.push_back(&together);
+    } catch (const std::bad_alloc&) {
+      others = 0;  // the caller works
+    }
   }
   for (size_t i = 0; i < others; ++i) came_.notify_one();
   call();

@@ -14,9 +14,11 @@ namespace embstore {
 class HelpingThreads {
  public:
   static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
-  // So many threads work at a time, of which the caller is one: as many as there are processors, and some are left where there are
-  // many. Never one alone, so that what threads share is seen on every machine.
+  // So many threads work at a time, of which the caller is one. Until somebody sets it, as many as the environment variable
+  // OMP_NUM_THREADS says, or as there are processors, of which some are left where there are many.
   static size_t most_threads();
+  // From now on. REQUIRES: count is not 0.
+  static void set_most_threads(size_t count);
 
   // Has this thread make `call`, and beside it as many others as are idle, `others` at most; returns when all have ended. They wait
   // for no thread but those that make the call, which takes no lock that the caller may hold. Where the system refuses threads

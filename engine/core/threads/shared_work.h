@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <utility>
 
 #include "threads/helping_threads.h"
@@ -13,7 +14,8 @@
 namespace embstore {
 
 // Calls work(next) on at most so many threads, of which the caller is one: next() is the number of the thread's next piece, or
-// `pieces` where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended.
+// `pieces` where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended; throws
+// nothing of its own.
 // See HelpingThreads::call_together() for what `work` may wait for.
 template <class Work>
 void share_work(size_t pieces, size_t threads, const Work& work) {
@@ -35,8 +37,20 @@ void share_work(size_t pieces, size_t threads, const Work& work) {
       failed.store(true, std::memory_order_relaxed);
     }
   };
-  HelpingThreads::instance().call_together(std::max<size_t>(std::min(pieces, threads), 1) - 1, run);
+  HelpingThreads::instance().call_together(std::max<size_t>(std::min(pieces, threads), 1) - 1, std::ref(run));
   if (error != nullptr) std::rethrow_exception(error);
+}
+
+// Calls work(piece) for each, as share_work() does, where a thread has nothing to keep from one piece to its next.
+template <class Work>
+void for_each_piece(size_t pieces, size_t threads, const Work& work) {
+  if (std::min(pieces, threads) <= 1) {
+    for (size_t piece = 0; piece < pieces; ++piece) work(piece);
+    return;
+  }
+  share_work(pieces, threads, [&](const auto& next) {
+    for (size_t piece = next(); piece != pieces; piece = next()) work(piece);
+  });
 }
 
 }  // namespace embstore

@@ -260,6 +260,11 @@ void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const Ro
   }
   if (tiers > 1) level.headroom_rows = headroom_of(level.capacity_rows);
   auto tier = make_memory_tier(spec, layout, role_of(t, tiers), level.capacity_rows + level.headroom_rows);
+  // What is watched passes through the host, whose accesses are those that are recorded and paced. Pages of memkind's nodes may
+  // not be movable any more when they are pinned, and those of files can't be.
+  if (made.hbm != nullptr && spec.kind == "DRAM" && spec.watcher == nullptr) {
+    tier->pin_rows(made.hbm->shared_device());
+  }
   level.memory = tier.get();
   if (tier->is_ranked()) level.ranked = tier.get();
   level.tier = std::move(tier);

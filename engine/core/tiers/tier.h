@@ -29,6 +29,8 @@ struct TierStats {
   std::optional<bool> is_pmem;
   std::optional<std::string> io_scheme = {};  // by which files are read; nothing where that is no question
   std::optional<std::string> gpu = {};        // whose memory it is, as a person calls it
+  // Whether a GPU reads rows where they lie, of a tier of memory below that of a GPU; nothing of others.
+  std::optional<bool> is_pinned = {};
 };
 
 // Told by a tier that moves rows on its own accord (compaction).

@@ -10,7 +10,7 @@
 namespace embstore {
 
 GatheredRows::GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                           RecentReads& reads, StepClaims* claims)
+                           TakenReads& reads, StepClaims* claims)
     : parts_(parts),
       batch_(batch),
       mover_(mover),
@@ -126,7 +126,8 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
         } else {
           pin(first + i, seat.entry);
         }
-      } else if (may_rest_[seat.at.tier()] && stays_outranked(first + i)) {
+      } else if (may_rest_[seat.at.tier()] && (claims_ != nullptr || stays_outranked(first + i))) {
+        // Of a step on a device all: the mover brings up many at once, later, those that outrank others then.
         rest(first + i, phase);
       }
     }
@@ -193,11 +194,13 @@ void GatheredRows::find_rows_of_waiting_keys(const IndexShard& shard, int number
 
 void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
   const bool are_void = layouts_[static_cast<size_t>(number)] != shard.layout();
-  if (!are_void && resting_ == 0) return;
+  const bool may_have_moved = resting_ != 0 && claims_ == nullptr;
+  if (!are_void && !may_have_moved) return;
   const std::span<const KeyGradient> keys = batch_.shard(number);
-  const size_t first = first_key(number);
+  const std::span<Seat> seats = std::span(seats_).subspan(first_key(number), keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    Seat& seat = seats_[first + i];
+    if (i + kKeysFetchedAhead < keys.size()) prefetch_line(seats[i + kKeysFetchedAhead].entry.bucket);
+    Seat& seat = seats[i];
     if (seat.where == Where::kResting || (are_void && seat.is_seated())) {
       seat.entry = shard.entry(keys[i].hash, keys[i].key);
       seat.at = seat.entry.ref();

@@ -50,7 +50,7 @@ class GatheredRows {
   // All of these outlive this.
   // `claims`: what was claimed beforehand, for as many rows as the batch has keys, by a step on the device, while which no row moves;
   // null: the mover makes room.
-  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
+  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
                StepClaims* claims);
   // Unpins the rows and takes the new ones away, unless they were updated.
   ~GatheredRows();
@@ -127,7 +127,7 @@ class GatheredRows {
   std::list<PageVector<RowToCome>> risen_;  // one that has room for all that rest, or may
   bool were_updated_ = false;
 
-  TakenReads reads_;
+  TakenReads& reads_;
   BatchPtr staged_;                 // rows that no look-up had read; null where no row is below
   PageVector<RowInFlight> copies_;  // of the rows below, by key; empty where no row is below
   std::vector<int64_t> damaged_;

@@ -8,7 +8,7 @@
 namespace embstore {
 
 GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover,
-                               RecentReads& reads, StepClaims* claims)
+                               TakenReads& reads, StepClaims* claims)
     : parts_(parts), batch_(batch), rows_(parts, batch, mover, reads, claims) {}
 
 bool GatheredUpdate::prepare(uint64_t& new_rows) { return rows_.gather(new_rows); }
@@ -63,6 +63,7 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       const GatheredRows::Seat& ahead = seats[i + kAhead];
       prefetch_line(ahead.entry.bucket);
       tiers.memory(ahead.at.tier())->prefetch(ahead.at.slot());
+      prefetch_row(keys[i + kAhead].gradient, static_cast<size_t>(parts_.store.layout().dim()));
     }
     const GatheredRows::Seat& seat = seats[i];
     if (!seat.is_updated()) continue;

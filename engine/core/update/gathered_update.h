@@ -12,7 +12,7 @@ namespace embstore {
 class GatheredUpdate final : public BatchUpdate {
  public:
   // All of these outlive this. `claims` as of GatheredRows.
-  GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, RecentReads& reads,
+  GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
                  StepClaims* claims = nullptr);
 
   bool prepare(uint64_t& new_rows) override;

@@ -23,18 +23,34 @@ struct KeyGradient {
 // Keeps its buffers from batch to batch.
 class GradientBatch {
  public:
-  // One whose buffers the thread has used before, and their return. A thread keeps no more than kMostSpareBytes: what
-  // a larger batch needed goes back to the system.
+  // One whose buffers the thread has used before, and their return. The threads that share a batch, so many, keep no more than
+  // kMostSpareBytes together: what a larger one needed goes back to the system.
   static std::unique_ptr<GradientBatch> take_spare();
-  static void recycle(std::unique_ptr<GradientBatch> batch);
+  static void recycle(std::unique_ptr<GradientBatch> batch, size_t threads);
 
-  // `gradients` holds ids.size() rows of `dim` floats and must outlive the use of the groups. `occurrences`, where
-  // given, says how many ids each of `ids` stands for.
-  void group(std::span<const int64_t> ids, const float* gradients, int dim,
-             std::span<const uint32_t> occurrences = {});
-  // Of ids that are distinct already: where each occurs last in the batch that they are of.
-  void set_last_positions(std::span<const uint32_t> last_positions) {
-    for (KeyGradient& key : keys_) key.last_position = last_positions[key.last_position];
+  struct Gradients {
+    std::span<const int64_t> ids;
+    const float* rows;  // of `dim` floats each, which outlive the use of the groups
+    int dim;
+    std::span<const uint32_t> occurrences{};  // how many ids each of `ids` stands for; none: one
+    // Of ids that are distinct already: where each occurs last in the batch that they are of.
+    std::span<const uint32_t> last_positions{};
+
+    bool are_distinct() const { return !last_positions.empty(); }
+    const float* row(uint32_t position) const { return rows + size_t{position} * static_cast<size_t>(dim); }
+    uint64_t occurrences_of(uint32_t position) const {
+      return occurrences.empty() ? 1 : occurrences[position];
+    }
+  };
+  // Neighbouring shards of the index.
+  struct Shards {
+    int begin = 0;
+    int end = kShards;
+  };
+  // Ids of other shards are left out.
+  void group(const Gradients& of, Shards shards);
+  void group(std::span<const int64_t> ids, const float* gradients, int dim) {
+    group({ids, gradients, dim}, Shards());
   }
 
   // The keys of one index shard, in order of their first occurrence.
@@ -49,14 +65,12 @@ class GradientBatch {
     uint32_t position;
   };
 
-  void sort_by_shard(std::span<const int64_t> ids);
-  void group_shard(std::span<const Occurrence> occurrences, std::span<const int64_t> ids,
-                   const float* gradients, int dim, std::span<const uint32_t> stand_for);
+  void sort_by_shard(std::span<const int64_t> ids, Shards of);
+  void group_shard(std::span<const Occurrence> occurrences, const Gradients& of);
   size_t size_bytes() const;
 
   static constexpr size_t kMostSpareBytes = size_t{32} << 20;
 
-  PageVector<KeyHash> hashes_;
   PageVector<Occurrence> occurrences_;  // by shard, in the batch's order within one
   size_t first_occurrence_[kShards + 1];
   PageVector<KeyGradient> keys_;

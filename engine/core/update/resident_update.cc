@@ -7,9 +7,10 @@
 
 namespace embstore {
 
-ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch)
+ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch, bool counts_new_rows)
     : parts_(parts),
       batch_(batch),
+      counts_new_rows_(counts_new_rows),
       insertion_(parts.store, /*most_departures=*/0),
       claim_(parts.store.tiers().first().slots(), 0),
       image_room_(parts.store.index()) {}
@@ -17,10 +18,10 @@ ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& ba
 bool ResidentUpdate::prepare(uint64_t& new_rows) {
   SlotAllocator& slots = parts_.store.tiers().first().slots();
   // As if every key were new: cheap, and nearly always to be had.
-  new_rows = batch_.keys().size();
+  new_rows = counts_new_rows_ ? count_new_rows() : batch_.keys().size();
   if (!insertion_.try_reserve_rows(new_rows)) {
-    new_rows = count_new_rows();
-    if (!insertion_.try_reserve_rows(new_rows)) return false;
+    if (!counts_new_rows_) new_rows = count_new_rows();
+    if (counts_new_rows_ || !insertion_.try_reserve_rows(new_rows)) return false;
   }
   if (!slots.try_claim(new_rows)) return false;
   claim_ = SlotClaim(slots, new_rows);

@@ -14,8 +14,9 @@ class Phase;
 
 class ResidentUpdate final : public BatchUpdate {
  public:
-  // `batch` outlives this.
-  ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch);
+  // `batch` outlives this. `counts_new_rows`: before room is reserved for them, so that no other share of the batch wants for it;
+  // else as if every key were new, as long as there is so much room.
+  ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch, bool counts_new_rows);
 
   bool prepare(uint64_t& new_rows) override;
   void commit(const UpdateTime& time) noexcept override;
@@ -41,6 +42,7 @@ class ResidentUpdate final : public BatchUpdate {
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
+  const bool counts_new_rows_;
   Transaction insertion_;
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;

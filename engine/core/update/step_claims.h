@@ -9,6 +9,9 @@ namespace embstore {
 struct StepClaims {
   SlotClaim slots;   // of the first tier
   PoolClaim places;  // of the pool, if there is one
+
+  // Of these, what so many rows may need. REQUIRES: there is as much.
+  StepClaims split(uint64_t rows) { return {slots.split(rows), places.split(rows)}; }
 };
 
 }  // namespace embstore

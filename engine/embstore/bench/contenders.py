@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -52,7 +55,8 @@ def scrambled_keys(rows: int, seed: int) -> Ids:
 
 
 def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
-    """With a row for each key, and room for no more."""
+    """With a row for each key, and room for no more. Calls are one thread's from now on."""
+    es.set_num_threads(1)
     row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
     variable = es.get_embedding_variable(
         name,
@@ -89,6 +93,9 @@ class Embstore:
     def train(self, ids: object, out: Rows, grads: Rows) -> None:
         self._variable.lookup(ids, train=True, out=out)  # type: ignore[call-overload]
         self._variable.apply_gradients(ids, grads)  # type: ignore[arg-type]
+
+    def set_num_threads(self, count: int) -> None:
+        es.set_num_threads(count)
 
     def close(self) -> None:
         self._variable.close()
@@ -131,6 +138,9 @@ class Columns:
         assert isinstance(ids, ColumnsBatch)
         es.lookup_many(self._variables, ids.ids, train=True)
         es.apply_many(self._variables, ids.ids, [grads[own] for own in ids.grads])
+
+    def set_num_threads(self, count: int) -> None:
+        es.set_num_threads(count)
 
     def close(self) -> None:
         for variable in self._variables:
@@ -206,6 +216,43 @@ class TorchSparse:
         self._optimizer.zero_grad()
         self._embedding(ids).backward(self._torch.from_numpy(grads))
         self._optimizer.step()
+
+    def set_num_threads(self, count: int) -> None:
+        self._torch.set_num_threads(count)
+
+    def close(self) -> None:
+        pass
+
+
+class SharedCalls:
+    """Another contender, whose calls are shared by as many threads as there are processors."""
+
+    trains_in_threads = False  # one caller has all processors
+    least_batch_size = 8192  # smaller ones aren't worth a thread's waking
+
+    def __init__(self, of: Embstore | Columns | TorchSparse) -> None:
+        self._of = of
+        self._threads = len(os.sched_getaffinity(0))
+        self.name = f"{of.name}, calls shared by {self._threads} threads"
+
+    def ids_of(self, ranks: Ids) -> object:
+        return self._of.ids_of(ranks)
+
+    @contextmanager
+    def _shared(self) -> Iterator[None]:
+        self._of.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            self._of.set_num_threads(1)
+
+    def lookup(self, ids: object, out: Rows) -> object:
+        with self._shared():
+            return self._of.lookup(ids, out)
+
+    def train(self, ids: object, out: Rows, grads: Rows) -> None:
+        with self._shared():
+            self._of.train(ids, out, grads)
 
     def close(self) -> None:
         pass

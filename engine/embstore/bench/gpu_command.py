@@ -33,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.fraction,
         help="of the rows in HBM, where not all are (default: 0.1)",
     )
+    parser.add_argument(
+        "--settling-batches",
+        type=positive,
+        default=default.settling_batches,
+        help="trained before anything is timed where not all rows are in HBM: counts tell rows "
+        f"apart, and fewer move (default: {default.settling_batches})",
+    )
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
     parser.add_argument("--seed", type=int, default=default.seed)
@@ -45,6 +52,7 @@ def options_of(parsed: argparse.Namespace) -> GpuOptions:
         dims=tuple(parsed.dim),
         batch_size=parsed.batch_size,
         fraction=parsed.fraction,
+        settling_batches=parsed.settling_batches,
         batches=parsed.batches,
         rounds=parsed.rounds,
         seed=parsed.seed,

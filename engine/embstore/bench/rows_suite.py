@@ -15,6 +15,7 @@ from embstore.bench.contenders import (
     Embstore,
     HandWritten,
     Rows,
+    SharedCalls,
     TorchSparse,
     scrambled_keys,
 )
@@ -71,11 +72,15 @@ def run(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
     results: list[RowsResult] = []
     for dim in options.dims:
         keys = scrambled_keys(options.rows, options.seed)
+        embstore, columns, torch = Embstore(keys, dim), Columns(keys, dim), TorchSparse(keys, dim)
         contenders: list[Contender] = [
-            Embstore(keys, dim),
-            Columns(keys, dim),
+            embstore,
+            columns,
             HandWritten(keys, dim),
-            TorchSparse(keys, dim),
+            torch,
+            SharedCalls(embstore),
+            SharedCalls(columns),
+            SharedCalls(torch),
         ]
         for threads, batch_size, operation in product(
             options.threads, options.batch_sizes, OPERATIONS
@@ -116,6 +121,8 @@ def _work(
     ranks = [zipf.draw(batches * batch_size).reshape(batches, batch_size) for _ in range(threads)]
     for contender in contenders:
         if operation != "lookup" and threads > 1 and not contender.trains_in_threads:
+            continue
+        if threads > 1 and isinstance(contender, SharedCalls):
             continue
         if batch_size < contender.least_batch_size:
             continue

@@ -74,9 +74,10 @@ class Store(Protocol):
 
 
 class Variable:
-    """An embedding variable of one storage type."""
+    """An embedding variable of one storage type. Calls are one thread's."""
 
     def __init__(self, storage_type: es.StorageType, sizes: Sizes, directory: Path) -> None:
+        es.set_num_threads(1)
         tiers = TIER_KINDS[storage_type]
         tier_rows = [sizes.rows]
         if len(tiers) > 1:

@@ -18,7 +18,9 @@ __all__ = [
     "check_variables",
     "checkpoint_locks",
     "directory_path",
+    "least_to_stay",
     "saves_waiting_keys",
+    "step_of",
 ]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -67,3 +69,20 @@ def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
         for variable in sorted(variables, key=id):  # one order for all threads
             stack.enter_context(variable.internals.checkpointing)
         yield
+
+
+def least_to_stay(
+    variable: EmbeddingVariable, global_step: int | None
+) -> tuple[int | None, float | None]:
+    """What a checkpoint of that step evicts less than, as of `EmbeddingVariableOption`; None: by
+    the variable's own count of applies.
+    """
+    step = variable.internals.applies() if global_step is None else global_step
+    return variable.ev_option.least_to_stay(step)
+
+
+def step_of(variables: Sequence[EmbeddingVariable], global_step: int | None) -> int:
+    """What a checkpoint is kept with; where nobody said it, the largest count of applies."""
+    if global_step is not None:
+        return global_step
+    return max(variable.internals.applies() for variable in variables)

@@ -14,8 +14,8 @@ from embstore.checkpoint.arguments import (
 )
 from embstore.checkpoint.directories import only_incremental, reading_newest_full
 from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
-from embstore.checkpoint.uninterrupted import uninterrupted
 from embstore.errors import InvalidArgumentError
+from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["restore"]

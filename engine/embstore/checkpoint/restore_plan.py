@@ -17,6 +17,7 @@ from embstore.checkpoint.manifest import (
 )
 from embstore.checkpoint.variable_entry import saved_state
 from embstore.errors import CheckpointError, ClosedError, EmbStoreError, StoreFullError
+from embstore.optimizers import Optimizer
 from embstore.options import CBFFilter, CounterFilter
 from embstore.table.internals import cut
 from embstore.table.shard import RestoreRequest, Shard, ShardState
@@ -29,6 +30,7 @@ __all__ = [
     "check_sketches",
     "plan_restore",
     "verified_files",
+    "verified_files_for",
 ]
 
 SAVE_FILTERED_FEATURES = "TF_EV_SAVE_FILTERED_FEATURES"
@@ -156,9 +158,22 @@ def verified_files(
     """What the core says of each file of the variable's. Raises CheckpointError where one isn't
     what the manifest describes, or the variable has another optimizer.
     """
-    _check_optimizer(variable, save, entry)
+    return verified_files_for(
+        variable.name, variable.optimizer, variable.partition_num, save, entry
+    )
+
+
+def verified_files_for(
+    name: str,
+    optimizer: Optimizer | None,
+    partition_num: int,
+    save: SaveOnMedium,
+    entry: VariableEntry,
+) -> list[dict[str, Any]]:
+    """As `verified_files`, of a variable that needn't be made yet."""
+    _check_optimizer(name, optimizer, save, entry)
     return [
-        _verified(save, entry, partition, file, variable.partition_num)
+        _verified(save, entry, partition, file, partition_num)
         for partition, file in enumerate(entry.files)
     ]
 
@@ -185,18 +200,20 @@ def _verified(
     return found
 
 
-def _check_optimizer(variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry) -> None:
-    if variable.optimizer is None:
+def _check_optimizer(
+    name: str, optimizer: Optimizer | None, save: SaveOnMedium, entry: VariableEntry
+) -> None:
+    if optimizer is None:
         return  # it can't be trained, so it needs no slots
     saved = entry.optimizer
     if saved is not None and (saved.name, saved.slots) == (
-        variable.optimizer.name,
-        variable.optimizer.slots,
+        optimizer.name,
+        optimizer.slots,
     ):
         return
     raise CheckpointError(
-        f"{save.directory}: {variable.name} was saved with {_described(saved)}, but has "
-        f"{_described(OptimizerEntry.of(variable.optimizer))} now; restore it with the optimizer "
+        f"{save.directory}: {name} was saved with {_described(saved)}, but has "
+        f"{_described(OptimizerEntry.of(optimizer))} now; restore it with the optimizer "
         "that it was saved with, or without one for look-ups alone"
     )
 

@@ -20,6 +20,7 @@ from embstore.checkpoint.arguments import (
     checkpoint_locks,
     directory_path,
     saves_waiting_keys,
+    step_of,
 )
 from embstore.checkpoint.directories import publishing
 from embstore.checkpoint.manifest import Manifest
@@ -34,7 +35,7 @@ __all__ = ["SaveReport", "save", "save_apart", "save_incremental"]
 def save(
     path: PathLike,
     variables: Sequence[EmbeddingVariable],
-    global_step: int,
+    global_step: int | None = None,
     *,
     on_damage: OnDamage = "raise",
 ) -> SaveReport:
@@ -48,7 +49,8 @@ def save(
     other nodes (`shards=`), the updates of this process wait until the rows are written.
 
     path: a directory, made if its parent exists; what it held before is removed in the end.
-    global_step: kept with the save, and what GlobalStepEvict counts from.
+    global_step: kept with the save, and what GlobalStepEvict counts from. None: of each variable,
+        it counts from its own number of applies; the largest is kept.
     on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
         DamagedRowsError, which has their `keys`; or "skip" them, which the report tells of. They
         stay in the variable (see `EmbeddingVariable.drop_damaged`). A restore has no row of them;
@@ -100,17 +102,18 @@ class SaveReport:
 def _save(
     path: PathLike,
     variables: Sequence[EmbeddingVariable],
-    global_step: int,
+    global_step: int | None,
     *,
     incremental: bool,
     on_damage: str,
     apart: bool = False,
 ) -> SaveReport:
     chosen = check_variables(variables)
-    step = checks.integer("global_step", global_step, at_least=0)
+    if global_step is not None:
+        global_step = checks.integer("global_step", global_step, at_least=0)
     job = SaveJob(
         save_id=uuid.uuid4().hex,
-        global_step=step,
+        global_step=global_step,
         incremental=incremental,
         waiting_keys=saves_waiting_keys(),
         skip_damaged=checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
@@ -131,7 +134,7 @@ def _save(
             Manifest(
                 save_id=job.save_id,
                 kind="incremental" if incremental else "full",
-                global_step=step,
+                global_step=step_of(chosen, global_step),
                 variables=tuple(entry for entry, _ in saved),
             ).write(directory)
             publish()

@@ -83,7 +83,7 @@ def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any
         if default_id is None:
             of_empty = tf.zeros([1, variable.dim])
         else:
-            of_empty = look_up(variable, tf.constant([default_id], tf.int64))
+            of_empty = _row_of_empty_bags(variable, sparse_ids, default_id)
         # First, since it must be there even if nothing else is.
         return tensorflows(
             tf.concat([of_empty, rows], 0),
@@ -95,6 +95,15 @@ def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any
         )
 
     return _with_names(safe_embedding_lookup_sparse, tensorflows)
+
+
+def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id: int) -> Any:
+    """Of shape (1, dim). Where no bag is empty the row isn't looked up, so it isn't trained."""
+    bags = tf.sparse.reshape(sparse_ids, tf.stack([-1, sparse_ids.dense_shape[-1]]))
+    filled = tf.size(tf.unique(bags.indices[:, 0]).y, out_type=tf.int64)
+    is_any_empty = tf.cast(filled < bags.dense_shape[0], tf.int32)
+    row = look_up(variable, tf.fill([is_any_empty], tf.constant(default_id, tf.int64)))
+    return tf.concat([row, tf.zeros([1 - is_any_empty, variable.dim])], 0)
 
 
 def gradients_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         numbers, tables = _tables(sess, variables)
         before = set(self.last_checkpoints)
         with _saving(numbers, rows):
-            save(rows, tables, _step_of_graph(sess, tables) if step is None else step)
+            save(rows, tables, _step_of_graph(sess) if step is None else step)
             # The prefix has the step already.
             path: str | None = super().save(sess, prefix, None, *arguments, **options)
             _last_full.update(dict.fromkeys(numbers, rows))
@@ -109,6 +109,11 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         folder = increments_folder(full)
         folder.mkdir(parents=True, exist_ok=True)
         prefix = os.fspath(folder / f"{INCREMENT}-{step}")
+        if tf.train.checkpoint_exists(prefix):
+            raise InvalidArgumentError(
+                f"global_step: there is an increment of step {step} already, which others may "
+                "follow; give a later step"
+            )
         rows = _folder_beside(prefix)
         with _saving(numbers, rows):
             save_incremental(rows, tables, step)
@@ -189,11 +194,9 @@ def _step_number(sess: Any, global_step: Any) -> int | None:
     return int(tf.train.global_step(sess, global_step))
 
 
-def _step_of_graph(sess: Any, tables: Sequence[engine.EmbeddingVariable]) -> int:
+def _step_of_graph(sess: Any) -> int | None:
     counter = tf.train.get_global_step(sess.graph)
-    if counter is not None:
-        return int(tf.train.global_step(sess, counter))
-    return max(table.internals.applies() for table in tables)
+    return None if counter is None else int(tf.train.global_step(sess, counter))
 
 
 def _folder_beside(prefix: str) -> Path:

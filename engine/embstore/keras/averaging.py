@@ -77,7 +77,7 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
             is_compared = True
         means = list(grads)
         given = [i for i, grad in enumerate(grads) if grad is not None]
-        # Of rows it says how often they were looked up, or nan, which all workers have to know of.
+        # Of rows it says which gradients are meant, or nan, which all workers have to know of.
         sent = [grads[i] if i in dense else grads[i] * 0 for i in given]
         for i, mean in zip(given, _means(sent, group), strict=True):
             means[i] = mean if i in dense else grads[i] + mean

@@ -58,7 +58,7 @@ def _train(assigned: Sequence[Assigned], optimizer: Any) -> None:
     if keras.backend.backend() == "torch":
         train_tables(
             [each.table for each in assigned],
-            [float(each.looked_up) for each in assigned],
+            [keras.ops.convert_to_numpy(each.looked_up) for each in assigned],
             [float(each.loss_scale) for each in assigned],
             float(optimizer.learning_rate),
             optimizer,

@@ -41,6 +41,8 @@ def described(name: str, value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, (list, tuple)):
         return [described(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, type) and issubclass(value, np.generic):

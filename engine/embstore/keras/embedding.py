@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from embstore.errors import InvalidArgumentError
-from embstore.initializers import made_initializer
+from embstore.initializers import Constant, made_initializer
 from embstore.keras.backend import check_backend, lookup
 from embstore.keras.described import described
 from embstore.keras.initializers import initializer_from_keras
@@ -28,6 +28,7 @@ from embstore.variable import EmbeddingVariable
 __all__ = ["Embedding", "any_key", "checked_parts"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
+_MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
 
 
 def any_key(input_dim: object) -> bool:
@@ -43,6 +44,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     embeddings_initializer: one of embstore.initializers, or of Keras's, which then is what starts
         the first `default_value_dim` keys (see `embstore.InitializerOption`). A key starts alike
         in every process, by the seed.
+        A copy by clone_model or from_config, which gets no weights, starts by the same one; by
+        zeros if that is a Constant of more than 2**20 values, for which a configuration has no
+        room.
     mask_zero: as Keras's: where the id is 0, layers that follow leave it out. The key 0 has a row.
     optimizer: one of embstore.optimizers or of keras.optimizers, schedules too, that trains the
         rows; None: they are trained by the rule and rate of the model's.
@@ -196,17 +200,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()
-        option = self.ev_option
+        initializer, option = self._initializer_of_copy()
         config.update(
             input_dim=self.input_dim,
             output_dim=self.output_dim,
-            # A whole table is saved among the weights, and comes back from there.
-            embeddings_initializer="zeros"
-            if self._table.initial_rows is not None
-            else described("embeddings_initializer", self._initializer),
+            embeddings_initializer=described("embeddings_initializer", initializer),
             mask_zero=self.mask_zero,
             optimizer=described_rule(self._own_rule),
-            ev_option=described("ev_option", _without_initializer(option)),
+            ev_option=described("ev_option", option),
             partition_num=self.partition_num,
             shards=self.shards,
         )
@@ -215,6 +216,21 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Embedding:
         return cls(**arguments_of_copy(config, "embeddings_initializer"))
+
+    def _initializer_of_copy(self) -> tuple[Any, EmbeddingVariableOption]:
+        """How the rows of a copy start that gets no weights, and the options that this needs.
+
+        By what the layer was made with, also where weights of another layer took its place.
+        """
+        option = _without_initializer(self.ev_option)
+        initializer = self._initializer
+        if not isinstance(initializer, Constant) or np.ndim(initializer.value) < 2:
+            return initializer, option
+        rows = np.asarray(initializer.value, np.float32)
+        if rows.size > _MOST_IN_CONFIG:  # a load finds them among the weights
+            return "zeros", option
+        init = replace(option.init_option, default_value_dim=len(rows))
+        return Constant(rows), replace(option, init_option=init)
 
     def _check_dtype(self, inputs: Any, symbolic: bool) -> None:
         dtype = keras.backend.standardize_dtype(inputs.dtype)

@@ -29,7 +29,9 @@ def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight:
 
     dataset: a keras.utils.PyDataset, torch DataLoader, tf.data.Dataset or Python generator of
         batches, as `fit` takes them; on TensorFlow a tf.data.Dataset. One batch more is read of it
-        than is trained.
+        than is trained: if `steps_per_epoch` ends an epoch before the dataset ends, the first batch
+        of the next epoch was read before the dataset's on_epoch_end, and doesn't follow changes
+        that this makes.
     model: compiled; Sequential or functional, and so its models that hold tables. Its ids may be
         computed from its inputs in any way but by rows of tables.
     shuffle, class_weight: as of `fit`, which takes no notice of its own, as little as of y: with

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import keras
 
 from embstore.errors import UnsupportedError
+from embstore.keras.marks import SIZE
 from embstore.keras.private import applying_optimizer, scaling_optimizer
 from embstore.keras.steps import Assigned, assign
 from embstore.keras.table import Table
@@ -17,13 +18,13 @@ __all__ = ["Rows"]
 class Rows(keras.Variable):  # type: ignore[misc]
     """Takes its turn among a model's trainable variables for rows that Keras can't hold.
 
-    It is a scalar. Each look-up that comes back in a backward pass adds 1 to its gradient, after
-    handing what came back to the table. As `overwrite_with_gradient` says, a Keras optimizer
-    doesn't train it, but assigns that gradient: this is when the rows are trained.
+    Its gradient is a vector, to which each look-up that comes back in a backward pass adds a mark
+    (`marks`), after handing what came back to the table. As `overwrite_with_gradient` says, a Keras
+    optimizer doesn't train it, but assigns that gradient: this is when the rows are trained.
     """
 
     def __init__(self, table: Table, trainable: bool) -> None:
-        super().__init__("zeros", shape=(), dtype="float32", trainable=trainable, name="rows")
+        super().__init__("zeros", shape=(SIZE,), dtype="float32", trainable=trainable, name="rows")
         self.overwrite_with_gradient = True
         self.table = table
 

@@ -20,11 +20,14 @@ import numpy as np
 
 from embstore.checkpoint.arguments import checkpoint_locks, saves_waiting_keys
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
+from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore, verified_files_for
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import CheckpointError
+from embstore.initializers import Constant, Initializer
 from embstore.keras.described import described, from_description
-from embstore.keras.table import Table
+from embstore.keras.optimizers import same_rule
+from embstore.keras.table import Table, same_initializer
+from embstore.optimizers import Optimizer
 
 __all__ = ["load_table", "rows_kept_apart", "save_table"]
 
@@ -40,8 +43,9 @@ def rows_kept_apart() -> Iterator[None]:
     files.
 
     Use it if the rows don't fit into memory, where `model.save` makes its file, and save them by
-    `embstore.save(folder, variables(model), step)`. Outside of the context, loading such a file
-    raises CheckpointError.
+    `embstore.save(folder, variables(model), step)`. A table keeps the rows that it has when such a
+    file is loaded. Loading raises CheckpointError if the table has rows and another initializer or
+    optimizer than the file says, and outside of the context.
     """
     before = _apart.set(True)
     try:
@@ -52,7 +56,13 @@ def rows_kept_apart() -> Iterator[None]:
 
 def save_table(table: Table, store: Any) -> None:
     """store: what Keras gives to `save_own_variables`; like a dict of arrays."""
-    state: dict[str, Any] = {"version": _VERSION, "apart": _apart.get(), "files": []}
+    state: dict[str, Any] = {
+        "version": _VERSION,
+        "apart": _apart.get(),
+        "files": [],
+        "input_dim": table.vocabulary_size,
+        "output_dim": table.dim,
+    }
     initial = table.initial_rows
     if initial is not None:
         store[_INITIAL] = initial
@@ -90,16 +100,15 @@ def load_table(table: Table, store: Any) -> None:
             f"{table.name}: the file was saved without its rows; load it in "
             "embstore.keras.rows_kept_apart(), and restore the rows from where they were kept"
         )
+    wanted: Initializer | None = None  # the file was written before that was kept
     if _INITIAL in held:
-        table.start_from(np.asarray(store[_INITIAL], np.float32))
-    elif "initializer" in state:  # else the file was written before that was kept
-        table.start_by(from_description(state["initializer"]))
+        wanted = Constant(np.asarray(store[_INITIAL], np.float32))
+    elif "initializer" in state:
+        wanted = from_description(state["initializer"])
     saved_by = from_description(state["optimizer"])
-    if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
-        table.make(saved_by)
-    if not state["files"]:
-        if table.is_made and not state["apart"]:
-            table.make(table.variable.optimizer)  # it was saved before it had any row
+    # All that is refused is refused before the table is changed.
+    _check_shape(table, state, wanted)
+    if state["apart"] and _keeps_rows(table, wanted, saved_by):
         return
     with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
         directory = Path(folder)
@@ -107,7 +116,64 @@ def load_table(table: Table, store: Any) -> None:
             if f"file_{number}" not in held or Path(name).name != name:
                 raise CheckpointError(f"{table.name}: the file lacks its {name}")
             (directory / name).write_bytes(np.asarray(store[f"file_{number}"]).tobytes())
-        _restore(table, directory)
+        save = _verified_save(table, directory, saved_by) if state["files"] else None
+        if isinstance(wanted, Constant) and _INITIAL in held:
+            table.start_from(np.asarray(wanted.value, np.float32))
+        elif wanted is not None:
+            table.start_by(wanted)
+        if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
+            table.make(saved_by)
+        if save is not None:
+            _restore(table, save)
+        elif table.is_made and not state["apart"]:
+            table.make(table.variable.optimizer)  # it was saved before it had any row
+
+
+def _check_shape(table: Table, state: dict[str, Any], wanted: Initializer | None) -> None:
+    """Raises CheckpointError if the file's table has another dim, or ids that this one refuses."""
+    dim = state.get("output_dim")  # None: the file was written before that was kept
+    if dim is None:
+        values = np.shape(wanted.value) if isinstance(wanted, Constant) else ()
+        dim = values[-1] if values else table.dim
+    size = table.vocabulary_size
+    saved_size = state.get("input_dim", size)
+    fits = size is None or (saved_size is not None and saved_size <= size)
+    if dim != table.dim or not fits:
+        raise _mismatch(table, saved_size, dim)
+
+
+def _mismatch(table: Table, size: int | None, dim: int) -> CheckpointError:
+    return CheckpointError(
+        f"{table.name}: the file has a table of input_dim={size}, output_dim={dim}, and the layer "
+        f"is one of input_dim={table.vocabulary_size}, output_dim={table.dim}; make the layer as "
+        "it was saved (input_dim may be larger), or load with skip_mismatch=True to leave it as it "
+        "is"
+    )
+
+
+def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | None) -> bool:
+    """Whether the table stays as it is, which a file without its rows says nothing against.
+
+    Raises CheckpointError if the file says other things of a table that has rows.
+    """
+    if not table.is_made:
+        return False
+    optimizer = table.variable.optimizer
+    has_rows = table.variable.total_count()[0] > 0
+    others = []
+    if wanted is not None and not same_initializer(wanted, table.initializer):
+        others.append("initializer")
+    if table.own is None and saved_by is not None:
+        # Rows without an optimizer can only be looked up, whatever trained them.
+        alike = has_rows if optimizer is None else same_rule(optimizer, saved_by)
+        others += [] if alike else ["optimizer"]
+    if others and has_rows:
+        raise CheckpointError(
+            f"{table.name}: the file was saved without its rows, of a table of another "
+            f"{' and '.join(others)} than the one that has rows now; load the weights first, and "
+            "restore the rows after that"
+        )
+    return not others
 
 
 def _write(table: Table, directory: Path) -> None:
@@ -120,9 +186,22 @@ def _write(table: Table, directory: Path) -> None:
     Manifest(job.save_id, "full", step, (entry,)).write(directory)
 
 
-def _restore(table: Table, directory: Path) -> None:
-    variable = table.variable
+def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -> SaveOnMedium:
+    """The save in the directory, whose rows are whole and fit the table as it is going to be.
+
+    optimizer: which the table is made with, unless it has one of its own.
+    """
     save = SaveOnMedium.open(directory)
+    (entry,) = save.manifest.variables
+    if entry.dim != table.dim:
+        raise _mismatch(table, table.vocabulary_size, entry.dim)
+    rule = optimizer if table.own is None else table.own.optimizer
+    verified_files_for(table.name, rule, table.partition_num, save, entry)
+    return save
+
+
+def _restore(table: Table, save: SaveOnMedium) -> None:
+    variable = table.variable
     # Keras tells layers by their place in the model; names may differ.
     (entry,) = save.manifest.variables
     renamed = replace(save.manifest, variables=(replace(entry, name=variable.name),))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+from numpy.typing import NDArray
 
 from embstore.keras.private import ASSIGNS_GRADIENTS
 from embstore.keras.table import Table
@@ -20,7 +22,7 @@ __all__ = ["Assigned", "assign", "train_tables", "train_together"]
 class Assigned:
     """What a step of a Keras optimizer assigns to a table's `Rows`.
 
-    looked_up: the gradient, a scalar tensor; loss_scale: what it is still multiplied by.
+    looked_up: the gradient, a tensor of (marks.SIZE,); loss_scale: what it is still multiplied by.
     """
 
     table: Table
@@ -42,15 +44,15 @@ def assign(assigned: Assigned, optimizer: Any) -> bool:
 
 def train_tables(
     tables: Sequence[Table],
-    looked_up: Sequence[float],
+    looked_up: Sequence[NDArray[np.float32]],
     loss_scales: Sequence[float],
     rate: float,
     optimizer: Any,
 ) -> None:
     """Applies what `Table.update` gives for each; nothing where one of them raises."""
     updates = [
-        table.update(count, rate, scale, optimizer)
-        for table, count, scale in zip(tables, looked_up, loss_scales, strict=True)
+        table.update(marks, rate, scale, optimizer)
+        for table, marks, scale in zip(tables, looked_up, loss_scales, strict=True)
     ]
     variables, ids, grads = zip(*updates, strict=True)
     apply_many(variables, ids, grads)

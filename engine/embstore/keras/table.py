@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embstore import _core
 from embstore.errors import InUseError, InvalidArgumentError, UnsupportedError
 from embstore.initializers import Constant, Initializer
+from embstore.keras import marks
 from embstore.keras.optimizers import OwnRule, rule_of, same_rule
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
@@ -22,7 +23,7 @@ from embstore.table.getting import get_embedding_variable
 from embstore.table.many import lookup_many
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table", "look_up_many", "looked_up_together"]
+__all__ = ["Table", "look_up_many", "looked_up_together", "same_initializer"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -31,6 +32,7 @@ Floats = NDArray[np.float32]
 @dataclass(frozen=True)
 class _Gathered:
     number: int  # of the look-up
+    mark: int  # the number of its mark, modulo marks.MOST
     ids: Ids  # (n,)
     grads: Floats  # (n, dim)
     owner: Any  # of their memory, which nobody else writes to as long as it is held
@@ -71,6 +73,7 @@ class Table:
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
         self._numbers = itertools.count()
+        self._marks = itertools.count()
         # Of which variable, after how many changes of its own, the rate is known to be what.
         self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
@@ -95,6 +98,11 @@ class Table:
         return self._shards is not None
 
     @property
+    def partition_num(self) -> int:
+        """As it will be where the variable isn't made yet."""
+        return self._shards or self._partition_num
+
+    @property
     def initial_rows(self) -> Floats | None:
         """The rows that keys start by, where they were given as a table; float32 (rows, dim)."""
         values = self._initializer.value if isinstance(self._initializer, Constant) else None
@@ -107,7 +115,7 @@ class Table:
     def start_by(self, initializer: Initializer) -> None:
         """Has keys start so; a variable that was made by another is emptied."""
         with self._lock:
-            if initializer == self._initializer:
+            if same_initializer(initializer, self._initializer):
                 return
             init = replace(self._option.init_option, initializer=None)
             self._option = replace(self._option, init_option=init)
@@ -118,9 +126,10 @@ class Table:
     def start_from(self, initial_rows: Floats) -> None:
         """Has key k start as row k of these; a variable that was made by others is emptied."""
         with self._lock:
-            if np.array_equal(initial_rows, self.initial_rows):  # type: ignore[arg-type]
-                return
             option = self._option
+            is_so = option.init_option.default_value_dim == len(initial_rows)
+            if is_so and np.array_equal(initial_rows, self.initial_rows):  # type: ignore[arg-type]
+                return
             init = replace(
                 option.init_option, initializer=None, default_value_dim=len(initial_rows)
             )
@@ -185,15 +194,22 @@ class Table:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> float:
-        """Keeps a look-up's gradients until `update`; returns 1, or nan if one isn't finite.
+    def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> Floats:
+        """Keeps a look-up's gradients until `update`; returns their mark, or nan if one isn't
+        finite; float32 (marks.SIZE,).
 
         grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
         """
-        part = _Gathered(number, ids.reshape(-1), grads.reshape(-1, self.dim), owner)
         with self._lock:
+            # Not of the look-up, whose gradients may come back more than once.
+            mark = next(self._marks)
+            part = _Gathered(
+                number, mark % marks.MOST, ids.reshape(-1), grads.reshape(-1, self.dim), owner
+            )
             self._gathered.append(part)
-        return 1.0 if _core.first_not_finite(part.grads) is None else float("nan")
+        if _core.first_not_finite(part.grads) is not None:
+            return np.full(marks.SIZE, np.nan, np.float32)
+        return marks.mark(mark)
 
     def forget(self) -> None:
         """Drops what was gathered: the gradient that it was counted by was set to nothing."""
@@ -201,34 +217,27 @@ class Table:
             self._gathered = []
 
     def update(
-        self, looked_up: float, rate: float, loss_scale: float, optimizer: Any
+        self, looked_up: Floats, rate: float, loss_scale: float, optimizer: Any
     ) -> tuple[EmbeddingVariable, Ids, Floats]:
-        """The next step, by the gradients of the last `looked_up` look-ups that came back.
+        """The next step, by those of the gathered gradients whose marks `looked_up` has.
 
-        Older ones were dropped by whoever set the model's gradients to zero.
+        The others are dropped: they were looked at, and not applied.
 
-        looked_up: the sum of what `gather` gave for them.
+        looked_up: the sum of what `gather` gave, (marks.SIZE,).
         rate: of the Keras `optimizer`, whose rule and rate are kept to where the table has none
             of its own.
         loss_scale: what the gradients have to be divided by.
         """
         with self._lock:
             gathered, self._gathered = self._gathered, []
-            if not np.isfinite(looked_up):
+            if not np.isfinite(looked_up).all():
                 raise InvalidArgumentError(
                     f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
                     "no row was trained in this step"
                 )
-            count = round(looked_up)
-            if not 0 < count <= len(gathered) or count != looked_up:
-                raise UnsupportedError(
-                    f"{self.name}: its gradient was changed between the backward pass and "
-                    f"{type(optimizer).__name__}, which rows can't follow; hand gradients on as "
-                    "they are"
-                )
-            parts = sorted(gathered[-count:], key=lambda part: part.number)
-            ids = np.concatenate([part.ids for part in parts]) if count > 1 else parts[0].ids
-            grads = np.concatenate([part.grads for part in parts]) if count > 1 else parts[0].grads
+            parts = self._meant(gathered, looked_up, optimizer)
+            ids = np.concatenate([part.ids for part in parts]) if parts[1:] else parts[0].ids
+            grads = np.concatenate([part.grads for part in parts]) if parts[1:] else parts[0].grads
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
@@ -236,6 +245,26 @@ class Table:
             if wanted is not None:
                 self._set_rate(variable, wanted)
             return variable, ids, grads
+
+    def _meant(
+        self, gathered: Sequence[_Gathered], looked_up: Floats, optimizer: Any
+    ) -> list[_Gathered]:
+        """Those with a mark in `looked_up`, in the order of look-ups."""
+        newest = {part.mark: part for part in gathered}
+        meant = marks.marked(looked_up)
+        if meant and all(mark in newest for mark in meant):
+            return sorted((newest[mark] for mark in meant), key=lambda part: part.number)
+        count = marks.count_of(looked_up)
+        if count > marks.MOST and count == round(count):
+            raise UnsupportedError(
+                f"{self.name}: {count:.0f} look-ups in one step are more than the {marks.MOST} "
+                "that rows can follow; look more ids up at once, or train in smaller steps"
+            )
+        raise UnsupportedError(
+            f"{self.name}: its gradient was changed between the backward pass and "
+            f"{type(optimizer).__name__}, which rows can't follow; hand gradients on as "
+            "they are, or their sum, before newer ones are applied"
+        )
 
     def train_by(self, theirs: Any) -> None:
         """Says, before the first step does, by which Keras optimizer the model is compiled."""
@@ -276,6 +305,15 @@ class Table:
         if self._converted is None or self._converted[0] is not theirs:
             self._converted = (theirs, rule_of(theirs))
         return self._converted[1]
+
+
+def same_initializer(one: Initializer, other: Initializer) -> bool:
+    """Whether keys start alike by them; Constants are compared by their values."""
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        return np.array_equal(
+            np.asarray(one.value, np.float32), np.asarray(other.value, np.float32)
+        )
+    return one == other
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from embstore.keras.marks import SIZE
 from embstore.keras.steps import Assigned, train_tables
 from embstore.keras.table import Table, look_up_many
 
@@ -39,9 +40,9 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     def read(keys: Ids) -> tuple[Floats, np.int64]:
         return table.lookup(keys, train=training), np.int64(table.next_number())
 
-    def gather(number: np.int64, keys: Ids, grads: Floats) -> np.float32:
+    def gather(number: np.int64, keys: Ids, grads: Floats) -> Floats:
         # A copy: the memory is TensorFlow's, and it has other plans for it.
-        return np.float32(table.gather(int(number), keys.copy(), np.array(grads, np.float32)))
+        return table.gather(int(number), keys.copy(), np.array(grads, np.float32))
 
     of_table = _ready.of_tables.get(id(table))
     ready = of_table.pop(0) if of_table else None
@@ -53,9 +54,9 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
 
         def gradient(upstream: Any) -> Any:
             grads = tf.convert_to_tensor(upstream)
-            counted = tf.numpy_function(gather, [number, ids, grads], tf.float32)
-            counted.set_shape(())
-            return counted
+            mark = tf.numpy_function(gather, [number, ids, grads], tf.float32)
+            mark.set_shape((SIZE,))
+            return mark
 
         return values, gradient
 
@@ -103,9 +104,9 @@ def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> None:
     tables = [each.table for each in assigned]
     count = len(tables)
 
-    def train(rate: np.float32, *told: np.float32) -> None:
-        numbers = [float(each) for each in told]
-        train_tables(tables, numbers[:count], numbers[count:], float(rate), optimizer)
+    def train(rate: np.float32, *told: Any) -> None:
+        loss_scales = [float(scale) for scale in told[count:]]
+        train_tables(tables, told[:count], loss_scales, float(rate), optimizer)
 
     looked_up = [each.looked_up for each in assigned]
     scales = [tf.cast(each.loss_scale, tf.float32) for each in assigned]

@@ -77,5 +77,5 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         values = grad.detach().to("cpu", torch.float32).contiguous().numpy()
         # With the tensor itself: autograd may write into one that nobody else holds.
-        counted = ctx.table.gather(ctx.number, ctx.ids.numpy(), values, owner=grad)
-        return torch.tensor(counted, device=ctx.device), None, None
+        mark = ctx.table.gather(ctx.number, ctx.ids.numpy(), values, owner=grad)
+        return torch.from_numpy(mark).to(ctx.device), None, None

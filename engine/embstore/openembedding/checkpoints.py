@@ -48,8 +48,7 @@ def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = 
     include_optimizer: has no effect: rows are always saved with what their optimizer keeps.
     """
     del include_optimizer
-    tables = variables(model)
-    save(_folder(filepath), tables, max((table.internals.applies() for table in tables), default=0))
+    save(_folder(filepath), variables(model))
 
 
 def load_server_model(model: Any, filepath: PathLike) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
-from embstore.errors import EmbStoreError
+from embstore.errors import EmbStoreError, WorkerLostError
+from embstore.table.uninterrupted import uninterrupted
 
 __all__ = [
     "AskedRows",
@@ -209,9 +210,14 @@ class AskedRows:
                 self._asked = asked = None
         if asked is None:
             ask_together([self])  # by itself
-        refused: EmbStoreError | None = None
-        for answer in self._asked or ():
-            refused = refused or answer.wait()
+        refused = self._refused()
+        if isinstance(refused, WorkerLostError) and any(self._afters):
+            # The program paused for longer than the server waits for a push. By now it is over.
+            with self._lock:
+                self._afters = [0] * len(self._shards)
+                self._asked = None
+            ask_together([self])
+            refused = self._refused()
         if refused is not None:
             raise refused
         if self.unique is not None:
@@ -220,6 +226,17 @@ class AskedRows:
             rows[self._order] = self._found
         else:
             rows[:] = self._found
+
+    def _refused(self) -> EmbStoreError | None:
+        """Waits for the rows. Returns the first error that isn't a push's that didn't come, for
+        which all others are waited for.
+        """
+        refused: EmbStoreError | None = None
+        for answer in self._asked or ():
+            refused = answer.wait() or refused
+            if refused is not None and not isinstance(refused, WorkerLostError):
+                break
+        return refused
 
     def give_up(self) -> None:
         with self._lock:
@@ -312,15 +329,7 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
     if len(by_server) == 1 and by_server[0][0].takes_at_once(parts):
         refused = _asked_of_all(parts, lambda server, of_one: server.apply(of_one, global_step))
     else:
-        refused = _prepare(parts)
-        if refused:
-            # An abort can be refused only where the shard is gone.
-            for abort in [server.abort(of_one) for server, of_one in by_server]:
-                abort.wait()
-        else:
-            refused = _asked_of_all(
-                parts, lambda server, of_one: server.commit(of_one, global_step)
-            )
+        refused = _prepared_and_committed(parts, by_server, global_step)
     return [
         next((refused[id(part)] for part in of_batch if id(part) in refused), None)
         for of_batch in batches
@@ -328,6 +337,36 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
 
 
 _Refused: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
+
+
+def _prepared_and_committed(
+    parts: Sequence[Update],
+    by_server: Sequence[tuple[Server, Sequence[Update]]],
+    global_step: int | None,
+) -> _Refused:
+    """Where this is interrupted, all servers have done the commit, or all of them the abort."""
+    is_committing = False
+    try:
+        refused = _prepare(parts)
+        if not refused:
+            with uninterrupted():
+                is_committing = True
+                # The next push would have a server give up a commit that it hasn't read yet.
+                return _asked_of_all(
+                    parts, lambda server, of_one: server.commit(of_one, global_step)
+                )
+    except BaseException:
+        if not is_committing:
+            _abort(by_server)
+        raise
+    _abort(by_server)
+    return refused
+
+
+def _abort(by_server: Sequence[tuple[Server, Sequence[Update]]]) -> None:
+    """An abort can be refused only where the shard is gone."""
+    for abort in [server.abort(of_one) for server, of_one in by_server]:
+        abort.wait()
 
 
 def _prepare(parts: Sequence[Update]) -> _Refused:

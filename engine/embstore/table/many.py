@@ -34,8 +34,8 @@ def lookup_many(
     Rows on the host lie in one array for all variables, which lives as long as those of any.
     Ids on one GPU are looked up as one step on its stream, with as many launches of kernels as one
     variable takes. Each server is asked once for the rows of all variables that have a shard there.
-    Other variables with ids on the host are looked up one after the other; an error of one stops
-    no other that has one partition, and the first is raised. It names the variable.
+    Several threads share other variables with ids on the host (`set_num_threads`); an error of one
+    stops no other that has one partition, and the first is raised. It names the variable.
     """
     _check_lengths(variables, ids=ids)
     rows: list[Any] = [None] * len(variables)

@@ -319,6 +319,10 @@ class Shard:
         """
         _core.take_over_kept_rows(self._table, checkpoint_id, keep_as)
 
+    def keep_no_rows(self, checkpoint_id: bytes) -> None:
+        """Makes a checkpoint of a shard that has no rows yet, which stays open."""
+        _core.keep_no_rows(self._table, checkpoint_id)
+
     def keep_rows(self) -> None:
         """Makes a checkpoint of all rows, and keeps the one before it. No other call but close()
         and those of kept rows is taken afterwards, and a second call makes no other checkpoint."""

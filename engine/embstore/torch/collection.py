@@ -58,14 +58,18 @@ class KeyedJaggedTensor:
                 f"lengths must have one for each bag of each of {features} keys, got "
                 f"{len(self._lengths)}"
             )
-        if length_per_key is None:
-            length_per_key = self._lengths.view(features, -1).sum(dim=1).tolist()
-        if len(length_per_key) != features or sum(length_per_key) != len(self._values):
+        told = None if length_per_key is None else list(length_per_key)
+        if told is None or self._lengths.is_cpu:  # else nobody waits for the GPU that has them
+            counted = self._lengths.view(features, -1).sum(dim=1).tolist()
+            told = counted if told is None else told
+        else:
+            counted = told
+        if told != counted or len(told) != features or sum(told) != len(self._values):
             raise InvalidArgumentError(
                 f"length_per_key must be how many of {len(self._values)} ids each of {features} "
-                f"keys has, got {list(length_per_key)}"
+                f"keys has, got {told}"
             )
-        self._offset_per_key = list(accumulate(length_per_key, initial=0))
+        self._offset_per_key = list(accumulate(told, initial=0))
 
     def keys(self) -> list[str]:
         return self._keys
@@ -140,7 +144,7 @@ class EmbeddingBagCollection(torch.nn.Module):
             offsets (bags,); or TorchRec's KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as
             many bags. Other features are left out.
         """
-        given = features if isinstance(features, Mapping) else _taken_apart(features)
+        given = features if isinstance(features, Mapping) else self._taken_apart(features)
         asked: list[Bags] = []
         for name, module in self._modules_of_features():
             if name not in given:
@@ -173,22 +177,25 @@ class EmbeddingBagCollection(torch.nn.Module):
             if isinstance(module, EmbeddingBag)
         ]
 
+    def _taken_apart(self, features: Jagged) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of each feature its ids, and the offsets of its bags, as its module takes them."""
+        weights = getattr(features, "weights_or_none", None)
+        if weights is not None and weights() is not None:
+            raise InvalidArgumentError(
+                "features must have no weights: a collection sums or averages ids alike"
+            )
+        keys, values = features.keys(), features.values()
+        lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
+        offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
+        bounds = pairwise(features.offset_per_key())
+        apart = {
+            key: (values[begin:end], offsets[number])
+            for number, (key, (begin, end)) in enumerate(zip(keys, bounds, strict=True))
+        }
+        with_end = {name for name, of in self._modules_of_features() if of.include_last_offset}
+        return {
+            key: (ids, own if key in with_end else own[:-1]) for key, (ids, own) in apart.items()
+        }
+
     def extra_repr(self) -> str:
         return f"features={self.features}"
-
-
-def _taken_apart(features: Jagged) -> dict[str, tuple[Tensor, Tensor]]:
-    """Of each feature its ids, and where bags begin."""
-    weights = getattr(features, "weights_or_none", None)
-    if weights is not None and weights() is not None:
-        raise InvalidArgumentError(
-            "features must have no weights: a collection sums or averages ids alike"
-        )
-    keys, values = features.keys(), features.values()
-    lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
-    offsets = lengths.cumsum(dim=1) - lengths
-    bounds = list(pairwise(features.offset_per_key()))
-    return {
-        key: (values[begin:end], offsets[number])
-        for number, (key, (begin, end)) in enumerate(zip(keys, bounds, strict=True))
-    }

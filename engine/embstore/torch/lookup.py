@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -69,6 +70,10 @@ def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
         values: Sequence[Tensor]
         if is_trained:
             reads = [replace(read, ids=read.ids.clone()) for read in reads]
+            for read in reads:
+                if not read.rows.is_watched:
+                    read.rows.register_post_accumulate_grad_hook(_note_accumulated)  # type: ignore[no-untyped-call]
+                    read.rows.is_watched = True
             values = _Lookup.apply(reads, *(read.rows for read in reads))  # type: ignore[no-untyped-call]
         else:
             values = _rows_of(reads, count=count)
@@ -145,12 +150,26 @@ class _Gathered(NamedTuple):
     refused: Tensor | None
 
 
+def _holders(gathered: _Gathered) -> tuple[int, int] | None:
+    """How many hold the gradient, and how many its memory; None where PyTorch doesn't tell."""
+    use_count = getattr(torch._C, "_storage_Use_Count", None)
+    if use_count is None:
+        return None
+    storage = gathered.grad.untyped_storage()._cdata
+    return sys.getrefcount(gathered.grad), use_count(storage)
+
+
+# Of a gradient that nobody else has.
+_FEWEST_HOLDERS = _holders(_Gathered(0, torch.empty(0), torch.empty(1), None, None))
+
+
 @dataclass(eq=False)
 class _Pass:
     """What one backward pass has gathered."""
 
     parts: dict[Rows, list[_Gathered]] = field(default_factory=dict)
     groups: dict[Rows, replicas.Replicas] = field(default_factory=dict)
+    accumulated: set[Rows] = field(default_factory=set)  # which autograd gave its gradient
 
     def add(self, rows: Rows, group: replicas.Replicas | None, part: _Gathered) -> None:
         self.parts.setdefault(rows, []).append(part)
@@ -161,6 +180,7 @@ class _Pass:
         at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
         # By name, so that replicas, which wait for each other, take them in one order.
         for rows in sorted(self.parts, key=lambda rows: rows.variable.name):
+            _check_is_wanted(rows, rows in self.accumulated)
             group = self.groups.get(rows)
             part = joined([_part(rows, gathered, group) for gathered in self.parts[rows]])
             if group is not None and group.synchronizes:
@@ -187,12 +207,30 @@ class _Pass:
             trained_at_once(variable)
 
 
+def _check_is_wanted(rows: Rows, is_accumulated: bool) -> None:
+    name = rows.variable.name
+    if not is_accumulated:
+        raise InvalidArgumentError(
+            f"{name}: its rows have no gradient that torch.autograd.grad could return; call "
+            "backward(), or give it dense parameters alone: embstore.torch.dense_parameters(model)"
+        )
+    if rows.trained_by is not None and rows.trained_by() is None:
+        raise InvalidArgumentError(
+            f"{name}: the embstore.torch.Optimizer that trained it is gone, so nothing would come "
+            "of its gradients; make another, or set requires_grad of its Rows to False"
+        )
+
+
 def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
     ids = gathered.ids.reshape(-1)
+    grads = gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
+    holders = _holders(gathered)
+    if rows.gathers and (holders is None or holders != _FEWEST_HOLDERS):
+        grads = grads.clone()  # whoever handed it to backward() may use it again before the step
     part = GradientPart(
         gathered.number,
         ids,
-        gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32),
+        grads,
         of_all_replicas=group is None,
         kept=None if gathered.padding_idx is None else ids != gathered.padding_idx,
         refused=gathered.refused,
@@ -216,6 +254,12 @@ def _current_pass() -> _Pass:
             current = _passes[number] = _Pass()
             torch.autograd.Variable._execution_engine.queue_callback(current.end)
     return current
+
+
+def _note_accumulated(rows: Tensor) -> None:
+    """Called where a backward pass gives Rows their gradient, and not by torch.autograd.grad."""
+    assert isinstance(rows, Rows)
+    _current_pass().accumulated.add(rows)
 
 
 def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:

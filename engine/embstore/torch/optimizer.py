@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
-from embstore.torch.rows import Rows, apply_all, rows_of
+from embstore.torch.rows import GradientPart, Rows, apply_all, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Optimizer", "dense_parameters"]
+
+_NO_BACKWARD_PASS = -1  # as autograd numbers them
 
 Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable | torch.nn.Parameter | dict[str, Any]"
 
@@ -65,7 +69,8 @@ class Optimizer(torch.optim.Optimizer):
         for group in groups:
             rate = group.get("lr", lr)
             if rate is not None:
-                group["params"][0].variable.learning_rate = rate
+                is_tensor = isinstance(rate, torch.Tensor)
+                group["params"][0].variable.learning_rate = float(rate) if is_tensor else rate
         self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
         # `_rate_changes` of each variable when its shards were last asked for what they keep.
         self._asked_at: dict[Rows, int] = {}
@@ -96,10 +101,13 @@ class Optimizer(torch.optim.Optimizer):
                 "params must be the Rows of one variable, as an embstore.torch.Embedding has them; "
                 "dense parameters are for an optimizer of torch.optim"
             )
+        _check_group(param_group, {"params", "lr", "name"})
         rate = rows.variable.learning_rate
-        super().add_param_group({"lr": rate, "name": rows.variable.name, **param_group})
+        group = {"name": rows.variable.name, **param_group}
+        if group.get("lr") is None:
+            group["lr"] = rate
+        super().add_param_group(group)
         self._set_rates[rows] = rate
-        rows.gathers = True
         rows.trained_by = weakref.ref(self)
 
     @torch.no_grad()
@@ -115,21 +123,24 @@ class Optimizer(torch.optim.Optimizer):
         Gradients stay until `zero_grad()`.
         """
         self._check_is_newest()
+        if torch._C._current_graph_task_id() != _NO_BACKWARD_PASS:
+            raise InvalidArgumentError(
+                "step() was called within a backward pass, whose gradients gather when it ends; "
+                "call it afterwards"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        left_out = self._unscale()
-        updates = []
         for group in self.param_groups:
             (rows,) = group["params"]
             self._agree_on_rate_and_step(group, rows)
         step = self._global_step
-        for rows in self._all_rows():
-            part = rows.gathered()
-            if part is not None:
-                updates.append((rows.variable, part))
-        apply_all(updates, step, left_out)
+        try:
+            apply_all(self._updates(), step, self._left_out())
+        except BaseException:
+            self._forget_scaler()
+            raise
         self._global_step = step + 1
         return loss
 
@@ -149,21 +160,38 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.global_step = state_dict["global_step"]
+        # Whatever the variables train by: the next step sets the rates that were loaded.
+        self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
 
-    def _unscale(self) -> Tensor | None:
-        """Does what a GradScaler that calls the step leaves to it: divides the gradients by the
-        scale, unless `unscale_` did. Returns a number that is 0 unless the step is to be left out;
-        None where no GradScaler calls it.
+    def _updates(self) -> list[tuple[EmbeddingVariable, GradientPart]]:
+        """What has gathered. Where a GradScaler calls the step, and nobody called `unscale_`, it is
+        divided by the scale; what has gathered stays as it is, so that a step may be tried again.
         """
         scale: Tensor | None = getattr(self, "grad_scale", None)
-        if scale is not None:
-            inverse = scale.double().reciprocal().float()  # as unscale_ has it
-            for rows in self._all_rows():
-                grad = rows.grad
-                if grad is not None:
-                    grad.mul_(inverse.to(grad.device, non_blocking=True))
+        inverse = None if scale is None else scale.double().reciprocal().float()  # as unscale_
+        updates = []
+        for rows in self._all_rows():
+            part = rows.gathered(summed=inverse is not None)
+            if part is None:
+                continue
+            if inverse is not None:
+                grads = part.grads * inverse.to(part.grads.device, non_blocking=True)
+                part = replace(part, grads=grads)
+            updates.append((rows.variable, part))
+        return updates
+
+    def _left_out(self) -> Tensor | None:
+        """A number that is 0 unless the step is to be left out; None where no GradScaler calls it,
+        or where there are no gradients.
+        """
         found_inf = getattr(self, "found_inf", None)
-        return found_inf if isinstance(found_inf, torch.Tensor) else None  # 0 without gradients
+        return found_inf if isinstance(found_inf, torch.Tensor) else None
+
+    def _forget_scaler(self) -> None:
+        """As a GradScaler has it forgotten after a step that didn't raise."""
+        for name in ("grad_scale", "found_inf"):
+            if hasattr(self, name):
+                delattr(self, name)
 
     def _check_is_newest(self) -> None:
         for rows in self._all_rows():
@@ -196,7 +224,7 @@ def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
         options: dict[str, Any] = {}
         if isinstance(item, dict):
             options = {name: value for name, value in item.items() if name != "params"}
-            _check_group(item, options)
+            _check_group(item, {"params", "lr"})
         for member in _several(item["params"]) if isinstance(item, dict) else [item]:
             for rows in _rows_in(member):
                 if rows not in seen:
@@ -209,8 +237,8 @@ def _several(of: Any) -> Iterable[Any]:
     return [of] if isinstance(of, single) or not isinstance(of, Iterable) else of
 
 
-def _check_group(group: dict[str, Any], options: dict[str, Any]) -> None:
-    if "params" not in group or set(options) - {"lr"}:
+def _check_group(group: dict[str, Any], known: set[str]) -> None:
+    if "params" not in group or set(group) - known:
         got = ", ".join(map(repr, group)) or "nothing"
         raise InvalidArgumentError(
             f'of: a group must have "params", and may have "lr", got {got}; the optimizer that the '

@@ -89,8 +89,16 @@ class Rows(torch.nn.Parameter):
         self._lock = threading.Lock()
         self._parts: list[GradientPart] = []
         self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
-        self.gathers = False  # Set for good by an embstore.torch.Optimizer.
-        self.trained_by: weakref.ref[Any] | None = None  # the newest of these
+        # When that was made: whether it was zero, a bool, and autograd's number of its version.
+        self._sum_made: tuple[Tensor, int] | None = None
+        self.is_watched = False  # by look-ups: whether a backward pass gives it a gradient
+        # The newest embstore.torch.Optimizer, also when it is gone.
+        self.trained_by: weakref.ref[Any] | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """From when an Optimizer was made, for good."""
+        return self.trained_by is not None
 
     @property
     def variable(self) -> EmbeddingVariable:
@@ -135,24 +143,40 @@ class Rows(torch.nn.Parameter):
             self._parts = [part for part in self._parts if part.of_all_replicas]
             return taken
 
-    def gathered(self) -> GradientPart | None:
-        """All parts in the order of their forwards, as they are to be applied."""
+    def gathered(self, *, summed: bool = False) -> GradientPart | None:
+        """All parts in the order of their forwards, as they are to be applied.
+
+        summed: with the sums that `grad` has.
+        """
         with self._lock:
-            if not self._parts:
-                return None
+            if summed and self._parts:
+                self._looked_at()
             self._unsum()
-            return joined(self._parts)
+            return joined(self._parts) if self._parts else None
 
     def _looked_at(self) -> GradientPart:
         if self._sum is None:
             self._sum = _summed(joined(self._parts))
+            self._sum_made = (~self._sum.grads.any(), self._sum.grads._version)
         return self._sum
 
     def _unsum(self) -> None:
-        """Makes the sum, which may have been changed, the only part."""
-        if self._sum is not None:
-            grads = self._sum.grads.detach().to(torch.float32)
-            self._parts, self._sum = [replace(self._sum, grads=grads)], None
+        """Makes the sum, which may have been changed, the only part. Of one that was set to zeros,
+        as `zero_grad(set_to_none=False)` does, nothing is left: its ids would be trained again.
+        """
+        if self._sum is None or self._sum_made is None:
+            return
+        was_zero, version = self._sum_made
+        was_changed = self._sum.grads._version != version
+        part = replace(self._sum, grads=self._sum.grads.detach().to(torch.float32))
+        self._parts, self._sum = [part], None
+        if not was_changed:
+            return
+        is_dropped = ~(part.grads.any() | was_zero.to(part.grads.device))
+        if not part.ids.is_cpu:  # the host doesn't know
+            self._parts = [replace(part, kept=_kept(part) & ~is_dropped.to(part.ids.device))]
+        elif is_dropped:
+            self._parts = []
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         del tensor_contents  # there are none

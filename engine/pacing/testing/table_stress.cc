@@ -25,6 +25,7 @@
 #include "pacing/tier_pacer.h"
 #include "table.h"
 #include "testing/check.h"
+#include "threads/helping_threads.h"
 
 namespace embstore {
 namespace {
@@ -45,8 +46,9 @@ float checked_row(const float* row) {
 }
 
 std::vector<int64_t> random_ids(std::mt19937_64& random, const Options& options) {
-  // Some have more keys than a first tier has slots.
-  const size_t size = random() % 16 == 0 ? 10 * options.batch_size : options.batch_size;
+  // Some have more keys than a first tier has slots, and a few are shared by several threads.
+  const uint64_t choice = random() % 64;
+  const size_t size = options.batch_size * (choice == 0 ? 40 : choice < 5 ? 10 : 1);
   // Squared, so that some keys are hot; spread over all of int64.
   std::vector<int64_t> ids(size);
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
@@ -74,6 +76,7 @@ void train(Table& table, std::mt19937_64& random, const Options& options, std::a
 // A batch that is prepared and taken back: half its keys are new, and have a row meanwhile.
 void prepare_in_vain(Table& table, std::mt19937_64& random, const Options& options) {
   std::vector<int64_t> ids = random_ids(random, options);
+  ids.resize(std::min(ids.size(), 10 * options.batch_size));  // there's room for so many
   for (size_t i = 0; i < ids.size(); i += 2) ids[i] = static_cast<int64_t>(random());
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   table.prepare_apply(ids, gradients.data());
@@ -329,6 +332,7 @@ void run(const Options& options, const Storage& storage) {
   const int64_t hot_key = 0;
   const TemporaryDirectory directory;
   std::optional<Table> table(std::in_place, table_spec(storage, directory / "rows"));
+  if (storage.keeps_rows()) table->take_over_kept_rows(nullptr, log::draw_uuid());  // there are no others
   Checkpoints checkpoints(storage);
   std::atomic<int64_t> total{0};
   std::thread saver([&] {
@@ -529,6 +533,7 @@ int main(int argc, char** argv) {
   embstore::Options options;
   if (argc > 1) options.seed = std::strtoull(argv[1], nullptr, 10);
   if (argc > 2) options.batches = std::atoi(argv[2]);
+  embstore::HelpingThreads::set_most_threads(4);
   for (const embstore::Storage& storage : embstore::storages()) {
     embstore::tested_case() = storage.name;
     embstore::run(options, storage);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,10 @@ class ScenarioItem(pytest.Item):
             if lacking and (wants or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
             raise_lab_s_fault(error)
+        except Exception as error:
+            # A mistake of the lab's own. Pytest would show its own frames and its plugins', too.
+            told = "".join(traceback.format_exception(error))
+            raise pytest.fail.Exception(told, pytrace=False) from None
 
     def runtest(self) -> None:
         from pmemlab.errors import MissingRequirementError

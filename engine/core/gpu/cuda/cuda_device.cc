@@ -1,5 +1,8 @@
 #include "gpu/cuda/cuda_device.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -7,6 +10,8 @@
 #include "gpu/cuda/kernel_sources.h"
 #include "gpu/cuda/nvrtc.h"
 #include "gpu/cuda/ptx_cache.h"
+#include "memory/huge_pages.h"
+#include "threads/shared_work.h"
 
 namespace embstore::gpu {
 
@@ -20,11 +25,13 @@ namespace {
 // Numbers of the driver API.
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
-constexpr unsigned kPortable = 1;       // pinned memory, for all contexts
-constexpr unsigned kMapped = 2;         // and kernels reach it
-constexpr unsigned kNonBlocking = 1;    // a stream, beside the default one
-constexpr unsigned kDisableTiming = 2;  // of an event
-constexpr int kMemoryType = 2;          // of a pointer
+constexpr unsigned kPortable = 1;     // pinned memory, for all contexts
+constexpr unsigned kMapped = 2;       // and kernels reach it
+constexpr unsigned kNonBlocking = 1;  // a stream, beside the default one
+// Of an event: whoever waits for it sleeps, and leaves the processor to the threads that it waits for.
+constexpr unsigned kBlockingSync = 1;
+constexpr unsigned kDisableTiming = 2;
+constexpr int kMemoryType = 2;  // of a pointer
 constexpr unsigned kHostMemory = 1;
 
 // After these the context is of no use, and every later call gives them again.
@@ -56,6 +63,16 @@ bool loses_the_device(Result result) {
 
 Handle handle_of(Stream stream) { return reinterpret_cast<Handle>(stream.handle); }
 Handle handle_of(Event event) { return reinterpret_cast<Handle>(event.handle); }
+
+// By several threads: pinning would have the system do so page by page, which takes seconds for some ten gigabytes.
+void back_pages_together(std::span<std::byte> memory) {
+  constexpr size_t kAPiece = size_t{64} << 20;
+  const size_t pieces = (memory.size() + kAPiece - 1) / kAPiece;
+  for_each_piece(pieces, HelpingThreads::most_threads(), [&](size_t piece) {
+    const std::span<std::byte> part = memory.subspan(piece * kAPiece);
+    back_pages(part.data(), std::min(part.size(), kAPiece));
+  });
+}
 
 void call_and_delete(void* function) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(function));
@@ -218,6 +235,26 @@ DeviceAddress CudaDevice::address_of_pinned(void* memory) {
   return {address};
 }
 
+DeviceAddress CudaDevice::try_pin(std::span<std::byte> memory) {
+  const InContext in_context(*this);
+  count_host_wait();
+  // What a process writes after a fork goes to other pages than the device's, unless the child has none of them.
+  if (madvise(memory.data(), memory.size(), MADV_DONTFORK) != 0) return {};
+  back_pages_together(memory);
+  const Result result = driver_.host_register(memory.data(), memory.size(), kPortable | kMapped);
+  if (result == kSuccess) return address_of_pinned(memory.data());
+  madvise(memory.data(), memory.size(), MADV_DOFORK);
+  if (loses_the_device(result)) check(result, "pin " + std::to_string(memory.size()) + " bytes");
+  return {};
+}
+
+void CudaDevice::unpin(std::span<std::byte> memory) {
+  const InContext in_context(*this);
+  count_host_wait();
+  check(driver_.host_unregister(memory.data()), "unpin memory");
+  madvise(memory.data(), memory.size(), MADV_DOFORK);
+}
+
 // Memory that was pinned by others, PyTorch say, is as good. The driver knows no type of any other, which is no error.
 bool CudaDevice::is_pinned(const void* memory) {
   unsigned type = 0;
@@ -244,7 +281,7 @@ void CudaDevice::destroy(Stream stream) {
 Event CudaDevice::make_event() {
   const InContext in_context(*this);
   Handle event = nullptr;
-  check(driver_.event_create(&event, kDisableTiming), "make an event");
+  check(driver_.event_create(&event, kBlockingSync | kDisableTiming), "make an event");
   return {reinterpret_cast<uintptr_t>(event)};
 }
 

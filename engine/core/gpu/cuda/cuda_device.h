@@ -31,6 +31,8 @@ class CudaDevice final : public Device {
   void* allocate_pinned(size_t bytes) override;
   void free_pinned(void* memory) override;
   DeviceAddress address_of_pinned(void* memory) override;
+  DeviceAddress try_pin(std::span<std::byte> memory) override;
+  void unpin(std::span<std::byte> memory) override;
 
   Stream make_stream() override;
   void destroy(Stream stream) override;

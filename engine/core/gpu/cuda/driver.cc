@@ -26,6 +26,8 @@ Driver::Driver(const std::string& library)
   library_.load(memory_free, "cuMemFree_v2");
   library_.load(host_allocate, "cuMemHostAlloc");
   library_.load(host_free, "cuMemFreeHost");
+  library_.load(host_register, "cuMemHostRegister_v2");
+  library_.load(host_unregister, "cuMemHostUnregister");
   library_.load(host_device_pointer, "cuMemHostGetDevicePointer_v2");
   library_.load(pointer_attributes, "cuPointerGetAttributes");
   library_.load(stream_create, "cuStreamCreate");

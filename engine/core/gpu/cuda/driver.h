@@ -50,6 +50,8 @@ class Driver {
   Result (*memory_free)(DevicePointer);
   Result (*host_allocate)(void** memory, size_t bytes, unsigned flags);
   Result (*host_free)(void* memory);
+  Result (*host_register)(void* memory, size_t bytes, unsigned flags);
+  Result (*host_unregister)(void* memory);
   Result (*host_device_pointer)(DevicePointer*, void* memory, unsigned flags);
   Result (*pointer_attributes)(unsigned count, int* attributes, void** values, DevicePointer);
 

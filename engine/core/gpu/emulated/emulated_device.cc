@@ -110,6 +110,22 @@ DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
   return {reinterpret_cast<uint64_t>(memory)};
 }
 
+DeviceAddress EmulatedDevice::try_pin(std::span<std::byte> memory) {
+  check_not_inherited();
+  count_host_wait();
+  const MutexLock lock(mutex_);
+  check_usable();
+  memory_.pin(memory);
+  return {reinterpret_cast<uint64_t>(memory.data())};
+}
+
+void EmulatedDevice::unpin(std::span<std::byte> memory) {
+  check_not_inherited();
+  count_host_wait();
+  const MutexLock lock(mutex_);
+  memory_.unpin(memory);
+}
+
 // --- Streams and events
 
 Stream EmulatedDevice::make_stream() {

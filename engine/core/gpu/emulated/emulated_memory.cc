@@ -60,8 +60,8 @@ EmulatedMemory::EmulatedMemory(size_t bytes)
 }
 
 EmulatedMemory::~EmulatedMemory() {
-  for (const auto& [address, size] : pinned_) {
-    munmap(reinterpret_cast<void*>(address), whole_pages(size, kPage));
+  for (const auto& [address, pinned] : pinned_) {
+    if (pinned.is_own) munmap(reinterpret_cast<void*>(address), whole_pages(pinned.bytes, kPage));
   }
   munmap(view_, mapped_);
   munmap(told_, mapped_);
@@ -156,8 +156,8 @@ std::byte* EmulatedMemory::reach_range(uint64_t address, size_t bytes) const {
   if (offset >= mapped_) {
     const auto after = pinned_.upper_bound(address);
     if (after != pinned_.begin()) {
-      const auto [start, size] = *std::prev(after);
-      if (address + bytes <= start + size) return reinterpret_cast<std::byte*>(address);
+      const auto& [start, pinned] = *std::prev(after);
+      if (address + bytes <= start + pinned.bytes) return reinterpret_cast<std::byte*>(address);
     }
     throw Fault(what_is_at(address) + ", nor pinned");
   }
@@ -175,15 +175,34 @@ void* EmulatedMemory::allocate_pinned(size_t bytes, Draws& draws) {
   void* const memory = mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) refused("pin " + std::to_string(bytes) + " bytes");
   fill_with_pattern(static_cast<std::byte*>(memory), pages, draws);
-  pinned_[reinterpret_cast<uintptr_t>(memory)] = bytes;
+  pinned_[reinterpret_cast<uintptr_t>(memory)] = {bytes, /*is_own=*/true};
   return memory;
 }
 
 void EmulatedMemory::free_pinned(void* memory) {
   const auto found = pinned_.find(reinterpret_cast<uintptr_t>(memory));
-  if (found == pinned_.end())
+  if (found == pinned_.end() || !found->second.is_own)
     throw Error(ErrorKind::kInvalidArgument, "memory that isn't pinned can't be freed");
-  munmap(memory, whole_pages(found->second, kPage));
+  munmap(memory, whole_pages(found->second.bytes, kPage));
+  pinned_.erase(found);
+}
+
+void EmulatedMemory::pin(std::span<std::byte> memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  if (memory.empty() || address % kPage != 0 || memory.size() % kPage != 0) {
+    throw Error(ErrorKind::kInvalidArgument, "memory that isn't whole pages can't be pinned");
+  }
+  if (is_pinned(memory.data(), memory.size())) {
+    throw Error(ErrorKind::kInvalidArgument, "the memory at " + hexadecimal(address) + " is pinned already");
+  }
+  pinned_[address] = {memory.size(), /*is_own=*/false};
+}
+
+void EmulatedMemory::unpin(std::span<std::byte> memory) {
+  const auto found = pinned_.find(reinterpret_cast<uintptr_t>(memory.data()));
+  if (found == pinned_.end() || found->second.is_own) {
+    throw Error(ErrorKind::kInvalidArgument, "memory that isn't pinned can't be unpinned");
+  }
   pinned_.erase(found);
 }
 
@@ -191,17 +210,17 @@ bool EmulatedMemory::is_pinned(const void* memory, size_t bytes) const {
   const auto start = reinterpret_cast<uintptr_t>(memory);
   const auto after = pinned_.lower_bound(start + bytes);
   if (after == pinned_.begin()) return false;
-  const auto [address, size] = *std::prev(after);
-  if (address + size <= start) return false;
-  if (address <= start && start + bytes <= address + size) return true;
+  const auto& [address, pinned] = *std::prev(after);
+  if (address + pinned.bytes <= start) return false;
+  if (address <= start && start + bytes <= address + pinned.bytes) return true;
   throw Error(ErrorKind::kInvalidArgument, "only a part of the host's memory of a copy is pinned");
 }
 
 void EmulatedMemory::check_pinned(const void* memory, size_t bytes) const {
   const auto after = pinned_.upper_bound(reinterpret_cast<uintptr_t>(memory));
   if (after != pinned_.begin()) {
-    const auto [address, size] = *std::prev(after);
-    if (reinterpret_cast<uintptr_t>(memory) + bytes <= address + size) return;
+    const auto& [address, pinned] = *std::prev(after);
+    if (reinterpret_cast<uintptr_t>(memory) + bytes <= address + pinned.bytes) return;
   }
   throw Fault("the host's pinned memory at " + hexadecimal(reinterpret_cast<uint64_t>(memory)) +
               " was freed");

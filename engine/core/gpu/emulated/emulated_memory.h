@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ class EmulatedMemory {
 
   void* allocate_pinned(size_t bytes, Draws& draws);
   void free_pinned(void* memory);
+  // Memory of others.
+  void pin(std::span<std::byte> memory);
+  void unpin(std::span<std::byte> memory);
   // True if all of the range is pinned, false if none of it is; else throws Error(kInvalidArgument).
   bool is_pinned(const void* memory, size_t bytes) const;
 
@@ -68,7 +72,11 @@ class EmulatedMemory {
   std::map<uint64_t, uint64_t> free_;       // ranges: offset and bytes
   std::map<uint64_t, uint64_t> allocated_;  // offset and bytes as asked for
   std::vector<uint16_t> valid_;             // of each page: how many of its bytes are allocated
-  std::map<uintptr_t, uint64_t> pinned_;    // address and bytes as asked for
+  struct Pinned {
+    uint64_t bytes;  // as asked for
+    bool is_own;
+  };
+  std::map<uintptr_t, Pinned> pinned_;  // by address
 };
 
 }  // namespace embstore::gpu::emulated

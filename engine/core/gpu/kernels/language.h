@@ -12,7 +12,8 @@
 //   EMBSTORE_UNROLL                                                   before a short loop
 //
 // On the emulated device an index gives no reference but a stand-in for one: `auto x = array[i]` is no copy, so name the type.
-// Device memory holds no pointers: arrays are arguments, and rows refer to each other by index. No warp intrinsics:
+// Device memory holds no pointers: arrays are arguments, and rows refer to each other by index; a list of where rows lie in
+// memory of the host is the one exception, in pinned memory. No warp intrinsics:
 // the emulated device has no warps. How many blocks a run has is an argument where a kernel needs it: others may be launched with it.
 #pragma once
 

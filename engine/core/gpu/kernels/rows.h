@@ -55,6 +55,8 @@ template <class Unit>
 struct FetchRowsArguments {
   Global<const Unit> batch;  // rows of row_units each, one after the other: in pinned memory, say
   uint32_t row_units;
+  // Of each row of the batch: where it lies instead, in memory of the host that is pinned; nothing where it lies in the batch.
+  Global<const DeviceAddress> elsewhere;
   Global<const uint32_t> places;  // of each row of the batch, in `rows`
   Global<const uint32_t> order;   // where given: the row at a place is row order[place]
   Global<const uint32_t> count;   // one: how many rows the batch has
@@ -68,9 +70,14 @@ inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;
   const uint64_t step = uint64_t{arguments.blocks} * block_threads();
   for (uint64_t i = uint64_t{block_index()} * block_threads() + thread_index(); i < end; i += step) {
-    const uint32_t place = arguments.places[i / arguments.row_units];
+    const uint64_t number = i / arguments.row_units;
+    const uint64_t in_row = i % arguments.row_units;
+    const DeviceAddress elsewhere = arguments.elsewhere[number];
+    const Global<const Unit> row_there{elsewhere, arguments.row_units};
+    const Unit unit = elsewhere ? row_there[in_row] : arguments.batch[i];
+    const uint32_t place = arguments.places[number];
     const uint64_t row = arguments.order.count == 0 ? place : arguments.order[place];
-    arguments.rows[row * arguments.row_units + i % arguments.row_units] = arguments.batch[i];
+    arguments.rows[row * arguments.row_units + in_row] = unit;
   }
 }
 

@@ -9,9 +9,14 @@
 
 namespace embstore::gpu {
 
-// Row i of `from`, of `floats` each, goes to row places[i] of `to`, or order[places[i]] where there is an order. `count`: one number in
-// device memory.
-inline void add_fetch(Global<const float> from, Global<const uint32_t> places, Global<const uint32_t> order,
+struct FetchedRows {
+  Global<const float> rows;  // of `floats` each
+  // Of each row: where it lies instead, a multiple of 16 where `floats` is one of 4; or nothing.
+  Global<const DeviceAddress> elsewhere;
+};
+
+// Row i of `from` goes to row places[i] of `to`, or order[places[i]] where there is an order. `count`: one number in device memory.
+inline void add_fetch(const FetchedRows& from, Global<const uint32_t> places, Global<const uint32_t> order,
                       Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
   constexpr uint32_t kMostBlocks = 512;  // more than run at once
   constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
@@ -20,15 +25,16 @@ inline void add_fetch(Global<const float> from, Global<const uint32_t> places, G
     Grid grid = Grid::of(places.count * row_units, kMostBlockThreads);
     grid.blocks = std::min(grid.blocks, kMostBlocks);
     launches.add(kernel, grid,
-                 {{from.address, from.count / unit_floats},
+                 {{from.rows.address, from.rows.count / unit_floats},
                   row_units,
+                  from.elsewhere,
                   places,
                   order,
                   count,
                   {to.address, to.count / unit_floats},
                   grid.blocks});
   };
-  const bool by_vector = floats % kVector == 0 && from.address.value % sizeof(Words4) == 0 &&
+  const bool by_vector = floats % kVector == 0 && from.rows.address.value % sizeof(Words4) == 0 &&
                          to.address.value % sizeof(Words4) == 0;
   if (by_vector) {
     add(gpu::fetch_rows, kVector);

@@ -3,9 +3,11 @@
 #include "gpu/cuda/cuda_device.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +17,7 @@
 #include "gpu/buffers.h"
 #include "gpu/kernels/scan.h"
 #include "gpu/testing/fake_cuda.h"
+#include "memory/huge_pages.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -183,6 +186,44 @@ TEST(full_memory_is_an_error_that_changes_nothing) {
     check_throws(ErrorKind::kStoreFull, "can't pin 5000 bytes", [&] { device.allocate_pinned(5000); });
   }
   device.free(device.allocate(5000));
+}
+
+// By the flags that the kernel shows of the mapping that has the address.
+bool has_flag(const void* address, const std::string& flag) {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool is_there = false;
+  while (std::getline(maps, line)) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<uintptr_t>(address);
+      is_there = begin <= at && at < end;
+    }
+    if (is_there && line.starts_with("VmFlags:")) return line.find(" " + flag) != std::string::npos;
+  }
+  return false;
+}
+
+TEST(memory_of_others_is_pinned_and_no_child_has_it) {
+  CudaDevice device(fake_options());
+  const std::string not_copied_on_fork = "dc";
+  const PageRange others(8192, 8192, PageSize::kSmall);
+  const std::span memory(static_cast<std::byte*>(others.data()), 8192);
+  {
+    const Failing failing("cuMemHostRegister_v2", 2);
+    check(!device.try_pin(memory), "what the driver refused is pinned");
+    check(!has_flag(memory.data(), not_copied_on_fork), "a child hasn't what isn't pinned");
+  }
+  check(device.try_pin(memory) == DeviceAddress{reinterpret_cast<uint64_t>(memory.data())}, "its address");
+  check(has_flag(memory.data(), not_copied_on_fork), "a child has it");
+  std::vector<unsigned char> resident(2);
+  check(mincore(memory.data(), memory.size(), resident.data()) == 0, "mincore");
+  check(resident[0] % 2 == 1 && resident[1] % 2 == 1, "the system is yet to give what is pinned");
+  device.unpin(memory);
+  check(!has_flag(memory.data(), not_copied_on_fork), "a child hasn't what was unpinned");
+  const Failing failing("cuMemHostRegister_v2", 999);
+  check_throws(ErrorKind::kDeviceLost, "can't pin 8192 bytes", [&] { device.try_pin(memory); });
 }
 
 TEST(an_error_of_one_call_leaves_the_device_as_it_is) {

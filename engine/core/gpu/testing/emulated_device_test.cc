@@ -14,6 +14,7 @@
 #include "gpu/buffers.h"
 #include "gpu/kernels/language.h"
 #include "gpu/operations/launches.h"
+#include "memory/huge_pages.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -632,6 +633,41 @@ TEST(a_kernel_reaches_pinned_memory) {
     return std::vector<uint32_t>(values.data(), values.data() + 100) == ascending(100, 3);
   };
   check_always_right(scene, "a kernel on pinned memory");
+}
+
+TEST(a_kernel_reaches_memory_of_others_as_long_as_it_is_pinned) {
+  constexpr size_t kBytes = 8192;
+  const auto scene = [](EmulatedDevice& device) {
+    OwnedStream stream(device);
+    const PageRange others(kBytes, kBytes, PageSize::kSmall);
+    auto* const values = static_cast<uint32_t*>(others.data());
+    const std::vector<uint32_t> numbers = ascending(100);
+    std::copy(numbers.begin(), numbers.end(), values);
+    const std::span memory(static_cast<std::byte*>(others.data()), kBytes);
+    const DeviceAddress address = device.try_pin(memory);
+    device.launch(add, {2, 64}, {{address, 100}, 3}, stream);
+    device.synchronise(stream);
+    device.unpin(memory);
+    return std::vector<uint32_t>(values, values + 100) == ascending(100, 3);
+  };
+  check_always_right(scene, "a kernel on memory of others");
+
+  EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
+  const PageRange others(kBytes, kBytes, PageSize::kSmall);
+  const std::span memory(static_cast<std::byte*>(others.data()), kBytes);
+  const auto is_refused = [](const std::string& why, const auto& call) {
+    check_throws(ErrorKind::kInvalidArgument, why, call);
+  };
+  is_refused("isn't whole pages", [&] { device.try_pin(memory.first(100)); });
+  is_refused("can't be unpinned", [&] { device.unpin(memory); });
+  const DeviceAddress address = device.try_pin(memory);
+  is_refused("is pinned already", [&] { device.try_pin(memory); });
+  is_refused("can't be freed", [&] { device.free_pinned(memory.data()); });
+  device.unpin(memory);
+  check_throws(ErrorKind::kDeviceLost, "nor pinned", [&] {
+    device.launch(add, {2, 64}, {{address, 100}, 3}, Stream{});
+    device.synchronise(Stream{});
+  });
 }
 
 // --- Functions of the host

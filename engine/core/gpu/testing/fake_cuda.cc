@@ -112,6 +112,17 @@ int cuMemFreeHost(void* memory) {
   if (result == 0 && pinned.erase(memory) == 1) held.erase(memory);
   return result;
 }
+int cuMemHostRegister_v2(void* memory, size_t, unsigned flags) {
+  const int result = result_of("cuMemHostRegister_v2");
+  if (result != 0) return result;
+  if (flags != 3 || !pinned.insert(memory).second) return 1;
+  return 0;
+}
+int cuMemHostUnregister(void* memory) {
+  const int result = result_of("cuMemHostUnregister");
+  if (result == 0 && pinned.erase(memory) != 1) return 1;
+  return result;
+}
 int cuMemHostGetDevicePointer_v2(unsigned long long* address, void* memory, unsigned) {
   return give("cuMemHostGetDevicePointer_v2", address, reinterpret_cast<unsigned long long>(memory));
 }
@@ -132,7 +143,7 @@ int cuStreamDestroy_v2(void* stream) {
 int cuStreamSynchronize(void*) { return result_of("cuStreamSynchronize"); }
 int cuStreamWaitEvent(void*, void*, unsigned) { return result_of("cuStreamWaitEvent"); }
 int cuEventCreate(void** event, unsigned flags) {
-  if (flags != 2) return 1;
+  if (flags != 3) return 1;  // who waits sleeps, and no times
   return give("cuEventCreate", event, take(1));
 }
 int cuEventDestroy_v2(void* event) {

@@ -65,6 +65,7 @@ class HbmTier final : public Tier, public RankedTier {
 
   // --- Steps on the device, which find rows by the mirror.
   gpu::Device& device() const { return *device_; }
+  const std::shared_ptr<gpu::Device>& shared_device() const { return device_; }
   // What is put on the stream from now on finds every row that is in the tier, and none that has left, and marks as they are. The
   // host waits only where more rows came or left, or were marked, than fit into a piece. REQUIRES: nobody writes, erases or marks
   // rows until it is done, or did since the last time while what was put on that stream was under way.

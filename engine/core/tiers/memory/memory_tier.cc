@@ -6,6 +6,7 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "memory/address_space.h"
+#include "memory/room.h"
 
 namespace embstore {
 namespace {
@@ -118,6 +119,18 @@ void MemoryTier::give_back(std::span<const Slot> slots) {
   slots_.give_back(slots);
 }
 
+void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
+  constexpr size_t kPageBytes = 4096;
+  const size_t bytes = slots_.slots() * layout_.row_bytes();
+  is_below_gpu_ = true;
+  // Of the index, ranks, and what lies beside the row, about; none of it is taken yet. And others need something, too.
+  constexpr size_t kBytesBesideARow = 128;
+  const std::optional<uint64_t> available = available_memory_bytes();
+  if (available && bytes + slots_.slots() * kBytesBesideARow > *available - *available / 8) return;
+  pinned_.emplace(device,
+                  std::span(rows_.memory().data(), (bytes + kPageBytes - 1) / kPageBytes * kPageBytes));
+}
+
 void MemoryTier::add_slots(uint64_t count) {
   const uint64_t wanted = slots_.slots() + count;
   if (wanted > slots_.most_slots()) {
@@ -185,6 +198,7 @@ TierStats MemoryTier::stats() const {
       .mapped_bytes = rows_.memory().size_bytes(),
       .path = rows_.memory().path(),
       .is_pmem = rows_.memory().is_pmem(),
+      .is_pinned = is_below_gpu_ ? std::optional(has_pinned_rows()) : std::nullopt,
   };
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "access/access.h"
 #include "access/phase.h"
+#include "gpu/buffers.h"
 #include "memory/memory.h"
 #include "row/row_layout.h"
 #include "tiers/memory/ranked_tier.h"
@@ -68,6 +70,15 @@ class MemoryTier final : public Tier, public RankedTier {
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
 
+  // Has a GPU read rows where they lie, from now on, unless the system refuses, or hasn't the memory to spare: all of the tier's is
+  // taken then. REQUIRES: no first tier; memory of the process alone.
+  void pin_rows(const std::shared_ptr<gpu::Device>& device);
+  bool has_pinned_rows() const { return pinned_ && pinned_->address(); }
+  // Where the device finds a row. REQUIRES: has_pinned_rows().
+  gpu::DeviceAddress row_on_device(Slot slot) const {
+    return pinned_->address() + slot * layout_.row_bytes();
+  }
+
   // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
   // them, and Error(kStoreFull) beyond most_slots. Serialised by the caller. REQUIRES: a first tier.
   void add_slots(uint64_t count);
@@ -126,6 +137,8 @@ class MemoryTier final : public Tier, public RankedTier {
   RowArray rows_;
   SlotAllocator slots_;
   const std::unique_ptr<SlotRanks> ranks_;  // null where nothing is ranked
+  bool is_below_gpu_ = false;
+  std::optional<gpu::PinnedRange> pinned_;
 };
 
 }  // namespace embstore

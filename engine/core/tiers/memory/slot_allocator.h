@@ -109,6 +109,11 @@ class SlotClaim {
   ~SlotClaim() { slots_->give_claim_back(count_); }
 
   uint64_t count() const { return count_; }
+  // So many of them. REQUIRES: there are as many.
+  SlotClaim split(uint64_t count) {
+    count_ -= count;
+    return SlotClaim(*slots_, count);
+  }
   // REQUIRES: slots.size() <= count().
   void take(std::span<Slot> slots) {
     slots_->take(slots);

@@ -17,15 +17,17 @@ from embstore.checkpoint.arguments import (
     check_variables,
     checkpoint_locks,
     directory_path,
+    least_to_stay,
     saves_waiting_keys,
+    step_of,
 )
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
 from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
-from embstore.checkpoint.uninterrupted import uninterrupted
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
+from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
@@ -65,8 +67,7 @@ def persist(
         its newest checkpoint has. To go on without some of them, give another.
     persist_pending_window: 0: the checkpoint is durable on return. n > 0: returns at once, unless n
         checkpoints before it are pending still; `persisted(path)` says which are durable.
-    global_step: kept with the checkpoint, and what GlobalStepEvict counts from, since evict_option
-        drops rows first, as in a save; by default the first variable's count of applies.
+    global_step: as of `embstore.save`: evict_option drops rows first here, too.
     keep: checkpoints that stay restorable; older ones go when this one is durable. Pools keep the
         rows of each, so that more of them take more room.
 
@@ -90,15 +91,15 @@ def make_checkpoint(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=MOST_PENDING
     )
     kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT)
-    if global_step is None:
-        global_step = chosen[0].internals.shards[0].apply_count()
-    step = checks.integer("global_step", global_step, at_least=0)
+    if global_step is not None:
+        global_step = checks.integer("global_step", global_step, at_least=0)
     waiting_keys = saves_waiting_keys()
     directory = directory_path(path)
     with checkpoint_locks(chosen), PersistWriter.writing(chosen, directory) as writer:
         writer.wait_until_pending(max(window - 1, 0))
         for variable in chosen:
-            variable.internals.evict(*variable.ev_option.least_to_stay(step))
+            variable.internals.evict(*least_to_stay(variable, global_step))
+        step = step_of(chosen, global_step)
         checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
         pending = writer.submit(checkpoint, kept)
     if window == 0:

@@ -147,7 +147,8 @@ class JobActor:
         tiers: Sequence[Tier],
         spec: ShardSpec,
     ) -> OpenShard:
-        """Of the variable `name`; made where no worker has asked for it yet.
+        """Of the variable `name`; made where no worker has asked for it yet. InvalidArgumentError
+        where this one has it open.
 
         What a worker makes for the nth time is what the others make for the nth time: it waits
         until all of them have made and closed what came before.
@@ -174,6 +175,12 @@ class JobActor:
                     f"{name}: worker {rank} makes it otherwise than another worker; give all "
                     "the same dim, initializer, optimizer, options and shards"
                 )
+            if rank in shared.users:
+                # It would number its pushes anew, and the server would take them for resent ones.
+                raise InvalidArgumentError(
+                    f"{name}: worker {rank} has it already; close it first (or make it in a `with` "
+                    "block, which closes it)"
+                )
             shared.users.add(rank)
             return shared.shard
 
@@ -191,6 +198,8 @@ class JobActor:
                 return
             if not self._opening.wait(deadline - time.monotonic()):
                 using = set() if variable is None else variable.users()
+                if not using and variable is not None:
+                    behind |= set(range(self._rules.workers)) - variable.left
                 raise WorkerLostError(
                     f"{name}: worker {rank} has closed it and makes it anew; worker "
                     f"{min(using or behind)} hasn't {'' if using else 'made and '}closed it for "
@@ -198,7 +207,11 @@ class JobActor:
                 )
 
     def leave(self, generation: int, rank: int, name: str, shard: str) -> None:
-        """Closes the variable when all that shared its shards have left them."""
+        """Closes the variable when all that share its shards have left them.
+
+        Where updates are asynchronous, a slow worker may make it when the others have trained it
+        and left: it stays open for all workers, at most until the job ends.
+        """
         with self._opening:
             self._check(generation)
             variable = self._variables.get(name)
@@ -207,7 +220,8 @@ class JobActor:
             users = variable.shards[shard].users
             users.discard(rank)
             variable.left.add(rank)
-            if variable.users():
+            is_awaited = len(variable.left) < self._rules.workers
+            if variable.users() or (is_awaited and not self._rules.is_synchronous):
                 return
             try:
                 self._close(variable, last=shard)

@@ -78,14 +78,15 @@ class Job:
         silence_s: float = 30.0,
     ) -> None:
         count = checks.integer("workers", workers, at_least=1, at_most=wire.MOST_WORKERS - 1)
+        self.patience_s = checks.real("patience_s", patience_s, above=0.0)
+        silence_s = checks.real("silence_s", silence_s, above=0.0)
         rules = PushRules(
             workers=count,
             is_synchronous=synchronous,
             is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
-            patience_s=patience_s,
+            patience_s=self.patience_s,
         )
         kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
-        self.patience_s = patience_s
         self._is_lost = False
         self._ray = ray_cluster.join_or_start()
         path, job = None, ""

@@ -17,7 +17,12 @@ from embstore.cluster.ray.calls import wait_for
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.server_link import ServerLink, ServerLinks
 from embstore.cluster.server.placing import OpenShard
-from embstore.errors import InvalidArgumentError, ShardLostError, WorkerLostError
+from embstore.errors import (
+    CheckpointError,
+    InvalidArgumentError,
+    ShardLostError,
+    WorkerLostError,
+)
 from embstore.options import Tier
 from embstore.table import checks
 from embstore.table.shard import Shard, ShardSpec
@@ -136,9 +141,10 @@ class Worker:
         All workers must call it; it returns when the rows are there. The program's own files lie in
         the checkpoint's `path`, and are verified. The number of shards and the storage type may
         differ from those of the checkpoint, except for variables with durable pools. Raises
-        CheckpointError, and what `embstore.restore` raises.
+        CheckpointError, also where workers found different checkpoints, and what `embstore.restore`
+        raises. Raises InvalidArgumentError for a variable that the workers don't share.
         """
-        check_variables(variables)
+        self._check_variables(variables)
         checkpoint = self._folder().newest()
         for variable in variables:
             variable.internals.forget_prefetched()
@@ -147,7 +153,14 @@ class Worker:
         if self._rank == 0:
             with self._keeping():
                 restore_tables(checkpoint, self._folder().pools, variables)
-        self.meet()
+        # Each looks by itself: a network file system may show some nodes an older listing.
+        found = self.meet(None if checkpoint is None else checkpoint.step)
+        if other := _differing(found):
+            told = ["none" if step is None else f"that of step {step}" for step in found]
+            raise CheckpointError(
+                f"checkpoints: worker 0 found {told[0]} in {self._folder().folder}, and worker "
+                f"{other} {told[other]}; give a folder that all nodes share, and start again"
+            )
         for variable in variables:
             variable.internals.rate_changes += 1  # the one of worker 0 alone was told
         return checkpoint
@@ -168,10 +181,13 @@ class Worker:
         checkpoint counts once all of it is on the medium, when worker 0 leaves the block, and the
         others leave it then, too; until then, and if anything fails, the one before does.
 
-        step: that many are done; later than that of every checkpoint in the folder.
+        step: that many are done; later than that of every checkpoint in the folder. All workers
+            must give the same.
+        variables: that the workers share; InvalidArgumentError for any other, unless there is one
+            worker.
         """
         done = checks.integer("step", step, at_least=0)
-        check_variables(variables)
+        self._check_variables(variables)
         checkpoints = self._folder()
         if self._rank != 0:
             yield None
@@ -183,9 +199,24 @@ class Worker:
             ):
                 yield folder
         if self._ticket.is_synchronous:
-            self.meet()  # here a long checkpoint is waited for, and in an update it would not be
+            # Here a long checkpoint is waited for, and in an update it would not be.
+            steps = self.meet(done)
+            if other := _differing(steps):
+                raise InvalidArgumentError(
+                    f"step: worker 0 made the checkpoint of step {steps[0]}, and worker {other} "
+                    f"gives {steps[other]}; all workers must call it after the same step"
+                )
         for variable in variables:
             variable.internals.forget_evicted(*variable.ev_option.least_to_stay(done))
+
+    def _check_variables(self, variables: Sequence[EmbeddingVariable]) -> None:
+        """Worker 0 saves and restores for all: of others it would take its own rows alone."""
+        for variable in check_variables(variables):
+            if self.workers > 1 and not variable.internals.is_shared:
+                raise InvalidArgumentError(
+                    f"variables: each of the {self.workers} workers has rows of its own of "
+                    f"{variable.name}; make it with shards=, after join, so that they share it"
+                )
 
     def _publish(self, written: Path, step: int) -> None:
         self._ask("publish_checkpoint", self._generation, str(written), step)
@@ -228,6 +259,11 @@ class Worker:
         if answer.error is not None:
             raise answer.error
         return answer.value
+
+
+def _differing(brought: Sequence[Any]) -> int:
+    """Returns the first worker that brought something else than worker 0, or 0 if none did."""
+    return next((rank for rank, each in enumerate(brought) if each != brought[0]), 0)
 
 
 def join(ticket: JobTicket, rank: int) -> Worker:

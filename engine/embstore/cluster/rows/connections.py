@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 
 from embstore.cluster.rows import wire
 from embstore.cluster.rows.wire import Outcome
-from embstore.errors import EmbStoreError, UnsupportedError
+from embstore.errors import EmbStoreError, StorageError, UnsupportedError
 
 __all__ = ["Connection", "Connections", "ServerAddress"]
 
 _CONNECT_S = 20.0
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,24 @@ class Connection:
     isn't known; so does a request that was interrupted. Then the connection is closed.
 
     silence_s: TimeoutError after so long without a sign of life.
+
+    StorageError where this process can't have another socket, which tells nothing of the server.
     """
 
     def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
         self._where = where
         self._silence_s = silence_s
-        self._socket = socket.create_connection(
-            (address.host, address.port), min(_CONNECT_S, silence_s)
-        )
+        try:
+            self._socket = socket.create_connection(
+                (address.host, address.port), min(_CONNECT_S, silence_s)
+            )
+        except OSError as error:
+            if error.errno not in _OUT_OF_RESOURCES:
+                raise
+            raise StorageError(
+                f"{where} can't be connected to: {error.strerror}; raise this process's limit of "
+                "open files (ulimit -n), or have it use fewer threads, files or less memory"
+            ) from error
         with self._closed_on_error():
             wire.prepare(self._socket)
             self._socket.settimeout(silence_s)

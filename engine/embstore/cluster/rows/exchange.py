@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore.cluster.rows.connections import Connection, Connections
-from embstore.errors import EmbStoreError
+from embstore.errors import EmbStoreError, StorageError
 
 __all__ = ["Exchange"]
 
@@ -37,17 +37,25 @@ class Exchange:
         self._outs = outs
         self._wheres = wheres
         self._connection: Connection | None = None
+        self._may_have_come = False
         with contextlib.suppress(OSError, EOFError):  # wait() tries again, and tells
             self._send(connections.take())
 
     def wait(self) -> list[EmbStoreError | None]:
-        """As `Connection.receive`. OSError or EOFError where the server is gone."""
+        """As `Connection.receive`. OSError or EOFError where the server is gone, or may have done
+        what nobody can ask it about; StorageError where nothing was sent, since this process can't
+        have another socket.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 connection = self._connection or self._send(self._connections.connect())
                 self._connection = None
                 refusals = connection.receive(self._outs, self._wheres)
             except (TimeoutError, ConnectionRefusedError):
+                raise
+            except StorageError as error:
+                if self._may_have_come:
+                    raise OSError(str(error)) from error
                 raise
             except (OSError, EOFError):
                 if attempt == _ATTEMPTS:
@@ -63,6 +71,7 @@ class Exchange:
             self._connection.close()
 
     def _send(self, connection: Connection) -> Connection:
+        self._may_have_come = True
         connection.send(self._message)
         self._connection = connection
         return connection

@@ -18,6 +18,8 @@ from embstore.errors import (
     ForkedError,
     InvalidArgumentError,
     ShardLostError,
+    StorageError,
+    WorkerLostError,
 )
 from embstore.table.shard import Shard, ShardRows, ShardSpec
 
@@ -99,19 +101,24 @@ class RemoteShard:
         return cast("Shard", self)
 
     def close(self) -> None:
-        """Does nothing more to a shard that is lost, which was said."""
+        """Does nothing more to a shard that is lost, which was said. What shares it with others is
+        told even so: only the link of this process may be lost.
+        """
         if self._is_closed or _core.fork_generation() != self._made_in:
             return
-        if self.server.lost is None:
-            try:
-                if self._leave is None:
-                    self._ask("close")
-                else:
-                    self._leave()
-            except ShardLostError:
+        was_lost = self.server.lost is not None
+        try:
+            if self._leave is not None:
+                self._leave()
+            elif not was_lost:
+                self._ask("close")
+        except (ShardLostError, WorkerLostError) as error:
+            if was_lost or isinstance(error, ShardLostError):
                 self._end()
+            if not was_lost:
                 raise
-        self._end()
+        else:
+            self._end()
 
     def _end(self) -> None:
         self._is_closed = True
@@ -156,6 +163,8 @@ class RemoteShard:
     def _check_alive(self) -> None:
         try:
             self.server.ping()
+        except StorageError:  # this process lacks a socket: that says nothing of the server
+            return
         except (OSError, EOFError) as error:
             raise ShardLostError(str(error) or type(error).__name__) from error
 

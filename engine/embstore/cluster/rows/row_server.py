@@ -7,6 +7,7 @@ import hmac
 import secrets
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -27,6 +28,7 @@ from embstore.table.shard import LocalShard
 __all__ = ["RowServer"]
 
 _GREETING_S = 10.0  # that a peer may take to say the token
+_ACCEPTS_AGAIN_S = 0.05
 
 
 class RowServer:
@@ -38,6 +40,7 @@ class RowServer:
         self._pulse = Pulse()
         self._counting = threading.Lock()
         self._requests: Counter[str] = Counter()
+        self._is_closed = False
         self._listener = socket.create_server((host, 0))
         self.address = ServerAddress(
             host, self._listener.getsockname()[1], secrets.token_bytes(wire.TOKEN_BYTES)
@@ -66,19 +69,28 @@ class RowServer:
         """Of no more connections; those that are there end when their workers close them."""
         self._pushes.close()
         self._pulse.close()
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        """Goes on after any error until the listener is closed: without this thread every worker
+        would take the server for lost.
+        """
+        while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=self._serve, args=(connection,), name="embstore-rows", daemon=True
-            ).start()
+            except OSError:  # descriptors may have run out for a moment
+                time.sleep(_ACCEPTS_AGAIN_S)
+                continue
+            try:
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="embstore-rows", daemon=True
+                ).start()
+            except (RuntimeError, MemoryError):  # no room for a thread; the peer may try again
+                connection.close()
+                time.sleep(_ACCEPTS_AGAIN_S)
 
     def _serve(self, connection: socket.socket) -> None:
         # A peer that vanishes is no error: it may connect again, and ask for the same.
@@ -283,9 +295,11 @@ class _Connection:
         return shard
 
     def _prepare(self) -> Refusals:
-        self._held = [(head.table, head.push) for head in self._batches.heads]
-        self._held_by = self._head.worker
-        of_parts = zip(self._held, self._batches.gradients(), strict=True)
+        pushes = [(head.table, head.push) for head in self._batches.heads]
+        # A push without ids has nothing in the buffers, which may still be those of another one.
+        if self._batches.ids.size:
+            self._held, self._held_by = pushes, self._head.worker
+        of_parts = zip(pushes, self._batches.gradients(), strict=True)
         return self._pushes.prepare(
             self._head.worker,
             [PushPart(table, number, gradients) for (table, number), gradients in of_parts],

@@ -14,7 +14,7 @@ from embstore.cluster.rows import wire
 from embstore.cluster.rows.connections import Connections, ServerAddress
 from embstore.cluster.rows.exchange import Exchange
 from embstore.cluster.rows.wire import Request, RequestHead
-from embstore.errors import EmbStoreError
+from embstore.errors import EmbStoreError, StorageError
 from embstore.table.elsewhere import Later, LookUp, Refusals, Update
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ServerLink:
         return self._push(Request.ABORT, parts)
 
     def ping(self) -> None:
-        """OSError or EOFError where it is gone."""
+        """OSError or EOFError where it is gone; StorageError where this can't be told."""
         head = wire.REQUEST_HEAD.pack(*RequestHead(Request.PING, worker=self._worker))
         Exchange(self._connections, [head], [], []).wait()
 
@@ -146,6 +146,10 @@ class ServerLink:
                     answered: Refusals = exchange.wait()
                 except EmbStoreError as error:
                     answered = [error] * len(chosen)
+                    if kind is Request.COMMIT and isinstance(error, StorageError):
+                        # Other servers may have done their part, so this one's rows don't fit.
+                        self.lost = self.lost or str(error)
+                        answered = [shards[i].lost_error() for i in chosen]
                 except (OSError, EOFError) as error:
                     self.lost = self.lost or str(error) or type(error).__name__
                     answered = [shards[i].lost_error() for i in chosen]

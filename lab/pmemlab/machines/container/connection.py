@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import docker
 from docker.errors import DockerException
+from requests import RequestException
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.context import context_in_use
 
-__all__ = ["connect"]
+__all__ = ["connect", "told_as_lab_errors"]
 
 _SOCKET = Path("/var/run/docker.sock")
 
@@ -34,9 +37,18 @@ def connect() -> docker.DockerClient:
         else:
             client = docker.DockerClient(base_url=_local())
         client.ping()
-    except DockerException as error:
+    except (DockerException, RequestException) as error:
         raise _explain(error, wanted) from None
     return client
+
+
+@contextmanager
+def told_as_lab_errors() -> Iterator[None]:
+    """Raises `LabError` where the engine refuses something, or doesn't answer in time."""
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        raise LabError(f"the Docker engine: {error}") from error
 
 
 def _local() -> str:
@@ -50,7 +62,7 @@ def _local() -> str:
     return os.environ["DOCKER_HOST"]
 
 
-def _explain(error: DockerException, wanted: str) -> LabError:
+def _explain(error: DockerException | RequestException, wanted: str) -> LabError:
     """wanted: where the user wants the engine to be, if they said so."""
     if _is_caused_by(error, PermissionError):
         return MissingRequirementError(

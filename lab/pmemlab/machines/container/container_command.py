@@ -135,7 +135,11 @@ class ContainerCommand:
             time.sleep(_LOOK_AGAIN_S)
 
     def _check_container(self) -> None:
-        if has_ended(self._container):
+        try:
+            ended = has_ended(self._container)
+        except (DockerException, RequestException):
+            return  # a busy engine; where it's gone, the stream ends
+        if ended:
             raise MachineDiedError(
                 f"container {self._container.name} ended while a command ran",
                 last_log_lines(self._container),

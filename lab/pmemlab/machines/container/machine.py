@@ -21,7 +21,7 @@ from pmemlab.errors import (
 )
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
-from pmemlab.machines.container.connection import connect
+from pmemlab.machines.container.connection import connect, told_as_lab_errors
 from pmemlab.machines.container.container_command import ContainerCommand
 from pmemlab.machines.container.container_link import container_link
 from pmemlab.machines.container.creation import start_throwaway
@@ -112,6 +112,7 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     return image
 
 
+@told_as_lab_errors()
 def open_container_machine(
     topology: Topology,
     *,
@@ -249,12 +250,14 @@ class ContainerMachine:
         facts = read_facts(self)
         self._proof = replace(self._proof, facts=facts, proved=prove(self.topology, facts))
 
+    @told_as_lab_errors()
     def power_cut(self) -> None:
         uptime = self._current_uptime()
         uptime.end(POWER_CUT)
         if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
             self._switch_power("cut")
 
+    @told_as_lab_errors()
     def power_on(self) -> None:
         with self._lock:
             how_it_ended = self._uptime.how_it_ended
@@ -280,6 +283,7 @@ class ContainerMachine:
         if command.wait():
             raise LabError(f"container {self._container.name}: {_text(command.stderr).strip()}")
 
+    @told_as_lab_errors()
     def stop(self) -> None:
         uptime = self._current_uptime()
         uptime.end(STOPPED)

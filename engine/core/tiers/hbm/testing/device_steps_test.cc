@@ -49,7 +49,7 @@ enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToOrderSteps, 
 class ForgetfulDevice final : public EmulatedDevice {
  public:
   ForgetfulDevice(uint64_t seed, Forgets forgets)
-      : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), forgets_(forgets) {}
+      : EmulatedDevice({.memory_bytes = 8 << 20, .seed = seed}), seed_(seed), forgets_(forgets) {}
 
   void wait(gpu::Stream stream, gpu::Event event) override {
     const Forgets what =
@@ -77,6 +77,10 @@ class ForgetfulDevice final : public EmulatedDevice {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate(bytes);
   }
+  // Now and then the system pins no memory of others, whose rows are copied then.
+  gpu::DeviceAddress try_pin(std::span<std::byte> memory) override {
+    return seed_ % 4 == 3 ? gpu::DeviceAddress{} : EmulatedDevice::try_pin(memory);
+  }
   void* allocate_pinned(size_t bytes) override {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate_pinned(bytes);
@@ -97,6 +101,7 @@ class ForgetfulDevice final : public EmulatedDevice {
     EmulatedDevice::launch_kernel(kernel, grid, arguments, stream);
   }
 
+  const uint64_t seed_;
   const Forgets forgets_;
   std::atomic<bool> puts_a_step_{false};
   std::atomic<int> within_left_{0};
@@ -382,6 +387,34 @@ TEST(a_step_that_forgets_something_is_noticed) {
   }
 }
 
+TEST(rows_below_are_read_where_they_lie_unless_the_system_pins_none) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    const std::vector<int64_t> keys = scene.train_first(kKeys);
+    const TableStats::Level below = scene.table->stats().tiers[1];
+    check(below.tier.is_pinned == (seed % 4 != 3), "what is said of it");
+    const auto look_up = scene.made(keys);
+    scene.put(*look_up);
+    check(Scene::is_right(*look_up), "what was read");
+    // A row that changes right behind the step is read as it was.
+    const auto before = scene.made(keys);
+    scene.put(*before);
+    scene.train(keys);
+    check(Scene::is_right(*before), "what was read before a change");
+    if (!*below.tier.is_pinned) continue;
+    scene.table->drain();
+    // Whoever reads them where they lie can't if they aren't pinned.
+    const Memory& memory = scene.table->all()[0]->parts().store->tiers().memory(2)->rows().memory();
+    scene.device->unpin({memory.data(), memory.size_bytes()});
+    const auto late = scene.made(keys);
+    check_throws(ErrorKind::kDeviceLost, "nor pinned", [&] {
+      scene.put(*late);
+      Scene::rows_of(*late);
+    });
+  }
+}
+
 // Look-ups to train and to serve, and updates, of rows that are all in HBM.
 TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
   for (uint64_t seed = 0; seed < scenes(15); ++seed) {
@@ -595,6 +628,26 @@ TEST(a_batch_may_be_empty_and_larger_than_the_tier) {
   const TableStats stats = scene.table->stats();
   check(stats.hits + stats.misses == 2600, "ids aren't counted");
   check(stats.without_row == 600, "ids without a row are counted otherwise");
+}
+
+TEST(batches_that_miss_many_rows_are_read_and_updated_by_several_threads) {
+  constexpr size_t kMany = 6000;  // each of two threads has enough of them
+  Scene scene(1);
+  const auto batch = [&](int64_t first) {
+    std::vector<int64_t> ids(kMany);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = first + static_cast<int64_t>(i * 7 % (kMany - 500));
+    return ids;
+  };
+  std::vector<std::unique_ptr<Scene::Apply>> applies;
+  for (int64_t step = 0; step < 4; ++step) {
+    applies.push_back(scene.train_on_device(batch(300 * step), static_cast<size_t>(step) % 2));
+    const auto all = scene.made(batch(200 * step));
+    scene.put(*all, step % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kEvaluation);
+    check(Scene::is_right(*all), "a row is another");
+    if (step == 2) scene.table->drain();
+  }
+  const std::string difference = scene.difference_of_rows();
+  check(difference.empty(), difference);
 }
 
 TEST(a_serving_look_up_on_the_device_counts_and_brings_rows_up) {

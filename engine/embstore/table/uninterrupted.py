@@ -22,12 +22,12 @@ def uninterrupted() -> Iterator[None]:
         return
     came: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, _Handler] = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)
-        if callable(handler):
-            handlers[number] = handler
-            signal.signal(number, lambda *signalled: came.append(signalled))
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, lambda *signalled: came.append(signalled))
         yield
     finally:
         for own, handler in handlers.items():

@@ -1,0 +1,37 @@
+// What one look-up read, in batches of several threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "store/spare_batches.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+class BatchesOfLookUp {
+ public:
+  // `batch` has neighbours among the look-up's ids; may be null.
+  void add(BatchPtr batch) {
+    if (batch == nullptr) return;
+    const MutexLock lock(mutex_);
+    batches_.push_back(std::move(batch));
+  }
+  // In the order of the ids that were served: a row keeps the time of the access to it that is counted last.
+  std::vector<BatchPtr> take() {
+    const auto time = [](const BatchPtr& batch) {
+      return batch->first_stamp + (batch->last_positions.empty() ? 0 : batch->last_positions.front());
+    };
+    const MutexLock lock(mutex_);
+    std::ranges::sort(batches_, {}, time);
+    return std::move(batches_);
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<BatchPtr> batches_ GUARDED_BY(mutex_);
+};
+
+}  // namespace embstore

@@ -1,0 +1,29 @@
+// Large batches that several threads read.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "lookup/damaged_together.h"
+#include "threads/shared_work.h"
+
+namespace embstore {
+
+// Calls read(first, count) for pieces of so many neighbouring ids of a batch, by several threads at the same time where it is worth
+// their while: where pieces have `least_ids`, or more. Of several errors it throws the first; a DamagedRowsError speaks of all rows.
+template <class Read>
+void read_in_pieces(size_t ids, size_t least_ids, const Read& read) {
+  constexpr size_t kPiecesAThread = 4;  // so that all end at about the same time
+  const size_t threads = HelpingThreads::most_threads();
+  const size_t pieces = std::min(ids / least_ids, threads * kPiecesAThread);
+  if (threads == 1 || pieces < kPiecesAThread) return read(size_t{0}, ids);
+  DamagedTogether damaged;
+  for_each_piece(pieces, threads, [&](size_t piece) {
+    const size_t first = piece * ids / pieces;
+    const size_t end = (piece + 1) * ids / pieces;
+    damaged.collect([&] { read(first, end - first); });
+  });
+  damaged.throw_if_any();
+}
+
+}  // namespace embstore

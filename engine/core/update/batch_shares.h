@@ -1,0 +1,42 @@
+// A batch of gradients in shares, which several threads group and update at the same time: each has the keys of some shards of
+// the index.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "threads/shared_work.h"
+#include "update/gradient_batch.h"
+
+namespace embstore {
+
+class BatchShares {
+ public:
+  // How many are worth their while of a batch of so many ids, if each gets `least_ids` of them.
+  static size_t worthwhile(size_t ids, size_t least_ids);
+
+  BatchShares(const GradientBatch::Gradients& of, size_t count);
+  ~BatchShares();
+  BatchShares(const BatchShares&) = delete;
+  BatchShares& operator=(const BatchShares&) = delete;
+
+  size_t count() const { return shares_.size(); }
+  const GradientBatch& share(size_t number) const { return *shares_[number]; }
+  size_t key_count() const;
+  // The share's buffers stay with the calling thread.
+  void recycle(size_t number);
+
+  // Calls work(number) for each share, by as many threads as there are idle.
+  template <class Work>
+  void for_each(const Work& work) const {
+    for_each_piece(count(), count(), work);
+  }
+
+ private:
+  std::vector<std::unique_ptr<GradientBatch>> shares_;
+};
+
+}  // namespace embstore

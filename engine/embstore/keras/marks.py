@@ -1,0 +1,71 @@
+"""Marks that autograd adds up, by which a table knows whose gradients an optimizer applies.
+
+Each gradient that comes back has a mark, and a stand-in for the rows has the sum of the marks as
+its gradient. `marked` tells from a sum which marks are in it, each once. A sum that was scaled,
+averaged or clamped, or that has a mark twice, isn't the sum of different marks, and is refused.
+
+A mark is a vector of SIZE floats, whose sums are exact:
+- [0] counts marks, in steps of _STEP. It is most of the norm, about 1 a mark: clipping by a norm
+  that is no smaller than that of dense weights still leaves it alone. It is more than 1, so that
+  gradients clamped to 1 are noticed.
+- [1] is the sum of the marks' check numbers, times _TINY.
+- each other has a bit for one mark of every round, times _TINY.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MOST", "SIZE", "count_of", "mark", "marked"]
+
+Floats = NDArray[np.float32]
+
+SIZE = 64
+_STEP = 1.0625
+_TINY = 2.0**-40
+_BITS = 22  # of the 24 that float32 adds without rounding
+_PLACES = SIZE - 2
+MOST = _PLACES * _BITS  # marks that a sum can have; mark(n + MOST) is mark(n)
+
+
+def mark(number: int) -> Floats:
+    """The mark of a gradient; float32 (SIZE,)."""
+    number %= MOST
+    made = np.zeros(SIZE, np.float32)
+    made[0] = _STEP
+    made[1] = _check(number) * _TINY
+    made[2 + number % _PLACES] = 2.0 ** (number // _PLACES) * _TINY
+    return made
+
+
+def count_of(total: Floats) -> float:
+    """The number of marks in a sum, which isn't a whole number if the sum was changed."""
+    return float(total[0]) / _STEP
+
+
+def marked(total: Floats) -> list[int] | None:
+    """Which numbers, modulo MOST, have their marks in the sum; None if it isn't a sum of different
+    marks.
+    """
+    words = np.asarray(total[1:], np.float64) / _TINY
+    if (words < 0).any() or (words >= 2.0**24).any() or (words != np.floor(words)).any():
+        return None
+    check, *sums = (int(word) for word in words)
+    if any(word >= 1 << _BITS for word in sums):
+        return None
+    numbers = [
+        bit * _PLACES + place
+        for place, word in enumerate(sums)
+        for bit in range(_BITS if word else 0)
+        if word >> bit & 1
+    ]
+    if len(numbers) != count_of(total) or sum(map(_check, numbers)) != check:
+        return None
+    return numbers
+
+
+def _check(number: int) -> int:
+    return zlib.crc32(number.to_bytes(4, "little")) & 0xFFF  # MOST of these are below 2**24

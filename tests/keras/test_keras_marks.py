@@ -1,0 +1,43 @@
+"""Sums of marks tell which marks are in them, and nothing else does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
+
+from embstore.keras.marks import MOST, SIZE, count_of, mark, marked
+
+
+def test_a_sum_tells_its_marks() -> None:
+    random = np.random.RandomState(1)
+    for count in (1, 2, 7, 100, MOST):
+        numbers = random.permutation(MOST)[:count]
+        total = np.zeros(SIZE, np.float32)
+        for number in numbers:
+            total += mark(int(number) + 5 * MOST)
+        found = marked(total)
+        assert found is not None
+        assert sorted(found) == sorted(numbers.tolist())
+        assert count_of(total) == count
+
+
+def test_what_is_no_sum_of_marks_is_told() -> None:
+    # Numbers that are so far apart share a place, where bits could be taken for one another.
+    one, next_round, third = mark(3), mark(3 + SIZE - 2), mark(3 + 2 * (SIZE - 2))
+    two_thirds = np.float32(2 / 3) * one + np.float32(1 / 3) * third
+    for total in (
+        2 * one,
+        one + one,
+        (one + next_round) / 2,
+        two_thirds,
+        2 * next_round - one,
+        next_round - one,
+        -one,
+        one * np.float32(0.999),
+        np.minimum(one, 1),
+        np.minimum(one + next_round, 1),
+    ):
+        assert marked(np.asarray(total, np.float32)) is None, total
+    assert marked(np.zeros(SIZE, np.float32)) == []
