@@ -323,7 +323,8 @@ import embstore as es
 with es.get_embedding_variable(
     "var", 3, initializer=es.initializers.Zeros(), optimizer=es.optimizers.SGD(1.0),
     ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
-        es.StorageType.SSDHASH, storage_path=sys.argv[1], storage_size=[16 * 1000]))
+        es.StorageType.SSDHASH, storage_path=sys.argv[1], storage_size=[16 * 1000],
+        ssdhash_option=es.SSDHashOption(direct_io=DIRECT_IO)))
 ) as var:
     keys = np.arange(262_145)
     wanted = np.repeat(keys[:, None] + 3.0, 3, 1).astype(np.float32)
@@ -344,8 +345,14 @@ with es.get_embedding_variable(
 def test_case_16_ssdhash_reads_every_row_back(tmp_path: Path, scheme: str) -> None:
     if scheme == "io_uring" and not kernel_has_io_uring():
         pytest.skip("the kernel has no io_uring, or keeps this process from it")
-    run = run_program((WITHOUT_IO_URING if scheme == "pread" else "") + MANY_ROWS, tmp_path)
+    without = WITHOUT_IO_URING if scheme == "pread" else ""
+    run = run_program(f"DIRECT_IO = True{without}{MANY_ROWS}", tmp_path)
     assert (run.returncode, run.stdout.strip()) == (0, scheme), run.stderr
+
+
+def test_case_16_ssdhash_reads_every_row_back_from_the_page_cache(tmp_path: Path) -> None:
+    run = run_program(f"DIRECT_IO = False{MANY_ROWS}", tmp_path)
+    assert run.returncode == 0, run.stderr
 
 
 def kernel_has_io_uring() -> bool:
