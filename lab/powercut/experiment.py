@@ -75,6 +75,44 @@ class CommandRecovery:
         return ""
 
 
+class Process(Protocol):
+    @property
+    def pid(self) -> int:
+        """Its group's number, too."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `subprocess.Popen` has it."""
+
+
+class Starter(Protocol):
+    """How a program becomes a process: with this environment, and what it prints in a file."""
+
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], output: int
+    ) -> Process: ...
+
+    def close(self) -> None:
+        """Give up what was kept for the next start."""
+
+
+class CommandStarter:
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], output: int
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            close_fds=False,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of a try.
@@ -98,6 +136,7 @@ class Experiment:
     """program, prepare: commands, in which {medium} stands for the medium's folder. prepare makes
     what the medium has before the program runs, without a cut.
     rounds: how often the program runs, is cut and is checked on one medium.
+    starter: closed at the end of `prepared`.
     """
 
     program: tuple[str, ...]
@@ -109,6 +148,7 @@ class Experiment:
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
     rounds: int = 1
+    starter: Starter = field(default_factory=CommandStarter)
 
     def without(self, *calls: str) -> Experiment:
         """The same with these calls taken out, each "WHAT SITE"."""
@@ -118,6 +158,11 @@ class Experiment:
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Medium | None]:
         """What each try's medium is a copy of; None where it is empty. Raises `PowercutError`."""
+        with contextlib.closing(self.starter), self._template() as template:
+            yield template
+
+    @contextlib.contextmanager
+    def _template(self) -> Iterator[Medium | None]:
         if not self.prepare:
             yield None
             return
@@ -186,17 +231,9 @@ class Experiment:
         env |= self.settings.environment(medium.roots, medium.session, moment, record=record)
         with medium.output.open("ab") as output:
             try:
-                process = subprocess.Popen(
-                    argv,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    close_fds=False,
-                    start_new_session=True,
-                )
+                process = self.starter.start(argv, env, output.fileno())
             except OSError as error:
-                raise PowercutError(f"{argv[0]}: {error.strerror}") from error
+                raise PowercutError(f"{argv[0]}: {error.strerror or error}") from error
         try:
             status = process.wait(self.timeout_s)
         except subprocess.TimeoutExpired:

@@ -6,16 +6,18 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from powercut import shell
 from powercut.errors import PowercutError
+from powercut.forks import Fork, Forks
 from powercut.medium import Medium
 
-__all__ = ["FunctionRecovery", "function_command", "function_environment"]
+__all__ = ["ForkedFunction", "FunctionRecovery", "function_command", "function_environment"]
 
+_MODULE = "powercut.call_function"
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -54,6 +56,29 @@ def _is_of_a_module(function: Callable[..., object]) -> bool:
     return inspect.getsourcefile(function) is not None and "<" not in function.__qualname__
 
 
+class ForkedFunction:
+    """Starts what `function_command` gives, whose module is imported once for all tries."""
+
+    def __init__(self) -> None:
+        self._forks: Forks | None = None
+        self._making = threading.Lock()
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
+        with self._making:
+            if self._forks is None:
+                # Without it they belong to no try.
+                own = {k: v for k, v in environment.items() if k != "POWERCUT_SESSION"}
+                self._forks = Forks(own)
+        arguments = argv[argv.index(_MODULE) + 1 :]
+        return self._forks.start(
+            _MODULE, arguments, environment=environment, stdout=output, stderr=output
+        )
+
+    def close(self) -> None:
+        if self._forks is not None:
+            self._forks.close()
+
+
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:
     """The command that calls it. Raises `PowercutError` for one that isn't a module's."""
     file = inspect.getsourcefile(function)
@@ -62,8 +87,7 @@ def function_command(function: Callable[..., object]) -> tuple[str, ...]:
         raise PowercutError(
             f"{name}: must be a function of a module, so that a process of its own can call it"
         )
-    module = "powercut.call_function"
-    return (sys.executable, "-m", module, str(Path(file).resolve()), name, "{medium}")
+    return (sys.executable, "-m", _MODULE, str(Path(file).resolve()), name, "{medium}")
 
 
 def function_environment() -> dict[str, str]:

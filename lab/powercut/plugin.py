@@ -125,6 +125,7 @@ class PowerCut:
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
         from powercut.experiment import CommandRecovery, Experiment
         from powercut.functions import (
+            ForkedFunction,
             FunctionRecovery,
             function_command,
             function_environment,
@@ -140,6 +141,7 @@ class PowerCut:
             recovery = CommandRecovery(tuple(recover))
         if callable(app):
             options.setdefault("environment", function_environment())
+            options.setdefault("starter", ForkedFunction())
         prepare = options.pop("prepare", ())
         return Experiment(
             program=function_command(app) if callable(app) else tuple(app),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
 import resource
-import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,26 +17,15 @@ from pathlib import Path
 import numpy as np
 
 import embstore as es
+from powercut.forks import Forks
 
 
 @functools.cache
-def _forks() -> socket.socket:
-    """By which the process of forked_programs.py is spoken to; it ends with this one."""
-    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _forks() -> Forks:
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    with there:
-        process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("forked_programs.py"), str(there.fileno())],
-            env={**os.environ, "PYTHONPATH": path},
-            pass_fds=[there.fileno()],
-        )
-
-    def end() -> None:
-        here.close()
-        process.wait()
-
-    atexit.register(end)
-    return here
+    forks = Forks({**os.environ, "PYTHONPATH": path})
+    atexit.register(forks.close)
+    return forks
 
 
 def run_program(
@@ -52,36 +38,27 @@ def run_program(
 
     environment: what is read while Python, NumPy or the engine is loaded has no effect.
     """
-    request = {
-        "text": text,
-        "arguments": [*map(str, arguments)],
-        "environment": dict(environment),
-        "folder": str(Path.cwd()),
-    }
-    forks = _forks()
     told, tells = zip(os.pipe(), os.pipe(), strict=True)
     try:
-        socket.send_fds(forks, [json.dumps(request).encode()], tells)
+        fork = _forks().start(
+            "forked_programs",
+            [text, *map(str, arguments)],
+            environment=environment,
+            stdout=tells[0],
+            stderr=tells[1],
+        )
     finally:
         for descriptor in tells:
             os.close(descriptor)
-    child = _number(forks)
     with ThreadPoolExecutor(len(told)) as readers:
         output = [readers.submit(_read, descriptor) for descriptor in told]
         try:
-            if not select.select([forks], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(text, timeout)
+            ended = fork.wait(timeout)
         except BaseException:  # such as a test's time limit
-            os.killpg(child, signal.SIGKILL)  # with what it forked itself
-            _number(forks)
+            os.killpg(fork.pid, signal.SIGKILL)  # with what it forked itself
+            fork.wait()
             raise
-        ended = _number(forks)
     return subprocess.CompletedProcess(text, ended, *(each.result() for each in output))
-
-
-def _number(forks: socket.socket) -> int:
-    """The next answer; ValueError where the process has ended."""
-    return int(forks.recv(100))
 
 
 def _read(descriptor: int) -> str:

@@ -11,6 +11,7 @@
 
 #include "complaint.h"
 #include "cut.h"
+#include "stand_in.h"
 #include "system_calls.h"
 
 namespace powercut {
@@ -36,10 +37,12 @@ std::string identity(const CallStack& stack, size_t frames) {
 
 }  // namespace
 
-Computer& Computer::get() {
-  static Computer& computer = *new Computer;
+Computer*& Computer::current() {
+  static Computer* computer = new Computer;
   return computer;
 }
+
+void Computer::begin() { current() = new Computer; }
 
 Computer::Computer()
     : names(false), settings_(read_settings()), watch_(settings_.roots), active_(!settings_.roots.empty()) {
@@ -240,3 +243,5 @@ void Call::cut(const char* kind) {
 }
 
 }  // namespace powercut
+
+POWERCUT_EXPORT void powercut_begin() { powercut::Computer::begin(); }

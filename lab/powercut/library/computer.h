@@ -24,7 +24,9 @@ namespace powercut {
 class Computer {
  public:
   // Made at the first call; never unmade, because others' destructors call too.
-  static Computer& get();
+  static Computer& get() { return *current(); }
+  // Reads the settings anew, in a child of a process that none were for. REQUIRES: no other thread.
+  static void begin();
 
   // Whether this process is followed at all. A forked child isn't: what it stores and writes is seen as its parent's.
   bool active() const { return active_; }
@@ -60,6 +62,7 @@ class Computer {
  private:
   friend class Call;
   Computer();
+  static Computer*& current();
   void claim();  // the folders are this process's
   void start_timer();
   void become_child();

@@ -1,0 +1,36 @@
+"""Programs that show what their module's import did."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from pathlib import Path
+
+IMPORTED_BY = os.getpid()
+_stop = threading.Event()
+
+if os.environ.get("IMPORT_FAILS"):
+    raise RuntimeError("this module can't be imported")
+if os.environ.get("IMPORT_STARTS_A_THREAD"):
+    threading.Thread(target=_stop.wait, daemon=True).start()
+
+
+def tell(medium: Path) -> None:
+    print(IMPORTED_BY, os.getpid(), threading.active_count(), flush=True)
+    (medium / "state").write_text("told")
+
+
+def end_with_7(medium: Path) -> None:
+    (medium / "state").write_text("ended")
+    sys.exit(7)
+
+
+def write_at_exit(medium: Path) -> None:
+    atexit.register((medium / "state").write_text, "closed")
+
+
+def never_end(medium: Path) -> None:
+    (medium / "pid").write_text(str(os.getpid()))
+    _stop.wait()

@@ -1,0 +1,75 @@
+"""Functions as programs: each run is a process of its own, and what it imports is imported once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from powercut_programs import imports
+
+from powercut.errors import PowercutError
+from powercut.functions import function_environment
+from powercut.plugin import PowerCut
+
+
+def accept(_: Path, __: str) -> None:
+    """Whatever a cut left."""
+
+
+def runs_of_tell(power_cut: PowerCut, **environment: str) -> list[list[int]]:
+    """What each run tells: the process that imported its module, its own, and its threads."""
+    runs: list[list[int]] = []
+
+    def look(_: Path, output: str) -> None:
+        runs.append([int(word) for word in output.split()])
+
+    environment = {**function_environment(), **environment}
+    power_cut.results(imports.tell, look, tries=6, environment=environment)
+    assert len(runs) == 7  # and the one without a cut
+    return runs
+
+
+def test_a_module_is_imported_once_for_each_program_that_runs_at_a_time(
+    power_cut: PowerCut,
+) -> None:
+    importers, programs, threads = zip(*runs_of_tell(power_cut), strict=True)
+    assert len(set(programs)) == len(programs)
+    assert 1 <= len(set(importers)) <= len(os.sched_getaffinity(0))
+    assert not set(importers) & set(programs)
+    assert set(threads) == {1}
+
+
+def test_a_module_whose_import_starts_a_thread_is_imported_for_each_run(
+    power_cut: PowerCut,
+) -> None:
+    runs = runs_of_tell(power_cut, IMPORT_STARTS_A_THREAD="1")
+    assert all(importer == program and threads == 2 for importer, program, threads in runs)
+
+
+def test_the_processes_that_import_end_with_the_tries(power_cut: PowerCut) -> None:
+    for importer, *_ in runs_of_tell(power_cut):
+        assert not Path(f"/proc/{importer}").exists()
+
+
+def test_an_error_at_import_is_told_as_the_program_s(power_cut: PowerCut) -> None:
+    environment = {**function_environment(), "IMPORT_FAILS": "1"}
+    with pytest.raises(PowercutError, match="this module can't be imported"):
+        power_cut.results(imports.tell, accept, environment=environment)
+
+
+def test_a_program_that_fails_is_told_with_its_status(power_cut: PowerCut) -> None:
+    with pytest.raises(PowercutError, match="ended with status 7"):
+        power_cut.results(imports.end_with_7, accept)
+
+
+def test_what_a_program_does_at_its_exit_can_be_cut(power_cut: PowerCut) -> None:
+    record = power_cut.record(imports.write_at_exit)
+    assert "write" in {place.kind for place in record.places}
+
+
+def test_a_program_that_never_ends_is_killed_when_its_time_is_over(
+    power_cut: PowerCut, tmp_path: Path
+) -> None:
+    with pytest.raises(PowercutError, match="still running after 3 s"):
+        power_cut.results(imports.never_end, accept, timeout_s=3, base=tmp_path)
