@@ -44,6 +44,8 @@ endif
 
 CORE_SOURCES := $(shell find engine/core engine/pacing engine/bench engine/CMakeLists.txt -type f)
 
+# While another program installs.
+WAIT_FOR_DPKG := -o DPkg::Lock::Timeout=300
 # $(call install_packages,PACKAGES): installs those that are missing, or says how.
 define install_packages
 	@missing=""; for package in $(1); do \
@@ -55,7 +57,7 @@ define install_packages
 	    echo "run as root: apt-get update && apt-get install -y$$missing" >&2; exit 1; fi; \
 	  echo "installing$$missing"; \
 	  log=$$(mktemp) && trap 'rm -f "$$log"' EXIT; \
-	  { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } >"$$log" 2>&1 \
+	  { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(WAIT_FOR_DPKG) --no-install-recommends $$missing; } >"$$log" 2>&1 \
 	    || { cat "$$log"; exit 1; }; \
 	fi
 endef

@@ -21,7 +21,7 @@ command -v debootstrap >/dev/null || {
     }
     apt-get update -q
     # Ubuntu's debootstrap does not bring the keys that Debian's packages are signed with.
-    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy -o DPkg::Lock::Timeout=300 --no-install-recommends \
         debootstrap debian-archive-keyring
 }
 

@@ -39,7 +39,7 @@ install_packages() {
     ! has_package docker-compose-v2 || packages=$(echo "$packages" | sed 's/docker-compose/&-v2/')
     say "installing $packages"
     # shellcheck disable=SC2086  # a list of words
-    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $packages
+    DEBIAN_FRONTEND=noninteractive apt-get install -qy -o DPkg::Lock::Timeout=300 --no-install-recommends $packages
 }
 
 # Where the user wants the engine to be, if not here.

@@ -36,8 +36,7 @@ Table::~Table() {
     close();
   } catch (const std::exception& error) {
     // Whoever wants to handle it calls close(); what could be written is.
-    std::fprintf(stderr, "embstore: %s was given up with rows that can't be written: %s\n",
-                 parts_.name.c_str(), error.what());
+    std::fprintf(stderr, "embstore: %s was given up: %s\n", parts_.name.c_str(), error.what());
   }
 }
 
@@ -62,6 +61,7 @@ void Table::close() {
   parts_.device_apply.reset();
   parts_.device_wishes.reset();
   parts_.store.reset();
+  raise_kept_error();  // the last chance to tell it
 }
 
 void Table::keep_no_rows(const log::CheckpointId& id) {
@@ -582,6 +582,7 @@ void Table::restore_persisted(uint64_t number, checkpoint::Partition partition,
                               const checkpoint::Chain& chain, const TableState& state, bool waiting_keys) {
   Operation operation(parts_);
   checkpoints();
+  if (parts_.steps) parts_.steps->forget_error();
   restore_checkpoint(parts_, number, partition, chain, state, waiting_keys);
 }
 
@@ -686,6 +687,10 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
 
 void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,
                     bool waiting_keys) {
+  {
+    const Operation operation(parts_);  // no step is in flight
+    if (parts_.steps) parts_.steps->forget_error();
+  }
   checkpoint::restore_table(parts_, partition, chain, state, waiting_keys);
 }
 

@@ -121,15 +121,21 @@ void put_together(std::span<const Batch> batches, const AsStep& as_step, const B
       of_device.push_back(&batch);
     });
   }
-  if (!put.empty() && !Kind::try_put(put)) {
-    // One of them keeps the others from it, if there are several.
-    for (size_t i = 0; i < put.size(); ++i) {
-      attempts.make(*of_device[i], [&] {
-        if (put.size() != 1 && Kind::try_put({&put[i], 1})) return;
-        put[i].shares.clear();  // and what they claimed
-        by_host(*of_device[i]);
-      });
-    }
+  bool is_put = put.empty();
+  bool is_full = false;
+  try {
+    is_put = is_put || Kind::try_put(put);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kStoreFull) throw;
+    is_full = true;
+  }
+  // One of them keeps the others from it, if there are several; or the device hasn't the memory, and it's told for which.
+  for (size_t i = 0; i < put.size() && !is_put; ++i) {
+    attempts.make(*of_device[i], [&] {
+      if ((is_full || put.size() != 1) && Kind::try_put({&put[i], 1})) return;
+      put[i].shares.clear();  // and what they claimed
+      by_host(*of_device[i]);
+    });
   }
   attempts.end();
 }
@@ -333,30 +339,37 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
   const BatchConditions& conditions = batch.conditions;
   gpu::Device& device = partitions.front()->device();
   const auto dim = static_cast<size_t>(partitions.front()->dim());
-  if (conditions.refused) {
-    int64_t refused = 0;
-    device.copy_to_host(&refused, conditions.refused, sizeof(refused), ids.stream);
-    conditions.check(refused);
-  }
-  if (conditions.left_out) {
-    int64_t left_out = 0;
-    device.copy_to_host(&left_out, conditions.left_out, sizeof(left_out), ids.stream);
-    if (left_out != 0) {
-      for (Table* table : partitions) table->leave_out_apply();
-      return;
+  const auto leave_out = [partitions] {
+    for (Table* table : partitions) table->leave_out_apply();
+  };
+  std::vector<int64_t> on_host;
+  std::vector<float> rows;
+  try {
+    if (conditions.refused) {
+      int64_t refused = 0;
+      device.copy_to_host(&refused, conditions.refused, sizeof(refused), ids.stream);
+      conditions.check(refused);
     }
+    if (conditions.left_out) {
+      int64_t left_out = 0;
+      device.copy_to_host(&left_out, conditions.left_out, sizeof(left_out), ids.stream);
+      if (left_out != 0) return leave_out();
+    }
+    on_host = copy_ids(device, ids);
+    rows.resize(on_host.size() * dim);
+    if (!rows.empty())
+      device.copy_to_host(rows.data(), batch.gradients, rows.size() * sizeof(float), ids.stream);
+    std::vector<int64_t> kept;
+    if (conditions.kept && ids.count != 0) {
+      kept.resize(ids.count);
+      device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
+    }
+    check_finite(rows, dim, kept);
+    if (!kept.empty()) keep_some(kept, dim, on_host, rows);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kInvalidArgument) leave_out();  // it counts, as in a step
+    throw;
   }
-  std::vector<int64_t> on_host = copy_ids(device, ids);
-  std::vector<float> rows(on_host.size() * dim);
-  if (!rows.empty())
-    device.copy_to_host(rows.data(), batch.gradients, rows.size() * sizeof(float), ids.stream);
-  std::vector<int64_t> kept;
-  if (conditions.kept && ids.count != 0) {
-    kept.resize(ids.count);
-    device.copy_to_host(kept.data(), conditions.kept, ids.count * sizeof(int64_t), ids.stream);
-  }
-  check_finite(rows, dim, kept);
-  if (!kept.empty()) keep_some(kept, dim, on_host, rows);
   if (partitions.size() == 1) {
     return partitions.front()->apply_gradients(on_host, rows.data(), global_step);
   }
@@ -424,10 +437,11 @@ class UpdateOfShare final : public BatchUpdate {
 // rows come one after the other, so nobody else brings rows.
 class Table::StepUpdate final : public DeviceApply::PreparedRows {
  public:
-  StepUpdate(Table& table, const UpdateTime& time, const DeviceApply::Missing& missing,
+  // `time`: is whole when it commits.
+  StepUpdate(Table& table, std::shared_ptr<const UpdateTime> time, const DeviceApply::Missing& missing,
              const DeviceApply::Present& present, StepClaims& claims)
       : parts_(table.parts_),
-        time_(time),
+        time_(std::move(time)),
         guard_(parts_.epochs.enter()),
         present_rows_(present.count),
         changes_(*parts_.store, present.marked),
@@ -449,7 +463,7 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
 
   void commit() noexcept override {
     if (update_) {
-      update_->commit(time_);
+      update_->commit(*time_);
       update_.reset();
       parts_.mover->rows_came();
     }
@@ -460,7 +474,7 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
 
  private:
   TableParts& parts_;
-  const UpdateTime time_;
+  const std::shared_ptr<const UpdateTime> time_;
   const Epochs::Guard guard_;
   const uint64_t present_rows_;
   DeviceChanges changes_;
@@ -478,15 +492,15 @@ DeviceApply::Share Table::share_of_apply(uint32_t ids, std::optional<int64_t> gl
         UpdateTime{count_apply(global_step), parts_.clock.begin_batch(ids), parts_.spans.current()});
     return {.kind = parts_.optimizer->step(time->context),
             .counted = {time->context.global_step, time->first_stamp, time->save_span},
+            .prepare_rows =
+                [this, time](const DeviceApply::Missing& missing, const DeviceApply::Present& present,
+                             StepClaims& claims) {
+                  return std::make_unique<StepUpdate>(*this, time, missing, present, claims);
+                },
             .begin =
                 [this, time] {
                   begin_update(time->context);
                   return parts_.optimizer->step(time->context);
-                },
-            .prepare_rows =
-                [this, time](const DeviceApply::Missing& missing, const DeviceApply::Present& present,
-                             StepClaims& claims) {
-                  return std::make_unique<StepUpdate>(*this, *time, missing, present, claims);
                 }};
   };
   return {.table = parts_.device_apply.get(), .claims = make_room_for_step(ids), .begin = begin};

@@ -183,7 +183,8 @@ class EmbeddingVariable:
         for a variable with a tier of HBM on that GPU. The rows are there too, as a tensor or a
         DeviceArray. A look-up is put on PyTorch's current stream (else on the default one) and
         waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
-        read are NaN; the next look-up, apply, save, `drain()` or `synchronize()` raises the error.
+        read are NaN; the next look-up, apply, save, `drain()`, `synchronize()` or `close()` raises
+        the error.
         A look-up while a save is under way passes through the host.
         """
         if type(ids) is not np.ndarray and is_on_device(ids):
@@ -313,8 +314,8 @@ class EmbeddingVariable:
 
         ids and grads both on a GPU, as `lookup()` takes ids there: the update is put on the same
         stream and waits for nothing. What it meets is raised by the next look-up, apply, save,
-        `drain()` or `synchronize()`, and it counts as an apply. For a variable without HBM, and
-        while a save is under way, they are copied to the host.
+        `drain()`, `synchronize()` or `close()`, and it counts as an apply. For a variable without
+        HBM, and while a save is under way, they are copied to the host.
 
         Whole or not at all: an error leaves every row as it was. InvalidArgumentError where a
         gradient is NaN or infinite. StoreFullError where the new rows have no room;

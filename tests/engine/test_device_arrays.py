@@ -103,6 +103,10 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
         es.DeviceArray(np.zeros(3, np.float32), device="gpu")
     with pytest.raises(InvalidArgumentError, match=r"float32 of shape \(3,\), got float32 of .*4"):
         on_device(np.zeros(3), np.float32).copy_from(np.zeros(4, np.float32))
+    with pytest.raises(InvalidArgumentError, match=r"int64 of shape \(3,\), got float64"):
+        on_device(np.zeros(3)).copy_from(np.zeros(3).tolist())
+    with pytest.raises(InvalidArgumentError, match="shape must be at least 0, got -1"):
+        es.DeviceArray.empty((2, -1), np.float32, device=GPU)
 
 
 def test_numpy_is_told_where_the_array_lies() -> None:
@@ -187,6 +191,32 @@ def test_an_apply_without_room_is_told_by_the_next_call(make_variable: MakeVaria
     assert var.total_count() == (0, DIM)
     var.apply_gradients(on_device(ids[:40]), on_device(grads[:40], np.float32), global_step=7)
     assert var.get_version(ids).tolist() == [7] * 40 + [-1]
+
+
+@pytest.mark.parametrize("partition_num", [1, 3])
+def test_an_apply_that_was_refused_last_is_told_when_the_variable_is_closed(
+    make_variable: MakeVariable, partition_num: int
+) -> None:
+    ids = np.arange(5)
+    grads = np.full((5, DIM), np.nan)
+    var = make_variable(storage=hbm(), partition_num=partition_num)
+    with pytest.raises(InvalidArgumentError, match="finite"), var:
+        var.apply_gradients(on_device(ids), on_device(grads, np.float32))
+    with pytest.raises(es.errors.ClosedError):
+        var.lookup(ids)
+    var.close()
+
+
+def test_a_restore_forgets_what_an_apply_before_it_was_refused_for(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = trained(make_variable)
+    es.save(tmp_path / "save", [var], 1)
+    ids = np.arange(5)
+    expected = var.lookup(ids)
+    var.apply_gradients(on_device(ids), on_device(np.full((5, DIM), np.nan), np.float32))
+    es.restore(tmp_path / "save", [var])
+    np.testing.assert_array_equal(var.lookup(ids), expected)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -367,6 +397,9 @@ def test_steps_of_tensors_are_put_on_pytorchs_current_stream(
     monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
     ids = IdsOnDevice.of(torch.arange(6).view(2, 3).as_subclass(OnGpu))
     assert (ids.device, ids.stream, ids.shape) == ("cuda:3", 77, (2, 3))
+    column = IdsOnDevice.of(torch.arange(6).view(2, 3).as_subclass(OnGpu)[:, 1])
+    copied: Any = column.array
+    assert (column.shape, copied.tolist(), copied.is_contiguous()) == ((2,), [1, 4], True)
 
 
 # --- What can't be looked up

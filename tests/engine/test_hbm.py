@@ -231,6 +231,24 @@ def test_devices_and_recordings_know_the_tiers_that_were_asked_for(
     assert set(recorded.phases["tier"]) == {0, 1}
 
 
+def test_rows_that_the_gpu_misses_are_recorded_with_the_caches_that_have_them(
+    make_variable: MakeVariable,
+) -> None:
+    ids = np.arange(5000)
+    var = make_variable(storage=hbm_above_dram(rows=100))
+    var.apply_gradients(ids, ones(ids))
+    var.drain()
+    missing = ids[var.lookup_tier(ids) == 1]
+    for asked in (missing, es.DeviceArray(missing, GPU)):
+        with es.record_accesses(var, caches=[es.Caches("16M")]) as recorded:
+            for _ in range(2):
+                var.lookup(asked, train=True)
+                var.synchronize()
+        of_dram = recorded.phases[recorded.phases["tier"] == 1]
+        assert of_dram["accesses"].sum() == 2 * missing.size
+        assert of_dram["hits"].sum() > missing.size / 2
+
+
 # --- What can't be had
 
 

@@ -189,10 +189,13 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
   std::vector<size_t> again;
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (tiers.memory(t) == nullptr || lower.rows_of(t).places().empty()) continue;
-    if (out.left_at != nullptr && tiers.memory(t)->has_pinned_rows()) {
-      leave_in_memory(*tiers.memory(t), t, out, lower);
+    const MemoryTier& memory = *tiers.memory(t);
+    // The device tells nobody which lines it reads.
+    const bool is_watched = memory.meter().wanted_notes() != TierMeter::Notes::kCounts;
+    if (out.left_at != nullptr && memory.has_pinned_rows() && !is_watched) {
+      leave_in_memory(memory, t, out, lower);
     } else {
-      copy_from_memory(*tiers.memory(t), t, out, lower, again);
+      copy_from_memory(memory, t, out, lower, again);
     }
   }
   const bool any_outside_memory = lower.rows_outside_memory(tiers) != 0;

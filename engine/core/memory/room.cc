@@ -52,17 +52,37 @@ std::optional<uint64_t> number_in(const std::string& file) {
   return number;
 }
 
-// Of what a container may have at most, by either version of control groups; nothing where there is no limit.
-std::optional<uint64_t> container_bytes_left() {
-  constexpr const char* kLimitAndUse[][2] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_file, use_file] : kLimitAndUse) {
-    const std::optional<uint64_t> limit = number_in(limit_file);
-    const std::optional<uint64_t> used = number_in(use_file);
-    if (limit && used) return *limit - std::min(*limit, *used);
+std::optional<uint64_t> smaller(std::optional<uint64_t> one, std::optional<uint64_t> other) {
+  if (!one || !other) return one ? one : other;
+  return std::min(*one, *other);
+}
+
+// The least of what control groups let the process have, by either version of them: its own and those that they lie in. A container
+// sees its own as the outermost. Nothing where there is no limit.
+std::optional<uint64_t> group_bytes_left() {
+  std::optional<uint64_t> least;
+  std::ifstream groups("/proc/self/cgroup");  // lines of number:controllers:path
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_second_version = controllers.empty();
+    if (!is_second_version && controllers.find("memory") == std::string::npos) continue;
+    const std::string root = is_second_version ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const std::string limit = is_second_version ? "/memory.max" : "/memory.limit_in_bytes";
+    const std::string use = is_second_version ? "/memory.current" : "/memory.usage_in_bytes";
+    std::string path = line.substr(second + 1);
+    while (true) {
+      if (path == "/") path.clear();
+      const std::optional<uint64_t> most = number_in(root + path + limit);
+      const std::optional<uint64_t> used = number_in(root + path + use);
+      if (most && used) least = smaller(least, *most - std::min(*most, *used));
+      if (path.empty()) break;
+      path.resize(path.rfind('/'));
+    }
   }
-  return std::nullopt;
+  return least;
 }
 
 Error no_room(const std::string& path, uint64_t size_bytes, const std::string& where, uint64_t left_bytes) {
@@ -90,10 +110,7 @@ void require_room_in_memory(const std::string& path, uint64_t size_bytes) {
 }
 
 std::optional<uint64_t> available_memory_bytes() {
-  const std::optional<uint64_t> of_computer = memory_left().available_bytes;
-  const std::optional<uint64_t> of_container = container_bytes_left();
-  if (!of_computer || !of_container) return of_computer ? of_computer : of_container;
-  return std::min(*of_computer, *of_container);
+  return smaller(memory_left().available_bytes, group_bytes_left());
 }
 
 Error no_room(const std::string& path, uint64_t size_bytes) {

@@ -316,25 +316,25 @@ void DeviceApply::update_missing(std::span<const MissesOfBatch> batches) {
 
 void DeviceApply::update_missing(const MissesOfBatch& batch) {
   ApplyMemory& memory = *batch.memory;
-  const bool is_left_out = memory.left_out[0] != 0;
-  for (size_t t = 0; t < batch.tables.size() && !is_left_out; ++t) {
-    memory.steps[t] = gpu::StepInMemory(batch.updates[t].begin());
-  }
   size_t at = 0;
   bool is_applied = false;
   try {
     for (const DeviceSteps* table : batch.tables) table->check_not_used_by_thread();
     batch.conditions.check(memory.refused[0]);
-    if (memory.not_finite[0] != gpu::kAllFinite && !is_left_out) {
-      BatchConditions::refuse_not_finite(memory.not_finite[0]);
+    if (memory.left_out[0] == 0) {
+      if (memory.not_finite[0] != gpu::kAllFinite) BatchConditions::refuse_not_finite(memory.not_finite[0]);
+      std::vector<std::unique_ptr<PreparedRows>> prepared;
+      for (size_t t = 0; t < batch.tables.size(); ++t) {
+        at = t;
+        prepared.push_back(
+            batch.updates[t].prepare_rows(batch.missing(t), batch.present(t), memory.claims[t]));
+      }
+      for (size_t t = 0; t < prepared.size(); ++t) {
+        memory.steps[t] = gpu::StepInMemory(batch.updates[t].begin());
+        prepared[t]->commit();
+      }
+      is_applied = true;
     }
-    std::vector<std::unique_ptr<PreparedRows>> prepared;
-    for (size_t t = 0; t < batch.tables.size() && !is_left_out; ++t) {
-      at = t;
-      prepared.push_back(batch.updates[t].prepare_rows(batch.missing(t), batch.present(t), memory.claims[t]));
-    }
-    for (const auto& one : prepared) one->commit();
-    is_applied = !is_left_out;
   } catch (...) {
     batch.tables[at]->keep_error(std::current_exception());
   }

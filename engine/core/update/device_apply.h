@@ -62,10 +62,11 @@ class DeviceApply final : public StepMaker<ApplyMemory> {
   struct Update {
     AnyStep kind;  // a step of the kind that `begin` gives
     gpu::CountedUpdate counted;
-    // Called when the stream gets there, by any thread, in the order of the steps, unless the batch is left out: gives the step by
-    // which rows are updated, after which the optimizer's own state is one further. It doesn't throw.
+    // Both are called when the stream gets there, by any thread, in the order of the steps, unless the batch is left out or refused.
+    PrepareRows prepare_rows;
+    // Where rows of all tables are prepared, before they are committed: gives the step by which they are updated, after which the
+    // optimizer's own state is one further. It doesn't throw.
     std::function<AnyStep()> begin;
-    PrepareRows prepare_rows;  // later
   };
 
   // What is updated in one table. `claims`: of slots, for as many rows as there are ids in the batch, and none of places: those are

@@ -104,7 +104,9 @@ class IdsOnDevice:
 
     @classmethod
     def of(cls, array: OnDevice) -> IdsOnDevice:
-        """Raises InvalidArgumentError where they aren't contiguous ids."""
+        """Of a tensor, or a contiguous copy. Raises InvalidArgumentError where they are no ids."""
+        if _is_of_torch(array):
+            array = array.contiguous()  # type: ignore[attr-defined]
         address, shape, device = _described("ids", array, "int64")
         return cls(array, address, shape, device, _stream_of(array))
 
@@ -137,15 +139,6 @@ class IdsOnDevice:
             )
         return grads, address
 
-    def write(self, rows: NDArray[np.float32], out: Any) -> Any:
-        """Copies rows of the host to `out`, or to a new array where it is None; returns it."""
-        out, _ = self.rows(rows.shape[-1], out)
-        if _is_of_torch(out):
-            out.copy_(sys.modules["torch"].from_numpy(rows))
-        else:
-            out.copy_from(rows)
-        return out
-
     def _new_rows(self, shape: tuple[int, ...]) -> Any:
         if _is_of_torch(self.array):
             torch = sys.modules["torch"]
@@ -170,7 +163,8 @@ def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[i
         address, shape, letter, bits, kind, number = _core.described(array)
     except TypeError:
         raise InvalidArgumentError(
-            f"{argument} must be a C-contiguous array of {dtype}, got {array!r}"
+            f"{argument} must be a C-contiguous array of {dtype}, got {type(array).__name__} of "
+            f"{getattr(array, 'dtype', 'no dtype')} and shape {tuple(getattr(array, 'shape', ()))}"
         ) from None
     got = {"i": "int", "u": "uint", "f": "float"}.get(letter, letter) + str(bits)
     if got != dtype:

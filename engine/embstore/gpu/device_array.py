@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embstore import _core
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.choice import EMULATED, check_gpu, full_name, gpu_number, gpu_to_open
+from embstore.table import checks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +64,7 @@ class DeviceArray:
             raise InvalidArgumentError(f"values must be int64 or float32, got {dtype}")
         if device is not None:
             check_gpu("device", device)
+        shape = tuple(checks.integer("shape", size, at_least=0) for size in shape)
         gpu = gpu_to_open(device)
         self._shape = shape
         self._dtype = dtype
@@ -90,6 +92,7 @@ class DeviceArray:
 
     def copy_from(self, values: NDArray[Any]) -> None:
         """Copies `values`, of the same shape and dtype, to the device."""
+        values = np.asarray(values)
         if values.shape != self._shape or values.dtype != self._dtype:
             raise InvalidArgumentError(
                 f"values must be {self._dtype} of shape {self._shape}, "

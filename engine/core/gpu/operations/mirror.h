@@ -17,7 +17,7 @@ namespace embstore::gpu {
 
 class Mirror {
  public:
-  // For rows in `slots` slots, of which all may be taken. Empty once `stream` has got there.
+  // For rows in `slots` slots, of which all may be taken. Waits for `stream`.
   Mirror(Device& device, uint32_t slots, Stream stream) : Mirror(device, slots, buckets_for(slots), stream) {}
   // With fewer buckets than would be quick, for tests. REQUIRES: an entry for every slot.
   Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream);

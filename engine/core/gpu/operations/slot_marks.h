@@ -11,7 +11,7 @@ namespace embstore::gpu {
 
 class SlotMarks {
  public:
-  // None is marked once `stream` has got there.
+  // None is marked. Waits for `stream`.
   SlotMarks(Device& device, uint32_t slots, Stream stream);
 
   uint64_t bytes() const { return marks_.bytes(); }

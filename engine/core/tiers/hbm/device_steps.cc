@@ -204,12 +204,14 @@ void DeviceSteps::keep_error(std::exception_ptr error) {
 }
 
 void DeviceSteps::raise_kept_error() {
-  std::exception_ptr error;
-  {
-    const MutexLock lock(error_mutex_);
-    error = std::exchange(error_, nullptr);
-  }
-  if (error != nullptr) std::rethrow_exception(error);
+  if (const std::exception_ptr error = take_error()) std::rethrow_exception(error);
+}
+
+void DeviceSteps::forget_error() { take_error(); }
+
+std::exception_ptr DeviceSteps::take_error() {
+  const MutexLock lock(error_mutex_);
+  return std::exchange(error_, nullptr);
 }
 
 }  // namespace embstore

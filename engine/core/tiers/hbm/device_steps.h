@@ -138,9 +138,12 @@ class DeviceSteps {
   void keep_error(std::exception_ptr error);
   // Throws it, once.
   void raise_kept_error();
+  // What it was about is there no more.
+  void forget_error();
 
  private:
   static uint64_t next_number();
+  std::exception_ptr take_error();
   // Waits for the uses that are under way, and holds the turnstile then. False where one is for long: it doesn't hold it.
   bool take_turn(Effect effect);
   // False where one for long is under way.

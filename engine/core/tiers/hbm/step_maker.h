@@ -36,7 +36,8 @@ class StepMaker {
   };
   // Has put(in flight) put a step of all batches on their stream, in order with the steps of all tables. Waits for no stream. False
   // where the host uses rows of one of the tables for long, or this thread uses some, or is_possible() isn't true, which is asked when
-  // no use is under way: nothing was done. REQUIRES: all are on one stream.
+  // no use is under way: nothing was done. Nor was it where this throws Error(kStoreFull), since the device hasn't the memory.
+  // REQUIRES: all are on one stream.
   template <class Batch, class Put, class IsPossible>
   static bool try_put(std::span<Batch> batches, DeviceSteps::Effect effect, const Put& put,
                       const IsPossible& is_possible) {
@@ -44,10 +45,7 @@ class StepMaker {
     std::vector<DeviceSteps*> tables;
     for_each_table(batches, [&](StepMaker& table) { tables.push_back(&table.steps_); });
     DeviceSteps::Turns turns(tables, stream, effect);
-    if (turns.is_refused() || !is_possible()) return false;
-    if (effect != DeviceSteps::Effect::kUsesNone) {
-      for_each_table(batches, [&](StepMaker& table) { table.tier_.join(stream); });
-    }
+    if (turns.is_refused()) return false;
     std::vector<InFlight<Batch>> in_flight;
     std::vector<DeviceSteps::StepOfTable> steps;
     for (Batch& batch : batches) {
@@ -55,6 +53,11 @@ class StepMaker {
       const StepSize size{batch.ids.count, static_cast<uint32_t>(batch.shares.size())};
       in_flight.push_back({&batch, first.take_memory(size)});
       for (auto& share : batch.shares) steps.push_back({&maker(share).steps_, in_flight.back().memory});
+    }
+    if (!is_possible()) return false;
+    // Nothing that may fail on a whole device comes between this and the step: who changes rows waits for steps, not for this.
+    if (effect != DeviceSteps::Effect::kUsesNone) {
+      for_each_table(batches, [&](StepMaker& table) { table.tier_.join(stream); });
     }
     turns.put(steps, stream, [&] { put(std::span<const InFlight<Batch>>(in_flight)); });
     return true;

@@ -6,7 +6,6 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "memory/address_space.h"
-#include "memory/room.h"
 
 namespace embstore {
 namespace {
@@ -123,12 +122,15 @@ void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
   constexpr size_t kPageBytes = 4096;
   const size_t bytes = slots_.slots() * layout_.row_bytes();
   is_below_gpu_ = true;
-  // Of the index, ranks, and what lies beside the row, about; none of it is taken yet. And others need something, too.
+  // The index, ranks, and what lies beside the row, about: none of it is taken yet, nor that of tables before this one. And others
+  // need something, too.
   constexpr size_t kBytesBesideARow = 128;
+  to_come_.add(slots_.slots() * kBytesBesideARow);
   const std::optional<uint64_t> available = available_memory_bytes();
-  if (available && bytes + slots_.slots() * kBytesBesideARow > *available - *available / 8) return;
+  if (available && bytes + to_come_.of_process() > *available - *available / 8) return;
   pinned_.emplace(device,
                   std::span(rows_.memory().data(), (bytes + kPageBytes - 1) / kPageBytes * kPageBytes));
+  if (!pinned_->address()) rows_.discard(0, slots_.slots());  // it was backed before it was refused
 }
 
 void MemoryTier::add_slots(uint64_t count) {

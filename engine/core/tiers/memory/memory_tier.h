@@ -11,6 +11,7 @@
 #include "access/phase.h"
 #include "gpu/buffers.h"
 #include "memory/memory.h"
+#include "memory/room.h"
 #include "row/row_layout.h"
 #include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/row_array.h"
@@ -139,6 +140,7 @@ class MemoryTier final : public Tier, public RankedTier {
   const std::unique_ptr<SlotRanks> ranks_;  // null where nothing is ranked
   bool is_below_gpu_ = false;
   std::optional<gpu::PinnedRange> pinned_;
+  MemoryToCome to_come_;  // where rows may be pinned
 };
 
 }  // namespace embstore

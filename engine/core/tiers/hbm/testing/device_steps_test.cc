@@ -849,8 +849,37 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
   check(std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0}) == 199, "the last place is lost");
 }
 
+// What came and left before it is there for the step after it.
+TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
+  for (uint64_t seed = 1; seed <= scenes(60); ++seed) {
+    tested_case() = "seed " + std::to_string(seed);
+    Scene scene(seed);
+    const std::vector<int64_t> many(200'000, kKeys);
+    const BatchOnDevice too_large(*scene.device, many, kDim, *scene.streams[0]);
+    for (int round = 0; round < 3; ++round) {
+      const auto change_rows = [&] {
+        scene.train(scene.some_ids(60));
+        const std::vector<int64_t> keys = scene.some_ids(3);
+        check(scene.table->drop(keys) == scene.plain->drop(keys), "other keys had rows");
+        scene.table->drain();
+      };
+      change_rows();
+      check_throws(ErrorKind::kStoreFull, "a batch of 200000 ids doesn't fit", [&] {
+        scene.table->lookup_on_device(too_large.on_device(), too_large.rows.address(), LookUpFor::kTraining);
+      });
+      change_rows();
+      const auto look_up = scene.made(scene.some_ids(100));
+      scene.put(*look_up);
+      check(Scene::is_right(*look_up), "a row is another");
+      const auto apply = scene.train_on_device(scene.some_ids(60));
+      scene.device->synchronise(apply->stream);
+    }
+    check(scene.difference_of_rows().empty(), scene.difference_of_rows() + " differ");
+  }
+}
+
 // The table is what it is without them, on the stream and, while a save is under way, by the host.
-TEST(ids_and_batches_that_the_device_leaves_out_are_not_trained) {
+TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
   for (uint64_t seed = 1; seed <= scenes(12); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const size_t partitions = 1 + (seed - 1) % 3;
@@ -859,7 +888,7 @@ TEST(ids_and_batches_that_the_device_leaves_out_are_not_trained) {
     for (int step = 0; step < 12; ++step) {
       std::vector<int64_t> ids(1 + random() % 60);
       for (int64_t& id : ids) id = static_cast<int64_t>(random() % 50);
-      const std::vector<float> gradients = scene.some_gradients(ids.size());
+      std::vector<float> gradients = scene.some_gradients(ids.size());
       std::vector<int64_t> kept(ids.size());
       std::vector<int64_t> left;
       std::vector<float> left_gradients;
@@ -870,23 +899,37 @@ TEST(ids_and_batches_that_the_device_leaves_out_are_not_trained) {
         left_gradients.insert(left_gradients.end(), gradients.begin() + static_cast<ptrdiff_t>(i * kDim),
                               gradients.begin() + static_cast<ptrdiff_t>((i + 1) * kDim));
       }
+      const auto number_refused = static_cast<int64_t>(random() % 6 == 0);
+      const bool is_spoilt = random() % 6 == 0;
+      if (is_spoilt) {
+        kept[0] = 1;
+        gradients[0] = std::numeric_limits<float>::infinity();
+      }
       const Scene::Apply apply(*scene.device, ids, gradients, *scene.streams[0]);
       gpu::DeviceArray<int64_t> of_each(*scene.device, kept.size());
       of_each.copy_from(kept.data(), kept.size(), apply.stream);
       gpu::DeviceArray<int64_t> refused(*scene.device, 1);
-      refused.fill(0, apply.stream);
+      refused.copy_from(&number_refused, 1, apply.stream);
       const auto is_left_out = static_cast<int64_t>(random() % 4 == 0);
       gpu::DeviceArray<int64_t> left_out(*scene.device, 1);
       left_out.copy_from(&is_left_out, 1, apply.stream);
-      const BatchConditions conditions{of_each.address(), refused.address(), {"never"}, left_out.address()};
-      {
+      const BatchConditions conditions{of_each.address(), refused.address(), {"refused"}, left_out.address()};
+      const bool is_refused = number_refused != 0 || (is_spoilt && is_left_out == 0);
+      bool was_refused = false;
+      try {
         std::optional<DeviceSteps::HostUse> save;
         Table& saved = scene.table->partition(random() % partitions);
         if (step % 4 == 3) save.emplace(saved.parts().steps.get(), DeviceSteps::Length::kLong);
         scene.table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt, conditions);
         scene.device->synchronise(apply.stream);  // the arrays go
+        save.reset();
+        scene.table->synchronise();
+      } catch (const Error& error) {
+        check(error.kind() == ErrorKind::kInvalidArgument, error.what());
+        was_refused = true;
       }
-      if (is_left_out != 0) {
+      check(was_refused == is_refused, is_refused ? "a batch wasn't refused" : "a batch was refused");
+      if (is_left_out != 0 || is_refused) {
         scene.plain->leave_out_apply();
       } else {
         scene.plain->apply_gradients(left, left_gradients.data(), std::nullopt);
@@ -1389,6 +1432,31 @@ TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
   for (const size_t v : {0, 2}) {
     model.apply_to_plain(v, *batches[v]);
     model.check_rows(v, *batches[v]);
+  }
+}
+
+TEST(a_batch_that_does_not_fit_on_the_device_stops_none_of_other_variables_and_is_told_by_name) {
+  for (const size_t large : {0, 2}) {
+    tested_case() = "variable " + std::to_string(large);
+    Scene scene(2);
+    Model model(scene, 3);
+    std::vector<std::unique_ptr<Model::Batch>> batches;
+    for (size_t v = 0; v < 3; ++v) {
+      std::vector<int64_t> ids(v == large ? 90'000 : 60);
+      std::iota(ids.begin(), ids.end(), int64_t{0});
+      batches.push_back(model.some_batch(v, ids));
+    }
+    check_throws(ErrorKind::kStoreFull,
+                 "variable" + std::to_string(large) + ".0: a batch of 90000 ids doesn't fit",
+                 [&] { model.put_applies(batches); });
+    scene.device->synchronise(model.stream());
+    check(model.tables[large]->export_rows().keys.empty(), "it was applied in part");
+    for (size_t v = 0; v < 3; ++v) {
+      if (v == large) continue;
+      model.apply_to_plain(v, *batches[v]);
+      check(model.tables[v]->export_rows().values == model.plain[v]->export_rows().values,
+            "another variable isn't trained");
+    }
   }
 }
 

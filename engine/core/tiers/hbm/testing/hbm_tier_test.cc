@@ -177,6 +177,28 @@ TEST(a_device_without_room_says_how_much_it_has) {
                [] { HbmTier(kLayout, 1 << 20, std::make_shared<EmulatedDevice>(options(3))); });
 }
 
+// Wherever its memory ends, and however far the device got with what the tier had begun on it.
+TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
+  static constexpr uint64_t kManySlots = 4096;
+  const auto make = [](const std::shared_ptr<EmulatedDevice>& device) {
+    return std::make_unique<HbmTier>(kLayout, kManySlots, device, kSmallPieces, HbmTier::Copies::kInPool);
+  };
+  const auto large = std::make_shared<EmulatedDevice>(options(1));
+  const auto tier = make(large);
+  const size_t taken_bytes = large->memory().total_bytes - large->memory().free_bytes;
+  for (const size_t missing_bytes : {size_t{4096}, taken_bytes / 8, taken_bytes / 2}) {
+    for (uint64_t seed = 0; seed < 400; ++seed) {
+      const auto device = std::make_shared<EmulatedDevice>(
+          EmulatedDevice::Options{.memory_bytes = taken_bytes - missing_bytes, .seed = seed});
+      check_throws(ErrorKind::kStoreFull, "are free", [&] { make(device); });
+      HbmTier other(kLayout, kSlots, device, kSmallPieces);
+      std::vector<Slot> slots(kSlots);
+      other.write(batch_of(numbers(0, kSlots), 1), slots);
+      other.check_not_lost();
+    }
+  }
+}
+
 TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
   const auto device = std::make_shared<EmulatedDevice>(options(4));
   HbmTier tier(kLayout, kSlots, device, kSmallPieces);
