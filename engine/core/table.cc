@@ -16,6 +16,7 @@
 #include "lookup/each_key_once.h"
 #include "lookup/in_pieces.h"
 #include "lookup/look_up.h"
+#include "parts/key_facts.h"
 #include "row/finite_values.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "update/assign_rows.h"
@@ -214,54 +215,14 @@ void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
   }
 }
 
-namespace {
-
-struct KeyFacts {
-  uint64_t frequency = 0;
-  int64_t version = RowMeta::kNeverUpdated;
-};
-
-// Calls visit(i, facts) for every id, waiting keys included.
-template <class Visit>
-void visit_facts(TableParts& table, std::span<const int64_t> ids, Visit visit) {
-  RowStore& store = *table.store;
-  RowBatch row(table.layout);
-  MemoryPhase phase(store.tiers());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const KeyHash hash = hash_key(ids[i]);
-    IndexShard& shard = store.shard_of_hash(hash);
-    MutexLock lock(shard.mutex);
-    const IndexEntry entry = shard.entry(hash, ids[i]);
-    KeyFacts facts;
-    if (!entry) {
-      if (const AdmissionFilter* filter = table.filters.of(hash)) {
-        facts = {filter->count(ids[i], hash), filter->version(ids[i], hash)};
-      }
-    } else if (const MemoryTier* memory = store.tiers().memory(entry.ref().tier())) {
-      const RowHeader header = memory->header(entry.ref().slot(), ids[i]);
-      memory->count_header(phase, Access::kLoad, entry.ref().slot());
-      facts = {header.frequency, header.version};
-    } else {
-      const Place place{ids[i], entry.ref().slot()};
-      store.tiers().tier(entry.ref().tier()).read({&place, 1}, row);
-      facts = {row.header(0).frequency, row.header(0).version};
-    }
-    visit(i, facts);
-  }
-}
-
-}  // namespace
-
 void Table::frequencies(std::span<const int64_t> ids, int64_t* frequencies) const {
-  Operation operation(parts_);
-  visit_facts(parts_, ids, [frequencies](size_t i, const KeyFacts& facts) {
-    frequencies[i] = static_cast<int64_t>(facts.frequency);
-  });
+  const Operation operation(parts_);
+  for (const KeyFacts& facts : facts_of(parts_, ids)) *frequencies++ = static_cast<int64_t>(facts.frequency);
 }
 
 void Table::versions(std::span<const int64_t> ids, int64_t* versions) const {
-  Operation operation(parts_);
-  visit_facts(parts_, ids, [versions](size_t i, const KeyFacts& facts) { versions[i] = facts.version; });
+  const Operation operation(parts_);
+  for (const KeyFacts& facts : facts_of(parts_, ids)) *versions++ = facts.version;
 }
 
 uint64_t Table::row_count() const {

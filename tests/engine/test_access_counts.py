@@ -325,3 +325,24 @@ def test_leveldb_counts_the_records_that_it_is_asked_for(
     below = ids[var.lookup_tier(ids) == 1]
     var.lookup(below, train=True)
     assert touched(var, 1)[Access.FILE_READ] == rows(290, record)
+
+
+@pytest.mark.parametrize("kind", ["HBM_DRAM", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM"])
+def test_facts_of_rows_that_lie_elsewhere_are_read_in_one_phase_a_tier(
+    make_variable: MakeVariable, tmp_path: Path, kind: str
+) -> None:
+    storage_type = es.StorageType[kind]
+    skip_without_library(storage_type)
+    paths = None if kind == "HBM_DRAM" else [None, tmp_path]
+    storage = es.StorageOption(storage_type, paths, [100 * ROW, 1 << 20][: 1 + (paths is None)])
+    var = make_variable(storage=storage)
+    ids = np.arange(2000)
+    var.apply_gradients(ids, np.ones((2000, DIM), np.float32))
+    var.apply_gradients(ids[::2], np.ones((1000, DIM), np.float32))
+    var.drain()
+    asked = np.concatenate([ids, ids[::-1], [-1]])
+    with es.record_accesses(var) as recorded:
+        frequencies, versions = var.get_frequency(asked), var.get_version(asked)
+    np.testing.assert_array_equal(frequencies, [*np.tile([2, 1], 1000), *np.tile([1, 2], 1000), 0])
+    np.testing.assert_array_equal(versions, [*np.tile([1, 0], 1000), *np.tile([0, 1], 1000), -1])
+    assert recorded.phases.size <= 2 * 2 * 2
