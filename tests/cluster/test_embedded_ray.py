@@ -6,12 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import assert_gone, descendants
 
 import embstore as es
+from embstore.cluster import sharded_variable
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.server.servers import Servers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -110,6 +116,50 @@ except es.errors.MissingLibraryError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert "pip install 'embstore[cluster]'" in told.stdout
+
+
+class SlowRay:
+    """Stands in for the module `ray`: starting takes a while."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def is_initialized(self) -> bool:
+        return self.starts > 0
+
+    def start(self, *_arguments: Any, **_options: Any) -> None:
+        time.sleep(0.1)
+        self.starts += 1
+
+    def get_runtime_context(self) -> SlowRay:
+        return self
+
+    def get_node_id(self) -> str:
+        return "node"
+
+    def get_job_id(self) -> str:
+        return "job"
+
+
+def test_threads_that_make_the_first_tables_at_once_share_one_ray_and_its_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = SlowRay()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_cluster, "library", lambda: ray)
+    monkeypatch.setattr(ray_cluster, "start_on_loopback", ray.start)
+    monkeypatch.setattr(sharded_variable, "_of_program", None)
+
+    def make_slowly(*arguments: Any) -> Any:
+        time.sleep(0.1)
+        return Servers(*arguments)
+
+    monkeypatch.setattr(sharded_variable, "Servers", make_slowly)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(sharded_variable._servers_of_program) for _ in range(4)]
+        servers = {id(one.result()) for one in asked}
+    assert ray.starts == 1
+    assert len(servers) == 1
 
 
 CLOSED_AFTERWARDS = """
