@@ -70,6 +70,7 @@ def run(folder: Path, how: str) -> str:
                 program.stdin.flush()
     _, err = program.communicate(timeout=300)
     assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
+    assert "wasn't closed" not in err
     assert len(started) >= 4, "Ray's server, its raylet, and two shards"
     assert_gone(started)
     return "".join(out)
