@@ -100,6 +100,18 @@ def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_one_layer_may_have_a_mixed_precision(policy: str) -> None:
+    own = over(es.keras.Embedding(KEYS, DIM, "zeros", dtype=policy, name="table"))
+    theirs = over(keras.layers.Embedding(KEYS, DIM, "zeros", dtype=policy, name="table"))
+    theirs.get_layer("head").set_weights(own.get_layer("head").get_weights())
+    for model in (own, theirs):
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        fit(model, ids_without_duplicates())
+    np.testing.assert_allclose(rows_of(own), rows_of(theirs), rtol=1e-2, atol=1e-4)
+    assert np.abs(rows_of(own)).max() > 1e-3, "nothing was trained"
+
+
 def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
     scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
     own, _ = own_and_theirs(lambda: scaling)
