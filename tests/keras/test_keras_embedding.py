@@ -395,6 +395,23 @@ def test_initial_rows_are_drawn_as_keras_would() -> None:
     np.testing.assert_array_equal(again.dense_rows(), rows)
 
 
+def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "rows"
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, folder, [1 << 20])
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    model = over(es.keras.Embedding(KEYS, DIM, ev_option=option, name="table"))
+    predictions(model, ids_with_duplicates())  # makes a table that can't be trained
+    model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    folder.rename(tmp_path / "away")
+    folder.touch()
+    with pytest.raises(Exception, match="rows"):
+        fit(model, ids_with_duplicates())
+    folder.unlink()
+    fit(model, ids_with_duplicates())
+
+
 # --- What is refused
 
 
