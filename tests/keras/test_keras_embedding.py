@@ -395,6 +395,15 @@ def test_initial_rows_are_drawn_as_keras_would() -> None:
     np.testing.assert_array_equal(again.dense_rows(), rows)
 
 
+@pytest.mark.parametrize("constant", [es.initializers.Constant, keras.initializers.Constant])
+def test_pretrained_vectors_are_what_rows_start_by(constant: Any) -> None:
+    vectors = np.random.default_rng(1).normal(size=(KEYS, DIM)).astype(np.float32)
+    own = es.keras.Embedding(KEYS, DIM, constant(vectors), name="table")
+    np.testing.assert_array_equal(own.dense_rows(), vectors)
+    again = es.keras.Embedding.from_config(own.get_config())
+    np.testing.assert_array_equal(again.dense_rows(), vectors)
+
+
 def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
     tmp_path: Path,
 ) -> None:

@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from embstore.errors import InvalidArgumentError
-from embstore.initializers import Constant, made_initializer
+from embstore.initializers import Constant, Initializer, made_initializer
 from embstore.keras.backend import check_backend, lookup
 from embstore.keras.described import described
 from embstore.keras.initializers import initializer_from_keras
@@ -43,7 +43,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     input_dim: ids are from 0 to input_dim - 1; None or -1: any int64.
     embeddings_initializer: one of embstore.initializers, or of Keras's, which then is what starts
         the first `default_value_dim` keys (see `embstore.InitializerOption`). A key starts alike
-        in every process, by the seed.
+        in every process, by the seed. By a Constant of shape (input_dim, output_dim), such as
+        pretrained vectors, key k starts as its row k.
         A copy by clone_model or from_config, which gets no weights, starts by the same one; by
         zeros if that is a Constant of more than 2**20 values, for which a configuration has no
         room.
@@ -108,6 +109,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         else:
             rows = self.input_dim or option.init_option.default_value_dim
             chosen = initializer_from_keras(embeddings_initializer, rows, self.output_dim)
+        if self.input_dim is not None and _shape(chosen) == (self.input_dim, self.output_dim):
+            init = replace(option.init_option, default_value_dim=self.input_dim)
+            option = replace(option, init_option=init)
         self._own_rule: OwnRule | None = None if optimizer is None else own_rule(optimizer)
         self._table = Table(
             self.name,
@@ -263,6 +267,14 @@ def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | No
             "shard is one partition"
         )
     return partition_num, checks.integer("shards", shards, at_least=1)
+
+
+def _shape(initializer: Initializer) -> tuple[int, ...]:
+    """Of a Constant's values; () where there are none, or they are refused when rows are made."""
+    try:
+        return np.shape(initializer.value) if isinstance(initializer, Constant) else ()
+    except ValueError:  # a list of rows that aren't of one length
+        return ()
 
 
 def _without_initializer(option: EmbeddingVariableOption) -> EmbeddingVariableOption:
