@@ -172,6 +172,25 @@ def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None
     assert train(fresh, seed=1) == train(model, seed=1)
     fresh.load_weights(tmp_path / "B" / "variables" / "variables")  # as examples name it
     np.testing.assert_array_equal(predictions(fresh), saved)
+@pytest.mark.parametrize("name", ["B", "B.keras"])
+@pytest.mark.parametrize("are_rows_kept_otherwise", [False, True])
+def test_a_model_whose_embeddings_are_all_small_is_saved_without_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, are_rows_kept_otherwise: bool
+) -> None:
+    if are_rows_kept_otherwise:
+        monkeypatch.setattr(embed.exb, "save_server_model", embed.persist_server_model)
+        monkeypatch.setattr(embed.exb, "load_server_model", embed.restore_server_model)
+    model, fresh = (
+        compiled(embed.distributed_model(network(), sparse_as_dense_size=IDS), adam())
+        for _ in range(2)
+    )
+    assert not tables_of(model)
+    train(model)
+    model.save(tmp_path / name)
+    fresh.load_weights(tmp_path / name)
+    np.testing.assert_array_equal(predictions(fresh), predictions(model))
+
+
 
 
 def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None:
