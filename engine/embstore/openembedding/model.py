@@ -70,6 +70,7 @@ class ServedModel:
         if files.rows is None or not embeddings(self):
             super().load_weights(files.file, **kwargs)  # type: ignore[misc]
             return
+        checkpoints.check_persisted(self, files.rows)  # before any dense weight is changed
         with rows_kept_apart():
             super().load_weights(files.file, **kwargs)  # type: ignore[misc]
         exb.load_server_model(self, os.fspath(files.rows))
