@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -161,6 +162,38 @@ def test_threads_that_make_the_first_tables_at_once_share_one_ray_and_its_server
         servers = {id(one.result()) for one in asked}
     assert ray.starts == 1
     assert len(servers) == 1
+
+
+PRINTING = """
+import time
+import embstore as es
+
+
+def function(worker):
+    print("worker", worker.rank, "is here")
+
+
+if __name__ == "__main__":
+    es.cluster.run(function, workers=2)
+    time.sleep(3)
+"""
+
+
+@pytest.mark.long
+def test_what_workers_print_is_printed_by_the_program() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
+    told = subprocess.run(
+        [sys.executable, "-c", PRINTING],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+    )
+    assert sorted(re.findall(r"worker \d is here", told.stdout)) == [
+        "worker 0 is here",
+        "worker 1 is here",
+    ]
 
 
 CLOSED_AFTERWARDS = """

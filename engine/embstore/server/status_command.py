@@ -25,7 +25,11 @@ def tell_status(arguments: list[str]) -> None:
     ray = ray_cluster.library()
     endpoint: str = parsed.master_endpoint or _only_cluster_here()
     try:
-        ray_cluster.connect(ray, "--master_endpoint", endpoint, logging_level=logging.WARNING)
+        ray_cluster.connect(
+            *(ray, "--master_endpoint", endpoint),
+            logging_level=logging.WARNING,
+            log_to_driver=False,  # what others print is no part of the status
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         if isinstance(error, EmbStoreError):
             raise

@@ -211,7 +211,7 @@ def run(
     cause, or is raised in its place where it can't be pickled, or is a SystemExit.
 
     function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
-        them, unless a node has its own.
+        them, unless a node has its own. What the function prints, this process prints too.
     most_failures: so many in a row, without a new checkpoint, are tried again.
     cpus_per_worker: what each asks of its node.
     told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.

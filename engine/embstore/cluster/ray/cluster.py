@@ -83,7 +83,7 @@ def connect(ray: Any, name: str, address: str, **options: Any) -> None:
         if address.rpartition(":")[0] in (LOOPBACK, "localhost"):
             keep_to_loopback()
         authenticate(ray, name, address)
-    ray.init(address=address, log_to_driver=False, **options)
+    ray.init(address=address, **options)
 
 
 def authenticate(ray: Any, name: str, address: str) -> None:
@@ -120,7 +120,6 @@ def start_on_loopback(ray: Any, **options: Any) -> None:
     ray.init(
         address="local",
         include_dashboard=False,
-        log_to_driver=False,
         _node_ip_address=LOOPBACK,
         **options,
     )
