@@ -313,6 +313,11 @@ def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
     assert len(list(tmp_path.iterdir())) == 1, "nothing is tried again"
 
 
+def test_a_function_that_is_a_generator_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="is a generator, and nothing of it has run"):
+        es.cluster.run(lambda _worker: (step for step in range(3)))
+
+
 @pytest.mark.long
 def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "connection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import pickle
@@ -24,6 +25,7 @@ from embstore.cluster.rows import wire
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
     EmbStoreError,
+    InvalidArgumentError,
     MissingDeviceError,
     ShardLostError,
     WorkerFailedError,
@@ -274,9 +276,15 @@ class _WorkerActor:
             function, arguments = pickle.loads(call)
             worker = join(ticket, rank)
             try:
-                return function(worker, *arguments)
+                result = function(worker, *arguments)
             finally:
                 worker.leave()
+            if inspect.isgenerator(result):  # of which Ray would hand on the first value
+                raise InvalidArgumentError(
+                    f"function: {result.__name__} is a generator, and nothing of it has run; have "
+                    "the function return a value, and tell of what comes before by worker.tell()"
+                )
+            return result
         except BaseException as error:  # SystemExit too: to Ray it is a death
             return WorkerFailure.of(error)
 
