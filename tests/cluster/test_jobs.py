@@ -458,6 +458,7 @@ def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
     [
         ("workers", 0, "workers must be at least 1"),
         ("keep", 0, "keep must be at least 1"),
+        ("synchronous", "no", "synchronous must be True or False"),
         ("gradients", "max", "gradients must be one of mean, sum"),
         ("patience_s", 0, "patience_s must be greater than 0"),
         ("patience_s", float("nan"), "patience_s must be finite"),

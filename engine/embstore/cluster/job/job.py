@@ -84,7 +84,7 @@ class Job:
         silence_s = checks.real("silence_s", silence_s, above=0.0)
         rules = PushRules(
             workers=count,
-            is_synchronous=synchronous,
+            is_synchronous=checks.flag("synchronous", synchronous),
             is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
             patience_s=self.patience_s,
         )
