@@ -25,7 +25,7 @@ from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "any_key", "checked_parts"]
+__all__ = ["Embedding", "any_key"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
@@ -96,7 +96,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.supports_masking = self.mask_zero
         self.autocast = False
         self.supports_jit = False  # XLA can't call out of a graph
-        self.partition_num, self.shards = checked_parts(partition_num, shards)
+        self.partition_num, self.shards = checks.parts(partition_num, shards)
         option = ev_option or EmbeddingVariableOption()
         if not isinstance(option, EmbeddingVariableOption):
             raise InvalidArgumentError(
@@ -154,7 +154,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self, storage: StorageOption, partition_num: int = 1, shards: int | None = None
     ) -> None:
         """Says anew where rows lie. Raises InvalidArgumentError once the layer was used."""
-        parts = checked_parts(partition_num, shards)
+        parts = checks.parts(partition_num, shards)
         self._table.place(storage, *parts)
         self.ev_option = replace(self.ev_option, storage_option=storage)
         self.partition_num, self.shards = parts
@@ -255,18 +255,6 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             f"{self.name}: {what} must be int64, got {dtype}, in which different keys become one; "
             'write keras.Input(..., dtype="int64"), and give int64 ids'
         )
-
-
-def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | None]:
-    partition_num = checks.integer("partition_num", partition_num, at_least=1)
-    if shards is None:
-        return partition_num, None
-    if partition_num != 1:
-        raise InvalidArgumentError(
-            f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
-            "shard is one partition"
-        )
-    return partition_num, checks.integer("shards", shards, at_least=1)
 
 
 def _shape(initializer: Initializer) -> tuple[int, ...]:
