@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 
@@ -33,6 +35,9 @@ __all__ = [
 ]
 
 
+_MOST = float(np.finfo(np.float32).max)  # the core has rates as float32
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """What every optimizer has: its slots' names, and its numbers as fields."""
@@ -49,7 +54,7 @@ class Optimizer:
 
     def check_learning_rate(self, value: object) -> float:
         """`value` as a learning rate; InvalidArgumentError where the rule can't work with it."""
-        return checks.real("learning_rate", value, at_least=0)
+        return checks.real("learning_rate", value, at_least=0, at_most=_MOST)
 
     def params(self) -> dict[str, float]:
         """The arguments as the core takes them."""
@@ -268,7 +273,7 @@ class Ftrl(Optimizer):
     slots = ("accum", "linear")
 
     def check_learning_rate(self, value: object) -> float:
-        return checks.real("learning_rate", value, above=0)  # it is divided by
+        return checks.real("learning_rate", value, above=0, at_most=_MOST)  # it is divided by
 
     learning_rate: float
     learning_rate_power: float = -0.5

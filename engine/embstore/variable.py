@@ -104,6 +104,7 @@ class EmbeddingVariable:
         # The ids of the last look-up for training of shards elsewhere: an update follows, mostly by
         # the same. It takes them.
         self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
+        self._gave_shards_up = False
         if ev_option.storage_option.keeps_rows:
             _take_over_kept_rows(name, self._shards)
         close_at_exit(self)
@@ -669,14 +670,15 @@ class EmbeddingVariable:
                 finish()
         except Exception as error:  # whatever it is, files aren't held any longer
             refused = error
-        if refused is None:
+        if refused is None and not self._gave_shards_up:  # else shards elsewhere can't be asked
             refused = self._keep_rows()
         may_be_tried_again = (
             refused is not None
             and self._option.storage_option.keeps_rows
             and not isinstance(refused, ShardLostError)
         )
-        for shard in () if may_be_tried_again else self._shards:
+        self._gave_shards_up = not may_be_tried_again
+        for shard in self._shards if self._gave_shards_up else ():
             try:
                 shard.close()
             except EmbStoreError as error:

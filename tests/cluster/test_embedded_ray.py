@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import assert_gone, descendants
 
 import embstore as es
+from embstore.cluster import sharded_variable
+from embstore.cluster.ray import cluster as ray_cluster
+from embstore.cluster.server.servers import Servers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -64,6 +71,7 @@ def run(folder: Path, how: str) -> str:
                 program.stdin.flush()
     _, err = program.communicate(timeout=300)
     assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
+    assert "wasn't closed" not in err
     assert len(started) >= 4, "Ray's server, its raylet, and two shards"
     assert_gone(started)
     return "".join(out)
@@ -110,6 +118,82 @@ except es.errors.MissingLibraryError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert "pip install 'embstore[cluster]'" in told.stdout
+
+
+class SlowRay:
+    """Stands in for the module `ray`: starting takes a while."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def is_initialized(self) -> bool:
+        return self.starts > 0
+
+    def start(self, *_arguments: Any, **_options: Any) -> None:
+        time.sleep(0.1)
+        self.starts += 1
+
+    def get_runtime_context(self) -> SlowRay:
+        return self
+
+    def get_node_id(self) -> str:
+        return "node"
+
+    def get_job_id(self) -> str:
+        return "job"
+
+
+def test_threads_that_make_the_first_tables_at_once_share_one_ray_and_its_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = SlowRay()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_cluster, "library", lambda: ray)
+    monkeypatch.setattr(ray_cluster, "start_on_loopback", ray.start)
+    monkeypatch.setattr(sharded_variable, "_of_program", None)
+
+    def make_slowly(*arguments: Any) -> Any:
+        time.sleep(0.1)
+        return Servers(*arguments)
+
+    monkeypatch.setattr(sharded_variable, "Servers", make_slowly)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(sharded_variable._servers_of_program) for _ in range(4)]
+        servers = {id(one.result()) for one in asked}
+    assert ray.starts == 1
+    assert len(servers) == 1
+
+
+PRINTING = """
+import time
+import embstore as es
+
+
+def function(worker):
+    print("worker", worker.rank, "is here")
+
+
+if __name__ == "__main__":
+    es.cluster.run(function, workers=2)
+    time.sleep(3)
+"""
+
+
+@pytest.mark.long
+def test_what_workers_print_is_printed_by_the_program() -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
+    told = subprocess.run(
+        [sys.executable, "-c", PRINTING],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+    )
+    assert sorted(re.findall(r"worker \d is here", told.stdout)) == [
+        "worker 0 is here",
+        "worker 1 is here",
+    ]
 
 
 CLOSED_AFTERWARDS = """

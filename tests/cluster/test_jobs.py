@@ -313,6 +313,11 @@ def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
     assert len(list(tmp_path.iterdir())) == 1, "nothing is tried again"
 
 
+def test_a_function_that_is_a_generator_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="is a generator, and nothing of it has run"):
+        es.cluster.run(lambda _worker: (step for step in range(3)))
+
+
 @pytest.mark.long
 def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "connection")
@@ -453,6 +458,7 @@ def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
     [
         ("workers", 0, "workers must be at least 1"),
         ("keep", 0, "keep must be at least 1"),
+        ("synchronous", "no", "synchronous must be True or False"),
         ("gradients", "max", "gradients must be one of mean, sum"),
         ("patience_s", 0, "patience_s must be greater than 0"),
         ("patience_s", float("nan"), "patience_s must be finite"),

@@ -132,6 +132,7 @@ def test_a_table_that_keeps_its_files_is_closed_although_a_shard_died(tmp_path: 
     os.kill(dying.process_id, signal.SIGKILL)
     with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
         var.close()
+    var.close()  # which was said
     assert_gone([living.process_id])
     with make(partition_num=2) as again:
         assert_same(again.export(), kept)  # the newest rows that both shards have

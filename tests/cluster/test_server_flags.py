@@ -34,6 +34,9 @@ from embstore.server.bind_address import BindAddress
         (["--master_endpoint", "198.51.100.7:6379"], "can't reach each other; give addresses of"),
         (["--master_endpoint", "127.0.0.1:1"], "nothing can be reached at 127.0.0.1:1 .*refused"),
         (["status", "--master_endpoint", "127.0.0.1:1"], "--master_endpoint: nothing can be"),
+        (["status", "--timeout", "-1"], "--timeout must be greater than 0"),
+        (["status", "--timeout", "nan"], "--timeout must be finite"),
+        (["status", "--timeout", "inf"], "--timeout must be finite"),
     ],
 )
 def test_a_flag_that_cant_be_served_is_named(flags: list[str], told: str) -> None:

@@ -157,6 +157,26 @@ def test_it_is_closed_once_and_for_all() -> None:
                 use()
 
 
+def test_a_variable_that_keeps_its_files_may_be_closed_twice(tmp_path: Path) -> None:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        [None, tmp_path],
+        [32 * 48, MIB],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+
+    def make() -> es.EmbeddingVariable:
+        option = es.EmbeddingVariableOption(storage_option=storage)
+        adam = es.optimizers.Adam(0.1)
+        return es.get_embedding_variable("var", 3, optimizer=adam, ev_option=option, shards=2)
+
+    with make() as var:
+        train_a_little(var)
+        var.close()
+    with make() as again:
+        assert again.total_count() == (3, 3)
+
+
 def test_a_shard_that_cant_be_made_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_PMEM, [None, tmp_path / "not" / "there"], [MIB, 256 * MIB]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from checkpoint_variables import variable
 from engine_storage import Stack
 
 import embstore as es
-from embstore.errors import InvalidArgumentError
+from embstore.errors import InvalidArgumentError, ShardLostError
 
 
 @pytest.fixture
@@ -81,6 +82,25 @@ def test_prometheus_reads_it(pair: tuple[es.EmbeddingVariable, es.EmbeddingVaria
     assert 'embstore_misses_total{variable="users"} 2.0' in text
     assert 'embstore_without_row_total{variable="users"} 2.0' in text
     assert 'embstore_rows{tier="0",variable="users"} 10.0' in text
+
+
+def test_a_variable_that_lost_a_shard_is_left_out_and_told_of_once(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    items, users = pair
+    monitor = es.Monitor(pair)
+
+    def lose() -> Any:
+        raise ShardLostError("the shard items can't be reached any more")
+
+    monkeypatch.setattr(items, "stats", lose)
+    train(users, 10)
+    for _ in range(2):
+        assert list(monitor.since_last()) == ["users"]
+    (record,) = caplog.records
+    assert "leaves items out from now on: the shard items can't be reached" in record.getMessage()
 
 
 def test_what_is_no_list_of_variables_is_refused(

@@ -279,6 +279,8 @@ def test_an_optimizer_never_changes() -> None:
         (lambda: optimizers.SGD(-0.1), "learning_rate"),
         (lambda: optimizers.SGD("fast"), "learning_rate"),  # type: ignore[arg-type]
         (lambda: optimizers.SGD(float("nan")), "learning_rate"),
+        (lambda: optimizers.SGD(1e39), "learning_rate"),
+        (lambda: optimizers.Ftrl(1e39), "learning_rate"),
         (lambda: optimizers.Adagrad(0.1, initial_accumulator_value=0), "initial_accumulator_value"),
         (lambda: optimizers.Adam(beta1=1.0), "beta1"),
         (lambda: optimizers.Adam(beta2=-0.1), "beta2"),

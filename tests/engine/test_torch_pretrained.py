@@ -52,6 +52,14 @@ def test_what_is_no_table_of_pytorch_is_refused() -> None:
             es.torch.to_torch(items)
 
 
+@pytest.mark.parametrize("key", [2**40, 2**63 - 1])
+def test_a_key_that_memory_has_no_room_for_is_told(key: int) -> None:
+    with es.get_embedding_variable("items", 4) as items:
+        items.put([key], np.ones((1, 4), np.float32))
+        with pytest.raises(InvalidArgumentError, match=rf"largest key of items is {key}; .*export"):
+            es.torch.to_torch(items)
+
+
 @pytest.mark.parametrize("weights", [None, np.ones((3, 2)), torch.ones(3)])
 def test_what_are_no_weights_is_refused(weights: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="weights must be a tensor of"):

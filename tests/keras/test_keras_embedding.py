@@ -100,6 +100,18 @@ def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_one_layer_may_have_a_mixed_precision(policy: str) -> None:
+    own = over(es.keras.Embedding(KEYS, DIM, "zeros", dtype=policy, name="table"))
+    theirs = over(keras.layers.Embedding(KEYS, DIM, "zeros", dtype=policy, name="table"))
+    theirs.get_layer("head").set_weights(own.get_layer("head").get_weights())
+    for model in (own, theirs):
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        fit(model, ids_without_duplicates())
+    np.testing.assert_allclose(rows_of(own), rows_of(theirs), rtol=1e-2, atol=1e-4)
+    assert np.abs(rows_of(own)).max() > 1e-3, "nothing was trained"
+
+
 def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
     scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
     own, _ = own_and_theirs(lambda: scaling)
@@ -383,6 +395,32 @@ def test_initial_rows_are_drawn_as_keras_would() -> None:
     np.testing.assert_array_equal(again.dense_rows(), rows)
 
 
+@pytest.mark.parametrize("constant", [es.initializers.Constant, keras.initializers.Constant])
+def test_pretrained_vectors_are_what_rows_start_by(constant: Any) -> None:
+    vectors = np.random.default_rng(1).normal(size=(KEYS, DIM)).astype(np.float32)
+    own = es.keras.Embedding(KEYS, DIM, constant(vectors), name="table")
+    np.testing.assert_array_equal(own.dense_rows(), vectors)
+    again = es.keras.Embedding.from_config(own.get_config())
+    np.testing.assert_array_equal(again.dense_rows(), vectors)
+
+
+def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "rows"
+    storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, folder, [1 << 20])
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    model = over(es.keras.Embedding(KEYS, DIM, ev_option=option, name="table"))
+    predictions(model, ids_with_duplicates())  # makes a table that can't be trained
+    model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    folder.rename(tmp_path / "away")
+    folder.touch()
+    with pytest.raises(Exception, match="rows"):
+        fit(model, ids_with_duplicates())
+    folder.unlink()
+    fit(model, ids_with_duplicates())
+
+
 # --- What is refused
 
 
@@ -469,6 +507,7 @@ def test_what_would_lose_rows_unseen_raises() -> None:
         ({"optimizer": keras.optimizers.SGD(lambda: 0.1)}, "learning rate"),
         ({"ev_option": 3}, "ev_option"),
         ({"embeddings_initializer": "no such"}, "embeddings_initializer"),
+        ({"embeddings_initializer": "orthogonal"}, "embeddings_initializer: Orthogonal isn't"),
         ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),
     ],
 )

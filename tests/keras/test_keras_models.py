@@ -160,6 +160,18 @@ def test_what_cannot_become_ours_is_told() -> None:
     ids = keras.Input((LENGTH,), dtype="int64")
     with pytest.raises(UnsupportedError, match="out of reach"):
         es.keras.distributed_model(keras.Model(ids, Derived()(ids)))
+
+    class Refusing(keras.layers.Layer):  # type: ignore[misc]
+        @classmethod
+        def from_config(cls, config: dict[str, Any]) -> Any:
+            raise ValueError(f"{config['name']} complains")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    refusing = keras.Sequential([keras.layers.Embedding(KEYS, DIM), Refusing(name="refusing")])
+    with pytest.raises(ValueError, match=r"^refusing complains$"):
+        es.keras.distributed_model(refusing)
     without = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     with pytest.raises(InvalidArgumentError, match=r"no keras\.layers\.Embedding"):
         es.keras.distributed_model(without)

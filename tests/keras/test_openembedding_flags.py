@@ -67,6 +67,11 @@ def test_without_a_pool_tables_lie_in_dram(text: str) -> None:
             InvalidArgumentError,
             "cache_size",
         ),
+        (
+            '{"server": {"pmem_pool_root_path": "/p", "cache_size": "²"}}',
+            InvalidArgumentError,
+            r"server\.cache_size must be bytes, or a number",
+        ),
         ('{"server": {"message_compress": "lz4"}}', UnsupportedError, "message_compress"),
         ('{"master": {"endpoint": "1.2.3.4:5"}}', UnsupportedError, r"flags\.master_endpoint"),
         ('{"rpc": {"protocol": "rdma"}}', UnsupportedError, "rpc"),

@@ -23,7 +23,7 @@ from openembedding_models import (
 
 import embstore as es
 import embstore.openembedding as embed
-from embstore.errors import InvalidArgumentError, StorageError, UnsupportedError
+from embstore.errors import CheckpointError, InvalidArgumentError, StorageError, UnsupportedError
 from embstore.openembedding.model_files import WHOLE, being_saved, saved
 
 pytestmark = pytest.mark.timeout(120)
@@ -172,6 +172,50 @@ def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None
     assert train(fresh, seed=1) == train(model, seed=1)
     fresh.load_weights(tmp_path / "B" / "variables" / "variables")  # as examples name it
     np.testing.assert_array_equal(predictions(fresh), saved)
+
+
+@pytest.mark.parametrize("name", ["B", "B.keras"])
+@pytest.mark.parametrize("are_rows_kept_otherwise", [False, True])
+def test_a_model_whose_embeddings_are_all_small_is_saved_without_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, are_rows_kept_otherwise: bool
+) -> None:
+    if are_rows_kept_otherwise:
+        monkeypatch.setattr(embed.exb, "save_server_model", embed.persist_server_model)
+        monkeypatch.setattr(embed.exb, "load_server_model", embed.restore_server_model)
+    model, fresh = (
+        compiled(embed.distributed_model(network(), sparse_as_dense_size=IDS), adam())
+        for _ in range(2)
+    )
+    assert not tables_of(model)
+    train(model)
+    model.save(tmp_path / name)
+    fresh.load_weights(tmp_path / name)
+    np.testing.assert_array_equal(predictions(fresh), predictions(model))
+
+
+def unnamed(dim: int = 8) -> Any:
+    """A model whose layers have the names that Keras gives them, which differ each time."""
+    ids = keras.Input((2,), dtype="int64")
+    parts = [keras.layers.Embedding(IDS, dim)(ids), keras.layers.Embedding(2 * IDS, dim)(ids)]
+    hidden = keras.layers.Flatten()(keras.layers.Concatenate()(parts))
+    return compiled(
+        embed.distributed_model(keras.Model(ids, keras.layers.Dense(1)(hidden))), adam()
+    )
+
+
+def test_a_model_that_is_made_again_loads_what_the_one_before_saved(tmp_path: Path) -> None:
+    model = unnamed()
+    ids = np.random.default_rng(1).integers(IDS, size=(64, 2))
+    model.fit(ids, (ids[:, 0] % 2).astype(np.float32), verbose=0)
+    model.save(tmp_path / "B")
+    again = unnamed()
+    names = {table.name for table in tables_of(model)}
+    assert not names & {table.name for table in tables_of(again)}
+    again.load_weights(tmp_path / "B")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    other = unnamed(dim=4)
+    with pytest.raises(CheckpointError, match=r"clear_session\(\)"):
+        embed.load_server_model(other, tmp_path / "B" / "openembedding")
 
 
 def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None:

@@ -129,6 +129,23 @@ def test_a_save_whose_checkpoint_was_given_up_is_refused(tmp_path: Path) -> None
         model.load_weights(tmp_path / "second")
 
 
+def test_a_checkpoint_of_other_tables_changes_nothing_of_the_model(tmp_path: Path) -> None:
+    def unnamed() -> Any:
+        ids = keras.Input((2,), dtype="int64")
+        rows = keras.layers.Embedding(1000, 4, embeddings_initializer="zeros")(ids)
+        output = keras.layers.Dense(1)(keras.layers.Flatten()(rows))
+        _made.append(embed.distributed_model(keras.Model(ids, output)))
+        _made[-1].compile(keras.optimizers.Adagrad(0.1), "mse")
+        return _made[-1]
+
+    model, other = unnamed(), unnamed()
+    model.save(tmp_path / "B")
+    before = other.layers[-1].get_weights()[0]
+    with pytest.raises(CheckpointError, match=r"give its layers the names .*clear_session\(\)"):
+        other.load_weights(tmp_path / "B")
+    np.testing.assert_array_equal(other.layers[-1].get_weights()[0], before)
+
+
 def test_a_model_file_keeps_its_rows_in_the_pool_as_well(tmp_path: Path) -> None:
     model = model_on_pmem()
     every_epoch = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))

@@ -18,7 +18,7 @@ from embstore.errors import InvalidArgumentError
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["restore"]
+__all__ = ["restore", "restore_from"]
 
 
 def restore(
@@ -50,9 +50,14 @@ def restore(
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]
         saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]
-        waiting_keys = saves_waiting_keys()
-        plans = [plan_restore(variable, saves, waiting_keys) for variable in chosen]
-        with checkpoint_locks(chosen), uninterrupted():
-            for plan in plans:
-                plan.carry_out()
+        restore_from(saves, chosen)
     return saves[-1].manifest.global_step
+
+
+def restore_from(saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]) -> None:
+    """As `restore`, from a full save and the incremental ones that followed it, in order."""
+    waiting_keys = saves_waiting_keys()
+    plans = [plan_restore(variable, saves, waiting_keys) for variable in variables]
+    with checkpoint_locks(variables), uninterrupted():
+        for plan in plans:
+            plan.carry_out()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class SaveOnMedium:
                 f"{self.directory}: has no variable {variable.name}, only {names}"
             )
         return entry
+
+    def renamed(self, names: Sequence[str]) -> SaveOnMedium:
+        """The same save, whose variables have these names, in their order."""
+        entries = zip(self.manifest.variables, names, strict=True)
+        renamed = tuple(replace(entry, name=name) for entry, name in entries)
+        return replace(self, manifest=replace(self.manifest, variables=renamed))
 
     def paths(self, entry: VariableEntry) -> list[str]:
         return [str(self.directory / file.name) for file in entry.files]

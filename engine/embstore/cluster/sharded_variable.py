@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from embstore import _core
@@ -88,7 +89,8 @@ def make_sharded_variable(
 
 
 _links = ServerLinks()
-_of_program: tuple[object, Servers] | None = None
+_choosing = threading.Lock()
+_of_program: tuple[object, Servers] | None = None  # guarded by it
 
 
 def _servers_of_program() -> Servers:
@@ -99,6 +101,7 @@ def _servers_of_program() -> Servers:
     global _of_program
     context = ray_cluster.join_or_start().get_runtime_context()
     here = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
-    if _of_program is None or _of_program[0] != here:
-        _of_program = here, Servers(PushRules())
-    return _of_program[1]
+    with _choosing:
+        if _of_program is None or _of_program[0] != here:
+            _of_program = here, Servers(PushRules())
+        return _of_program[1]

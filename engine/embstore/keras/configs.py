@@ -9,7 +9,6 @@ from typing import Any
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import TruncatedNormal
 from embstore.keras.described import described
-from embstore.keras.embedding import checked_parts
 from embstore.keras.initializers import initializer_from_keras
 from embstore.keras.optimizers import described_rule, own_rule
 from embstore.keras.places import arguments_of_copy
@@ -52,7 +51,7 @@ class TableConfig:
         dim = checks.integer("embedding_dim", self.embedding_dim, at_least=1)
         self.combiner = checks.choice("combiner", self.combiner, COMBINERS)
         self.placement = checks.choice("placement", self.placement, ("auto", "default_device"))
-        self.partition_num, self.shards = checked_parts(self.partition_num, self.shards)
+        self.partition_num, self.shards = checks.parts(self.partition_num, self.shards)
         rows = self.vocabulary_size if (self.vocabulary_size or 0) > 0 else 4096
         if self.initializer is None:
             self.initializer = TruncatedNormal(stddev=1 / math.sqrt(dim) / 0.87962566103423978)

@@ -11,7 +11,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from embstore.errors import InvalidArgumentError
-from embstore.initializers import Constant, made_initializer
+from embstore.initializers import Constant, Initializer, made_initializer
 from embstore.keras.backend import check_backend, lookup
 from embstore.keras.described import described
 from embstore.keras.initializers import initializer_from_keras
@@ -25,7 +25,7 @@ from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "any_key", "checked_parts"]
+__all__ = ["Embedding", "any_key"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
@@ -43,7 +43,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     input_dim: ids are from 0 to input_dim - 1; None or -1: any int64.
     embeddings_initializer: one of embstore.initializers, or of Keras's, which then is what starts
         the first `default_value_dim` keys (see `embstore.InitializerOption`). A key starts alike
-        in every process, by the seed.
+        in every process, by the seed. By a Constant of shape (input_dim, output_dim), such as
+        pretrained vectors, key k starts as its row k.
         A copy by clone_model or from_config, which gets no weights, starts by the same one; by
         zeros if that is a Constant of more than 2**20 values, for which a configuration has no
         room.
@@ -95,7 +96,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.supports_masking = self.mask_zero
         self.autocast = False
         self.supports_jit = False  # XLA can't call out of a graph
-        self.partition_num, self.shards = checked_parts(partition_num, shards)
+        self.partition_num, self.shards = checks.parts(partition_num, shards)
         option = ev_option or EmbeddingVariableOption()
         if not isinstance(option, EmbeddingVariableOption):
             raise InvalidArgumentError(
@@ -108,6 +109,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         else:
             rows = self.input_dim or option.init_option.default_value_dim
             chosen = initializer_from_keras(embeddings_initializer, rows, self.output_dim)
+        if self.input_dim is not None and _shape(chosen) == (self.input_dim, self.output_dim):
+            init = replace(option.init_option, default_value_dim=self.input_dim)
+            option = replace(option, init_option=init)
         self._own_rule: OwnRule | None = None if optimizer is None else own_rule(optimizer)
         self._table = Table(
             self.name,
@@ -150,7 +154,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self, storage: StorageOption, partition_num: int = 1, shards: int | None = None
     ) -> None:
         """Says anew where rows lie. Raises InvalidArgumentError once the layer was used."""
-        parts = checked_parts(partition_num, shards)
+        parts = checks.parts(partition_num, shards)
         self._table.place(storage, *parts)
         self.ev_option = replace(self.ev_option, storage_option=storage)
         self.partition_num, self.shards = parts
@@ -253,16 +257,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         )
 
 
-def checked_parts(partition_num: int, shards: int | None) -> tuple[int, int | None]:
-    partition_num = checks.integer("partition_num", partition_num, at_least=1)
-    if shards is None:
-        return partition_num, None
-    if partition_num != 1:
-        raise InvalidArgumentError(
-            f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
-            "shard is one partition"
-        )
-    return partition_num, checks.integer("shards", shards, at_least=1)
+def _shape(initializer: Initializer) -> tuple[int, ...]:
+    """Of a Constant's values; () where there are none, or they are refused when rows are made."""
+    try:
+        return np.shape(initializer.value) if isinstance(initializer, Constant) else ()
+    except ValueError:  # a list of rows that aren't of one length
+        return ()
 
 
 def _without_initializer(option: EmbeddingVariableOption) -> EmbeddingVariableOption:

@@ -53,7 +53,7 @@ def initializer_from_keras(initializer: Any, rows: int, dim: int) -> Initializer
     if isinstance(theirs, kinds.VarianceScaling):
         return _scaled(theirs, rows, dim)
     raise UnsupportedError(
-        f"{_MODULE}: {type(initializer).__name__} isn't among those that rows can start by; give "
+        f"{_MODULE}: {type(theirs).__name__} isn't among those that rows can start by; give "
         "one of embstore.initializers, or its own values by embstore.initializers.Constant"
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.keras.embedding import Embedding
-from embstore.keras.private import layers_in
+from embstore.keras.private import Functional, layers_in
 from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
@@ -158,6 +158,11 @@ def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any
     """A clone of the model, in which layers of that kind are what `convert` makes of them; they are
     cloned as others are where it makes None. A table of ours that it isn't given is both models'.
     """
+    if not isinstance(model, (keras.Sequential, Functional)):
+        raise UnsupportedError(
+            f"model must be a Sequential or functional one, got {type(model).__name__}; use "
+            "embstore.keras.Embedding in it"
+        )
     clones: list[tuple[Any, Any]] = []
 
     def clone(layer: Any) -> Any:
@@ -176,15 +181,7 @@ def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any
             clones.append((layer, cloned))
         return cloned
 
-    try:
-        converted = keras.models.clone_model(model, clone_function=clone, recursive=True)
-    except ValueError as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise UnsupportedError(
-            f"model must be a Sequential or functional one, got {type(model).__name__}; use "
-            f"embstore.keras.Embedding in it ({error})"
-        ) from None
+    converted = keras.models.clone_model(model, clone_function=clone, recursive=True)
     for layer, cloned in clones:
         if layer.weights:
             if not cloned.built:

@@ -24,7 +24,14 @@ class Rows(keras.Variable):  # type: ignore[misc]
     """
 
     def __init__(self, table: Table, trainable: bool) -> None:
-        super().__init__("zeros", shape=(SIZE,), dtype="float32", trainable=trainable, name="rows")
+        super().__init__(
+            "zeros",
+            shape=(SIZE,),
+            dtype="float32",
+            trainable=trainable,
+            autocast=False,  # to float16 or bfloat16, which have no room for a mark
+            name="rows",
+        )
         self.overwrite_with_gradient = True
         self.table = table
 

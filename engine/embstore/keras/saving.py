@@ -12,7 +12,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +202,7 @@ def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -
 def _restore(table: Table, save: SaveOnMedium) -> None:
     variable = table.variable
     # Keras tells layers by their place in the model; names may differ.
-    (entry,) = save.manifest.variables
-    renamed = replace(save.manifest, variables=(replace(entry, name=variable.name),))
-    plan = plan_restore(variable, [replace(save, manifest=renamed)], saves_waiting_keys())
+    plan = plan_restore(variable, [save.renamed([variable.name])], saves_waiting_keys())
     with checkpoint_locks([variable]):
         plan.carry_out()
         variable.internals.last_save = None  # what it would be of is gone with the folder

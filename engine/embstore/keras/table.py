@@ -154,6 +154,7 @@ class Table:
         with self._lock:
             if self._variable is not None:
                 self._variable.close()
+                self._variable = None  # what it's replaced by may fail to be made
             try:
                 self._variable = get_embedding_variable(
                     self.name,

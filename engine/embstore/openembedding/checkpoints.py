@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.arguments import directory_path
-from embstore.checkpoint.directories import sync
-from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.directories import reading_newest_full, sync
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
 from embstore.checkpoint.reading import read_file
-from embstore.checkpoint.restore import restore
+from embstore.checkpoint.restore import restore_from
+from embstore.checkpoint.restore_plan import SaveOnMedium
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
-from embstore.keras.models import variables
+from embstore.keras.embedding import Embedding
+from embstore.keras.models import embeddings, variables
 from embstore.openembedding.flags import flags
 from embstore.openembedding.server_config import server_config
 from embstore.options import TierKind
@@ -25,6 +27,7 @@ from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
+    "check_persisted",
     "load_server_model",
     "persist_server_model",
     "restore_server_model",
@@ -52,8 +55,13 @@ def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = 
 
 
 def load_server_model(model: Any, filepath: PathLike) -> None:
-    """Restores what `save_server_model` saved, as `embstore.restore` does."""
-    restore(_folder(filepath), variables(model))
+    """Restores what `save_server_model` saved, as `embstore.restore` does.
+
+    Tables that don't have the names of the saved ones get their rows by their place in the model.
+    """
+    tables = variables(model)
+    with reading_newest_full(_folder(filepath)) as full:
+        restore_from([_named_as(tables, SaveOnMedium.open(full))], tables)
 
 
 def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
@@ -82,22 +90,16 @@ def restore_server_model(model: Any, filepath: PathLike) -> None:
 
     Raises CheckpointError if that checkpoint is gone, and as `embstore.restore_persisted` does.
     """
-    note = _folder(filepath) / _NOTE
-    number, checkpoint_id = _read_note(note)
-    tables = variables(model)
-    directory = _listed_at(tables)
-    if number not in listed_numbers(directory):
-        listed = ", ".join(map(str, listed_numbers(directory))) or "none"
-        raise CheckpointError(
-            f"{note}: names checkpoint {number}, and {directory} lists {listed}: it never became "
-            "durable, or newer ones took its place (persist_pending_window)"
-        )
-    if Manifest.read(checkpoint_path(directory, number)).save_id != checkpoint_id:
-        raise CheckpointError(
-            f"{note}: names checkpoint {number}, which was given up by a restore of an older one; "
-            f"the one of that number in {directory} is another"
-        )
-    persisting.restore_persisted(tables, directory, number)
+    directory, number = _noted_checkpoint(model, filepath)
+    persisting.restore_persisted(variables(model), directory, number)
+
+
+def check_persisted(model: Any, filepath: PathLike) -> None:
+    """Raises CheckpointError if `persist_server_model` noted a checkpoint in the folder that
+    `restore_server_model` would refuse. Nothing is restored.
+    """
+    if (_folder(filepath) / _NOTE).exists():
+        _noted_checkpoint(model, filepath)
 
 
 def should_persist_server_model(model: Any) -> bool:
@@ -109,7 +111,53 @@ def should_persist_server_model(model: Any) -> bool:
     return any(persisting.should_persist([table]) for table in tables)
 
 
-def _listed_at(tables: list[EmbeddingVariable]) -> Path:
+def _named_as(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOnMedium:
+    """The save with the names of the tables, which another model of the same layers may have:
+    Keras numbers layers on as models are made. CheckpointError if it is of other tables.
+    """
+    names = [table.name for table in tables]
+    entries = save.manifest.variables
+    if {*names} <= {entry.name for entry in entries}:
+        return save
+    if [entry.dim for entry in entries] == [table.dim for table in tables]:
+        return save.renamed(names)
+    raise _of_others(names, save)
+
+
+def _of_others(names: Sequence[str], save: SaveOnMedium) -> CheckpointError:
+    return CheckpointError(
+        f"{save.directory}: is of the tables "
+        f"{', '.join(entry.name for entry in save.manifest.variables)}, and the model has "
+        f"{', '.join(names)}; give its layers the names that they were saved with, or call "
+        "keras.utils.clear_session() before the model is made"
+    )
+
+
+def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
+    """The folder and the number of the checkpoint that `persist_server_model` noted."""
+    note = _folder(filepath) / _NOTE
+    number, checkpoint_id = _read_note(note)
+    tables = embeddings(model)
+    directory = _listed_at(tables)
+    if number not in listed_numbers(directory):
+        listed = ", ".join(map(str, listed_numbers(directory))) or "none"
+        raise CheckpointError(
+            f"{note}: names checkpoint {number}, and {directory} lists {listed}: it never became "
+            "durable, or newer ones took its place (persist_pending_window)"
+        )
+    save = SaveOnMedium.open(checkpoint_path(directory, number))
+    if save.manifest.save_id != checkpoint_id:
+        raise CheckpointError(
+            f"{note}: names checkpoint {number}, which was given up by a restore of an older one; "
+            f"the one of that number in {directory} is another"
+        )
+    names = [table.name for table in tables]
+    if not {*names} <= {entry.name for entry in save.manifest.variables}:
+        raise _of_others(names, save)  # whose pools have those names
+    return directory, number
+
+
+def _listed_at(tables: Sequence[EmbeddingVariable | Embedding]) -> Path:
     """The folder that lists the checkpoints of the tables' pools."""
     chosen = server_config(flags.config).checkpoint_path
     if chosen is not None:

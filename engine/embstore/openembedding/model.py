@@ -67,9 +67,10 @@ class ServedModel:
         if optimizer is not None and self.built and not optimizer.built:  # type: ignore[attr-defined]
             optimizer.build(self.trainable_variables)  # type: ignore[attr-defined]
         files = model_files.saved(filepath)
-        if files.rows is None:
+        if files.rows is None or not embeddings(self):
             super().load_weights(files.file, **kwargs)  # type: ignore[misc]
             return
+        checkpoints.check_persisted(self, files.rows)  # before any dense weight is changed
         with rows_kept_apart():
             super().load_weights(files.file, **kwargs)  # type: ignore[misc]
         exb.load_server_model(self, os.fspath(files.rows))
@@ -88,12 +89,13 @@ class ServedModel:
         include_optimizer: bool,
         kwargs: dict[str, Any],
     ) -> None:
+        has_tables = bool(embeddings(self))
         is_replaced = exb.save_server_model is not checkpoints.save_server_model
         with model_files.being_saved(
-            filepath, file_name, overwrite=overwrite, rows_apart=is_replaced
+            filepath, file_name, overwrite=overwrite, rows_apart=has_tables and is_replaced
         ) as files:
             save = getattr(super(), method)
-            if files.rows is None:
+            if files.rows is None or not has_tables:
                 save(files.file, **kwargs)
                 return
             with rows_kept_apart():

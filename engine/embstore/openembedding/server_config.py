@@ -128,7 +128,7 @@ def _bytes(name: str, server: dict[str, Any]) -> int | None:
     if name not in server:
         return None
     size, field = server.pop(name), f"flags.config: server.{name}"
-    if isinstance(size, str) and not size.isdigit():
+    if isinstance(size, str) and not size.isdecimal():
         return checks.size(field, size, at_least=_MIB)
     megabytes = int(size) if isinstance(size, str) else size
     return checks.integer(field, megabytes, at_least=1, unit="MB") * _MIB

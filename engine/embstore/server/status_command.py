@@ -12,20 +12,27 @@ from embstore.cluster.ray.cluster import ADDRESS_VARIABLE
 from embstore.errors import EmbStoreError
 from embstore.server import status_report
 from embstore.server.cluster_status import cluster_status
+from embstore.table import checks
 
 __all__ = ["tell_status"]
 
 _DEFAULT_TIMEOUT_S = 5.0
+_MOST_TIMEOUT_S = 86_400.0
 
 
 def tell_status(arguments: list[str]) -> None:
     """Raises EmbStoreError, SystemExit for arguments that aren't any."""
     parsed = _parser().parse_args(arguments)
+    checks.real("--timeout", parsed.timeout, above=0, at_most=_MOST_TIMEOUT_S)
     os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "10")  # a minute otherwise
     ray = ray_cluster.library()
     endpoint: str = parsed.master_endpoint or _only_cluster_here()
     try:
-        ray_cluster.connect(ray, "--master_endpoint", endpoint, logging_level=logging.WARNING)
+        ray_cluster.connect(
+            *(ray, "--master_endpoint", endpoint),
+            logging_level=logging.WARNING,
+            log_to_driver=False,  # what others print is no part of the status
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         if isinstance(error, EmbStoreError):
             raise

@@ -82,6 +82,19 @@ def variable_name(value: object) -> str:
     return value
 
 
+def parts(partition_num: object, shards: object) -> tuple[int, int | None]:
+    """Both as `embstore.get_embedding_variable` takes them."""
+    count = integer("partition_num", partition_num, at_least=1)
+    if shards is None:
+        return count, None
+    if count != 1:
+        raise InvalidArgumentError(
+            f"partition_num must be left at 1 where shards is given, got {count}: each shard is "
+            "one partition"
+        )
+    return count, integer("shards", shards, at_least=1)
+
+
 def flag(name: str, value: object) -> bool:
     """`value` as a bool; numpy's are welcome, numbers aren't."""
     if not isinstance(value, (bool, np.bool_)):

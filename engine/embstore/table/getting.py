@@ -59,12 +59,8 @@ def get_embedding_variable(
         )
     restores = checks.flag("restores", restores)
     ev_option = replace(ev_option, storage_option=ev_option.storage_option.at_absolute_paths())
+    partition_num, shards = checks.parts(partition_num, shards)
     if shards is not None:
-        if partition_num != 1:
-            raise InvalidArgumentError(
-                f"partition_num must be left at 1 where shards is given, got {partition_num}: each "
-                "shard is one partition"
-            )
         from embstore.cluster.sharded_variable import make_sharded_variable  # few programs need it
 
         return make_sharded_variable(

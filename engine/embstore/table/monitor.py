@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from embstore.checkpoint.arguments import check_variables
-from embstore.errors import ClosedError, MissingLibraryError
+from embstore.errors import ClosedError, MissingLibraryError, ShardLostError
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["Monitor"]
+
+_log = logging.getLogger("embstore.monitor")
 
 _COUNTED = {
     "hits": "ids looked up whose row was in the first tier",
@@ -33,12 +36,14 @@ class Monitor:
 
     Prometheus reads all of it after `prometheus_client.REGISTRY.register(monitor)`.
 
-    variables: of which no two share a name. Those that are closed meanwhile are left out.
+    variables: of which no two share a name. Those that are closed meanwhile are left out, and
+        those that lost a shard, with a warning.
     """
 
     def __init__(self, variables: Sequence[EmbeddingVariable]) -> None:
         self._variables = check_variables(variables)
         self._lock = threading.Lock()
+        self._lost: set[str] = set()  # of which was told that they are
         self._before: dict[str, dict[str, Any]] = dict(self._stats())
 
     def since_last(self) -> dict[str, dict[str, float]]:
@@ -88,6 +93,10 @@ class Monitor:
                 yield variable.name, variable.stats()
             except ClosedError:
                 continue
+            except ShardLostError as error:
+                if variable.name not in self._lost:
+                    self._lost.add(variable.name)
+                    _log.warning("Monitor leaves %s out from now on: %s", variable.name, error)
 
 
 def _between(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, float]:

@@ -66,7 +66,7 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     """A `torch.nn.Embedding` whose row i is that of the id i; its initial one where it has none.
 
     num_embeddings: its rows; None: up to the largest key. Raises InvalidArgumentError where the
-        variable has keys that are negative, or too large for it.
+        variable has keys that are negative, or too large for it or for memory.
     """
     keys = variable.export()["keys"]
     least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
@@ -78,7 +78,14 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
             f"{variable.name} has the key {least if least < 0 else most}, which is no row of "
             f"{rows}; a module of PyTorch has ids from 0 on"
         )
-    weights = torch.empty(rows, variable.dim)
+    try:
+        weights = torch.empty(rows, variable.dim)
+    except (RuntimeError, TypeError) as error:  # TypeError: more rows than PyTorch counts
+        raise InvalidArgumentError(
+            f"num_embeddings: {rows} rows of dim {variable.dim} are more than this computer has "
+            f"memory for, and the largest key of {variable.name} is {most}; variable.export() "
+            "gives the rows that there are, with their keys"
+        ) from error
     for first in range(0, rows, _ROWS_AT_A_TIME):
         some = weights[first : first + _ROWS_AT_A_TIME]
         variable.lookup(np.arange(first, first + len(some)), count=False, out=some.numpy())

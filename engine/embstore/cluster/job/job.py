@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import pickle
@@ -24,6 +25,7 @@ from embstore.cluster.rows import wire
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
     EmbStoreError,
+    InvalidArgumentError,
     MissingDeviceError,
     ShardLostError,
     WorkerFailedError,
@@ -82,7 +84,7 @@ class Job:
         silence_s = checks.real("silence_s", silence_s, above=0.0)
         rules = PushRules(
             workers=count,
-            is_synchronous=synchronous,
+            is_synchronous=checks.flag("synchronous", synchronous),
             is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
             patience_s=self.patience_s,
         )
@@ -211,7 +213,7 @@ def run(
     cause, or is raised in its place where it can't be pickled, or is a SystemExit.
 
     function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
-        them, unless a node has its own.
+        them, unless a node has its own. What the function prints, this process prints too.
     most_failures: so many in a row, without a new checkpoint, are tried again.
     cpus_per_worker: what each asks of its node.
     told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
@@ -274,9 +276,15 @@ class _WorkerActor:
             function, arguments = pickle.loads(call)
             worker = join(ticket, rank)
             try:
-                return function(worker, *arguments)
+                result = function(worker, *arguments)
             finally:
                 worker.leave()
+            if inspect.isgenerator(result):  # of which Ray would hand on the first value
+                raise InvalidArgumentError(
+                    f"function: {result.__name__} is a generator, and nothing of it has run; have "
+                    "the function return a value, and tell of what comes before by worker.tell()"
+                )
+            return result
         except BaseException as error:  # SystemExit too: to Ray it is a death
             return WorkerFailure.of(error)
 

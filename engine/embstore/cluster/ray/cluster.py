@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 from typing import Any
 
@@ -36,7 +37,8 @@ _OWN_OBJECT_STORE_BYTES = 256 << 20
 _ANSWERS_WITHIN_S = 2.0
 _ASKED_EVERY_S = 0.5
 
-_closes_first = False
+_joining = threading.Lock()  # held while Ray starts: two starts at once end the program
+_closes_first = False  # guarded by it
 
 
 def library() -> Any:
@@ -52,19 +54,21 @@ def library() -> Any:
 
 def join_or_start() -> Any:
     """The module `ray`, connected: to the cluster that the program called `ray.init()` for, or that
-    RAY_ADDRESS names; else to one that ends with this program, on the loopback address.
+    RAY_ADDRESS names; else to one that ends with this program, on the loopback address. For any
+    thread.
     """
     ray = library()
-    _close_variables_before_it_ends()
-    if ray.is_initialized():
-        return ray
-    try:
-        if address := os.environ.get(ADDRESS_VARIABLE):
-            connect(ray, ADDRESS_VARIABLE, address)
-        else:
-            start_on_loopback(ray, object_store_memory=_OWN_OBJECT_STORE_BYTES)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise EmbStoreError(f"Ray can't be had: {error}") from error
+    with _joining:
+        _close_variables_before_it_ends()
+        if ray.is_initialized():
+            return ray
+        try:
+            if address := os.environ.get(ADDRESS_VARIABLE):
+                connect(ray, ADDRESS_VARIABLE, address)
+            else:
+                start_on_loopback(ray, object_store_memory=_OWN_OBJECT_STORE_BYTES)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise EmbStoreError(f"Ray can't be had: {error}") from error
     return ray
 
 
@@ -79,7 +83,7 @@ def connect(ray: Any, name: str, address: str, **options: Any) -> None:
         if address.rpartition(":")[0] in (LOOPBACK, "localhost"):
             keep_to_loopback()
         authenticate(ray, name, address)
-    ray.init(address=address, log_to_driver=False, **options)
+    ray.init(address=address, **options)
 
 
 def authenticate(ray: Any, name: str, address: str) -> None:
@@ -116,7 +120,6 @@ def start_on_loopback(ray: Any, **options: Any) -> None:
     ray.init(
         address="local",
         include_dashboard=False,
-        log_to_driver=False,
         _node_ip_address=LOOPBACK,
         **options,
     )
