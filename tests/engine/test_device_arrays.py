@@ -103,8 +103,8 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
         es.DeviceArray(np.zeros(3, np.float32), device="gpu")
     with pytest.raises(InvalidArgumentError, match=r"float32 of shape \(3,\), got float32 of .*4"):
         on_device(np.zeros(3), np.float32).copy_from(np.zeros(4, np.float32))
+    a_list: Any = [1.0, 2.0, 3.0]
     with pytest.raises(InvalidArgumentError, match=r"int64 of shape \(3,\), got float64"):
-        a_list: Any = [1.0, 2.0, 3.0]
         on_device(np.zeros(3)).copy_from(a_list)
     with pytest.raises(InvalidArgumentError, match="shape must be at least 0, got -1"):
         es.DeviceArray.empty((2, -1), np.float32, device=GPU)
