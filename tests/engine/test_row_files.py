@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import pytest
 from checkpoint_variables import assert_same, train, variable
 from engine_storage import STACKS, Stack
 from numpy.typing import NDArray
+from programs import run_program
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
+from embstore.errors import InUseError, InvalidArgumentError, MissingLibraryError, StorageError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FORMATS = ("parquet", "safetensors")
@@ -184,6 +188,78 @@ def test_what_can_not_be_written_leaves_nothing(
             es.write_rows(tmp_path / "rows", var, file_format=file_format)
     assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
+
+
+def test_a_folder_that_is_being_written_is_refused_to_others(
+    var: es.EmbeddingVariable,
+    file_format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def late(descriptor: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            goes_on.wait(30)
+        fsync(descriptor)
+
+    def write() -> int:
+        return es.write_rows(tmp_path / "rows", var, file_format=file_format, rows_a_file=10)
+
+    monkeypatch.setattr("os.fsync", late)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(write)
+        assert begun.wait(30)
+        try:
+            with pytest.raises(InUseError, match="rows is being written already"):
+                write()
+        finally:
+            goes_on.set()
+        assert first.result() == len(var)
+    with variable() as copy:
+        assert es.read_rows(tmp_path / "rows", copy) == len(var)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
+
+
+def test_what_a_killed_process_had_begun_goes(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path
+) -> None:
+    call = f"import test_row_files as t; t.killed_as_it_writes({str(tmp_path)!r}, {file_format!r})"
+    assert run_program(call).returncode == -9
+    assert not (tmp_path / "rows").exists()
+    es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    with variable() as copy:
+        assert es.read_rows(tmp_path / "rows", copy) == len(var)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
+
+
+def killed_as_it_writes(place: str, file_format: str) -> None:
+    with variable() as made:
+        train(made, seed=1)
+        chunks = made.export_in_chunks
+
+        def killed_at_the_second(*arguments: Any, **named: Any) -> Iterator[Columns]:
+            yield next(chunks(*arguments, **named))
+            os.kill(os.getpid(), 9)
+
+        made.export_in_chunks = killed_at_the_second  # type: ignore[method-assign]
+        es.write_rows(Path(place) / "rows", made, file_format=file_format, rows_a_file=10)
+
+
+def test_what_safetensors_can_not_write_is_told(
+    var: es.EmbeddingVariable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors = pytest.importorskip("safetensors")
+
+    def full(*_: object, **__: object) -> None:
+        raise safetensors.SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(StorageError, match=r"00000\.safetensors: can't be written: No space left"):
+        es.write_rows(tmp_path / "rows", var, file_format="safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

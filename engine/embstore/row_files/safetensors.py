@@ -27,8 +27,12 @@ def _library() -> Any:
 
 
 def write(path: Path, columns: Columns, notes: Mapping[str, str]) -> None:
+    safetensors = _library()
     contiguous = {name: np.ascontiguousarray(column) for name, column in columns.items()}
-    _library().numpy.save_file(contiguous, path, metadata=dict(notes))
+    try:
+        safetensors.numpy.save_file(contiguous, path, metadata=dict(notes))
+    except safetensors.SafetensorError as error:
+        raise StorageError(f"{path}: can't be written: {error}") from error
 
 
 class SafetensorsRows:

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.checkpoint.directories import make_directory, sync
-from embstore.errors import InvalidArgumentError, StorageError
+from embstore.errors import InUseError, InvalidArgumentError, StorageError
 from embstore.row_files import parquet, safetensors
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
@@ -47,7 +48,7 @@ def write_rows(
     They are no checkpoint: `embstore.save` keeps all else of a table too.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`), StorageError
-    and DamagedRowsError.
+    (InUseError if another call is writing the folder) and DamagedRowsError.
     """
     if not isinstance(variable, EmbeddingVariable):
         raise InvalidArgumentError(
@@ -74,23 +75,43 @@ def write_rows(
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
-    if folder.exists():
-        raise StorageError(f"path: {folder} exists already; give a new folder")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
+    with _only_writer(folder):
+        if folder.exists():
+            raise StorageError(f"path: {folder} exists already; give a new folder")
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
+            make_directory(unfinished)
+            yield unfinished
+            sync(unfinished)
+            unfinished.rename(folder)
+            sync(folder.parent)
+        except BaseException as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if not isinstance(error, OSError) or isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"{error.filename or folder}: can't be written: {error.strerror or error}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Keeps others from writing the folder meanwhile. Raises InUseError and StorageError."""
+    if not folder.parent.is_dir():
+        raise StorageError(f"path: {folder} can't be made, because {folder.parent} doesn't exist")
+    lock_file = folder.with_name(f".{folder.name}.unfinished.lock")
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
-        make_directory(unfinished)
-        yield unfinished
-        sync(unfinished)
-        unfinished.rename(folder)
-        sync(folder.parent)
-    except BaseException as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not isinstance(error, OSError) or isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{error.filename or folder}: can't be written: {error.strerror or error}"
-        ) from error
+        lock = PathLock(str(lock_file), str(folder))
+    except InUseError:
+        raise InUseError(
+            f"path: {folder} is being written already; wait for that, or give another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock_file.unlink(missing_ok=True)  # while it's locked: the next writer's would go otherwise
+        lock.release()
 
 
 def _sync_file(path: Path) -> None:
