@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,29 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
         found = es.Checkpoints(place / "checkpoints").restore([var, other])
         assert found is not None
         assert (found.path / "dense.txt").read_text() == "2"
+        assert contents(var) == wanted
+        assert_same(other.export(), wanted_of_other)
+
+
+@pytest.mark.parametrize("durable_first", [True, False])
+def test_a_restore_that_is_refused_changes_no_table(place: Path, durable_first: bool) -> None:
+    pools = place / "pools"
+    pools.mkdir()
+    with durable(pools) as var, variable() as other:
+        checkpoints = es.Checkpoints(place / "checkpoints")
+        train_durable(var, range(10))
+        train(other, seed=1)
+        with checkpoints.checkpoint(1, [var, other]):
+            pass
+    shutil.rmtree(pools)  # its medium is another one now
+    pools.mkdir()
+    with durable(pools) as var, variable() as other:
+        train_durable(var, range(20, 30))
+        train(other, seed=2)
+        wanted, wanted_of_other = contents(var), other.export()
+        refused = pytest.raises(CheckpointError, match="its rows of table aren't in")
+        with refused, es.Checkpoints(place / "checkpoints") as checkpoints:
+            checkpoints.restore([var, other] if durable_first else [other, var])
         assert contents(var) == wanted
         assert_same(other.export(), wanted_of_other)
 
