@@ -196,6 +196,43 @@ def test_a_step_that_is_not_later_is_refused_before_anything_is_written(tmp_path
             raise AssertionError("the block has begun")
 
 
+def test_links_lead_in_a_checkpoint_where_they_led_when_they_were_made(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.txt").write_text("elsewhere")
+    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        with checkpoints.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("dense")
+            (folder / "newest").symlink_to("dense.txt")
+            (folder / "other").symlink_to(tmp_path / "elsewhere.txt")
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert (found.path / "newest").read_text() == "dense"
+        assert (found.path / "other").read_text() == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        ("{folder}/dense.txt", "newest: is a link into .* give a relative path"),
+        ("../../../../elsewhere.txt", "newest: is a link out of .* give an absolute path"),
+    ],
+)
+def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
+    tmp_path: Path, link: str, told: str
+) -> None:
+    (tmp_path / "elsewhere.txt").write_text("elsewhere")
+    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        with checkpoints.checkpoint(1, [var]):
+            pass
+        refused = pytest.raises(InvalidArgumentError, match=told)
+        with refused, checkpoints.checkpoint(2, [var]) as folder:
+            (folder / "dense.txt").write_text("dense")
+            (folder / "newest").symlink_to(link.format(folder=folder))
+            assert (folder / "newest").exists()
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 1
+
+
 def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:
     for keep in (0, 8):
         with pytest.raises(InvalidArgumentError, match="keep"):

@@ -27,7 +27,7 @@ from typing import Any
 
 from embstore.checkpoint.directories import sync
 from embstore.checkpoint.reading import read_file
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
@@ -149,8 +149,12 @@ class TrainingDirectory:
     def finish(
         self, begun: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
     ) -> None:
-        """Brings to the medium what the program wrote, and what it is known by."""
+        """Brings to the medium what the program wrote, and what it is known by.
+
+        Raises InvalidArgumentError for a link that would lead elsewhere under the final name.
+        """
         with self._told_where():
+            _refuse_lost_links(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _described(begun.path).items()
@@ -214,6 +218,27 @@ class TrainingDirectory:
             (TrainingCheckpoint(int(match[1]), path) for match, path in named),
             key=lambda checkpoint: checkpoint.step,
         )
+
+
+def _refuse_lost_links(folder: Path) -> None:
+    """The folder is about to be renamed, and to lie less deep."""
+    real = folder.resolve()
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            continue
+        told = path.readlink()
+        target = path.parent / told
+        is_inside = (target.parent.resolve() / target.name).is_relative_to(real)
+        if told.is_absolute() and is_inside:
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is a link into the checkpoint's own folder by its "
+                f"absolute path ({told}), which changes; give a relative path"
+            )
+        if not told.is_absolute() and not is_inside:
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is a link out of the checkpoint's folder by a "
+                f"relative path ({told}), which changes; give an absolute path"
+            )
 
 
 def _described(folder: Path) -> dict[str, tuple[int, str]]:
