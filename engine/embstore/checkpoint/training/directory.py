@@ -27,7 +27,7 @@ from typing import Any
 
 from embstore.checkpoint.directories import sync
 from embstore.checkpoint.reading import read_file
-from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
@@ -106,6 +106,7 @@ class TrainingDirectory:
         self.folder = Path(folder)
         self._job = job
         self._keep = keep
+        self._has_left = False
 
     @property
     def pools(self) -> Path:
@@ -131,7 +132,8 @@ class TrainingDirectory:
         return job
 
     def leave(self) -> None:
-        """Removes what wasn't finished."""
+        """Removes what wasn't finished. Nothing can be begun any more."""
+        self._has_left = True
         shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
     def newest(self) -> TrainingCheckpoint | None:
@@ -196,7 +198,10 @@ class TrainingDirectory:
         try:
             yield
         except FileNotFoundError as error:
-            if self._job and self.folder.exists():
+            if self._has_left:
+                raise ClosedError(f"{self.folder}: is closed; open it again") from error
+            job = self.folder / self._job
+            if self._job and self.folder.exists() and not job.exists():
                 raise CheckpointError(
                     f"{self.folder}: another job has begun to keep its checkpoints here; this one "
                     "must end"
