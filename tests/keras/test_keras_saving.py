@@ -23,7 +23,7 @@ from keras_models import (
 )
 
 import embstore as es
-from embstore.errors import CheckpointError
+from embstore.errors import CheckpointError, StorageError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,6 +50,31 @@ def assert_same_table(one: es.EmbeddingVariable, other: es.EmbeddingVariable) ->
 
 
 # --- Whole models
+
+
+def test_a_model_whose_rows_await_their_restore_is_not_saved(tmp_path: Path) -> None:
+    option = es.EmbeddingVariableOption(
+        storage_option=es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM,
+            storage_path=str(tmp_path),
+            storage_size=[1 << 16, 8 << 20],
+            durability="checkpoint",
+        )
+    )
+    model = of_any_key(ev_option=option)
+    fit(model, ids_with_duplicates())
+    table = model.get_layer("table").variable
+    es.persist([table], tmp_path / "checkpoints")
+    table.close()
+    again = of_any_key(ev_option=option)
+    (awaiting,) = es.keras.variables(again)
+    with pytest.raises(StorageError, match="holds checkpoints of an earlier run"):
+        again.save_weights(tmp_path / "other.weights.h5")
+    es.restore_persisted([awaiting], tmp_path / "checkpoints")
+    again.save_weights(tmp_path / "other.weights.h5")
+    loaded = of_any_key()
+    loaded.load_weights(tmp_path / "other.weights.h5")
+    assert_same_table(loaded.get_layer("table").variable, awaiting)
 
 
 def test_a_saved_model_goes_on_as_if_nothing_had_happened(trained: Any, tmp_path: Path) -> None:

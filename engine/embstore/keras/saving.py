@@ -20,6 +20,7 @@ import numpy as np
 
 from embstore.checkpoint.arguments import checkpoint_locks, saves_waiting_keys
 from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore, verified_files_for
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import CheckpointError
@@ -182,6 +183,7 @@ def _write(table: Table, directory: Path) -> None:
     step = variable.internals.applies()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with checkpoint_locks([variable]):
+        refuse_awaiting([variable])
         entry, _ = job.write(variable, directory, 0)
     Manifest(job.save_id, "full", step, (entry,)).write(directory)
 

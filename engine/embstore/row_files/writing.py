@@ -11,6 +11,7 @@ from pathlib import Path
 from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.checkpoint.directories import make_directory, sync
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.errors import InUseError, InvalidArgumentError, StorageError
 from embstore.row_files import parquet, safetensors
 from embstore.table import checks
@@ -48,12 +49,14 @@ def write_rows(
     They are no checkpoint: `embstore.save` keeps all else of a table too.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`), StorageError
-    (InUseError if another call is writing the folder) and DamagedRowsError.
+    (InUseError if another call is writing the folder; also for a variable that awaits its restore)
+    and DamagedRowsError.
     """
     if not isinstance(variable, EmbeddingVariable):
         raise InvalidArgumentError(
             f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
         )
+    refuse_awaiting([variable])
     write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
     most = checks.integer("rows_a_file", rows_a_file, at_least=1)
     chunks = variable.export_in_chunks(
