@@ -303,6 +303,43 @@ def test_a_table_of_another_shape_is_refused_and_left_alone(
     assert other.get_layer("table").variable.total_count() == held
 
 
+@pytest.mark.parametrize("loaded_slots", [0, 1, 2])
+def test_weights_that_there_is_no_room_for_leave_the_table_alone(
+    tmp_path: Path, loaded_slots: int
+) -> None:
+    rules = {0: "sgd", 1: "adagrad", 2: "adam"}
+
+    def model_of(slots: int, storage: es.StorageOption) -> Any:
+        option = es.EmbeddingVariableOption(storage_option=storage)
+        model = over(es.keras.Embedding(None, DIM, name="table", ev_option=option))
+        model.compile(rules[slots], "mse")
+        return model
+
+    large = model_of(loaded_slots, es.StorageOption())
+    fit(large, ids_with_duplicates())
+    large.save_weights(tmp_path / "model.weights.h5")
+    rows = len(large.get_layer("table").variable)
+    row_bytes = (1 + loaded_slots) * 4 * DIM
+    small = model_of(1, es.StorageOption(storage_size=[(rows - 2) * row_bytes]))
+    fit(small, np.zeros_like(ids_with_duplicates()))
+    wanted = small.get_layer("table").variable.export()
+    told = rf"has {rows} rows .*; raise storage_size"
+    for skip_mismatch in (False, True):
+        refused = (
+            pytest.warns(UserWarning, match=told)
+            if skip_mismatch
+            else pytest.raises(ValueError, match=told)
+        )
+        with refused:
+            small.load_weights(tmp_path / "model.weights.h5", skip_mismatch=skip_mismatch)
+        for name, column in small.get_layer("table").variable.export().items():
+            np.testing.assert_array_equal(column, wanted[name], err_msg=name)
+    enough = model_of(1, es.StorageOption(storage_size=[rows * row_bytes]))
+    fit(enough, np.zeros_like(ids_with_duplicates()))
+    enough.load_weights(tmp_path / "model.weights.h5")
+    assert_same_table(enough.get_layer("table").variable, large.get_layer("table").variable)
+
+
 def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
     saved = over(es.keras.Embedding(KEYS, DIM, name="table"))
     saved.compile(adagrad(), "mse")
