@@ -308,6 +308,24 @@ def test_weights_of_another_program_are_read(file_format: str, tmp_path: Path) -
         np.testing.assert_array_equal(served.lookup(keys), weights)
 
 
+def test_a_key_that_occurred_more_often_than_a_put_takes_is_read(
+    file_format: str, tmp_path: Path
+) -> None:
+    most = 2**32 - 1
+    with variable() as var, variable() as copy:
+        for _ in range(2):
+            var.put([1, 2], np.ones((2, 3), np.float32), freqs=[most, 5])
+        assert var.get_frequency([1, 2]).tolist() == [2 * most, 10]
+        es.write_rows(tmp_path / "rows", var, file_format=file_format)
+        assert es.read_rows(tmp_path / "rows", copy) == 2
+        assert copy.get_frequency([1, 2]).tolist() == [most, 10]
+        # Of whatever type of integers the frequencies are.
+        few = {"freqs": np.array([100, 3], np.int8), "accumulator": column(np.float32, 2, 3)}
+        rows = {"keys": np.array([3, 4]), "values": column(np.float32, 2, 3), **few}
+        es.read_rows(write_columns(tmp_path / f"few.{file_format}", rows), copy)
+        assert copy.get_frequency([3, 4]).tolist() == [100, 3]
+
+
 def column(dtype: type[np.generic], *shape: int) -> NDArray[Any]:
     return np.ones(shape, dtype)
 
