@@ -167,6 +167,24 @@ def test_a_range_of_keys_is_written(
     assert columns_of(file)["keys"].tolist() == keys[3:9].tolist()
 
 
+@pytest.mark.parametrize("optimizer", [None, SGD, es.optimizers.Adam()])
+def test_a_range_without_rows_is_written_as_a_file_of_none(
+    file_format: str, optimizer: es.optimizers.Optimizer | None, tmp_path: Path
+) -> None:
+    with es.get_embedding_variable("var", 3, optimizer=optimizer) as var:
+        assert es.write_rows(tmp_path / "empty", var, file_format=file_format) == 0
+        if optimizer is not None:
+            var.apply_gradients([1], np.ones((1, 3), np.float32))
+        written = es.write_rows(tmp_path / "range", var, file_format=file_format, first_key=2)
+        assert written == 0
+        for folder in (tmp_path / "empty", tmp_path / "range"):
+            (file,) = folder.iterdir()
+            assert columns_of(file).keys() == var.export().keys()
+            before = var.export()
+            assert es.read_rows(folder, var) == 0
+            assert_same(var.export(), before)
+
+
 def test_what_can_not_be_written_leaves_nothing(
     var: es.EmbeddingVariable,
     file_format: str,

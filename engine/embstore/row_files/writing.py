@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.checkpoint.directories import make_directory, sync
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.errors import InUseError, InvalidArgumentError, StorageError
 from embstore.row_files import parquet, safetensors
+from embstore.row_files.columns import Columns
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
 
@@ -35,8 +38,8 @@ def write_rows(
 ) -> int:
     """Writes a table's rows into files for other programs; returns how many rows.
 
-    path: a new folder, for the files rows-00000.parquet and so on; its parent must exist. It gets
-        its name when the medium has all of them.
+    path: a new folder, for the files rows-00000.parquet and so on, one at least; its parent must
+        exist. It gets its name when the medium has all of them.
     file_format: "parquet" or "safetensors". The columns of each file, and the order of all rows,
         are those of `EmbeddingVariable.export`; in Parquet weights and slots are lists of float.
     first_key, last_key: the range of keys, both included.
@@ -66,13 +69,27 @@ def write_rows(
     notes = {"embstore_variable": variable.name, "embstore_optimizer": rule}
     rows = 0
     with _new_folder(directory_path(path)) as unfinished:
-        for number, columns in enumerate(chunks):
+
+        def write_file(number: int, columns: Columns) -> None:
             file = unfinished / f"rows-{number:05}.{file_format}"
             write(file, columns, notes)
             _sync_file(file)
+
+        for number, columns in enumerate(chunks):
+            write_file(number, columns)
             rows += columns["keys"].size
             del columns  # before the next are made
+        if rows == 0:
+            write_file(0, _no_rows(variable))  # a folder without a file couldn't be read
     return rows
+
+
+def _no_rows(variable: EmbeddingVariable) -> Columns:
+    """As `EmbeddingVariable.export` gives them."""
+    counts, rows = np.zeros(0, np.int64), np.zeros((0, variable.dim), np.float32)
+    slots = () if variable.optimizer is None else variable.optimizer.slots
+    columns: Columns = {"keys": counts, "values": rows, "freqs": counts, "versions": counts}
+    return columns | dict.fromkeys(slots, rows)
 
 
 @contextlib.contextmanager
