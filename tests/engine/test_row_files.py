@@ -385,6 +385,19 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(
         es.read_rows(tmp_path, var)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    rows = {"keys": torch.arange(2), "values": torch.ones(2, 3).to(getattr(torch, dtype))}
+    safetensors.save_file(rows, tmp_path / "rows.safetensors")
+    # NumPy has them once a library has registered them, as ml_dtypes does.
+    told = r"rows\.safetensors: values (is B?F|must be float32, got ).*float32"
+    refused = pytest.raises(InvalidArgumentError, match=told)
+    with variable(optimizer=SGD) as var, refused:
+        es.read_rows(tmp_path, var)
+
+
 def test_no_row_is_put_where_a_later_file_does_not_fit(
     var: es.EmbeddingVariable, file_format: str, tmp_path: Path
 ) -> None:
