@@ -72,7 +72,7 @@ def write_columns(file: Path, columns: Columns) -> Path:
     types = {1: pyarrow.float32(), 2: pyarrow.list_(pyarrow.float32())}
     table = {
         name: pyarrow.array(column)
-        if column.dtype.kind == "i"
+        if column.dtype.kind in "iu"
         else pyarrow.array(column.tolist(), types[column.ndim])
         for name, column in columns.items()
     }
@@ -372,7 +372,7 @@ def column(dtype: type[np.generic], *shape: int) -> NDArray[Any]:
                 "values": column(np.float32, 2, 3),
                 "versions": np.array([0, -1]),
             },
-            "version must be at least 0",
+            "versions must be at least 0",
         ),
     ],
 )
@@ -396,6 +396,18 @@ def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> N
     refused = pytest.raises(InvalidArgumentError, match=told)
     with variable(optimizer=SGD) as var, refused:
         es.read_rows(tmp_path, var)
+
+
+def test_no_row_is_put_where_another_has_a_version_that_can_not_be(
+    file_format: str, tmp_path: Path
+) -> None:
+    rows = {"keys": np.arange(2), "values": column(np.float32, 2, 3)}
+    versions = {"versions": np.array([3, 2**64 - 1], np.uint64)}
+    write_columns(tmp_path / f"rows.{file_format}", rows | versions)
+    with variable(optimizer=SGD) as var:
+        with pytest.raises(InvalidArgumentError, match="versions must be at most"):
+            es.read_rows(tmp_path, var)
+        assert len(var) == 0
 
 
 def test_no_row_is_put_where_a_later_file_does_not_fit(

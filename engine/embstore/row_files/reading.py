@@ -102,6 +102,8 @@ def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
         freqs = np.minimum(freqs, _MOST_OF_A_PUT)  # a table counts further
     order = np.argsort(versions, kind="stable")
     distinct, begins = np.unique(versions[order], return_index=True)
+    for version in (distinct[0], distinct[-1]):  # before any row is put
+        checks.integer("versions", int(version), at_least=0)
     for version, where in zip(distinct, np.split(order, begins[1:]), strict=True):
         variable.put(
             keys[where],
