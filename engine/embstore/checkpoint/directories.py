@@ -193,14 +193,15 @@ def lock_directory(path: Path) -> PathLock:
         raise InUseError(f"{path}: another save to it is under way") from None
 
 
-def sync(directory: Path) -> None:
-    with _opened(directory) as descriptor:
+def sync(path: Path) -> None:
+    """Brings a file, or a directory's names, to the medium."""
+    with _opened(path, kind=0) as descriptor:
         os.fsync(descriptor)
 
 
 @contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: Path, kind: int = os.O_DIRECTORY) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +72,7 @@ def write_rows(
         def write_file(number: int, columns: Columns) -> None:
             file = unfinished / f"rows-{number:05}.{file_format}"
             write(file, columns, notes)
-            _sync_file(file)
+            sync(file)
 
         for number, columns in enumerate(chunks):
             write_file(number, columns)
@@ -132,11 +131,3 @@ def _only_writer(folder: Path) -> Iterator[None]:
     finally:
         lock_file.unlink(missing_ok=True)  # while it's locked: the next writer's would go otherwise
         lock.release()
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -166,11 +166,7 @@ class TrainingDirectory:
             manifest = begun.folder / _MANIFEST
             manifest.write_text(json.dumps(told, indent=1))
             for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
-                if path.is_dir():
-                    sync(path)
-                else:
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
+                sync(path)
 
     def check_step(self, step: int) -> None:
         """CheckpointError where it isn't later than all others'."""
