@@ -28,6 +28,7 @@ __all__ = [
     "publishing",
     "reading_newest_full",
     "sync",
+    "writing_to",
 ]
 
 LOCK_NAME = ".lock"
@@ -174,6 +175,21 @@ def make_directory(path: Path) -> None:
         ) from None
     else:
         sync(path.parent)
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Raises what the system refuses in it as StorageError, which names the file; if the system
+    doesn't, `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{error.filename or path}: can't be written: {error.strerror or error}"
+        ) from error
 
 
 @contextlib.contextmanager

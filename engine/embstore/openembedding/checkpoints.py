@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.arguments import directory_path
-from embstore.checkpoint.directories import sync
+from embstore.checkpoint.directories import sync, writing_to
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
@@ -16,7 +16,7 @@ from embstore.checkpoint.persist.writer import writer_of
 from embstore.checkpoint.reading import read_file
 from embstore.checkpoint.restore import restore
 from embstore.checkpoint.save import save
-from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, InvalidArgumentError
 from embstore.keras.models import variables
 from embstore.openembedding.flags import flags
 from embstore.openembedding.server_config import server_config
@@ -134,7 +134,7 @@ def _folder(filepath: PathLike) -> Path:
 def _write_note(folder: Path, entries: dict[str, Any]) -> None:
     unfinished = folder / f".{_NOTE}.unfinished"
     text = json.dumps({"format": _FORMAT, "version": _VERSION, **entries}, indent=1)
-    try:
+    with writing_to(folder):
         folder.mkdir(exist_ok=True)
         with unfinished.open("w") as file:
             file.write(text)
@@ -142,10 +142,6 @@ def _write_note(folder: Path, entries: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         unfinished.rename(folder / _NOTE)
         sync(folder)
-    except OSError as error:
-        raise StorageError(
-            f"{error.filename or folder}: can't be written: {error.strerror}"
-        ) from error
 
 
 def _read_note(note: Path) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
-from embstore.checkpoint.directories import make_directory, sync
+from embstore.checkpoint.directories import make_directory, sync, writing_to
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.errors import InUseError, InvalidArgumentError, StorageError
 from embstore.row_files import parquet, safetensors
@@ -95,7 +95,7 @@ def _no_rows(variable: EmbeddingVariable) -> Columns:
 def _new_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    with _only_writer(folder):
+    with _only_writer(folder), writing_to(folder):
         if folder.exists():
             raise StorageError(f"path: {folder} exists already; give a new folder")
         try:
@@ -105,13 +105,9 @@ def _new_folder(folder: Path) -> Iterator[Path]:
             sync(unfinished)
             unfinished.rename(folder)
             sync(folder.parent)
-        except BaseException as error:
+        except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
-            if not isinstance(error, OSError) or isinstance(error, StorageError):
-                raise
-            raise StorageError(
-                f"{error.filename or folder}: can't be written: {error.strerror or error}"
-            ) from error
+            raise
 
 
 @contextlib.contextmanager
