@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,27 @@ def test_a_directory_whose_parent_is_missing_is_an_error(
     path = tmp_path / "unmounted" / "rows"
     with pytest.raises(StorageError, match=rf"storage_path: {path} .*unmounted doesn't exist"):
         make_variable(storage=pmem(path))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\udcff"])
+def test_a_path_that_no_folder_can_have_is_an_error(
+    make_variable: MakeVariable, tmp_path: Path, name: str
+) -> None:
+    path, variable = tmp_path / name, make_variable()
+    calls: list[Callable[[], object]] = [
+        lambda: es.save(path, [variable]),
+        lambda: es.save_incremental(path, [variable], 1),
+        lambda: es.restore(path, [variable]),
+        lambda: es.Checkpoints(path),
+        lambda: es.persisted(path),
+        lambda: es.write_rows(path, variable),
+        lambda: es.read_rows(path, variable),
+    ]
+    es.save(tmp_path / "saved", [variable])
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match=r"path must be text .*without NUL"):
+            call()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["saved"]
 
 
 def test_a_path_that_is_a_file_is_an_error(make_variable: MakeVariable, tmp_path: Path) -> None:

@@ -364,6 +364,25 @@ def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
         assert contents(variable) == after
 
 
+def test_a_table_that_awaits_its_restore_replaces_no_save(place: Path) -> None:
+    with durable(place) as variable, make("other") as other:
+        train(variable, range(50))
+        train(other, range(50))
+        es.persist([variable], place / "checkpoints")
+        es.save(place / "saved", [variable, other], 50)
+    with durable(place) as variable, make("other") as other:
+        refused = pytest.raises(StorageError, match=r"pool of table holds .* an earlier run; take")
+        with refused:
+            es.save(place / "saved", [other, variable], 51)
+        with refused:
+            es.write_rows(place / "rows", variable)
+        assert not (place / "rows").exists()
+        es.discard_persisted([variable])
+        es.restore(place / "saved", [variable, other])
+        assert contents(variable) == plain(50)
+        es.save(place / "saved", [variable, other], 50)
+
+
 @pytest.mark.parametrize("partition_num", [1, 2])
 def test_a_pool_of_an_earlier_run_is_refused_when_a_variable_is_made_that_is_not_to_be_restored(
     place: Path, storage_type: es.StorageType, partition_num: int

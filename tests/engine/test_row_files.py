@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,10 @@ import pytest
 from checkpoint_variables import assert_same, train, variable
 from engine_storage import STACKS, Stack
 from numpy.typing import NDArray
+from programs import run_program
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
+from embstore.errors import InUseError, InvalidArgumentError, MissingLibraryError, StorageError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FORMATS = ("parquet", "safetensors")
@@ -68,7 +72,7 @@ def write_columns(file: Path, columns: Columns) -> Path:
     types = {1: pyarrow.float32(), 2: pyarrow.list_(pyarrow.float32())}
     table = {
         name: pyarrow.array(column)
-        if column.dtype.kind == "i"
+        if column.dtype.kind in "iu"
         else pyarrow.array(column.tolist(), types[column.ndim])
         for name, column in columns.items()
     }
@@ -163,6 +167,24 @@ def test_a_range_of_keys_is_written(
     assert columns_of(file)["keys"].tolist() == keys[3:9].tolist()
 
 
+@pytest.mark.parametrize("optimizer", [None, SGD, es.optimizers.Adam()])
+def test_a_range_without_rows_is_written_as_a_file_of_none(
+    file_format: str, optimizer: es.optimizers.Optimizer | None, tmp_path: Path
+) -> None:
+    with es.get_embedding_variable("var", 3, optimizer=optimizer) as var:
+        assert es.write_rows(tmp_path / "empty", var, file_format=file_format) == 0
+        if optimizer is not None:
+            var.apply_gradients([1], np.ones((1, 3), np.float32))
+        written = es.write_rows(tmp_path / "range", var, file_format=file_format, first_key=2)
+        assert written == 0
+        for folder in (tmp_path / "empty", tmp_path / "range"):
+            (file,) = folder.iterdir()
+            assert columns_of(file).keys() == var.export().keys()
+            before = var.export()
+            assert es.read_rows(folder, var) == 0
+            assert_same(var.export(), before)
+
+
 def test_what_can_not_be_written_leaves_nothing(
     var: es.EmbeddingVariable,
     file_format: str,
@@ -184,6 +206,78 @@ def test_what_can_not_be_written_leaves_nothing(
             es.write_rows(tmp_path / "rows", var, file_format=file_format)
     assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
+
+
+def test_a_folder_that_is_being_written_is_refused_to_others(
+    var: es.EmbeddingVariable,
+    file_format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def late(descriptor: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            goes_on.wait(30)
+        fsync(descriptor)
+
+    def write() -> int:
+        return es.write_rows(tmp_path / "rows", var, file_format=file_format, rows_a_file=10)
+
+    monkeypatch.setattr("os.fsync", late)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(write)
+        assert begun.wait(30)
+        try:
+            with pytest.raises(InUseError, match="rows is being written already"):
+                write()
+        finally:
+            goes_on.set()
+        assert first.result() == len(var)
+    with variable() as copy:
+        assert es.read_rows(tmp_path / "rows", copy) == len(var)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
+
+
+def test_what_a_killed_process_had_begun_goes(
+    var: es.EmbeddingVariable, file_format: str, tmp_path: Path
+) -> None:
+    call = f"import test_row_files as t; t.killed_as_it_writes({str(tmp_path)!r}, {file_format!r})"
+    assert run_program(call).returncode == -9
+    assert not (tmp_path / "rows").exists()
+    es.write_rows(tmp_path / "rows", var, file_format=file_format)
+    with variable() as copy:
+        assert es.read_rows(tmp_path / "rows", copy) == len(var)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
+
+
+def killed_as_it_writes(place: str, file_format: str) -> None:
+    with variable() as made:
+        train(made, seed=1)
+        chunks = made.export_in_chunks
+
+        def killed_at_the_second(*arguments: Any, **named: Any) -> Iterator[Columns]:
+            yield next(chunks(*arguments, **named))
+            os.kill(os.getpid(), 9)
+
+        made.export_in_chunks = killed_at_the_second  # type: ignore[method-assign]
+        es.write_rows(Path(place) / "rows", made, file_format=file_format, rows_a_file=10)
+
+
+def test_what_safetensors_can_not_write_is_told(
+    var: es.EmbeddingVariable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors = pytest.importorskip("safetensors")
+
+    def full(*_: object, **__: object) -> None:
+        raise safetensors.SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(StorageError, match=r"00000\.safetensors: can't be written: No space left"):
+        es.write_rows(tmp_path / "rows", var, file_format="safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -232,6 +326,24 @@ def test_weights_of_another_program_are_read(file_format: str, tmp_path: Path) -
         np.testing.assert_array_equal(served.lookup(keys), weights)
 
 
+def test_a_key_that_occurred_more_often_than_a_put_takes_is_read(
+    file_format: str, tmp_path: Path
+) -> None:
+    most = 2**32 - 1
+    with variable() as var, variable() as copy:
+        for _ in range(2):
+            var.put([1, 2], np.ones((2, 3), np.float32), freqs=[most, 5])
+        assert var.get_frequency([1, 2]).tolist() == [2 * most, 10]
+        es.write_rows(tmp_path / "rows", var, file_format=file_format)
+        assert es.read_rows(tmp_path / "rows", copy) == 2
+        assert copy.get_frequency([1, 2]).tolist() == [most, 10]
+        # Of whatever type of integers the frequencies are.
+        few = {"freqs": np.array([100, 3], np.int8), "accumulator": column(np.float32, 2, 3)}
+        rows = {"keys": np.array([3, 4]), "values": column(np.float32, 2, 3), **few}
+        es.read_rows(write_columns(tmp_path / f"few.{file_format}", rows), copy)
+        assert copy.get_frequency([3, 4]).tolist() == [100, 3]
+
+
 def column(dtype: type[np.generic], *shape: int) -> NDArray[Any]:
     return np.ones(shape, dtype)
 
@@ -260,7 +372,7 @@ def column(dtype: type[np.generic], *shape: int) -> NDArray[Any]:
                 "values": column(np.float32, 2, 3),
                 "versions": np.array([0, -1]),
             },
-            "version must be at least 0",
+            "versions must be at least 0",
         ),
     ],
 )
@@ -271,6 +383,31 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(
     refused = pytest.raises(InvalidArgumentError, match=rf"{file.name}: .*{named}")
     with variable(optimizer=SGD) as var, refused:
         es.read_rows(tmp_path, var)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    rows = {"keys": torch.arange(2), "values": torch.ones(2, 3).to(getattr(torch, dtype))}
+    safetensors.save_file(rows, tmp_path / "rows.safetensors")
+    # NumPy has them once a library has registered them, as ml_dtypes does.
+    told = r"rows\.safetensors: values (is B?F|must be float32, got ).*float32"
+    refused = pytest.raises(InvalidArgumentError, match=told)
+    with variable(optimizer=SGD) as var, refused:
+        es.read_rows(tmp_path, var)
+
+
+def test_no_row_is_put_where_another_has_a_version_that_can_not_be(
+    file_format: str, tmp_path: Path
+) -> None:
+    rows = {"keys": np.arange(2), "values": column(np.float32, 2, 3)}
+    versions = {"versions": np.array([3, 2**64 - 1], np.uint64)}
+    write_columns(tmp_path / f"rows.{file_format}", rows | versions)
+    with variable(optimizer=SGD) as var:
+        with pytest.raises(InvalidArgumentError, match="versions must be at most"):
+            es.read_rows(tmp_path, var)
+        assert len(var) == 0
 
 
 def test_no_row_is_put_where_a_later_file_does_not_fit(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from engine_storage import Stack, skip_without_library
 from programs import run_program
 
 import embstore as es
-from embstore.errors import CheckpointError, InvalidArgumentError
+from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
@@ -69,6 +72,29 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
         found = es.Checkpoints(place / "checkpoints").restore([var, other])
         assert found is not None
         assert (found.path / "dense.txt").read_text() == "2"
+        assert contents(var) == wanted
+        assert_same(other.export(), wanted_of_other)
+
+
+@pytest.mark.parametrize("durable_first", [True, False])
+def test_a_restore_that_is_refused_changes_no_table(place: Path, durable_first: bool) -> None:
+    pools = place / "pools"
+    pools.mkdir()
+    with durable(pools) as var, variable() as other:
+        checkpoints = es.Checkpoints(place / "checkpoints")
+        train_durable(var, range(10))
+        train(other, seed=1)
+        with checkpoints.checkpoint(1, [var, other]):
+            pass
+    shutil.rmtree(pools)  # its medium is another one now
+    pools.mkdir()
+    with durable(pools) as var, variable() as other:
+        train_durable(var, range(20, 30))
+        train(other, seed=2)
+        wanted, wanted_of_other = contents(var), other.export()
+        refused = pytest.raises(CheckpointError, match="its rows of table aren't in")
+        with refused, es.Checkpoints(place / "checkpoints") as checkpoints:
+            checkpoints.restore([var, other] if durable_first else [other, var])
         assert contents(var) == wanted
         assert_same(other.export(), wanted_of_other)
 
@@ -170,6 +196,112 @@ def test_a_step_that_is_not_later_is_refused_before_anything_is_written(tmp_path
             checkpoints.checkpoint(5, [var]),
         ):
             raise AssertionError("the block has begun")
+
+
+def test_links_lead_in_a_checkpoint_where_they_led_when_they_were_made(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.txt").write_text("elsewhere")
+    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        with checkpoints.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("dense")
+            (folder / "newest").symlink_to("dense.txt")
+            (folder / "other").symlink_to(tmp_path / "elsewhere.txt")
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert (found.path / "newest").read_text() == "dense"
+        assert (found.path / "other").read_text() == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        ("{folder}/dense.txt", "newest: is a link into .* give a relative path"),
+        ("../../../../elsewhere.txt", "newest: is a link out of .* give an absolute path"),
+    ],
+)
+def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
+    tmp_path: Path, link: str, told: str
+) -> None:
+    (tmp_path / "elsewhere.txt").write_text("elsewhere")
+    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        with checkpoints.checkpoint(1, [var]):
+            pass
+        refused = pytest.raises(InvalidArgumentError, match=told)
+        with refused, checkpoints.checkpoint(2, [var]) as folder:
+            (folder / "dense.txt").write_text("dense")
+            (folder / "newest").symlink_to(link.format(folder=folder))
+            assert (folder / "newest").exists()
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 1
+
+
+def test_what_can_not_be_written_is_told_as_what_it_is(tmp_path: Path) -> None:
+    with variable() as var:
+        with es.Checkpoints(tmp_path) as checkpoints:
+            with (
+                pytest.raises(StorageError, match=r"can't be written to: .*nowhere_yet"),
+                checkpoints.checkpoint(1, [var]) as folder,
+            ):
+                (folder / "nowhere_yet").symlink_to("nothing")
+            with (
+                pytest.raises(StorageError, match=r"can't be written to: .*state"),
+                checkpoints.checkpoint(1, [var]) as folder,
+            ):
+                folder.rmdir()
+        with (
+            pytest.raises(ClosedError, match="is closed; open it again"),
+            checkpoints.checkpoint(1, [var]),
+        ):
+            raise AssertionError("the block has begun")
+        former = es.Checkpoints(tmp_path)
+        with (
+            es.Checkpoints(tmp_path),
+            pytest.raises(CheckpointError, match="another job has begun to keep"),
+            former.checkpoint(1, [var]),
+        ):
+            raise AssertionError("the block has begun")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        train(var, seed=1)
+        with checkpoints.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("1")
+            with (
+                pytest.raises(InvalidArgumentError, match="in the block of another checkpoint"),
+                checkpoints.checkpoint(2, [var]),
+            ):
+                raise AssertionError("the block has begun")
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 1
+        with checkpoints.checkpoint(2, [var]):  # and it goes on
+            pass
+
+
+def test_threads_write_their_checkpoints_one_after_the_other(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        in_block, goes_on = threading.Event(), threading.Event()
+
+        def write(step: int) -> None:
+            with checkpoints.checkpoint(step, [var]) as folder:
+                in_block.set()
+                assert goes_on.wait(30)
+                (folder / "dense.txt").write_text(str(step))
+
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(write, 1)
+            assert in_block.wait(30)
+            in_block.clear()
+            second = threads.submit(write, 2)
+            assert not in_block.wait(0.2)
+            goes_on.set()
+            for written in (first, second):
+                written.result()
+        found = checkpoints.newest()
+        assert found is not None
+        assert (found.step, (found.path / "dense.txt").read_text()) == (2, "2")
 
 
 def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from keras_models import (
 )
 
 import embstore as es
-from embstore.errors import CheckpointError
+from embstore.errors import CheckpointError, StorageError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,6 +50,31 @@ def assert_same_table(one: es.EmbeddingVariable, other: es.EmbeddingVariable) ->
 
 
 # --- Whole models
+
+
+def test_a_model_whose_rows_await_their_restore_is_not_saved(tmp_path: Path) -> None:
+    option = es.EmbeddingVariableOption(
+        storage_option=es.StorageOption(
+            storage_type=es.StorageType.DRAM_PMEM,
+            storage_path=str(tmp_path),
+            storage_size=[1 << 16, 8 << 20],
+            durability="checkpoint",
+        )
+    )
+    model = of_any_key(ev_option=option)
+    fit(model, ids_with_duplicates())
+    table = model.get_layer("table").variable
+    es.persist([table], tmp_path / "checkpoints")
+    table.close()
+    again = of_any_key(ev_option=option)
+    (awaiting,) = es.keras.variables(again)
+    with pytest.raises(StorageError, match="holds checkpoints of an earlier run"):
+        again.save_weights(tmp_path / "other.weights.h5")
+    es.restore_persisted([awaiting], tmp_path / "checkpoints")
+    again.save_weights(tmp_path / "other.weights.h5")
+    loaded = of_any_key()
+    loaded.load_weights(tmp_path / "other.weights.h5")
+    assert_same_table(loaded.get_layer("table").variable, awaiting)
 
 
 def test_a_saved_model_goes_on_as_if_nothing_had_happened(trained: Any, tmp_path: Path) -> None:
@@ -276,6 +301,43 @@ def test_a_table_of_another_shape_is_refused_and_left_alone(
         other.load_weights(path, skip_mismatch=True)
     np.testing.assert_array_equal(rows_of(other), before)
     assert other.get_layer("table").variable.total_count() == held
+
+
+@pytest.mark.parametrize("loaded_slots", [0, 1, 2])
+def test_weights_that_there_is_no_room_for_leave_the_table_alone(
+    tmp_path: Path, loaded_slots: int
+) -> None:
+    rules = {0: "sgd", 1: "adagrad", 2: "adam"}
+
+    def model_of(slots: int, storage: es.StorageOption) -> Any:
+        option = es.EmbeddingVariableOption(storage_option=storage)
+        model = over(es.keras.Embedding(None, DIM, name="table", ev_option=option))
+        model.compile(rules[slots], "mse")
+        return model
+
+    large = model_of(loaded_slots, es.StorageOption())
+    fit(large, ids_with_duplicates())
+    large.save_weights(tmp_path / "model.weights.h5")
+    rows = len(large.get_layer("table").variable)
+    row_bytes = (1 + loaded_slots) * 4 * DIM
+    small = model_of(1, es.StorageOption(storage_size=[(rows - 2) * row_bytes]))
+    fit(small, np.zeros_like(ids_with_duplicates()))
+    wanted = small.get_layer("table").variable.export()
+    told = rf"has {rows} rows .*; raise storage_size"
+    for skip_mismatch in (False, True):
+        refused = (
+            pytest.warns(UserWarning, match=told)
+            if skip_mismatch
+            else pytest.raises(ValueError, match=told)
+        )
+        with refused:
+            small.load_weights(tmp_path / "model.weights.h5", skip_mismatch=skip_mismatch)
+        for name, column in small.get_layer("table").variable.export().items():
+            np.testing.assert_array_equal(column, wanted[name], err_msg=name)
+    enough = model_of(1, es.StorageOption(storage_size=[rows * row_bytes]))
+    fit(enough, np.zeros_like(ids_with_duplicates()))
+    enough.load_weights(tmp_path / "model.weights.h5")
+    assert_same_table(enough.get_layer("table").variable, large.get_layer("table").variable)
 
 
 def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:

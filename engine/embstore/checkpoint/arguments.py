@@ -48,7 +48,12 @@ def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVar
 def directory_path(path: PathLike) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidArgumentError(f"path must name a directory, got {path!r}")
-    return checks.absolute("path", path)
+    found = checks.absolute("path", path)
+    if "\0" in str(found) or not checks.is_utf8(str(found)):
+        raise InvalidArgumentError(
+            f"path must be text that UTF-8 has, without NUL and lone surrogates, got {path!r}"
+        )
+    return found
 
 
 def saves_waiting_keys() -> bool:

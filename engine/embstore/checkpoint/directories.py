@@ -28,6 +28,7 @@ __all__ = [
     "publishing",
     "reading_newest_full",
     "sync",
+    "writing_to",
 ]
 
 LOCK_NAME = ".lock"
@@ -177,6 +178,21 @@ def make_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Raises what the system refuses in it as StorageError, which names the file; if the system
+    doesn't, `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{error.filename or path}: can't be written: {error.strerror or error}"
+        ) from error
+
+
+@contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     lock = lock_directory(path)
     try:
@@ -193,14 +209,15 @@ def lock_directory(path: Path) -> PathLock:
         raise InUseError(f"{path}: another save to it is under way") from None
 
 
-def sync(directory: Path) -> None:
-    with _opened(directory) as descriptor:
+def sync(path: Path) -> None:
+    """Brings a file, or a directory's names, to the medium."""
+    with _opened(path, kind=0) as descriptor:
         os.fsync(descriptor)
 
 
 @contextlib.contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: Path, kind: int = os.O_DIRECTORY) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

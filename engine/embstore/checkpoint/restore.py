@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from embstore.checkpoint.arguments import (
     PathLike,
@@ -18,7 +19,7 @@ from embstore.errors import InvalidArgumentError
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["restore", "restore_from"]
+__all__ = ["planned_restore", "planned_restore_of", "restore"]
 
 
 def restore(
@@ -44,20 +45,39 @@ def restore(
     StoreFullError where its rows don't fit.
     """
     chosen = check_variables(variables)
+    with planned_restore(path, chosen, incremental) as carry_out, checkpoint_locks(chosen):
+        return carry_out()
+
+
+@contextlib.contextmanager
+def planned_restore(
+    path: PathLike,
+    variables: Sequence[EmbeddingVariable],
+    incremental: Sequence[PathLike] = (),
+) -> Iterator[Callable[[], int]]:
+    """Verifies everything, and gives what then restores the variables, as `restore` does; the
+    caller holds their `checkpoint_locks`.
+    """
     if isinstance(incremental, (str, os.PathLike)):
         raise InvalidArgumentError("incremental must be a list of paths, got one path")
     increments = [directory_path(increment) for increment in incremental]
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]
         saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]
-        restore_from(saves, chosen)
-    return saves[-1].manifest.global_step
+        yield planned_restore_of(saves, variables)
 
 
-def restore_from(saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]) -> None:
-    """As `restore`, from a full save and the incremental ones that followed it, in order."""
+def planned_restore_of(
+    saves: Sequence[SaveOnMedium], variables: Sequence[EmbeddingVariable]
+) -> Callable[[], int]:
+    """The same from a full save and the incremental ones that followed it, in order."""
     waiting_keys = saves_waiting_keys()
     plans = [plan_restore(variable, saves, waiting_keys) for variable in variables]
-    with checkpoint_locks(variables), uninterrupted():
-        for plan in plans:
-            plan.carry_out()
+
+    def carry_out() -> int:
+        with uninterrupted():
+            for plan in plans:
+                plan.carry_out()
+        return saves[-1].manifest.global_step
+
+    return carry_out

@@ -27,6 +27,7 @@ __all__ = [
     "SAVE_FILTERED_FEATURES",
     "RestorePlan",
     "SaveOnMedium",
+    "check_room_of_successor",
     "check_sketches",
     "plan_restore",
     "verified_files",
@@ -128,8 +129,7 @@ def plan_restore(
     bound = [0] * variable.partition_num  # rows a partition may get
     for save, entry in chain:
         verified = verified_files(variable, save, entry)
-        for file in verified:
-            bound = [a + b for a, b in zip(bound, file["rows_by_partition"], strict=True)]
+        bound = [a + b for a, b in zip(bound, _rows_by_partition(verified), strict=True)]
     newest, entry = chain[-1]
     if waiting_keys:
         check_sketches(variable, newest, verified)
@@ -250,25 +250,60 @@ def check_sketches(
     )
 
 
+def check_room_of_successor(
+    variable: EmbeddingVariable, optimizer: Optimizer | None, verified: Sequence[dict[str, Any]]
+) -> None:
+    """Raises StoreFullError where the rows of a save don't fit a variable that is going to be made
+    in this one's place, with the optimizer and otherwise alike.
+
+    verified: the save's `verified_files`.
+    """
+    # A row is so many blocks: its weights, and each slot.
+    before, after = (1 + len(rule.slots) if rule else 1 for rule in (variable.optimizer, optimizer))
+    if before != after and variable.ev_option.storage_option.durability is not None:
+        return  # a row's place in a pool isn't so many blocks; the restore tells
+    rooms = [_capacity_rows(shard, before, after) for shard in variable.internals.shards]
+    bound = _rows_by_partition(verified)
+    if not _fit(bound, rooms):
+        raise _store_full(variable, bound, rooms)
+
+
 def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[str]]) -> None:
     rooms = [_capacity_rows(shard) for shard in variable.internals.shards]
-
-    def fits(rows: list[int]) -> bool:
-        return all(room is None or n <= room for n, room in zip(rows, rooms, strict=True))
-
     # The rows of several saves may be the same ones, which takes another look at the files to tell.
-    if fits(bound) or (len(files) > 1 and fits(bound := _core.count_rows(files, len(rooms)))):
+    if _fit(bound, rooms) or (
+        len(files) > 1 and _fit(bound := _core.count_rows(files, len(rooms)), rooms)
+    ):
         return
+    raise _store_full(variable, bound, rooms)
+
+
+def _rows_by_partition(verified: Sequence[dict[str, Any]]) -> list[int]:
+    of_files = [file["rows_by_partition"] for file in verified]
+    return [sum(rows) for rows in zip(*of_files, strict=True)]
+
+
+def _fit(rows: list[int], rooms: list[int | None]) -> bool:
+    return all(room is None or n <= room for n, room in zip(rows, rooms, strict=True))
+
+
+def _store_full(
+    variable: EmbeddingVariable, bound: list[int], rooms: list[int | None]
+) -> StoreFullError:
     rows, room = max(
         ((n, room) for n, room in zip(bound, rooms, strict=True) if room is not None),
         key=lambda pair: pair[0] - pair[1],
     )
-    raise StoreFullError(
+    return StoreFullError(
         f"{variable.name}: the checkpoint has {rows} rows for a partition whose tiers hold {room}; "
         "raise storage_size"
     )
 
 
-def _capacity_rows(shard: Shard) -> int | None:
-    capacities = [tier["capacity_rows"] for tier in shard.stats()["tiers"]]
-    return None if None in capacities else sum(capacities)
+def _capacity_rows(shard: Shard, before: int = 1, after: int = 1) -> int | None:
+    """Of rows that are `after` blocks each, where they are `before` blocks now."""
+    capacities: list[Any] = [tier["capacity_rows"] for tier in shard.stats()["tiers"]]
+    if None in capacities:
+        return None
+    # A tier's bytes may be almost a row more than its rows take now.
+    return sum(int(((rows + 1) * before - 1) // after) for rows in capacities)

@@ -24,6 +24,7 @@ from embstore.checkpoint.arguments import (
 )
 from embstore.checkpoint.directories import publishing
 from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
@@ -56,8 +57,9 @@ def save(
         stay in the variable (see `EmbeddingVariable.drop_damaged`). A restore has no row of them;
         or, where an incremental save skipped them, the row of the save before.
 
-    Raises StorageError, which names the file, where the files can't be written: the save before
-    stays as it was. Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES
+    Raises StorageError, which names the file, where the files can't be written, and for a variable
+    that awaits its restore (`get_embedding_variable(restores=True)`): the save before stays as it
+    was. Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES
     is 0 or False.
     """
     return _save(path, variables, global_step, incremental=False, on_damage=on_damage)
@@ -119,6 +121,7 @@ def _save(
         skip_damaged=checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
     )
     with checkpoint_locks(chosen):
+        refuse_awaiting(chosen)
         if incremental:
             for variable in chosen:
                 if variable.internals.last_save is None:

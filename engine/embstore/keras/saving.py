@@ -19,7 +19,13 @@ import numpy as np
 
 from embstore.checkpoint.arguments import checkpoint_locks, saves_waiting_keys
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore, verified_files_for
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.restore_plan import (
+    SaveOnMedium,
+    check_room_of_successor,
+    plan_restore,
+    verified_files_for,
+)
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import CheckpointError
 from embstore.initializers import Constant, Initializer
@@ -181,12 +187,14 @@ def _write(table: Table, directory: Path) -> None:
     step = variable.internals.applies()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with checkpoint_locks([variable]):
+        refuse_awaiting([variable])
         entry, _ = job.write(variable, directory, 0)
     Manifest(job.save_id, "full", step, (entry,)).write(directory)
 
 
 def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -> SaveOnMedium:
-    """The save in the directory, whose rows are whole and fit the table as it is going to be.
+    """The save in the directory, whose rows are whole and fit the table as it is going to be; if
+    the table isn't made, nothing is lost where there is no room for them.
 
     optimizer: which the table is made with, unless it has one of its own.
     """
@@ -195,7 +203,9 @@ def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -
     if entry.dim != table.dim:
         raise _mismatch(table, table.vocabulary_size, entry.dim)
     rule = optimizer if table.own is None else table.own.optimizer
-    verified_files_for(table.name, rule, table.partition_num, save, entry)
+    verified = verified_files_for(table.name, rule, table.partition_num, save, entry)
+    if table.is_made:
+        check_room_of_successor(table.variable, rule, verified)
     return save
 
 

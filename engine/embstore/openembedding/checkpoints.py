@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embstore.checkpoint.arguments import directory_path
-from embstore.checkpoint.directories import reading_newest_full, sync
+from embstore.checkpoint.arguments import checkpoint_locks, directory_path
+from embstore.checkpoint.directories import reading_newest_full, sync, writing_to
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
 from embstore.checkpoint.reading import read_file
-from embstore.checkpoint.restore import restore_from
+from embstore.checkpoint.restore import planned_restore_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
 from embstore.checkpoint.save import save
-from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, InvalidArgumentError
 from embstore.keras.embedding import Embedding
 from embstore.keras.models import embeddings, variables
 from embstore.openembedding.flags import flags
@@ -61,7 +61,9 @@ def load_server_model(model: Any, filepath: PathLike) -> None:
     """
     tables = variables(model)
     with reading_newest_full(_folder(filepath)) as full:
-        restore_from([_named_as(tables, SaveOnMedium.open(full))], tables)
+        restore = planned_restore_of([_named_as(tables, SaveOnMedium.open(full))], tables)
+        with checkpoint_locks(tables):
+            restore()
 
 
 def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
@@ -182,7 +184,7 @@ def _folder(filepath: PathLike) -> Path:
 def _write_note(folder: Path, entries: dict[str, Any]) -> None:
     unfinished = folder / f".{_NOTE}.unfinished"
     text = json.dumps({"format": _FORMAT, "version": _VERSION, **entries}, indent=1)
-    try:
+    with writing_to(folder):
         folder.mkdir(exist_ok=True)
         with unfinished.open("w") as file:
             file.write(text)
@@ -190,10 +192,6 @@ def _write_note(folder: Path, entries: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         unfinished.rename(folder / _NOTE)
         sync(folder)
-    except OSError as error:
-        raise StorageError(
-            f"{error.filename or folder}: can't be written: {error.strerror}"
-        ) from error
 
 
 def _read_note(note: Path) -> tuple[int, str]:

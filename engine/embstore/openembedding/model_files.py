@@ -81,7 +81,7 @@ def being_saved(
         if is_keras_file(path):
             files = ModelFiles(fresh / path.name, fresh / _ROWS if rows_apart else None)
             yield files
-            _sync_file(files.file)
+            sync(files.file)
             rows = _beside(path)
             if files.rows is not None:
                 _put(files.rows, rows)
@@ -92,7 +92,7 @@ def being_saved(
             _refuse_strange(path)
             files = ModelFiles(fresh / file_name, fresh / _ROWS)
             yield files
-            _sync_file(files.file)
+            sync(files.file)
             sync(fresh)
             _put(fresh, path)
     finally:
@@ -178,11 +178,3 @@ def _settle(path: Path) -> None:
             replaced.pop().rename(path)
     for entry in replaced:
         shutil.rmtree(entry, ignore_errors=True)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)  # of a folder too: zipped=False
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,6 +22,7 @@ _READERS: dict[str, Callable[[Path], RowFile]] = {
     ".parquet": ParquetRows,
     ".safetensors": SafetensorsRows,
 }
+_MOST_OF_A_PUT = np.uint32(2**32 - 1)
 
 
 def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True) -> int:
@@ -36,7 +37,8 @@ def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True
 
     At most 65,536 rows are in memory at a time. The columns of all files are looked at before the
     first row is put. Rows that the table has already are set to the values, and their frequencies
-    grow by freqs. An error leaves those that were put before it.
+    grow by freqs; those above 2**32 - 1 count as that. An error leaves those that were put before
+    it.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`) and
     StorageError, and as `EmbeddingVariable.put`.
@@ -95,13 +97,18 @@ def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
     versions = columns.get("versions", np.zeros(keys.size, np.int64))
     if versions.dtype.kind not in "iu":
         raise InvalidArgumentError(f"versions must be integers, got {versions.dtype}")
+    freqs = columns.get("freqs")
+    if freqs is not None and freqs.dtype.kind in "iu":
+        freqs = np.minimum(freqs, _MOST_OF_A_PUT)  # a table counts further
     order = np.argsort(versions, kind="stable")
     distinct, begins = np.unique(versions[order], return_index=True)
+    for version in (distinct[0], distinct[-1]):  # before any row is put
+        checks.integer("versions", int(version), at_least=0)
     for version, where in zip(distinct, np.split(order, begins[1:]), strict=True):
         variable.put(
             keys[where],
             columns["values"][where],
             slots=None if wanted.slots is None else {n: columns[n][where] for n in wanted.slots},
-            freqs=columns["freqs"][where] if "freqs" in columns else None,
+            freqs=None if freqs is None else freqs[where],
             version=int(version),
         )

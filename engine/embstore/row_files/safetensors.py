@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
 from embstore.row_files.columns import Columns
@@ -27,8 +28,12 @@ def _library() -> Any:
 
 
 def write(path: Path, columns: Columns, notes: Mapping[str, str]) -> None:
+    safetensors = _library()
     contiguous = {name: np.ascontiguousarray(column) for name, column in columns.items()}
-    _library().numpy.save_file(contiguous, path, metadata=dict(notes))
+    try:
+        safetensors.numpy.save_file(contiguous, path, metadata=dict(notes))
+    except safetensors.SafetensorError as error:
+        raise StorageError(f"{path}: can't be written: {error}") from error
 
 
 class SafetensorsRows:
@@ -55,7 +60,17 @@ class SafetensorsRows:
         count = counts.pop()
         for first in range(0, count, rows):
             end = min(first + rows, count)
-            yield {name: column[first:end] for name, column in slices.items()}
+            yield {name: self._part(name, column, first, end) for name, column in slices.items()}
+
+    def _part(self, name: str, column: Any, first: int, end: int) -> NDArray[Any]:
+        try:
+            part: NDArray[Any] = column[first:end]
+        except (TypeError, AttributeError) as error:  # as the library says it
+            raise InvalidArgumentError(
+                f"{self._path}: {name} is {column.get_dtype()}, which NumPy hasn't; write it as "
+                "float32"
+            ) from error
+        return part
 
     def close(self) -> None:
         """The file is mapped as long as arrays of it are used."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
-from embstore.checkpoint.directories import make_directory, sync
-from embstore.errors import InvalidArgumentError, StorageError
+from embstore.checkpoint.directories import make_directory, sync, writing_to
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.errors import InUseError, InvalidArgumentError, StorageError
 from embstore.row_files import parquet, safetensors
+from embstore.row_files.columns import Columns
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
 
@@ -33,8 +37,8 @@ def write_rows(
 ) -> int:
     """Writes a table's rows into files for other programs; returns how many rows.
 
-    path: a new folder, for the files rows-00000.parquet and so on; its parent must exist. It gets
-        its name when the medium has all of them.
+    path: a new folder, for the files rows-00000.parquet and so on, one at least; its parent must
+        exist. It gets its name when the medium has all of them.
     file_format: "parquet" or "safetensors". The columns of each file, and the order of all rows,
         are those of `EmbeddingVariable.export`; in Parquet weights and slots are lists of float.
     first_key, last_key: the range of keys, both included.
@@ -47,12 +51,14 @@ def write_rows(
     They are no checkpoint: `embstore.save` keeps all else of a table too.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`), StorageError
+    (InUseError if another call is writing the folder; also for a variable that awaits its restore)
     and DamagedRowsError.
     """
     if not isinstance(variable, EmbeddingVariable):
         raise InvalidArgumentError(
             f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
         )
+    refuse_awaiting([variable])
     write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
     most = checks.integer("rows_a_file", rows_a_file, at_least=1)
     chunks = variable.export_in_chunks(
@@ -62,40 +68,62 @@ def write_rows(
     notes = {"embstore_variable": variable.name, "embstore_optimizer": rule}
     rows = 0
     with _new_folder(directory_path(path)) as unfinished:
-        for number, columns in enumerate(chunks):
+
+        def write_file(number: int, columns: Columns) -> None:
             file = unfinished / f"rows-{number:05}.{file_format}"
             write(file, columns, notes)
-            _sync_file(file)
+            sync(file)
+
+        for number, columns in enumerate(chunks):
+            write_file(number, columns)
             rows += columns["keys"].size
             del columns  # before the next are made
+        if rows == 0:
+            write_file(0, _no_rows(variable))  # a folder without a file couldn't be read
     return rows
+
+
+def _no_rows(variable: EmbeddingVariable) -> Columns:
+    """As `EmbeddingVariable.export` gives them."""
+    counts, rows = np.zeros(0, np.int64), np.zeros((0, variable.dim), np.float32)
+    slots = () if variable.optimizer is None else variable.optimizer.slots
+    columns: Columns = {"keys": counts, "values": rows, "freqs": counts, "versions": counts}
+    return columns | dict.fromkeys(slots, rows)
 
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
-    if folder.exists():
-        raise StorageError(f"path: {folder} exists already; give a new folder")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
-        make_directory(unfinished)
-        yield unfinished
-        sync(unfinished)
-        unfinished.rename(folder)
-        sync(folder.parent)
-    except BaseException as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not isinstance(error, OSError) or isinstance(error, StorageError):
+    with _only_writer(folder), writing_to(folder):
+        if folder.exists():
+            raise StorageError(f"path: {folder} exists already; give a new folder")
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
+            make_directory(unfinished)
+            yield unfinished
+            sync(unfinished)
+            unfinished.rename(folder)
+            sync(folder.parent)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise
-        raise StorageError(
-            f"{error.filename or folder}: can't be written: {error.strerror or error}"
-        ) from error
 
 
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Keeps others from writing the folder meanwhile. Raises InUseError and StorageError."""
+    if not folder.parent.is_dir():
+        raise StorageError(f"path: {folder} can't be made, because {folder.parent} doesn't exist")
+    lock_file = folder.with_name(f".{folder.name}.unfinished.lock")
     try:
-        os.fsync(descriptor)
+        lock = PathLock(str(lock_file), str(folder))
+    except InUseError:
+        raise InUseError(
+            f"path: {folder} is being written already; wait for that, or give another folder"
+        ) from None
+    try:
+        yield
     finally:
-        os.close(descriptor)
+        lock_file.unlink(missing_ok=True)  # while it's locked: the next writer's would go otherwise
+        lock.release()

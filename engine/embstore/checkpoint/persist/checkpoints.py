@@ -21,9 +21,10 @@ from embstore.checkpoint.directories import (
     number_of,
     numbered,
     sync,
+    writing_to,
 )
 from embstore.checkpoint.manifest import Manifest
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError
 
 __all__ = [
     "CheckpointDirectory",
@@ -78,22 +79,18 @@ class CheckpointDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
-        try:
+        with writing_to(path):
             make_directory(path)
             self._lock = lock_directory(path)
-        except OSError as error:
-            if isinstance(error, StorageError):
+            try:
+                self._last_number = max(listed_numbers(path), default=0)
+                sync(path)  # by its lock it's known for what it is
+                for entry in path.iterdir():  # what a process left that died
+                    if _UNFINISHED.fullmatch(entry.name):
+                        shutil.rmtree(entry)
+            except BaseException:
+                self.close()
                 raise
-            raise _refused(path, error) from error
-        try:
-            self._last_number = max(listed_numbers(path), default=0)
-            sync(path)  # by its lock it's known for what it is
-            for entry in path.iterdir():  # what a process left that died
-                if _UNFINISHED.fullmatch(entry.name):
-                    shutil.rmtree(entry)
-        except OSError as error:
-            self.close()
-            raise _refused(path, error) from error
 
     def close(self) -> None:
         self._lock.release()
@@ -103,17 +100,15 @@ class CheckpointDirectory:
         with self._mutex:
             number = self._last_number + 1
             unfinished = self.path / f".checkpoint-{number:08}.unfinished"
-            try:
+            with writing_to(unfinished):
                 unfinished.mkdir()
-            except OSError as error:
-                raise _refused(unfinished, error) from error
             self._last_number = number
         return number, unfinished
 
     def publish(self, number: int, unfinished: Path, manifest: Manifest) -> None:
         """It is listed from now on, whatever happens."""
         finished = self.path / f"checkpoint-{number:08}"
-        try:
+        with writing_to(finished):
             manifest.write(unfinished)
             sync(unfinished)
             unfinished.rename(finished)
@@ -122,8 +117,6 @@ class CheckpointDirectory:
             except OSError:
                 finished.rename(unfinished)
                 raise
-        except OSError as error:
-            raise _refused(finished, error) from error
 
     def remove(self, number: int) -> None:
         """It isn't listed any more, whatever happens."""
@@ -153,15 +146,9 @@ class CheckpointDirectory:
         return removed
 
     def _rename(self, old: Path, new: Path) -> None:
-        try:
+        with writing_to(new):
             old.rename(new)
             sync(self.path)
-        except OSError as error:
-            raise _refused(new, error) from error
 
     def abandon(self, unfinished: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _refused(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{error.filename or path}: can't be written: {error.strerror}")

@@ -8,9 +8,11 @@ of SSDHASH below the pools takes part: a checkpoint covers its rows too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from embstore.checkpoint.arguments import (
     PathLike,
@@ -34,6 +36,7 @@ __all__ = [
     "discard_persisted",
     "persist",
     "persisted",
+    "planned_restore_persisted",
     "restore_persisted",
     "should_persist",
 ]
@@ -157,14 +160,25 @@ def restore_persisted(
     there even so.
     """
     chosen = _durable(variables)
-    directory = directory_path(path)
-    waiting_keys = saves_waiting_keys()
     for variable in chosen:
         finish_persists(variable)
     with (
         checkpoint_locks(chosen),
-        PersistWriter.writing(chosen, directory, restores=True) as writer,
+        planned_restore_persisted(chosen, directory_path(path), checkpoint_id) as carry_out,
     ):
+        return carry_out()
+
+
+@contextlib.contextmanager
+def planned_restore_persisted(
+    chosen: list[EmbeddingVariable], directory: Path, checkpoint_id: int | None
+) -> Iterator[Callable[[], int]]:
+    """Verifies everything, and gives what then restores the variables, as `restore_persisted` does.
+
+    REQUIRES: the variables' `checkpoint_locks` are held, and none of their persists is pending.
+    """
+    waiting_keys = saves_waiting_keys()
+    with PersistWriter.writing(chosen, directory, restores=True) as writer:
         found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
         plans = [plan_restore_persisted(variable, found, waiting_keys) for variable in chosen]
         shards = [shard for variable in chosen for shard in variable.internals.shards]
@@ -175,19 +189,23 @@ def restore_persisted(
                 for shard in shards
             )
 
-        # Taken off the list before any pool gives them up, which is when all have restored theirs.
-        with uninterrupted(), writer.directory.without_newer(found.directory, is_held):
-            try:
-                for plan in plans:
-                    plan.carry_out()
-            except BaseException:
-                for shard in shards:
-                    with suppress(EmbStoreError):  # one that is lost
-                        shard.await_restore()
-                raise
-        writer.covered = frozenset(entry.name for entry in found.manifest.variables)
-        writer.drop_unlisted(shards)
-    return found.manifest.global_step
+        def carry_out() -> int:
+            # Taken off the list before any pool gives them up, which is when all have restored
+            # theirs.
+            with uninterrupted(), writer.directory.without_newer(found.directory, is_held):
+                try:
+                    for plan in plans:
+                        plan.carry_out()
+                except BaseException:
+                    for shard in shards:
+                        with suppress(EmbStoreError):  # one that is lost
+                            shard.await_restore()
+                    raise
+            writer.covered = frozenset(entry.name for entry in found.manifest.variables)
+            writer.drop_unlisted(shards)
+            return found.manifest.global_step
+
+        yield carry_out
 
 
 def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from embstore.checkpoint.directories import sync
+from embstore.checkpoint.directories import sync, writing_to
 from embstore.checkpoint.reading import read_file
-from embstore.errors import StorageError
 
 __all__ = ["read_note", "write_note"]
 
@@ -17,7 +16,7 @@ def write_note(pool: str, directory: str) -> None:
     note = _note_of(pool)
     text = os.fsencode(directory)
     unfinished = note.with_name(note.name + ".new")
-    try:
+    with writing_to(note):
         if note.exists() and read_file(note) == text:
             return
         with unfinished.open("wb") as file:
@@ -26,10 +25,6 @@ def write_note(pool: str, directory: str) -> None:
             os.fsync(file.fileno())
         unfinished.rename(note)
         sync(note.parent)
-    except OSError as error:
-        raise StorageError(
-            f"{error.filename or note}: can't be written: {error.strerror}"
-        ) from error
 
 
 def read_note(pool: str) -> str | None:

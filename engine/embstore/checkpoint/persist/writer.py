@@ -17,10 +17,11 @@ from pathlib import Path
 
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.persist.unlisted import note_directory
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
-from embstore.errors import EmbStoreError, InvalidArgumentError, StorageError
+from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table.internals import cut
 from embstore.table.shard import BegunShard, PersistRequest, Shard
 from embstore.variable import EmbeddingVariable
@@ -107,13 +108,7 @@ class PersistWriter:
             variable.internals.after_close.append(partial(_leave, weakref.ref(variable)))
 
     def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
-        for variable in variables:
-            if any(shard.awaits_restore() for shard in variable.internals.shards):
-                raise StorageError(
-                    f"variables: the pool of {variable.name} holds checkpoints of an earlier run; "
-                    "take them over with restore_persisted(), or give them up with "
-                    "discard_persisted()"
-                )
+        refuse_awaiting(variables)
         if listed_numbers(self.directory.path):
             names = ", ".join(variable.name for variable in variables)
             raise InvalidArgumentError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,8 @@ class Checkpoints:
         # Durable pools keep one more, until the newest has its name.
         kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
         self._made_in = os.getpid()
+        self._writing = threading.RLock()
+        self._is_writing = False
         self._directory = TrainingDirectory(folder, TrainingDirectory(folder).take_over(), kept)
 
     def newest(self) -> TrainingCheckpoint | None:
@@ -79,6 +82,9 @@ class Checkpoints:
         those of the beginning of the block.
 
         step: that many are done; later than that of every checkpoint in the folder.
+
+        Other threads' checkpoints wait until the block is left. Raises InvalidArgumentError in the
+        block of another checkpoint, and ClosedError after `close`.
         """
         done = checks.integer("step", step, at_least=0)
         check_variables(variables)
@@ -88,9 +94,19 @@ class Checkpoints:
                 "was forked from; open it here"
             )
         directory = self._directory
-        directory.check_step(done)
-        with writing_checkpoint(directory, variables, done, directory.publish) as folder:
-            yield folder
+        with self._writing:
+            if self._is_writing:
+                raise InvalidArgumentError(
+                    "checkpoints: this thread is in the block of another checkpoint of "
+                    f"{directory.folder}; leave that first"
+                )
+            self._is_writing = True
+            try:
+                directory.check_step(done)
+                with writing_checkpoint(directory, variables, done, directory.publish) as folder:
+                    yield folder
+            finally:
+                self._is_writing = False
 
     def close(self) -> None:
         """Removes what wasn't finished."""

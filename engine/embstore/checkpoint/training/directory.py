@@ -27,7 +27,7 @@ from typing import Any
 
 from embstore.checkpoint.directories import sync
 from embstore.checkpoint.reading import read_file
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
@@ -106,6 +106,7 @@ class TrainingDirectory:
         self.folder = Path(folder)
         self._job = job
         self._keep = keep
+        self._has_left = False
 
     @property
     def pools(self) -> Path:
@@ -131,7 +132,8 @@ class TrainingDirectory:
         return job
 
     def leave(self) -> None:
-        """Removes what wasn't finished."""
+        """Removes what wasn't finished. Nothing can be begun any more."""
+        self._has_left = True
         shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
     def newest(self) -> TrainingCheckpoint | None:
@@ -149,8 +151,12 @@ class TrainingDirectory:
     def finish(
         self, begun: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
     ) -> None:
-        """Brings to the medium what the program wrote, and what it is known by."""
+        """Brings to the medium what the program wrote, and what it is known by.
+
+        Raises InvalidArgumentError for a link that would lead elsewhere under the final name.
+        """
         with self._told_where():
+            _refuse_lost_links(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _described(begun.path).items()
@@ -160,11 +166,7 @@ class TrainingDirectory:
             manifest = begun.folder / _MANIFEST
             manifest.write_text(json.dumps(told, indent=1))
             for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
-                if path.is_dir():
-                    sync(path)
-                else:
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
+                sync(path)
 
     def check_step(self, step: int) -> None:
         """CheckpointError where it isn't later than all others'."""
@@ -192,7 +194,10 @@ class TrainingDirectory:
         try:
             yield
         except FileNotFoundError as error:
-            if self._job and self.folder.exists():
+            if self._has_left:
+                raise ClosedError(f"{self.folder}: is closed; open it again") from error
+            job = self.folder / self._job
+            if self._job and self.folder.exists() and not job.exists():
                 raise CheckpointError(
                     f"{self.folder}: another job has begun to keep its checkpoints here; this one "
                     "must end"
@@ -214,6 +219,27 @@ class TrainingDirectory:
             (TrainingCheckpoint(int(match[1]), path) for match, path in named),
             key=lambda checkpoint: checkpoint.step,
         )
+
+
+def _refuse_lost_links(folder: Path) -> None:
+    """The folder is about to be renamed, and to lie less deep."""
+    real = folder.resolve()
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            continue
+        told = path.readlink()
+        target = path.parent / told
+        is_inside = (target.parent.resolve() / target.name).is_relative_to(real)
+        if told.is_absolute() and is_inside:
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is a link into the checkpoint's own folder by its "
+                f"absolute path ({told}), which changes; give a relative path"
+            )
+        if not told.is_absolute() and not is_inside:
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is a link out of the checkpoint's folder by a "
+                f"relative path ({told}), which changes; give an absolute path"
+            )
 
 
 def _described(folder: Path) -> dict[str, tuple[int, str]]:

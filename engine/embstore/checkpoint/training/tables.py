@@ -9,13 +9,15 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.persist.persisting import (
     discard_persisted,
     give_up_checkpoint,
     make_checkpoint,
-    restore_persisted,
+    planned_restore_persisted,
 )
-from embstore.checkpoint.restore import restore
+from embstore.checkpoint.persist.writer import finish_persists
+from embstore.checkpoint.restore import planned_restore
 from embstore.checkpoint.save import save_apart
 from embstore.checkpoint.training.directory import (
     PoolCheckpoint,
@@ -24,6 +26,7 @@ from embstore.checkpoint.training.directory import (
 )
 from embstore.errors import CheckpointError
 from embstore.table.shard import Shard
+from embstore.table.uninterrupted import uninterrupted
 from embstore.table.when_free import when_free
 from embstore.variable import EmbeddingVariable
 
@@ -88,19 +91,34 @@ def restore_tables(
     if checkpoint is None:
         _start_over(durable, pools)
         return
-    if others:
-        restore(checkpoint.tables, others)
-        for variable in others:
-            variable.internals.last_save = None  # the program's own saves don't follow that one
-    if durable:
-        kept = checkpoint.pool_checkpoint()
-        if kept is None:
-            raise CheckpointError(
-                f"{checkpoint.folder}: was made of variables without durable pools; give these a "
-                "storage_option without durability, or the job another folder for its checkpoints"
+    kept = checkpoint.pool_checkpoint()
+    if durable and kept is None:
+        raise CheckpointError(
+            f"{checkpoint.folder}: was made of variables without durable pools; give these a "
+            "storage_option without durability, or the job another folder for its checkpoints"
+        )
+    for variable in durable:
+        finish_persists(variable)
+    restores: list[Callable[[], int]] = []
+    with checkpoint_locks(variables), contextlib.ExitStack() as planned:
+        # All is verified before any table changes.
+        if others:
+            restores.append(planned.enter_context(planned_restore(checkpoint.tables, others)))
+        if durable and kept is not None:
+            number = kept.number
+            restores.append(
+                when_free(
+                    lambda: planned.enter_context(
+                        planned_restore_persisted(durable, pools, number)
+                    ),
+                    _FREED_WITHIN_S,
+                )
             )
-        number = kept.number
-        when_free(lambda: restore_persisted(durable, pools, number), _FREED_WITHIN_S)
+        with uninterrupted():
+            for carry_out in restores:
+                carry_out()
+    for variable in others:
+        variable.internals.last_save = None  # the program's own saves don't follow that one
 
 
 def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
