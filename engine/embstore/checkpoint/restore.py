@@ -68,7 +68,7 @@ def planned_restore(
 
 
 def planned_restore_of(
-    saves: Sequence[SaveOnMedium], variables: Sequence[EmbeddingVariable]
+    saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]
 ) -> Callable[[], int]:
     """The same from a full save and the incremental ones that followed it, in order."""
     waiting_keys = saves_waiting_keys()
