@@ -540,20 +540,18 @@ class EmbeddingVariable:
         version: global step that the rows get as their version.
 
         Each partition takes its rows whole or not at all. The number of applies stays. Raises as
-        `apply_gradients` does, and InvalidArgumentError for values or slots that aren't finite.
+        `apply_gradients` does.
         """
         keys = checks.ids(ids)
         shape = (*keys.shape, self._dim)
-        columns = {"values": checks.rows("values", values, shape)}
+        columns = [checks.rows("values", values, shape)]
         if slots is not None:
             names = self.internals.check_trainable().slots
             if set(slots) != set(names):
                 raise InvalidArgumentError(
                     f"slots must have {', '.join(names) or 'nothing'}, got {', '.join(slots)}"
                 )
-            for name in names:
-                label = f"slots[{name!r}]"
-                columns[label] = checks.rows(label, slots[name], shape)
+            columns += [checks.rows(f"slots[{name!r}]", slots[name], shape) for name in names]
         if freqs is None:
             counted = np.ones(keys.size, np.uint32)
         else:
@@ -561,10 +559,7 @@ class EmbeddingVariable:
         step = checks.integer("version", version, at_least=0)
         keys = keys.reshape(-1)
         checks.distinct("ids", keys)
-        parts = {name: column.reshape(-1, self._dim) for name, column in columns.items()}
-        for name, part in parts.items():
-            checks.finite_rows(name, keys, part)
-        rows = np.concatenate(list(parts.values()), axis=1)
+        rows = np.concatenate([column.reshape(-1, self._dim) for column in columns], axis=1)
         self.internals.refuse_if_forked()
         self.internals.prefetched.forget()
         with self.internals.checkpointing, self.internals.batch_lock:

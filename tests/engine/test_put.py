@@ -129,15 +129,6 @@ def test_more_than_there_is_room_for_changes_nothing(stack: Stack) -> None:
         ({"ids": [1], "values": rows_of(1), "freqs": [1.5]}, "freqs must be integers"),
         ({"ids": [1], "values": rows_of(1), "freqs": [1, 2]}, "freqs must be integers of the"),
         ({"ids": [1], "values": rows_of(1), "version": -1}, "version"),
-        (
-            {"ids": [4, 7], "values": np.array([[1, 2, 3], [1, np.nan, 3]], np.float32)},
-            r"values must be finite, .* ids\[1\], key 7, has nan in column 1; leave the row out",
-        ),
-        ({"ids": [7], "values": rows_of(1) * np.float32(np.inf)}, "values must be finite"),
-        (
-            {"ids": [7], "values": rows_of(1), "slots": {"accumulator": rows_of(1) * np.nan}},
-            r"slots\['accumulator'\] must be finite",
-        ),
     ],
 )
 def test_what_cannot_be_put_is_named(arguments: dict[str, Any], told: str) -> None:

@@ -249,25 +249,10 @@ def finite_gradients(ids: NDArray[np.int64], values: NDArray[np.float32]) -> Non
 
 def not_finite(ids: NDArray[np.int64], values: NDArray[np.float32], first: int) -> NotFiniteError:
     """Of values (n, dim) for the ids (n,). first: where the first value is, of all in a row."""
-    told = _told_not_finite("grads", ids, values, first)
-    return NotFiniteError(f"{told}; leave the batch out, or lower the learning rate")
-
-
-def finite_rows(name: str, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-    """Raises InvalidArgumentError where a value (n, dim) for the ids (n,) is NaN or infinite."""
-    first = _core.first_not_finite(values)
-    if first is not None:
-        told = _told_not_finite(name, ids, values, first)
-        raise InvalidArgumentError(f"{told}; leave the row out")
-
-
-def _told_not_finite(
-    name: str, ids: NDArray[np.int64], values: NDArray[np.float32], first: int
-) -> str:
     at, column = divmod(first, values.shape[1])
-    return (
-        f"{name} must be finite, since a row never recovers: that of ids[{at}], key {ids[at]}, has "
-        f"{values[at, column]} in column {column}"
+    return NotFiniteError(
+        f"grads must be finite, since a row never recovers: that of ids[{at}], key {ids[at]}, has "
+        f"{values[at, column]} in column {column}; leave the batch out, or lower the learning rate"
     )
 
 
