@@ -1,9 +1,10 @@
 """A Python function as a program of its own, so that a power cut can end it.
 
-    python -m powercut.call_function FILE NAME MEDIUM [OUTPUT]
+    python -m powercut.call_function FILE MODULE NAME MEDIUM [OUTPUT]
 
-calls NAME of the module in FILE with the medium's folder, and with what the program printed. It
-imports little, because it may be started for each try.
+calls NAME of the module in FILE with the medium's folder, and with what the program printed. The
+module is imported by its name, where that finds the file, else by the file alone. This one imports
+little, because it may be started for each try.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ __all__ = ["main", "prepare"]
 
 def prepare(arguments: Sequence[str]) -> None:
     """Import the module: once for all that a process forks."""
-    _module(arguments[0])
+    _module(*arguments[:2])
 
 
 def main() -> None:
     """Call the function."""
-    file, name, medium, *output = sys.argv[1:]
-    function: Any = _module(file)
+    file, module, name, medium, *output = sys.argv[1:]
+    function: Any = _module(file, module)
     for part in name.split("."):
         function = getattr(function, part)
     function(Path(medium), *(Path(path).read_text(errors="replace") for path in output))
 
 
-def _module(file: str) -> ModuleType:
-    name = Path(file).stem
+def _module(file: str, name: str) -> ModuleType:
     known = sys.modules.get(name)
-    if known is not None and known.__spec__ is not None and known.__spec__.origin == file:
+    if known is not None and _is_of(known.__spec__, file):
         return known
-    sys.path.insert(0, str(Path(file).parent))
+    if _is_of(_spec(name), file):
+        return importlib.import_module(name)
+    sys.path.append(str(Path(file).parent))
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -49,6 +51,18 @@ def _module(file: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _spec(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # as of a package that isn't on the path
+        return None
+
+
+def _is_of(spec: Any, file: str) -> bool:
+    origin = None if spec is None else spec.origin
+    return origin is not None and Path(origin).resolve() == Path(file)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import shlex
 import signal
 import sys
@@ -181,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         default=60.0,
         metavar="S",
         help="time limit of PROGRAM and COMMAND (default: 60)",
@@ -190,10 +192,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value}: must be 1 or more")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+
+
+def _words(option: str, text: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise PowercutError(f"{option} {text}: {error}") from error
 
 
 def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
@@ -216,6 +231,8 @@ def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
         tries = _tries(arguments, record)
         jobs = arguments.jobs or default_jobs(experiment)
         if arguments.mutate:
+            if not record.sites:
+                raise PowercutError("--mutate: the program makes no call that could be taken out")
             return _mutate(console, messages, experiment, record, tries, template, jobs)
         with progress_bar(messages, "power cuts", len(tries)) as show:
             results = run_tries(
@@ -233,7 +250,7 @@ def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experi
     if not program:
         raise PowercutError("give the program after `--`")
     recovery = (
-        CommandRecovery(tuple(shlex.split(arguments.recover)), arguments.timeout)
+        CommandRecovery(_words("--recover", arguments.recover), arguments.timeout)
         if arguments.recover
         else None
     )
@@ -247,7 +264,7 @@ def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experi
             without=tuple(arguments.without),
             site_frames=arguments.site_frames,
         ),
-        prepare=tuple(shlex.split(arguments.prepare or "")),
+        prepare=_words("--prepare", arguments.prepare),
         under=tuple(arguments.under),
         base=arguments.medium or default_base(),
         timeout_s=arguments.timeout,
@@ -281,6 +298,10 @@ def _tries(arguments: argparse.Namespace, record: Record) -> list[list[Moment]]:
     if arguments.after_us:
         return [[Moment(0, seed + i, arguments.after_us)] for i in range(seeds)]
     if arguments.at:
+        if max(arguments.at) > record.point_count:
+            raise PowercutError(
+                f"--at {max(arguments.at)}: the run has {record.point_count} cut points"
+            )
         return [[Moment(point, seed + i)] for i in range(seeds) for point in arguments.at]
     if arguments.moments:
         return [[moment] for moment in plan.random_moments(record, arguments.moments, seed)]

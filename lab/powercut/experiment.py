@@ -76,12 +76,11 @@ class CommandRecovery:
 
 
 class Process(Protocol):
-    @property
-    def pid(self) -> int:
-        """Its group's number, too."""
-
     def wait(self, timeout: float | None = None) -> int:
         """As `subprocess.Popen` has it."""
+
+    def end(self) -> None:
+        """Kill it, with all of its session, and wait for that."""
 
 
 class Starter(Protocol):
@@ -95,11 +94,18 @@ class Starter(Protocol):
         """Give up what was kept for the next start."""
 
 
+class CommandProcess(subprocess.Popen[bytes]):
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+
 class CommandStarter:
     def start(
         self, argv: Sequence[str], environment: Mapping[str, str], output: int
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    ) -> CommandProcess:
+        return CommandProcess(
             argv,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -170,9 +176,22 @@ class Experiment:
         with new_medium(self.base) as template:
             if self.under:
                 raise PowercutError("prepare: works on {medium} alone, and not with folders under")
-            done = subprocess.run(
-                template.fill(self.prepare), capture_output=True, text=True, check=False
-            )
+            argv = template.fill(self.prepare)
+            try:
+                done = subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=self.timeout_s,
+                    check=False,
+                )
+            except OSError as error:
+                raise PowercutError(f"prepare: {argv[0]}: {error.strerror}") from error
+            except subprocess.TimeoutExpired:
+                raise PowercutError(
+                    f"prepare: {shell.join(argv)}: still running after {self.timeout_s:g} s"
+                ) from None
             if done.returncode != 0:
                 text = (done.stdout + done.stderr).strip()[-_TAIL_CHARACTERS:]
                 raise PowercutError(f"prepare: {_ended(done.returncode)}: {text}")
@@ -199,7 +218,13 @@ class Experiment:
             problem = self.recovery.check(medium) if self.recovery else None
             if problem is not None:
                 raise PowercutError(f"without a power cut, the recovery's check fails: {problem}")
-            return read_record(path)
+            record = read_record(path)
+            unknown = {*self.settings.without} - {site.name for site in record.sites}
+            if unknown:
+                raise PowercutError(
+                    f"without: {', '.join(sorted(unknown))}: no such call; --list shows all"
+                )
+            return record
 
     def cut(self, moments: Sequence[Moment], template: Medium | None) -> Outcome:
         """Cut the power at each of these moments, one after another on one medium, and check."""
@@ -229,21 +254,19 @@ class Experiment:
         preload = ":".join(filter(None, [str(library()), os.environ.get("LD_PRELOAD", "")]))
         env = {"PYTHONHASHSEED": "0", **os.environ, **self.environment, "LD_PRELOAD": preload}
         env |= self.settings.environment(medium.roots, medium.session, moment, record=record)
-        with medium.output.open("ab") as output:
-            try:
-                process = self.starter.start(argv, env, output.fileno())
-            except OSError as error:
-                raise PowercutError(f"{argv[0]}: {error.strerror or error}") from error
         try:
-            status = process.wait(self.timeout_s)
+            with medium.output.open("ab") as output:
+                process = self.starter.start(argv, env, output.fileno())
+            try:
+                status = process.wait(self.timeout_s)
+            finally:
+                process.end()  # the power is gone for its children too
+        except OSError as error:
+            raise PowercutError(f"{argv[0]}: {error.strerror or error}") from error
         except subprocess.TimeoutExpired:
             raise PowercutError(
                 f"{shell.join(argv)}: still running after {self.timeout_s:g} s; --timeout sets more"
             ) from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # the power is gone for its children too
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         complaint = medium.session / "complaint"
         if complaint.exists():  # perhaps of a child, whose status the program didn't look at
             raise PowercutError(f"{argv[0]}: {complaint.read_text(errors='replace')}")
@@ -251,7 +274,8 @@ class Experiment:
 
     def replay_command(self, moments: Sequence[Moment]) -> str:
         """One line that does the same again."""
-        words = [f"{shell.quote(sys.executable)} -m powercut"]
+        words = [f"{name}={shell.quote(value)}" for name, value in self.environment.items()]
+        words += [f"{shell.quote(sys.executable)} -m powercut"]
         words += [_moment_option(moment) for moment in moments]
         if self.rounds > 1:
             words.append(f"--rounds {self.rounds}")
@@ -265,6 +289,10 @@ class Experiment:
             words.append(f"--site-frames {self.settings.site_frames}")
         words += [f"--without {shell.quote(call)}" for call in self.settings.without]
         words += [f"--under {shell.quote(str(path))}" for path in self.under]
+        if self.base != default_base():
+            words.append(f"--medium {shell.quote(str(self.base))}")
+        if self.timeout_s != Experiment.timeout_s:
+            words.append(f"--timeout {self.timeout_s:g}")
         if self.prepare:
             words.append(f"--prepare {shell.quote(shell.join(self.prepare))}")
         if self.recovery:

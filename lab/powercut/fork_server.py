@@ -2,8 +2,8 @@
 
     python -m powercut.fork_server DESCRIPTOR
 
-A request comes by the socket of that number: a message of JSON, with the descriptors that become
-the program's standard output and error. It names a module, which has a function `main()` that reads
+A request comes by the socket of that number: the descriptors of a file of JSON, and of the
+program's standard output and error. It names a module, which has a function `main()` that reads
 `sys.argv` as if the module were run by `python -m`, and perhaps `prepare(arguments)`, which is
 called here and imports what all programs of these arguments need. The answers are the child's
 process id, and, once it has ended, its exit code as `subprocess` has it.
@@ -22,18 +22,19 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LONGEST_REQUEST_BYTES"]
-
-LONGEST_REQUEST_BYTES = 1 << 20
+__all__: list[str] = []
 
 
 def _serve(requests: socket.socket) -> ModuleType:
     """Returns in children alone: what they are to run."""
     while True:
-        message, streams, _, _ = socket.recv_fds(requests, LONGEST_REQUEST_BYTES, 2)
+        message, descriptors, _, _ = socket.recv_fds(requests, 100, 3)
         if not message:
             sys.exit()
-        request = json.loads(message)
+        with os.fdopen(descriptors[0]) as file:
+            file.seek(0)
+            request = json.load(file)
+        streams = descriptors[1:]
         module = importlib.import_module(request["module"])
         if hasattr(module, "prepare"):
             with suppress(Exception, SystemExit):  # the program says so: it does the same

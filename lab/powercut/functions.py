@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ _ONE_AT_A_TIME = threading.Lock()
 @dataclass(frozen=True)
 class FunctionRecovery:
     """A function of the medium's folder and of what the program printed; it raises where something
-    is wrong. Called in this process.
+    is wrong. Called in this process. failures: what it raises then, beside every Exception.
     """
 
     function: Callable[[Path, str], object]
+    failures: tuple[type[BaseException], ...] = ()
 
     def check(self, medium: Medium) -> str | None:
         with _ONE_AT_A_TIME:  # tests' functions may not be made for threads
@@ -37,23 +39,30 @@ class FunctionRecovery:
         output = medium.output.read_text(errors="replace") if medium.output.exists() else ""
         try:
             self.function(medium.folder, output)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            return f"{type(error).__name__}: {error}"
+        except self.failures as error:
             return f"{type(error).__name__}: {error}"
         return None
 
     def words(self) -> str:
-        if not _is_of_a_module(self.function):
+        if _file_of(self.function) is None:
             return "true"  # `remark` says so
         return shell.quote(shell.join([*function_command(self.function), "{output}"]))
 
     def remark(self) -> str:
-        if _is_of_a_module(self.function):
+        if _file_of(self.function) is not None:
             return ""
-        return f"cuts and doesn't check: {self.function.__qualname__} is no function of a module"
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        return f"cuts and doesn't check: {name} is no function of a module"
 
 
-def _is_of_a_module(function: Callable[..., object]) -> bool:
-    return inspect.getsourcefile(function) is not None and "<" not in function.__qualname__
+def _file_of(function: Callable[..., object]) -> Path | None:
+    """That of its module; None for what a process of its own can't call by a name."""
+    if not inspect.isfunction(function) or "<" in function.__qualname__:
+        return None
+    file = getattr(sys.modules.get(function.__module__), "__file__", None)
+    return None if file is None else Path(file).resolve()
 
 
 class ForkedFunction:
@@ -81,15 +90,19 @@ class ForkedFunction:
 
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:
     """The command that calls it. Raises `PowercutError` for one that isn't a module's."""
-    file = inspect.getsourcefile(function)
-    name = function.__qualname__
-    if file is None or not _is_of_a_module(function):
+    file = _file_of(function)
+    name = getattr(function, "__qualname__", repr(function))
+    if file is None:
         raise PowercutError(
             f"{name}: must be a function of a module, so that a process of its own can call it"
         )
-    return (sys.executable, "-m", _MODULE, str(Path(file).resolve()), name, "{medium}")
+    module = file.stem if function.__module__ == "__main__" else function.__module__
+    return (sys.executable, "-m", _MODULE, str(file), module, name, "{medium}")
 
 
 def function_environment() -> dict[str, str]:
     """So that its module can import what ours could."""
-    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    known = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    known.add(str(Path(sysconfig.get_path("platstdlib")) / "lib-dynload"))
+    own = [path for path in sys.path if path and path not in known and not path.endswith(".zip")]
+    return {"PYTHONPATH": os.pathsep.join(own)}

@@ -61,6 +61,9 @@ def new_medium(
 
     Raises `PowercutError`.
     """
+    for path in (base, *under):
+        if ":" in str(path.absolute()):
+            raise PowercutError(f"{path}: the medium's path can't have a colon in it")
     try:
         folder = Path(tempfile.mkdtemp(prefix="powercut-", dir=base)).resolve()
     except OSError as error:

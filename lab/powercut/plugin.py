@@ -42,8 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class PowerCut:
-    """What the fixture gives. All that it's called with, but tries and seed, are fields of
-    `Experiment`, and of its `CutSettings`.
+    """What the fixture gives. All that it's called with, but tries, seed and imports_once, are
+    fields of `Experiment`, and of its `CutSettings`.
+
+    imports_once: each try's program is a fork of a process that has imported the function's
+        module, which saves most of a try's time. What the import does, it does once, and outside
+        of the tries: what it prints isn't the program's output, and files that it opens or makes
+        are those of all tries.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -78,7 +83,8 @@ class PowerCut:
         from powercut.plan import rounds, sampled_points
 
         experiment = self.experiment(app, recover, **options)
-        tries = self._config.getoption("power_cuts") or tries
+        chosen = self._config.getoption("power_cuts")
+        tries = tries if chosen is None else chosen
         with experiment.prepared() as template:
             record = experiment.rehearse(template)
             moments: list[list[Moment]] = (
@@ -123,6 +129,7 @@ class PowerCut:
 
     @staticmethod
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
+        from powercut.errors import PowercutError
         from powercut.experiment import CommandRecovery, Experiment
         from powercut.functions import (
             ForkedFunction,
@@ -136,12 +143,15 @@ class PowerCut:
         settings = {name: options.pop(name) for name in fields & options.keys()}
         recovery: Recovery | None = None
         if callable(recover):
-            recovery = FunctionRecovery(recover)
+            recovery = FunctionRecovery(recover, (pytest.fail.Exception,))
         elif recover is not None:
             recovery = CommandRecovery(tuple(recover))
         if callable(app):
-            options.setdefault("environment", function_environment())
-            options.setdefault("starter", ForkedFunction())
+            options["environment"] = function_environment() | options.get("environment", {})
+        if options.pop("imports_once", False):
+            if not callable(app):
+                raise PowercutError("imports_once: is for functions, and the program is a command")
+            options["starter"] = ForkedFunction()
         prepare = options.pop("prepare", ())
         return Experiment(
             program=function_command(app) if callable(app) else tuple(app),

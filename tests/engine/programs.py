@@ -55,8 +55,7 @@ def run_program(
         try:
             ended = fork.wait(timeout)
         except BaseException:  # such as a test's time limit
-            os.killpg(fork.pid, signal.SIGKILL)  # with what it forked itself
-            fork.wait()
+            fork.end()  # with what it forked itself
             raise
     return subprocess.CompletedProcess(text, ended, *(each.result() for each in output))
 

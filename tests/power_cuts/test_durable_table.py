@@ -14,30 +14,30 @@ SERIES, ROUNDS = 2, 20
 
 
 def test_a_cut_at_any_moment_leaves_the_last_checkpoint(power_cut: PowerCut) -> None:
-    power_cut(train_and_persist, check, tries=TRIES)
+    power_cut(train_and_persist, check, tries=TRIES, imports_once=True)
 
 
 def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_every_tier(power_cut: PowerCut) -> None:
-    power_cut(train_above_ssdhash, check_above_ssdhash, tries=TRIES)
+    power_cut(train_above_ssdhash, check_above_ssdhash, tries=TRIES, imports_once=True)
 
 
 def test_a_cut_at_any_moment_leaves_the_last_checkpoint_of_a_table_with_hbm(
     power_cut: PowerCut,
 ) -> None:
-    power_cut(train_below_hbm, check_below_hbm, tries=TRIES)
+    power_cut(train_below_hbm, check_below_hbm, tries=TRIES, imports_once=True)
 
 
 @pytest.mark.long
 def test_a_table_that_is_cut_again_and_again_goes_on_as_if_it_were_not(
     power_cut: PowerCut,
 ) -> None:
-    power_cut(train_and_persist, check_newest, tries=SERIES, rounds=ROUNDS)
+    power_cut(train_and_persist, check_newest, tries=SERIES, rounds=ROUNDS, imports_once=True)
 
 
 @pytest.mark.long
 def test_every_flush_drain_and_sync_is_needed(power_cut: PowerCut) -> None:
     """Taken out one by one, each shows: so the checks above can fail."""
-    mutations = power_cut.mutations(train_and_persist, check, tries=80)
+    mutations = power_cut.mutations(train_and_persist, check, tries=80, imports_once=True)
     caught = [mutation.site for mutation in mutations if mutation.failure is not None]
     assert {site.what for site in caught} == {"flush", "drain", "sync"}
     # That of the table as it is found at opening: it matters where a process was killed before,

@@ -105,6 +105,22 @@ def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture
         (["--list", "--under", "/tmp", "--", "true"], "--under /tmp: is there already"),
         (["--list", "--points", "nap", "--", "true"], "points: nap is none of"),
         (["--medium", "/not/there", "--list", "--", "true"], "no medium can be made"),
+        (["--medium", "/tmp/co:lon", "--list", "--", "true"], "can't have a colon"),
+        (["--recover", "'open", "--", "true"], "--recover 'open: No closing quotation"),
+        (["--prepare", "/not/there", "--list", "--", "true"], "prepare: /not/there: No such file"),
+        (
+            ["--prepare", "sleep 9", "--timeout", "1", "--list", "--", "true"],
+            "prepare: sleep 9: st",
+        ),
+        (
+            ["--recover", "true", "--at", "99", "--", "touch", "{medium}/x"],
+            "--at 99: the run has 2 cut points",
+        ),
+        (
+            ["--recover", "true", "--points", "drain", "--", "touch", "{medium}/x"],
+            "points: the program makes no call",
+        ),
+        (["--recover", "true", "--mutate", "--", "touch", "{medium}/x"], "no call that could"),
         (
             ["--recover", "false", "--", "touch", "{medium}/x"],
             "without a power cut, the recovery's check fails",
@@ -120,6 +136,15 @@ def test_what_can_t_be_done_is_an_error_that_says_why(
 ) -> None:
     assert main(options) == 2
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("options", [["--timeout", "nan"], ["--timeout", "-1"], ["--tries", "x"]])
+def test_numbers_that_are_none_are_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*options, "--", "true"])
+    assert f"argument {options[0]}: {options[1]}: must be a number" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_fixed_path_is_made_for_each_try_and_removed(
@@ -233,7 +258,7 @@ def test_a_test_with_the_fixture_fails_with_commands_that_replay(
     result.stdout.fnmatch_lines(["*of 30 power cuts failed*"])
     told = result.stdout.str()
     assert "AssertionError: it is lost" in told
-    replay = re.search(r"^E?\s*(\S+ -m powercut --at .*)$", told, re.MULTILINE)
+    replay = re.search(r"^E?\s*(PYTHONPATH=\S+ \S+ -m powercut --at .*)$", told, re.MULTILINE)
     assert replay is not None
     assert "call_function" in replay.group(1)
 

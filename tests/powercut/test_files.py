@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from powercut_programs import saves
 from powercut_programs.saves import BYTES
 
-from powercut import functions
 from powercut.errors import PowercutError
 from powercut.plugin import PowerCut
 
@@ -231,6 +230,28 @@ def test_a_forked_child_that_changes_the_medium_is_an_error(
         power_cut.results(program, newest_save_is_whole, tries=1)
 
 
+def test_a_child_that_uses_the_medium_first_is_the_process_that_is_followed(
+    power_cut: PowerCut,
+) -> None:
+    power_cut(saves.save_in_a_child_alone, newest_save_is_whole, tries=TRIES)
+    with pytest.raises(PowercutError, match="a second process uses the folders"):
+        power_cut.results(saves.save_in_a_child_first, newest_save_is_whole, tries=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tries": 0}, "tries: must be 1 or more"),
+        ({"points": ("drain",)}, "points: the program makes no call of these kinds"),
+        ({"points": ("drain",), "rounds": 2}, "points: the program makes no call"),
+        ({"without": ("sync nowhere",)}, "without: sync nowhere: no such call"),
+    ],
+)
+def test_no_try_is_an_error(power_cut: PowerCut, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PowercutError, match=message):
+        power_cut(saves.save_correctly, newest_save_is_whole, **options)
+
+
 def test_the_replay_of_a_function_s_failure_is_a_command(
     power_cut: PowerCut, tmp_path: Path
 ) -> None:
@@ -241,7 +262,6 @@ def test_the_replay_of_a_function_s_failure_is_a_command(
         results.failures[0].replay,
         shell=True,
         cwd=tmp_path,
-        env={**os.environ, **functions.function_environment()},
         capture_output=True,
         text=True,
         check=False,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from powercut_programs import imports
 
 from powercut.errors import PowercutError
-from powercut.functions import function_environment
 from powercut.plugin import PowerCut
 
 
@@ -24,8 +24,7 @@ def runs_of_tell(power_cut: PowerCut, **environment: str) -> list[list[int]]:
     def look(_: Path, output: str) -> None:
         runs.append([int(word) for word in output.split()])
 
-    environment = {**function_environment(), **environment}
-    power_cut.results(imports.tell, look, tries=6, environment=environment)
+    power_cut.results(imports.tell, look, tries=6, environment=environment, imports_once=True)
     assert len(runs) == 7  # and the one without a cut
     return runs
 
@@ -53,18 +52,19 @@ def test_the_processes_that_import_end_with_the_tries(power_cut: PowerCut) -> No
 
 
 def test_an_error_at_import_is_told_as_the_program_s(power_cut: PowerCut) -> None:
-    environment = {**function_environment(), "IMPORT_FAILS": "1"}
     with pytest.raises(PowercutError, match="this module can't be imported"):
-        power_cut.results(imports.tell, accept, environment=environment)
+        power_cut.results(
+            imports.tell, accept, environment={"IMPORT_FAILS": "1"}, imports_once=True
+        )
 
 
 def test_a_program_that_fails_is_told_with_its_status(power_cut: PowerCut) -> None:
     with pytest.raises(PowercutError, match="ended with status 7"):
-        power_cut.results(imports.end_with_7, accept)
+        power_cut.results(imports.end_with_7, accept, imports_once=True)
 
 
 def test_what_a_program_does_at_its_exit_can_be_cut(power_cut: PowerCut) -> None:
-    record = power_cut.record(imports.write_at_exit)
+    record = power_cut.record(imports.write_at_exit, imports_once=True)
     assert "write" in {place.kind for place in record.places}
 
 
@@ -72,4 +72,61 @@ def test_a_program_that_never_ends_is_killed_when_its_time_is_over(
     power_cut: PowerCut, tmp_path: Path
 ) -> None:
     with pytest.raises(PowercutError, match="still running after 3 s"):
-        power_cut.results(imports.never_end, accept, timeout_s=3, base=tmp_path)
+        power_cut.results(imports.never_end, accept, timeout_s=3, base=tmp_path, imports_once=True)
+
+
+def test_an_import_that_never_ends_is_killed_when_its_time_is_over(power_cut: PowerCut) -> None:
+    environment = {"IMPORT_NEVER_ENDS": "1"}
+    with pytest.raises(PowercutError, match="still running after 3 s"):
+        power_cut.results(
+            imports.tell, accept, timeout_s=3, environment=environment, imports_once=True
+        )
+
+
+def test_a_large_environment_comes_through(power_cut: PowerCut) -> None:
+    assert runs_of_tell(power_cut, LARGE="x" * 100_000, AS_LARGE="x" * 100_000)
+
+
+def test_a_command_is_not_imported(power_cut: PowerCut) -> None:
+    with pytest.raises(PowercutError, match="imports_once: is for functions"):
+        power_cut.results(["true"], accept, imports_once=True)
+
+
+@pytest.mark.parametrize("imports_once", [False, True])
+def test_a_function_of_a_package_imports_its_neighbours(
+    power_cut: PowerCut, imports_once: bool
+) -> None:
+    power_cut(imports.write_by_a_neighbour, accept, tries=2, imports_once=imports_once)
+
+
+def test_a_function_that_another_module_decorates_is_called(power_cut: PowerCut) -> None:
+    power_cut(imports.decorated, accept, tries=2)
+
+
+def test_what_no_process_can_call_by_a_name_is_refused(power_cut: PowerCut) -> None:
+    for program in (partial(imports.tell), imports.Told().tell, lambda _: None):
+        with pytest.raises(PowercutError, match="must be a function of a module"):
+            power_cut.results(program, accept, tries=1)
+
+
+def test_a_recovery_that_has_no_name_fails_with_a_replay_that_cuts(power_cut: PowerCut) -> None:
+    def refuse_a_cut(why: str, medium: Path, _: str) -> None:
+        if not (medium / "state").exists() or (medium / "state").read_text() != "told":
+            pytest.fail(why)
+
+    refuse = partial(refuse_a_cut, "it is refused")
+    results = power_cut.results(imports.tell, refuse, tries=2, names="independent")
+    assert results.failures
+    assert all("it is refused" in failure.outcome.message for failure in results.failures)
+    assert "cuts and doesn't check" in results.failures[0].replay
+
+
+@pytest.mark.parametrize("imports_once", [False, True])
+def test_a_variable_for_the_program_leaves_it_what_its_module_imports(
+    power_cut: PowerCut, imports_once: bool
+) -> None:
+    environment = {"TOLD": "yes"}
+    record = power_cut.record(
+        imports.tell_a_variable, environment=environment, imports_once=imports_once
+    )
+    assert record.point_count > 0

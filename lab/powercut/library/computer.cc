@@ -58,8 +58,10 @@ Computer::Computer()
                  });
 }
 
+// One that uses the folders before its parent has is the process that is followed.
 void Computer::become_child() {
-  is_child_ = is_child_ || has_begun();
+  if (!has_begun()) return;
+  is_child_ = true;
   active_ = false;
 }
 

@@ -8,11 +8,15 @@ import sys
 import threading
 from pathlib import Path
 
+from .neighbour import write, written_by
+
 IMPORTED_BY = os.getpid()
 _stop = threading.Event()
 
 if os.environ.get("IMPORT_FAILS"):
     raise RuntimeError("this module can't be imported")
+if os.environ.get("IMPORT_NEVER_ENDS"):
+    _stop.wait()
 if os.environ.get("IMPORT_STARTS_A_THREAD"):
     threading.Thread(target=_stop.wait, daemon=True).start()
 
@@ -34,3 +38,21 @@ def write_at_exit(medium: Path) -> None:
 def never_end(medium: Path) -> None:
     (medium / "pid").write_text(str(os.getpid()))
     _stop.wait()
+
+
+def write_by_a_neighbour(medium: Path) -> None:
+    write(medium)
+
+
+@written_by
+def decorated(medium: Path) -> None:
+    write(medium)
+
+
+def tell_a_variable(medium: Path) -> None:
+    (medium / "state").write_text(os.environ["TOLD"])
+
+
+class Told:
+    def tell(self, medium: Path) -> None:
+        write(medium)

@@ -295,3 +295,16 @@ def link_elsewhere_and_unlink(medium: Path) -> None:
 def move_out_and_remove_the_folder(medium: Path) -> None:
     (medium / "folder" / "state").rename(medium / "moved")
     (medium / "folder").rmdir()
+
+
+def save_in_a_child_alone(medium: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        save_correctly(medium)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def save_in_a_child_first(medium: Path) -> None:
+    save_in_a_child_alone(medium)
+    write(medium / "another", 1)
