@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -105,10 +106,11 @@ def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
 
 
 def test_a_metric_without_a_value_is_read(tmp_path: Path) -> None:
-    line = json.dumps(replace(RUN, name="auc", value=None).as_json())
-    (tmp_path / "run.jsonl").write_text(f"{json.dumps(RUN.as_json())}\n{line}\n")
-    (row,) = read_folder(tmp_path).rows
-    assert row.auc is None
+    for value in (None, math.nan, math.inf):
+        line = json.dumps(replace(RUN, name="auc", value=value).as_json())
+        (tmp_path / "run.jsonl").write_text(f"{json.dumps(RUN.as_json())}\n{line}\n")
+        (row,) = read_folder(tmp_path).rows
+        assert row.auc is None
 
 
 def test_lines_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -193,12 +193,17 @@ def test_a_run_that_ends_before_its_power_cut_fails() -> None:
 
 
 def verdict(
-    rows: RowPlacement = ON_DAX, auc_above: float | None = None, **changed: Any
+    rows: RowPlacement = ON_DAX,
+    auc_above: float | None = None,
+    reference: Mapping[str, Any] | None = None,
+    **changed: Any,
 ) -> str | None:
-    """Judge a good document, but for what is changed in its run; returns the complaint."""
+    """Judge a good document, but for what is changed in its run, and in the reference; returns the
+    complaint.
+    """
     document = {
         "workload": "wdl",
-        "reference": run("DRAM"),
+        "reference": run("DRAM") | (reference or {}),
         "run": run("PMEM_LIBPMEM") | changed,
     }
     judged = scenario(rows, auc_above)
@@ -213,6 +218,14 @@ def verdict(
 def test_a_run_as_it_should_be_passes() -> None:
     assert verdict(ON_DAX, auc_above=0.5) is None
     assert verdict(ON_NODE_1) is None
+
+
+def test_losses_that_are_no_numbers_are_alike() -> None:
+    """Of a program of one's own that printed them as JSON's numbers."""
+    losses = [0.5, float("nan")]
+    assert verdict(reference={"losses": losses}, losses=[*losses]) is None
+    complaint = verdict(reference={"losses": losses}, losses=[0.5, 0.25])
+    assert complaint == "step 2: the loss is nan on DRAM, but 0.25 on PMEM_LIBPMEM"
 
 
 def test_the_first_different_loss_is_named() -> None:

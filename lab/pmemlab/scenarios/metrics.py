@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import secrets
 import subprocess
@@ -110,7 +111,9 @@ class Metric:
         return Metric(**{**document, **lists})
 
     def as_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "facts": dict(self.facts)}
+        # JSON has no NaN, as the loss of a run that diverged.
+        value = None if self.value is None or not math.isfinite(self.value) else self.value
+        return {**dataclasses.asdict(self), "value": value, "facts": dict(self.facts)}
 
 
 def commit_of(folder: Path) -> str:
