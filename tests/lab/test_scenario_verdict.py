@@ -195,7 +195,7 @@ def test_a_run_that_ends_before_its_power_cut_fails() -> None:
 def verdict(
     rows: RowPlacement = ON_DAX,
     auc_above: float | None = None,
-    reference: Mapping[str, Any] | None = None,
+    reference: dict[str, Any] | None = None,
     **changed: Any,
 ) -> str | None:
     """Judge a good document, but for what is changed in its run, and in the reference; returns the
