@@ -80,8 +80,9 @@ def every_failed_apply_leaves_everything_as_it_was(
                     var.apply_gradients(*refused)  # applied once, for it wasn't before
                     model.apply_gradients(*refused)
                 var.drain()
-            except StorageError:
+            except StorageError as error:
                 # LevelDB may refuse all writes from its first failed one on, whoever made it.
+                assert "save the table, whose rows can be read, and make it anew" in str(error)
                 assert storage_type is es.StorageType.DRAM_LEVELDB
                 same_as_model()
                 return

@@ -172,7 +172,10 @@ void LevelDbDatabase::clear(Batch& batch) const { calls_.writebatch_clear(batch.
 void LevelDbDatabase::write(const Batch& batch) {
   char* error = nullptr;
   calls_.write(database_, write_options_.get(), batch.get(), &error);
-  check(error, "can't write");
+  check(error, "can't write",
+        "; LevelDB may take no more writes after that, even where there is room again: save the table, whose "
+        "rows can "
+        "be read, and make it anew");
 }
 
 LevelDbDatabase::Value LevelDbDatabase::get(std::string_view key) const {
@@ -184,14 +187,14 @@ LevelDbDatabase::Value LevelDbDatabase::get(std::string_view key) const {
   return {std::move(data), size};
 }
 
-void LevelDbDatabase::check(char* error, const char* what) const {
+void LevelDbDatabase::check(char* error, const char* what, const char* advice) const {
   if (error == nullptr) return;
   std::string reason = error;
   calls_.free_text(error);
   if (is_about_descriptors(reason)) reason += advice_on_descriptors();
   // "lock FILE: already held by process", or by another one: "lock FILE: Resource temporarily ...".
   if (reason.find("lock " + path_) != std::string::npos) throw InUseError(path_, reason);
-  fail(std::string(what) + ": " + reason);
+  fail(std::string(what) + ": " + reason + advice);
 }
 
 void LevelDbDatabase::fail(const std::string& what) const {

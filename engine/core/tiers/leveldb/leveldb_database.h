@@ -55,7 +55,7 @@ class LevelDbDatabase {
   void open(bool make);
   void close() noexcept;
   // Throws where `error`, which is freed, isn't null.
-  void check(char* error, const char* what) const;
+  void check(char* error, const char* what, const char* advice = "") const;
 
   const LevelDbLibrary& calls_;
   const std::string path_;
