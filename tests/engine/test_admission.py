@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoint_variables import assert_same
+from engine_storage import MIB, MakeVariable, Stack, StorageOf
 from numpy.typing import NDArray
 
 import embstore as es
@@ -113,3 +115,92 @@ def test_keys_admitted_beyond_the_first_tier_train_as_without_one(make: Make) ->
     expected = 1 - sum(0.1 * 2 / np.sqrt(0.1 + 4 * i) for i in (1, 2, 3))
     np.testing.assert_allclose(filtered.lookup(ids), expected, rtol=1e-6)
     assert filtered.get_frequency(ids).tolist() == [4] * 20
+
+
+NEW_KEYS = 20_000
+# For a tenth of the keys that come, so that most keys share all of their counters with others.
+OVERFULL = es.CBFFilter(2, NEW_KEYS // 10, 0.01, np.uint8)
+COUNTED = np.arange(-1000, 4 * NEW_KEYS, 3)
+
+
+@pytest.fixture(params=[1, 4], ids="{}-threads".format)
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many threads share a large batch."""
+    before = es.get_num_threads()
+    es.set_num_threads(request.param)
+    yield request.param
+    es.set_num_threads(before)
+
+
+def batches() -> list[NDArray[np.int64]]:
+    """New keys, each once; then some of them and new ones, with duplicates; a small one too."""
+    rng = np.random.default_rng(5)
+    fresh = rng.permutation(NEW_KEYS)
+    return [
+        fresh,
+        rng.integers(0, 2 * NEW_KEYS, NEW_KEYS // 2),
+        rng.integers(0, 3 * NEW_KEYS, 300),
+        rng.integers(2 * NEW_KEYS, 4 * NEW_KEYS, NEW_KEYS // 4),
+    ]
+
+
+def train_filtered(
+    variable: es.EmbeddingVariable, ids_of_batches: Sequence[NDArray[np.int64]]
+) -> None:
+    for n, ids in enumerate(ids_of_batches):
+        gradients = np.repeat(1 + ids[:, None] % 7, 3, 1).astype(np.float32)
+        variable.apply_gradients(ids, gradients, global_step=n)
+
+
+def assert_same_rows_and_counts(got: es.EmbeddingVariable, wanted: es.EmbeddingVariable) -> None:
+    assert_same(got.export(), wanted.export())
+    np.testing.assert_array_equal(got.get_frequency(COUNTED), wanted.get_frequency(COUNTED))
+    assert got.stats()["waiting_keys"] == wanted.stats()["waiting_keys"]
+
+
+def make_room_in_index(variable: es.EmbeddingVariable) -> None:
+    """Room for many more rows than training brings, as after others have gone."""
+    ids = np.arange(10**6, 10**6 + 2 * NEW_KEYS)
+    variable.put(ids, np.ones((ids.size, 3), np.float32))
+    variable.remove(ids)
+
+
+@pytest.mark.usefixtures("threads")
+def test_keys_of_a_batch_do_not_admit_each_other(
+    make_variable: MakeVariable, stack: Stack, storage_of: StorageOf
+) -> None:
+    """None occurs twice, and the sketch is empty when the batch begins."""
+    variable = make_variable(storage=storage_of(stack, 16 * MIB), filter=OVERFULL)
+    make_room_in_index(variable)
+    train_filtered(variable, batches()[:1])
+    assert variable.total_count()[0] == 0
+
+
+@pytest.mark.parametrize("index_has_room", [True, False], ids=["room", "no_room"])
+@pytest.mark.parametrize("filter_option", [OVERFULL, es.CounterFilter(2)], ids=repr)
+def test_the_same_keys_are_admitted_on_every_storage_type(
+    make_variable: MakeVariable,
+    stack: Stack,
+    storage_of: StorageOf,
+    threads: int,
+    filter_option: Filter,
+    index_has_room: bool,
+) -> None:
+    """Also by any number of threads, and whether or not the index has to grow for them."""
+    wanted = make_variable(filter=filter_option)
+    es.set_num_threads(1)
+    train_filtered(wanted, batches())
+    es.set_num_threads(threads)
+    got = make_variable(storage=storage_of(stack, 16 * MIB), filter=filter_option)
+    if index_has_room:
+        make_room_in_index(got)
+    train_filtered(got, batches())
+    assert 1000 < wanted.total_count()[0] < 3 * NEW_KEYS
+    assert_same_rows_and_counts(got, wanted)
+
+
+def test_the_order_of_a_batch_does_not_matter_to_a_filter(make_variable: MakeVariable) -> None:
+    one, other = make_variable(filter=OVERFULL), make_variable(filter=OVERFULL)
+    train_filtered(one, batches())
+    train_filtered(other, [ids[::-1].copy() for ids in batches()])
+    assert_same_rows_and_counts(other, one)

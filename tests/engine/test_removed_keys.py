@@ -51,6 +51,13 @@ def train(var: es.EmbeddingVariable, ids: np.ndarray, step: int) -> None:
     var.apply_gradients(ids, np.ones((ids.size, DIM), np.float32), global_step=step)
 
 
+def told(path: Path) -> int:
+    """How many removed keys the only increment of a directory tells."""
+    (manifest,) = path.glob("increment-*/*.json")
+    (entry,) = json.loads(manifest.read_text())["variables"]
+    return sum(file["removed_keys"] for file in entry["files"])
+
+
 def fail_to_save(var: es.EmbeddingVariable, path: Path, step: int, incremental: bool) -> None:
     """A save that evicts rows and writes its files, which then never come to their medium."""
     path.mkdir(exist_ok=True)
@@ -80,9 +87,7 @@ def evict_again_and_again() -> None:
         grown = anonymous_bytes() - before
         train(var, ids[:10], 100_000)
         es.save_incremental(path / "increment", [var], 100_000)
-        (manifest,) = (path / "increment").glob("increment-*/*.json")
-        (entry,) = json.loads(manifest.read_text())["variables"]
-        assert sum(file["removed_keys"] for file in entry["files"]) == KEYS - 10
+        assert told(path / "increment") == KEYS - 10
         with variable() as other:
             es.restore(path / "base", [other], incremental=[path / "increment"])
             np.testing.assert_array_equal(other.export()["keys"], ids[:10])
@@ -149,3 +154,61 @@ def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_pat
         increments = [tmp_path / "first", tmp_path / "second"]
         es.restore(tmp_path / "base", [restored], incremental=increments)
         np.testing.assert_array_equal(restored.export()["keys"], [0, 1, 2, 5, 6, 7, 8, 9])
+
+
+@pytest.mark.parametrize("several_tiers", [False, True])
+def test_keys_without_a_row_are_not_told(tmp_path: Path, several_tiers: bool) -> None:
+    """Whoever removes them asks for nothing to be changed."""
+    absent = np.arange(1000, 301_000)
+    with variable(storage_path=tmp_path / "rows" if several_tiers else None) as var:
+        train(var, np.arange(10), 1)
+        es.save(tmp_path / "base", [var], 1)
+        assert var.remove(absent) == 0
+        assert var.remove(np.concatenate([absent, [3, 4], absent, [4]])) == 2
+        assert var.remove([4]) == 0
+        es.save_incremental(tmp_path / "increment", [var], 2)
+        assert told(tmp_path / "increment") == 2
+    with variable() as restored:
+        es.restore(tmp_path / "base", [restored], incremental=[tmp_path / "increment"])
+        np.testing.assert_array_equal(restored.export()["keys"], [0, 1, 2, 5, 6, 7, 8, 9])
+
+
+def remove_absent_keys_again_and_again() -> None:
+    es.set_num_threads(1)
+    absent = np.arange(1_000_000)
+    with variable() as var:
+        var.remove(absent)
+        before = anonymous_bytes()
+        for _ in range(5):
+            absent += absent.size
+            var.remove(absent)
+        grown = anonymous_bytes() - before
+    assert grown < 4 * MIB, f"{grown / MIB:.0f} MiB more after keys without a row were removed"
+
+
+def test_keys_without_a_row_take_no_memory() -> None:
+    run_function("test_removed_keys", "remove_absent_keys_again_and_again()")
+
+
+def test_a_key_that_waits_at_a_filter_is_not_told(tmp_path: Path) -> None:
+    """A save has all keys that wait, so a removal of their rows is all that it has to tell."""
+    option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(3))
+
+    def filtered() -> es.EmbeddingVariable:
+        return es.get_embedding_variable(
+            "var", DIM, optimizer=es.optimizers.SGD(0.5), ev_option=option
+        )
+
+    with filtered() as var:
+        train(var, np.repeat([1, 2], 3), 1)
+        train(var, np.array([7, 8]), 1)
+        es.save(tmp_path / "base", [var], 1)
+        assert var.remove([1, 7]) == 1
+        train(var, np.array([1, 7]), 2)
+        es.save_incremental(tmp_path / "increment", [var], 2)
+        assert told(tmp_path / "increment") == 1
+        with filtered() as restored:
+            es.restore(tmp_path / "base", [restored], incremental=[tmp_path / "increment"])
+            assert_same(restored.export(), var.export())
+            keys = [1, 2, 7, 8]
+            np.testing.assert_array_equal(restored.get_frequency(keys), var.get_frequency(keys))

@@ -40,16 +40,27 @@ class AdmissionFilter {
   // A key is admitted when it has been seen this many times.
   uint64_t threshold() const { return threshold_; }
 
-  // Brings what add() and count() will look at into the cache. As cheap as hashing: call it for a batch's
+  // Brings what add_to() and count() will look at into the cache. As cheap as hashing: call it for a batch's
   // keys some ahead of what is done with them.
   virtual void prefetch(KeyHash hash) const = 0;
   // Brings what admits() will look at into the cache. Needs no mutex.
   virtual void prefetch_admits(KeyHash hash) const = 0;
 
+  // Whether a batch gives a key without a row one, if count() was `before` when the batch began and the batch has
+  // `occurrences` of the key.
+  bool admits_after(uint64_t before, uint64_t occurrences) const {
+    return before >= threshold_ || occurrences >= threshold_ - before;
+  }
   // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it
-  // was seen so far, these included. At the threshold or above the caller gives the key a row, whose
-  // frequency starts at the result, and calls remove().
-  virtual uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) = 0;
+  // was seen so far, these included. `before` is what count() was when the batch began: keys of one batch that share
+  // counters of a sketch don't raise each other's counts, so their order makes no difference. If the batch gives the
+  // key a row, the caller calls remove() afterwards.
+  virtual uint64_t add_to(uint64_t before, int64_t key, KeyHash hash, uint64_t occurrences,
+                          int64_t global_step) = 0;
+  // The same for a batch of one key.
+  uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) {
+    return add_to(count(key, hash), key, hash, occurrences, global_step);
+  }
   // Whether so many keys more fit without make_room().
   virtual bool has_room(uint64_t) const { return true; }
   // Makes room for so many keys more, so that adding them can't fail. Throws std::bad_alloc.

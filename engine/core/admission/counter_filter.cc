@@ -6,7 +6,8 @@
 
 namespace embstore {
 
-uint64_t CounterFilter::add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) {
+uint64_t CounterFilter::add_to(uint64_t /*before*/, int64_t key, KeyHash hash, uint64_t occurrences,
+                               int64_t global_step) {
   WaitingKey& entry = entry_of(key, hash);
   if (__builtin_add_overflow(entry.count, occurrences, &entry.count)) {
     entry.count = std::numeric_limits<uint64_t>::max();

@@ -21,7 +21,8 @@ class CounterFilter final : public AdmissionFilter {
     if (!entries_.empty()) prefetch_line(&entries_[home(hash)]);
   }
   void prefetch_admits(KeyHash) const override {}  // nearly always one flag
-  uint64_t add(int64_t key, KeyHash hash, uint64_t occurrences, int64_t global_step) override;
+  uint64_t add_to(uint64_t before, int64_t key, KeyHash hash, uint64_t occurrences,
+                  int64_t global_step) override;
   bool has_room(uint64_t keys) const override { return entries_for(keys) == entries_.size(); }
   void make_room(uint64_t keys) override;
   void remove(int64_t key, KeyHash hash) override;

@@ -84,8 +84,7 @@ class CountingBloomFilter final : public AdmissionFilter {
     for (uint32_t i = 0; i < hashes_; ++i) prefetch_line(&counters_[probes.next()]);
   }
 
-  uint64_t add(int64_t, KeyHash hash, uint64_t occurrences, int64_t) override {
-    const uint64_t before = estimate(hash);
+  uint64_t add_to(uint64_t before, int64_t, KeyHash hash, uint64_t occurrences, int64_t) override {
     uint64_t after;
     if (__builtin_add_overflow(before, occurrences, &after)) after = kMaxCount;
     raise(hash, before, after);

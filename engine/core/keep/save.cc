@@ -56,6 +56,16 @@ void WaitingKeys::write(checkpoint::Writer& file) const {
   for (const Sketch& sketch : sketches_) file.add_sketch(sketch.header, sketch.counters);
 }
 
+PageVector<int64_t> HasRow::of(std::span<const int64_t> keys) {
+  constexpr size_t kAhead = IndexReader::kBucketsFetchedAhead;
+  PageVector<int64_t> held;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) reader_.prefetch(hash_key(keys[i + kAhead]));
+    if ((*this)(keys[i])) held.push_back(keys[i]);
+  }
+  return held;
+}
+
 std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) {
   std::vector<int64_t> keys;
   for (int s = 0; s < kShards; ++s) {
@@ -108,9 +118,11 @@ std::vector<int64_t> find_damaged_rows(TableParts& table) {
 }
 
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) {
+  HasRow has_row(*table.store);
+  const PageVector<int64_t> held = has_row.of(keys);
   const uint64_t before = table.store->row_count();
-  table.removed_keys.note(keys, HasRow(*table.store));
-  table.store->remove(keys);
+  table.removed_keys.note(held, has_row);
+  table.store->remove(held);
   return before - table.store->row_count();
 }
 

@@ -41,6 +41,8 @@ class HasRow {
  public:
   explicit HasRow(const RowStore& store) : reader_(store.index()) {}
   bool operator()(int64_t key) { return static_cast<bool>(reader_.find(hash_key(key), key).ref); }
+  // Those of `keys` that have a row, in their order.
+  PageVector<int64_t> of(std::span<const int64_t> keys);
 
  private:
   IndexReader reader_;
@@ -102,7 +104,7 @@ std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) REQUIRES(t
 ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDamage on_damage)
     REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
-// Removes rows, and has the next incremental save tell of it. Says how many there were.
+// Removes the rows of those keys that have one, and has the next incremental save tell of these keys. Says how many there were.
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) REQUIRES(table.gate);
 
 }  // namespace embstore

@@ -16,7 +16,8 @@ namespace embstore {
 // has that row, which is newer than what the saves before have. Guarded by its owner.
 class RemovedKeys {
  public:
-  // Notes keys whose rows go now. has_row(key) is asked of keys that were noted before.
+  // Notes keys whose rows go now. Keys that have none are not to be given: no save has to tell of them. has_row(key) is asked
+  // of keys that were noted before.
   template <class HasRow>
   void note(std::span<const int64_t> keys, HasRow has_row) {
     constexpr size_t kWorthSorting = 4096;

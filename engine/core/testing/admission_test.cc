@@ -155,6 +155,43 @@ void counts_end_at_the_greatest_number() {
   check(filter->add(1, hash_key(1), 5, 1) == std::numeric_limits<uint64_t>::max(), "no wrap");
 }
 
+// Keys that share counters: what one batch counts doesn't depend on the order of its keys.
+void a_batch_counts_in_any_order(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const BloomFilterSpec spec{3, 50, 0.1, 8};
+  const auto forward = make_filter(spec, 1), backward = make_filter(spec, 1);
+  for (int64_t step = 0; step < 5; ++step) {
+    struct OfBatch {
+      int64_t key;
+      uint64_t occurrences, before;
+    };
+    std::vector<OfBatch> batch;
+    for (int64_t key = 0; key < 400; ++key) {
+      if (random() % 2 == 0) batch.push_back({key, 1 + random() % 2, forward->count(key, hash_key(key))});
+    }
+    const auto count = [step](AdmissionFilter& filter, const OfBatch& of) {
+      check(filter.add_to(of.before, of.key, hash_key(of.key), of.occurrences, step) ==
+                of.before + of.occurrences,
+            "others of the batch don't count");
+    };
+    std::for_each(batch.begin(), batch.end(), [&](const OfBatch& of) { count(*forward, of); });
+    std::for_each(batch.rbegin(), batch.rend(), [&](const OfBatch& of) { count(*backward, of); });
+    check(std::ranges::equal(forward->sketch(), backward->sketch()), "counters are the same");
+    check(forward->waiting_keys() == backward->waiting_keys(), "and so many keys wait");
+    for (const OfBatch& of : batch) {
+      check(forward->count(of.key, hash_key(of.key)) >= of.before + of.occurrences, "no count is too low");
+    }
+  }
+}
+
+void admission_does_not_overflow() {
+  const auto filter = make_filter(CounterFilterSpec{5});
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  check(filter->admits_after(kMost, 1) && filter->admits_after(kMost, kMost), "after any count");
+  check(filter->admits_after(0, 5) && filter->admits_after(4, 1), "at the threshold");
+  check(!filter->admits_after(0, 4) && !filter->admits_after(3, 1), "below");
+}
+
 void a_restored_key_over_the_threshold_reads_its_initial_value() {
   for (const FilterSpec& spec : every_kind(3, 5, 0.01)) {
     Admission admission(spec);
@@ -398,6 +435,8 @@ void run() {
   occurrences_count_duplicates_too();
   for (uint64_t seed = 1; seed <= 5; ++seed) exact_counts_are_a_map(seed);
   counts_end_at_the_greatest_number();
+  for (uint64_t seed = 1; seed <= 5; ++seed) a_batch_counts_in_any_order(seed);
+  admission_does_not_overflow();
   a_restored_key_over_the_threshold_reads_its_initial_value();
   for (const uint32_t bits : kCounterBits) estimates_are_never_below_the_count(bits, bits);
   false_positives_stay_below_what_was_asked_for();

@@ -139,7 +139,7 @@ GatheredRows::Where GatheredRows::where_by(const AdmissionFilter& filter, const 
                                            uint64_t& unheard) {
   const uint64_t count = filter.count(key.key, key.hash);
   unheard += count == 0;
-  if (count + key.occurrences >= filter.threshold()) return Where::kAbsent;
+  if (filter.admits_after(count, key.occurrences)) return Where::kAbsent;
   ++waiting_;
   return Where::kWaits;
 }

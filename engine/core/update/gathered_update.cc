@@ -11,7 +11,10 @@ GatheredUpdate::GatheredUpdate(const UpdateParts& parts, const GradientBatch& ba
                                TakenReads& reads, StepClaims* claims)
     : parts_(parts), batch_(batch), rows_(parts, batch, mover, reads, claims) {}
 
-bool GatheredUpdate::prepare(uint64_t& new_rows) { return rows_.gather(new_rows); }
+bool GatheredUpdate::prepare(uint64_t& new_rows) {
+  if (parts_.filters.any()) uncounted_.reserve(batch_);
+  return rows_.gather(new_rows);
+}
 
 void GatheredUpdate::commit(const UpdateTime& time) noexcept {
   const TierStack& tiers = parts_.store.tiers();
@@ -20,7 +23,7 @@ void GatheredUpdate::commit(const UpdateTime& time) noexcept {
     IndexShard& shard = parts_.store.shard(number);
     MutexLock lock(shard.mutex);
     update_shard(shard, number, time, phase);
-    if (parts_.filters.any()) count_waiting(number, time);
+    if (parts_.filters.any()) count_keys_without_row(number, time);
   });
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (updated_rows_[t] != 0) tiers.memory(t)->count_rows(phase, Access::kUpdate, updated_rows_[t]);
@@ -95,16 +98,16 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
 
 // Two batches that bring a key over its threshold together may both have expected it to wait. Then it has its row
 // with the next. And one that waits beside a batch that has its row adds to that row's frequency, or is there if it's taken back.
-void GatheredUpdate::count_waiting(int number, const UpdateTime& time) {
+void GatheredUpdate::count_keys_without_row(int number, const UpdateTime& time) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<const GatheredRows::Seat> seats = rows_.seats(number);
   AdmissionFilter& filter = *parts_.filters.shard(number);
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool waits = seats[i].where == GatheredRows::Where::kWaits;
     if (!waits && !(seats[i].is_new && seats[i].is_seated())) continue;
-    filter.add(keys[i].key, keys[i].hash, keys[i].occurrences, time.context.global_step);
-    if (seats[i].is_seated()) filter.remove(keys[i].key, keys[i].hash);
+    uncounted_.note(keys[i], filter.count(keys[i].key, keys[i].hash), seats[i].is_seated());
   }
+  uncounted_.count(filter, time.context.global_step);
 }
 
 }  // namespace embstore

@@ -6,6 +6,7 @@
 
 #include "update/batch_update.h"
 #include "update/gathered_rows.h"
+#include "update/keys_without_row.h"
 
 namespace embstore {
 
@@ -22,11 +23,12 @@ class GatheredUpdate final : public BatchUpdate {
   void update_shard(IndexShard& shard, int number, const UpdateTime& time, Phase& phase)
       REQUIRES(shard.mutex);
   // REQUIRES: the shard's mutex.
-  void count_waiting(int number, const UpdateTime& time);
+  void count_keys_without_row(int number, const UpdateTime& time);
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
   GatheredRows rows_;
+  KeysWithoutRow uncounted_;                                // of the shard that is updated
   std::array<uint64_t, RowRef::kMaxTiers> updated_rows_{};  // in each tier
 };
 

@@ -25,6 +25,7 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
   }
   if (!slots.try_claim(new_rows)) return false;
   claim_ = SlotClaim(slots, new_rows);
+  if (parts_.filters.any()) uncounted_.reserve(batch_);
   for (int s = 0; s < kShards; ++s) {
     const size_t keys = batch_.shard(s).size();
     if (keys == 0) continue;
@@ -63,7 +64,7 @@ ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int n
       continue;
     }
     const uint64_t count = filter == nullptr ? 0 : filter->count(key.key, key.hash);
-    coming.rows += filter == nullptr || count + key.occurrences >= filter->threshold();
+    coming.rows += filter == nullptr || filter->admits_after(count, key.occurrences);
     coming.unheard += count == 0;
   }
   return coming;
@@ -103,7 +104,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   MemoryTier& tier = parts_.store.tiers().first();
   RowArray& rows = tier.rows();
   const std::span<const KeyGradient> keys = batch_.shard(number);
-  const AdmissionFilter* const filter = parts_.filters.shard(number);
+  AdmissionFilter* const filter = parts_.filters.shard(number);
   // A block is found before the one in front of it is updated, so that its rows are fetched meanwhile.
   std::array<std::array<IndexEntry, kKeysABlock>, 2> found;
   std::array<RowUpdate, kKeysABlock> updates;
@@ -129,7 +130,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     find_block(shard, block_from(first + kKeysABlock), found[(first / kKeysABlock + 1) % 2]);
     size_t count = 0;
     for (size_t i = 0; i < block.size(); ++i) {
-      if (!entries[i]) entries[i] = admit(shard, number, block[i], time, phase);
+      if (!entries[i]) entries[i] = admit(shard, number, block[i], phase);
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
       if (shard.save != nullptr) [[unlikely]]
@@ -145,6 +146,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
                       [&slots](size_t i) { return slots[i]; });
     }
   }
+  if (filter != nullptr) uncounted_.count(*filter, time.context.global_step);
 }
 
 void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGradient> block,
@@ -158,18 +160,17 @@ void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGrad
   }
 }
 
-IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradient& key,
-                                 const UpdateTime& time, Phase& phase) {
+IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradient& key, Phase& phase) {
   IndexShard::Room& room = rooms_[static_cast<size_t>(number)];
   uint64_t earlier = 0;
-  if (AdmissionFilter* const filter = parts_.filters.shard(number)) {
-    const uint64_t count = filter->add(key.key, key.hash, key.occurrences, time.context.global_step);
+  if (const AdmissionFilter* const filter = parts_.filters.shard(number)) {
+    earlier = filter->count(key.key, key.hash);
     // Two batches that bring a key over its threshold together may both have expected it to wait. Then it
     // has its row with the next.
-    const uint64_t slots = claim_.count() + left_slots_;
-    if (count < filter->threshold() || slots == 0 || room.left() == 0) return {};
-    filter->remove(key.key, key.hash);
-    earlier = count - key.occurrences;
+    const bool has_room = claim_.count() + left_slots_ != 0 && room.left() != 0;
+    const bool gets_row = filter->admits_after(earlier, key.occurrences) && has_room;
+    uncounted_.note(key, earlier, gets_row);
+    if (!gets_row) return {};
   }
   const Slot slot = next_slot();
   MemoryTier& tier = parts_.store.tiers().first();

@@ -7,6 +7,7 @@
 #include "store/shard_save.h"
 #include "store/transaction.h"
 #include "update/batch_update.h"
+#include "update/keys_without_row.h"
 
 namespace embstore {
 
@@ -35,10 +36,9 @@ class ResidentUpdate final : public BatchUpdate {
   // The entries of a block's keys, in order; starts fetching their rows.
   void find_block(const IndexShard& shard, std::span<const KeyGradient> block,
                   std::span<IndexEntry, kKeysABlock> entries) const REQUIRES(shard.mutex);
-  // Gives a key without a row one, if the filter admits it; empty where it waits.
   Slot next_slot();
-  IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, const UpdateTime& time,
-                   Phase& phase) REQUIRES(shard.mutex);
+  // Gives a key without a row one, if the filter admits it; empty where it waits. The filter counts the key later.
+  IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, Phase& phase) REQUIRES(shard.mutex);
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
@@ -47,6 +47,7 @@ class ResidentUpdate final : public BatchUpdate {
   SlotClaim claim_;
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
+  KeysWithoutRow uncounted_;  // of the shard that is updated
   // Slots that were taken together, since each taking locks; the last so many are left.
   std::array<Slot, kKeysABlock> taken_slots_;
   size_t left_slots_ = 0;
