@@ -82,7 +82,8 @@ def every_failed_apply_leaves_everything_as_it_was(
                 var.drain()
             except StorageError as error:
                 # LevelDB may refuse all writes from its first failed one on, whoever made it.
-                assert "save the table, whose rows can be read, and make it anew" in str(error)
+                told = str(error)
+                assert "save the table, whose rows can be read, and make it anew" in told
                 assert storage_type is es.StorageType.DRAM_LEVELDB
                 same_as_model()
                 return
