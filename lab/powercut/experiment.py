@@ -48,25 +48,7 @@ class CommandRecovery:
     timeout_s: float = 60.0
 
     def check(self, medium: Medium) -> str | None:
-        argv = medium.fill(self.command)
-        try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=self.timeout_s,
-                close_fds=False,
-                check=False,
-            )
-        except OSError as error:
-            raise PowercutError(f"recover: {argv[0]}: {error.strerror}") from error
-        except subprocess.TimeoutExpired:
-            return f"{shell.join(argv)}: still running after {self.timeout_s:g} s"
-        if done.returncode == 0:
-            return None
-        text = done.stdout.decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
-        return f"{_ended(done.returncode)}" + (f": {text}" if text else "")
+        return _problem_of("recover", medium.fill(self.command), self.timeout_s)
 
     def words(self) -> str:
         return shell.quote(shell.join(self.command))
@@ -176,25 +158,9 @@ class Experiment:
         with new_medium(self.base) as template:
             if self.under:
                 raise PowercutError("prepare: works on {medium} alone, and not with folders under")
-            argv = template.fill(self.prepare)
-            try:
-                done = subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=self.timeout_s,
-                    check=False,
-                )
-            except OSError as error:
-                raise PowercutError(f"prepare: {argv[0]}: {error.strerror}") from error
-            except subprocess.TimeoutExpired:
-                raise PowercutError(
-                    f"prepare: {shell.join(argv)}: still running after {self.timeout_s:g} s"
-                ) from None
-            if done.returncode != 0:
-                text = (done.stdout + done.stderr).strip()[-_TAIL_CHARACTERS:]
-                raise PowercutError(f"prepare: {_ended(done.returncode)}: {text}")
+            problem = _problem_of("prepare", template.fill(self.prepare), self.timeout_s)
+            if problem is not None:
+                raise PowercutError(f"prepare: {problem}")
             yield template
 
     def rehearse(self, template: Medium | None) -> Record:
@@ -300,6 +266,28 @@ class Experiment:
         words += ["--", shell.join(self.program)]
         remark = self.recovery.remark() if self.recovery else ""
         return " ".join([*words, f"# {remark}"] if remark else words)
+
+
+def _problem_of(what: str, argv: Sequence[str], timeout_s: float) -> str | None:
+    """Run a command that is never cut; says how it failed. Raises `PowercutError` if it can't."""
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            close_fds=False,
+            check=False,
+        )
+    except OSError as error:
+        raise PowercutError(f"{what}: {argv[0]}: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        return f"{shell.join(argv)}: still running after {timeout_s:g} s"
+    if done.returncode == 0:
+        return None
+    text = done.stdout.decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
+    return f"{_ended(done.returncode)}" + (f": {text}" if text else "")
 
 
 def _moment_option(moment: Moment) -> str:

@@ -25,11 +25,11 @@ _ONE_AT_A_TIME = threading.Lock()
 @dataclass(frozen=True)
 class FunctionRecovery:
     """A function of the medium's folder and of what the program printed; it raises where something
-    is wrong. Called in this process. failures: what it raises then, beside every Exception.
+    is wrong. Called in this process. failures: what it raises then.
     """
 
     function: Callable[[Path, str], object]
-    failures: tuple[type[BaseException], ...] = ()
+    failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
     def check(self, medium: Medium) -> str | None:
         with _ONE_AT_A_TIME:  # tests' functions may not be made for threads
@@ -39,8 +39,6 @@ class FunctionRecovery:
         output = medium.output.read_text(errors="replace") if medium.output.exists() else ""
         try:
             self.function(medium.folder, output)
-        except (Exception, SystemExit) as error:
-            return f"{type(error).__name__}: {error}"
         except self.failures as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -53,8 +51,7 @@ class FunctionRecovery:
     def remark(self) -> str:
         if _file_of(self.function) is not None:
             return ""
-        name = getattr(self.function, "__qualname__", repr(self.function))
-        return f"cuts and doesn't check: {name} is no function of a module"
+        return f"cuts and doesn't check: {_name_of(self.function)} is no function of a module"
 
 
 def _file_of(function: Callable[..., object]) -> Path | None:
@@ -63,6 +60,10 @@ def _file_of(function: Callable[..., object]) -> Path | None:
         return None
     file = getattr(sys.modules.get(function.__module__), "__file__", None)
     return None if file is None else Path(file).resolve()
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 class ForkedFunction:
@@ -91,7 +92,7 @@ class ForkedFunction:
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:
     """The command that calls it. Raises `PowercutError` for one that isn't a module's."""
     file = _file_of(function)
-    name = getattr(function, "__qualname__", repr(function))
+    name = _name_of(function)
     if file is None:
         raise PowercutError(
             f"{name}: must be a function of a module, so that a process of its own can call it"

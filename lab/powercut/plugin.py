@@ -143,7 +143,9 @@ class PowerCut:
         settings = {name: options.pop(name) for name in fields & options.keys()}
         recovery: Recovery | None = None
         if callable(recover):
-            recovery = FunctionRecovery(recover, (pytest.fail.Exception,))
+            recovery = FunctionRecovery(
+                recover, (*FunctionRecovery.failures, pytest.fail.Exception)
+            )
         elif recover is not None:
             recovery = CommandRecovery(tuple(recover))
         if callable(app):
