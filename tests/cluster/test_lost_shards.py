@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from job_training import durable, variable
 from processes import assert_gone
 from sharded import assert_same, remote_shards, train, twins
 
 import embstore as es
+from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.errors import EmbStoreError, ShardLostError
 from embstore.table.elsewhere import Update, push_together
 
@@ -52,6 +55,43 @@ def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_
             for var in (here, again):
                 train(var, seed=2)
             assert_same(again.export(), here.export())
+
+
+def test_a_shard_that_dies_during_a_restore_is_told_of_as_lost_so_that_a_job_begins_again(
+    tmp_path: Path,
+) -> None:
+    saves, pools = tmp_path / "saves", tmp_path / "pools"
+
+    def restore_saved(var: es.EmbeddingVariable) -> None:
+        es.restore(saves, [var])
+
+    def restore_persisted(var: es.EmbeddingVariable) -> None:
+        es.restore_persisted([var], pools)
+
+    for storage, save, restore, part_of_it in (
+        (None, lambda var: es.save(saves, [var], 5), restore_saved, "restore"),
+        (
+            durable(pools),
+            lambda var: es.persist([var], pools, global_step=5),
+            restore_persisted,
+            "restore_persisted",
+        ),
+    ):
+        with variable(shards=2, storage_option=storage) as there:
+            train(there, seed=1)
+            save(there)
+            living, dying = remote_shards(there)
+            setattr(living, part_of_it, after_death_of(dying, getattr(living, part_of_it)))
+            with pytest.raises(ShardLostError, match=r"items.part1 of 2 .* can't be reached"):
+                restore(there)
+
+
+def after_death_of(shard: RemoteShard, call: Callable[..., None]) -> Callable[..., None]:
+    def die_and_call(*arguments: Any) -> None:
+        os.kill(shard.process_id, signal.SIGKILL)
+        call(*arguments)
+
+    return die_and_call
 
 
 def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:

@@ -16,7 +16,14 @@ from embstore.checkpoint.manifest import (
     VariableEntry,
 )
 from embstore.checkpoint.variable_entry import saved_state
-from embstore.errors import CheckpointError, ClosedError, EmbStoreError, StoreFullError
+from embstore.errors import (
+    CheckpointError,
+    ClosedError,
+    EmbStoreError,
+    ShardLostError,
+    StoreFullError,
+    WorkerLostError,
+)
 from embstore.optimizers import Optimizer
 from embstore.options import CBFFilter, CounterFilter
 from embstore.table.internals import cut
@@ -96,8 +103,8 @@ class RestorePlan:
             internals.rate_changes += 1
             try:
                 self._fill(self.chain, state)
-            except ClosedError:
-                raise
+            except (ClosedError, ShardLostError, WorkerLostError):
+                raise  # nothing more can be done to it; a job begins again
             except BaseException as error:
                 if self.pool_numbers is None:
                     self._fill([], state)  # a part of the rows is of no use

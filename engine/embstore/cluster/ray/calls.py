@@ -54,5 +54,6 @@ def raise_silent(silence_s: float) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Of what Ray tells, which is long."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """Of what Ray tells, which is long; without its full stop."""
+    lines = (line for line in str(error).splitlines() if line.strip())
+    return next(lines, type(error).__name__).rstrip(".")
