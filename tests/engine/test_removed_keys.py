@@ -212,3 +212,26 @@ def test_a_key_that_waits_at_a_filter_is_not_told(tmp_path: Path) -> None:
             assert_same(restored.export(), var.export())
             keys = [1, 2, 7, 8]
             np.testing.assert_array_equal(restored.get_frequency(keys), var.get_frequency(keys))
+
+
+def remove_rows_again_and_again_and_save_then() -> None:
+    es.set_num_threads(1)
+    keys = np.arange(500_000)
+    with variable() as var, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        for step in range(6):
+            train(var, keys + step * keys.size, step)
+            var.remove(keys + step * keys.size)
+            if step == 1:
+                before = anonymous_bytes()
+        grown = anonymous_bytes() - before
+        assert grown < 4 * MIB, f"{grown / MIB:.0f} MiB more after rows that no save has went"
+        train(var, keys[:10], 6)
+        es.save(path / "base", [var], 6)
+        var.remove([3])
+        es.save_incremental(path / "increment", [var], 7)
+        assert told(path / "increment") == 1
+
+
+def test_rows_that_go_before_the_first_save_take_no_memory() -> None:
+    run_function("test_removed_keys", "remove_rows_again_and_again_and_save_then()")

@@ -43,7 +43,7 @@ void Replacement::clear() {
   table_.epochs.reclaim();
   store_.tiers().compact();
   table_.gate.assert_held_alone();  // by standstill_
-  table_.removed_keys.clear();
+  table_.removed_keys.begin_anew();
   floors_.assign(floors_.size(), std::nullopt);
 }
 
