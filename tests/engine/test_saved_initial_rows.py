@@ -76,3 +76,34 @@ def test_a_restore_that_is_refused_leaves_them(tmp_path: Path) -> None:
         with pytest.raises(es.errors.StoreFullError):
             es.restore(tmp_path, [var])
         np.testing.assert_array_equal(var.lookup(UNTRAINED), own)
+
+
+@pytest.mark.parametrize("partition_num", [1, 2])
+def test_a_pool_that_goes_on_from_a_save_keeps_them(place: Path, partition_num: int) -> None:
+    with variable() as saved:
+        train(saved, seed=1)
+        es.save(place / "saved", [saved], 1)
+        wanted = saved.lookup(UNTRAINED)
+
+    def opened() -> es.EmbeddingVariable:
+        storage = es.StorageOption(
+            es.StorageType.DRAM_PMEM, place, [4096, 8 << 20], durability="checkpoint"
+        )
+        return es.get_embedding_variable(
+            "var",
+            3,
+            initializer=OTHER,
+            optimizer=saved.optimizer,
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            partition_num=partition_num,
+            restores=True,
+        )
+
+    with opened() as var:
+        es.restore(place / "saved", [var])
+        es.persist([var], place / "lists")
+    for _ in range(2):
+        with opened() as var:
+            es.restore_persisted([var], place / "lists")
+            np.testing.assert_array_equal(var.lookup(UNTRAINED), wanted)
+            es.persist([var], place / "lists")

@@ -69,6 +69,8 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   std::unique_ptr<DeviceSteps::HostUse> use;
   if (table.steps)
     use = std::make_unique<DeviceSteps::HostUse>(table.steps.get(), DeviceSteps::Length::kLong);
+  // Whoever opens the pool makes its own anew.
+  if (file.is_first() && table.initial.were_replaced()) file.add_initial_rows(table.initial.values());
   if (waiting_keys) WaitingKeys(table).write(file);
   BegunCheckpoint begun{.number = 0, .rows = 0, .state = state_of(table)};
   for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);

@@ -34,8 +34,10 @@ class InitialRows {
 
   // Neither is to be called by several threads at once.
   std::span<const float> values() const { return rows_->values; }
+  bool were_replaced() const { return were_replaced_; }
   void replace(std::vector<float> values, Epochs& epochs) {
     if (values == rows_->values) return;
+    were_replaced_ = true;
     auto rows = std::make_unique<Rows>(std::move(values), dim_);
     current_.store(rows.get(), std::memory_order_release);
     std::swap(rows_, rows);
@@ -53,6 +55,7 @@ class InitialRows {
   const int64_t dim_;
   std::unique_ptr<Rows> rows_;
   std::atomic<const Rows*> current_;
+  bool were_replaced_ = false;
   const std::vector<float> no_permission_;
 };
 
