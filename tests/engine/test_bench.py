@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import mmap
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,6 +266,48 @@ def test_a_folder_that_is_not_there_is_refused(
     with pytest.raises(SystemExit):
         main(["tiers", "--path", str(tmp_path / "none")])
     assert "is no directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["rows", "--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["tiers", "--skew", "nan"], "--skew: must be finite, 0 or more, got nan"),
+        (["keras", "--skew", "-1"], "--skew: must be finite, 0 or more, got -1"),
+        (["rows", "--json", "/"], "--json: / is a directory; give a file"),
+    ],
+)
+def test_what_could_not_be_measured_or_written_is_refused_before_it_is(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_figures_that_can_not_be_written_are_printed_and_that_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="--json /dev/full: can't be written: No space left"):
+        main(["rows", *TINY, "--json", "/dev/full"])
+    assert "Million ids" in capsys.readouterr().out
+
+
+def test_a_table_of_one_row_is_measured(tmp_path: Path) -> None:
+    assert figures_of(["rows", "--rows", "1", "--batch-size", "1", "--rounds", "1"], tmp_path)
+
+
+def test_a_benchmark_that_is_ended_leaves_no_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "embstore.bench", "tiers", "--path", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        began = time.monotonic()
+        while not list(tmp_path.iterdir()):
+            assert process.poll() is None
+            assert time.monotonic() - began < 60
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
 
 
 def test_memory_says_what_a_row_takes_in_every_tier(tmp_path: Path) -> None:

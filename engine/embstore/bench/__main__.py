@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -52,17 +53,24 @@ DEFAULT_SUITE = "rows"
 def main(arguments: list[str] | None = None) -> None:
     suite, parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     options = suite.options_of(parsed)
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=suite.advance_count(options))
-        try:
+    try:
+        with Progress(console=Console(stderr=True)) as progress:
+            task = progress.add_task("", total=suite.advance_count(options))
             report = suite.run(options, _Bar(progress, task))
-        except (InvalidArgumentError, MissingLibraryError, StorageError, StoreFullError) as error:
-            sys.exit(str(error))
+    except (InvalidArgumentError, MissingLibraryError, StorageError, StoreFullError) as error:
+        sys.exit(str(error))
+    except MemoryError as error:
+        sys.exit(f"too large for this computer's memory: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     for table in report.tables:
         print_table(table)
     if parsed.json is not None:
         document = {**report.document, "machine": _machine()}
-        parsed.json.write_text(json.dumps(document, indent=1) + "\n")
+        try:
+            parsed.json.write_text(json.dumps(document, indent=1) + "\n")
+        except OSError as error:
+            sys.exit(f"--json {parsed.json}: can't be written: {error.strerror}")
         print(f"written: {parsed.json}")
 
 
@@ -100,6 +108,8 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     parsed = parser.parse_args(arguments)
     if parsed.json is not None and not parsed.json.parent.is_dir():
         parser.error(f"--json: {parsed.json.parent} is no directory")
+    if parsed.json is not None and parsed.json.is_dir():
+        parser.error(f"--json: {parsed.json} is a directory; give a file")
     return SUITES[parsed.suite], parsed
 
 
@@ -115,4 +125,6 @@ def _cpu_name() -> str:
 
 
 if __name__ == "__main__":
+    # As an exception, so that files are removed on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     main()

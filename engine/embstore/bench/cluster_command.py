@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, default=default.batch_size, help="ids")
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
     many = ManyTablesOptions()
     parser.add_argument(
         "--tables",

@@ -66,7 +66,7 @@ def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
             learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
         ),
         ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(storage_size=[keys.size * row_bytes])
+            storage_option=es.StorageOption(storage_size=[max(1, keys.size) * row_bytes])
         ),
     )
     for part in loads_of(keys):

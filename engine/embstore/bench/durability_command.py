@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is",
     )
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
 
 
 def options_of(parsed: argparse.Namespace) -> DurabilityOptions:

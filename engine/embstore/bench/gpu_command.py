@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
 
 
 def options_of(parsed: argparse.Namespace) -> GpuOptions:

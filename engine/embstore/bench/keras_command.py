@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=positive, default=default.features, help="ids a sample")
     parser.add_argument("--steps", type=positive, default=default.steps, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
-    parser.add_argument("--skew", type=float, default=default.skew, help="Zipf's exponent")
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--skew", type=arguments.skew, default=default.skew, help="Zipf's exponent")
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
 
 
 def options_of(parsed: argparse.Namespace) -> KerasOptions:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where files are made, and removed again: a folder on a disk; the system's temporary "
         "folder by default",
     )
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
 
 
 def options_of(parsed: argparse.Namespace) -> MemoryOptions:

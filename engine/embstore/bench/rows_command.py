@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a round, of one id each; of larger batches as many as make so many ids",
     )
     parser.add_argument("--rounds", type=positive, default=default.rounds)
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
     arguments.add_clock(parser, default.clock)
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FRACTION",
         help="of the rows",
     )
-    parser.add_argument("--skew", type=float, default=default.skew, help="Zipf's exponent")
+    parser.add_argument("--skew", type=arguments.skew, default=default.skew, help="Zipf's exponent")
     parser.add_argument("--batch-size", type=positive, default=default.batch_size, help="ids")
     parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SSDHASH by itself goes past the page cache; LevelDB can't",
     )
     arguments.add_clock(parser, default.clock)
-    parser.add_argument("--seed", type=int, default=default.seed)
+    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
 
 
 def options_of(parsed: argparse.Namespace) -> TiersOptions:
