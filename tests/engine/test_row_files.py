@@ -460,6 +460,39 @@ def test_lists_of_several_lengths_and_null_are_refused(tmp_path: Path) -> None:
             es.read_rows(tmp_path, var)
 
 
+def test_a_file_without_rows_beside_others_is_read(tmp_path: Path) -> None:
+    """Other programs write one for a partition of theirs that has none."""
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    for file, keys in (("part-0", []), ("part-1", [5, 6])):
+        values = arrow.array([[1.0, 2.0, 3.0]] * len(keys), arrow.list_(arrow.float32()))
+        table = arrow.table({"keys": arrow.array(keys, arrow.int64()), "values": values})
+        pyarrow.parquet.write_table(table, tmp_path / f"{file}.parquet")
+    with variable(optimizer=SGD) as var:
+        assert es.read_rows(tmp_path, var) == 2
+        np.testing.assert_array_equal(var.export()["keys"], [5, 6])
+
+
+def test_columns_that_are_neither_numbers_nor_lists_or_come_twice_are_refused(
+    tmp_path: Path,
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    keys = arrow.array([1, 2])
+    values = arrow.array([[1.0, 2.0, 3.0]] * 2, arrow.list_(arrow.float32()))
+    pairs = arrow.array([{"a": 1}, {"a": 2}])
+    for names, columns, named in (
+        (["keys", "values"], [pairs, values], "an entry of keys is a struct"),
+        (["keys", "keys", "values"], [keys, keys, values], "several columns of one name"),
+    ):
+        table = arrow.Table.from_arrays(columns, names=names)
+        pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+        with variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
+            es.read_rows(tmp_path, var)
+
+
 def test_what_is_no_file_of_rows_is_refused(var: es.EmbeddingVariable, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"has no file that ends with \.parquet"):
         es.read_rows(tmp_path, var)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from embstore.errors import InvalidArgumentError
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Columns", "RowFile", "Wanted", "wanted_of"]
+__all__ = ["LISTS_OF_ANY_LENGTH", "Columns", "RowFile", "Wanted", "wanted_of"]
 
 Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by the names that `export()` gives them
 
 _OF_EVERY_TABLE = ("keys", "values", "freqs", "versions")
+LISTS_OF_ANY_LENGTH = (0,)  # the shape of an entry, where a file without rows doesn't say it
 
 
 class RowFile(Protocol):
@@ -24,7 +25,7 @@ class RowFile(Protocol):
 
     @property
     def columns(self) -> Mapping[str, tuple[int, ...]]:
-        """By name the shape of an entry: () or (dim,)."""
+        """By name the shape of an entry: (), (dim,) or LISTS_OF_ANY_LENGTH."""
         ...
 
     def chunks(self, names: tuple[str, ...], rows: int) -> Iterator[Columns]:
@@ -63,7 +64,7 @@ def wanted_of(
     wanted = ("keys", "values", *counts, *names)
     for name in wanted:
         shape = () if name in ("keys", *counts) else (variable.dim,)
-        if columns[name] != shape:
+        if columns[name] not in (shape, LISTS_OF_ANY_LENGTH):
             raise InvalidArgumentError(
                 f"{path}: an entry of {name} has the shape {columns[name]}, and one of "
                 f"{variable.name} has {shape}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore.errors import InvalidArgumentError, MissingLibraryError, StorageError
-from embstore.row_files.columns import Columns
+from embstore.row_files.columns import LISTS_OF_ANY_LENGTH, Columns
 
 __all__ = ["ParquetRows", "write"]
 
@@ -45,7 +45,7 @@ def write(path: Path, columns: Columns, notes: Mapping[str, str]) -> None:
 def _readable(path: Path, arrow: Any) -> Iterator[None]:
     try:
         yield
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StorageError(f"{path}: can't be read as Parquet: {error}") from error
 
 
@@ -57,6 +57,9 @@ class ParquetRows:
         self._arrow, parquet = _library()
         with _readable(path, self._arrow):
             self._file = parquet.ParquetFile(path)
+            names = self._file.schema_arrow.names
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"{path}: has several columns of one name: {names}")
         self.columns: dict[str, tuple[int, ...]] = {
             field.name: self._shape_of(field) for field in self._file.schema_arrow
         }
@@ -67,7 +70,7 @@ class ParquetRows:
             return (field.type.list_size,)
         if types.is_list(field.type) or types.is_large_list(field.type):
             first = next(self.chunks((field.name,), 1), None)
-            return (0,) if first is None else first[field.name].shape[1:]
+            return LISTS_OF_ANY_LENGTH if first is None else first[field.name].shape[1:]
         return ()
 
     def chunks(self, names: tuple[str, ...], rows: int) -> Iterator[Columns]:
@@ -82,6 +85,11 @@ class ParquetRows:
         """(n,), or (n, length) of lists."""
         types = self._arrow.types
         is_list = types.is_nested(column.type)
+        if types.is_struct(column.type) or types.is_map(column.type):
+            raise InvalidArgumentError(
+                f"{self._path}: an entry of {name} is a {column.type}; it must be a number, or a "
+                "list of numbers"
+            )
         entries = column.flatten() if is_list else column
         if column.null_count or entries.null_count:
             raise InvalidArgumentError(f"{self._path}: {name} has entries that are null")

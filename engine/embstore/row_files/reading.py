@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from embstore.checkpoint.arguments import PathLike, directory_path
+from embstore.checkpoint.directories import reading_from
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.row_files.columns import Columns, RowFile, Wanted, wanted_of
 from embstore.row_files.parquet import ParquetRows
@@ -75,13 +76,14 @@ def row_files(path: Path) -> Iterator[tuple[Path, RowFile]]:
 
 def _files_at(path: Path) -> list[Path]:
     kinds = " or ".join(_READERS)
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in _READERS)
-        if not found:
-            raise StorageError(f"{path}: has no file that ends with {kinds}")
-        return found
-    if not path.exists():
-        raise StorageError(f"{path}: there is no such file or folder")
+    with reading_from(path):
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix in _READERS)
+            if not found:
+                raise StorageError(f"{path}: has no file that ends with {kinds}")
+            return found
+        if not path.exists():
+            raise StorageError(f"{path}: there is no such file or folder")
     if path.suffix not in _READERS:
         raise InvalidArgumentError(
             f"path must be a folder, or a file that ends with {kinds}, got {path}"

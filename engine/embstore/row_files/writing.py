@@ -113,8 +113,11 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
     """Keeps others from writing the folder meanwhile. Raises InUseError and StorageError."""
-    if not folder.parent.is_dir():
-        raise StorageError(f"path: {folder} can't be made, because {folder.parent} doesn't exist")
+    with writing_to(folder):
+        if not folder.parent.is_dir():
+            raise StorageError(
+                f"path: {folder} can't be made, because {folder.parent} doesn't exist"
+            )
     lock_file = folder.with_name(f".{folder.name}.unfinished.lock")
     try:
         lock = PathLock(str(lock_file), str(folder))

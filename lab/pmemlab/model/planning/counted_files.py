@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from embstore.errors import EmbStoreError
+from embstore.row_files.columns import LISTS_OF_ANY_LENGTH
 from embstore.row_files.reading import row_files
 from pmemlab.errors import PlanError
 from pmemlab.model.planning.popularity import CountedRows
@@ -53,7 +54,8 @@ def recorded_table(path: Path, rows: int | None) -> RecordedTable:
             for name in ("freqs", "values"):
                 if name not in opened.columns:
                     raise PlanError(f"{file}: has no column {name}; embstore.write_rows writes it")
-            dims.update(opened.columns["values"])
+            if (shape := opened.columns["values"]) != LISTS_OF_ANY_LENGTH:
+                dims.update(shape)
             counts += [
                 np.asarray(chunk["freqs"], np.int64)
                 for chunk in opened.chunks(("freqs",), _ROWS_AT_A_TIME)
