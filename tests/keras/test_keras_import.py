@@ -26,6 +26,16 @@ def test_embstore_alone_imports_neither_keras_nor_torch() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_without_keras_backend_the_error_says_so() -> None:
+    program = (
+        "import os, sys; os.environ['KERAS_BACKEND'] = 'tensorflow'; "
+        "sys.modules['tensorflow'] = None; import embstore; embstore.keras"
+    )
+    result = run(program)
+    assert "Keras needs tensorflow, which isn't installed" in result.stderr
+    assert "KERAS_BACKEND=torch" in result.stderr
+
+
 def test_without_keras_the_error_says_how_to_get_it() -> None:
     result = run("import sys; sys.modules['keras'] = None; import embstore; embstore.keras")
     assert "MissingLibraryError" in result.stderr

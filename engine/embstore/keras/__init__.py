@@ -46,6 +46,12 @@ try:
 except ImportError as error:
     from embstore.errors import MissingLibraryError
 
+    missing = (error.name or "keras").partition(".")[0]
+    if missing != "keras":
+        raise MissingLibraryError(
+            f"Keras needs {missing}, which isn't installed: its backend, most likely, for which "
+            "torch serves, too; set KERAS_BACKEND=torch before Python starts"
+        ) from error
     raise MissingLibraryError(
         "embstore.keras needs Keras 3, which isn't installed; get it with: "
         "pip install embstore[keras]"

@@ -232,9 +232,11 @@ class EmbeddingBag(_OfVariable):
 def as_ids(name: str, ids: object) -> Tensor:
     """Returns them as int64; raises InvalidArgumentError, with the name, for what isn't so."""
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        got = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
+        got, how = type(ids).__name__, f"torch.as_tensor({name})"
+        if isinstance(ids, torch.Tensor):
+            got, how = str(ids.dtype), f"{name}.long()"
         raise InvalidArgumentError(
-            f"{name} must be an int64 or int32 tensor, got {got}; convert with {name}.long()"
+            f"{name} must be an int64 or int32 tensor, got {got}; convert with {how}"
         )
     _check_dense(name, ids)
     return ids.long()
