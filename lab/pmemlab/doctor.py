@@ -181,6 +181,8 @@ def _container() -> Diagnosis:
             f"disk: {gibibytes(shutil.disk_usage(storage).free)} free in {storage}; "
             f"building the image takes up to {gibibytes(_IMAGE_BUILD_BYTES)}"
         )
+    told = [str(error) for error in missing]
+    lacking_compose = [error for error in lacking_compose if str(error) not in told]
     return Diagnosis("container", tuple(missing), tuple(lacking_compose), tuple(notes))
 
 

@@ -220,9 +220,10 @@ def test_a_program_that_prints_no_document_fails(tmp_path: Path) -> None:
 
 
 def test_a_program_that_fails_shows_what_it_wrote(tmp_path: Path) -> None:
-    wanted = scenario(tmp_path, '[sh, -c, "echo lost >&2; exit 3"]', "{}")
-    with pytest.raises(ExpectationError, match=r"(?s)ended with status 3:.*lost"):
-        run(tmp_path, wanted)
+    for program in ("echo lost >&2; exit 3", "echo lost; exit 3"):
+        wanted = scenario(tmp_path, f'[sh, -c, "{program}"]', "{}")
+        with pytest.raises(ExpectationError, match=r"(?s)ended with status 3:.*lost"):
+            run(tmp_path, wanted)
 
 
 def test_a_program_s_files_reach_the_machine_and_no_others(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,12 @@ def test_there_is_one_save_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
+
+
+def test_predictions_are_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main([*SMALL, "--predict", "ddr4-2666-x6", "--rates-only"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"predicted +[\d,]+ ids/s on ddr4-2666-x6\n", printed), printed
 
 
 def test_a_run_for_its_rates_alone_looks_at_no_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     import embstore as es
@@ -17,6 +18,8 @@ __all__ = [
     "add_placements",
     "load_placement",
     "load_placements",
+    "on_devices",
+    "predicted_lines",
 ]
 
 AS_HERE: Final = "here"
@@ -143,3 +146,17 @@ def load_placement(
             )
         devices.append(device)
     return tuple(devices)
+
+
+def predicted_lines(predictions: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
+    """For a summary. unit: what a sample is called there."""
+    return [
+        f"  predicted  {prediction['samples_per_s']:,.0f} {unit}{on_devices(prediction['devices'])}"
+        for prediction in predictions
+    ]
+
+
+def on_devices(devices: Sequence[str | None]) -> str:
+    if not any(devices):
+        return ""
+    return " on " + ", ".join(device or "this computer" for device in devices)

@@ -21,7 +21,7 @@ from pmemlab.workloads.command_line import (
     print_runs,
     storage_option,
 )
-from pmemlab.workloads.placements import add_placements, load_placements
+from pmemlab.workloads.placements import add_placements, load_placements, predicted_lines
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def _summary(run: Run) -> str:
     if run.tables:  # of what others are only compared with, nobody asks
         rows = sum(tier.rows for table in run.tables for tier in table.tiers)
         lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
+    lines += predicted_lines(run.predictions, "ids/s")
     return "\n".join(lines)
 
 

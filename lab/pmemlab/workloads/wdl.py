@@ -23,7 +23,12 @@ from pmemlab.workloads.command_line import (
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
-from pmemlab.workloads.placements import add_placements, load_placements
+from pmemlab.workloads.placements import (
+    add_placements,
+    load_placements,
+    on_devices,
+    predicted_lines,
+)
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
@@ -257,23 +262,15 @@ def _summary(run: Run) -> str:
     rows = sum(tier.rows for table in run.tables for tier in table.tiers)
     lines = [
         f"{run.storage_type}: {run.samples:,} samples in {run.steps:,} steps",
-        f"  samples/s  {run.samples_per_s:,.0f}{_on(run.devices)}",
+        f"  samples/s  {run.samples_per_s:,.0f}{on_devices(run.devices)}",
         f"  lookups/s  {run.lookups_per_s:,.0f}",
         f"  loss       {run.loss:.4f}",
         f"  AUC        {auc} on {run.held_out_rows:,} held-out rows",
     ]
     if run.tables:  # of what others are only compared with, nobody asks
         lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
-    for prediction in run.predictions:
-        rate = f"{prediction['samples_per_s']:,.0f}"
-        lines.append(f"  predicted  {rate} samples/s{_on(prediction['devices'])}")
+    lines += predicted_lines(run.predictions, "samples/s")
     return "\n".join(lines)
-
-
-def _on(devices: Sequence[str | None]) -> str:
-    if not any(devices):
-        return ""
-    return " on " + ", ".join(device or "this computer" for device in devices)
 
 
 if __name__ == "__main__":
