@@ -22,7 +22,7 @@ from programs import run_program
 
 import embstore as es
 from embstore import _core
-from embstore.checkpoint import manifest as manifests
+from embstore.checkpoint.checksummed import checksummed
 from embstore.checkpoint.restore_plan import RestorePlan
 from embstore.errors import (
     CheckpointError,
@@ -101,7 +101,7 @@ def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
     """As whoever wants it to be believed would."""
     fields = json.loads(manifest.read_text().replace(old, new))
     del fields["checksum"]
-    manifest.write_bytes(manifests._text(fields))
+    manifest.write_bytes(checksummed(fields))
 
 
 @pytest.mark.parametrize(

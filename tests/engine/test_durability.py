@@ -422,16 +422,6 @@ def test_a_pool_of_another_number_of_partitions_is_refused(
         assert contents(variable) == plain(20)
 
 
-def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
-    with durable(place) as variable:
-        train(variable, range(10))
-        es.persist([variable], place / "checkpoints")
-    shutil.rmtree(place / "checkpoints" / "checkpoint-00000001")
-    with durable(place, restores=False) as variable:
-        train(variable, range(3))
-        assert contents(variable) == plain(3)
-
-
 def test_checkpoints_whose_list_is_not_to_be_found_stay(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))
@@ -684,10 +674,11 @@ def test_a_fifo_in_the_place_of_a_pools_note_is_refused_at_once(place: Path) -> 
     with durable(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
-    (note,) = place.glob("*.listed-at")
-    note.unlink()
+    (listed,) = place.glob("*.listed-at")
+    note = listed.with_suffix(".begun-at")
+    listed.unlink()
     os.mkfifo(note)
-    with pytest.raises(CheckpointError, match="listed-at: is not a file"):
+    with pytest.raises(CheckpointError, match="begun-at: is not a file"):
         durable(place)
     note.unlink()
     with durable(place) as variable:

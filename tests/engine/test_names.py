@@ -32,7 +32,8 @@ STORAGE: dict[str, tuple[es.StorageType, dict[str, Any]]] = {
 
 # What means something in a path, or stands at the end of what the engine calls its files.
 PIECES = [".", "..", "/", "%", "%2E", "=", "~", " ", "\n", "a", "A", "é", "\ud800", "\0"]
-ENDINGS = [".part0", ".part1", ".pool", ".ssdhash", ".leveldb", ".lock", ".new", ".listed-at"]
+ENDINGS = [".part0", ".part1", ".pool", ".ssdhash", ".leveldb", ".lock", ".new"]
+ENDINGS += [".begun-at", ".listed-at"]
 NAMES = st.one_of(
     st.lists(st.sampled_from(PIECES + ENDINGS), min_size=1, max_size=4).map("".join),
     st.text(min_size=1, max_size=30),

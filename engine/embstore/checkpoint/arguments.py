@@ -45,13 +45,14 @@ def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVar
     return chosen
 
 
-def directory_path(path: PathLike) -> Path:
+def directory_path(path: PathLike, argument: str = "path") -> Path:
+    """Of an argument of this name."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise InvalidArgumentError(f"path must name a directory, got {path!r}")
-    found = checks.absolute("path", path)
+        raise InvalidArgumentError(f"{argument} must name a directory, got {path!r}")
+    found = checks.absolute(argument, path)
     if "\0" in str(found) or not checks.is_utf8(str(found)):
         raise InvalidArgumentError(
-            f"path must be text that UTF-8 has, without NUL and lone surrogates, got {path!r}"
+            f"{argument} must be text that UTF-8 has, without NUL and lone surrogates, got {path!r}"
         )
     return found
 

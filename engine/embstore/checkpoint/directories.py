@@ -26,6 +26,7 @@ __all__ = [
     "numbered",
     "only_incremental",
     "publishing",
+    "reading_from",
     "reading_newest_full",
     "sync",
     "writing_to",
@@ -126,7 +127,8 @@ def reading_newest_full(path: Path) -> Iterator[Path]:
         save = newest_full(path)
         with contextlib.ExitStack() as held:
             try:
-                descriptor = held.enter_context(_opened(save))
+                with reading_from(save):
+                    descriptor = held.enter_context(_opened(save))
             except FileNotFoundError:
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -148,18 +150,19 @@ def number_of(directory: Path) -> int:
     return int(directory.name.partition("-")[2])
 
 
-def numbered(path: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The entries of that name, by number."""
+def numbered(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
+    """The directories of that name, by number."""
     try:
-        names = [entry.name for entry in path.iterdir()]
+        with reading_from(path):
+            matches = [(pattern.fullmatch(entry.name), entry) for entry in path.iterdir()]
+            found = [(int(match[1]), entry) for match, entry in matches if match and entry.is_dir()]
     except FileNotFoundError:
+        if may_be_missing:
+            return []
         raise CheckpointError(f"{path}: there is no such directory") from None
     except NotADirectoryError:
         raise CheckpointError(f"{path}: is a file, not a directory of saves") from None
-    except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
-    found = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
-    return [path / name for _, name in sorted(found)]
+    return [entry for _, entry in sorted(found)]
 
 
 def make_directory(path: Path) -> None:
@@ -169,12 +172,26 @@ def make_directory(path: Path) -> None:
     except FileExistsError:
         if not path.is_dir():
             raise StorageError(f"path: {path} is a file; give a directory") from None
-    except FileNotFoundError:
-        raise StorageError(
-            f"path: {path} can't be made, because {path.parent} doesn't exist"
-        ) from None
+    except FileNotFoundError as error:
+        why = error.strerror if path.parent.exists() else f"because {path.parent} doesn't exist"
+        raise StorageError(f"path: {path} can't be made, {why}") from None
     else:
         sync(path.parent)
+
+
+@contextlib.contextmanager
+def reading_from(path: Path) -> Iterator[None]:
+    """Raises what the system refuses in it as StorageError, but that there is no such file, or
+    that it isn't a directory.
+    """
+    try:
+        yield
+    except (StorageError, FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{error.filename or path}: can't be read: {error.strerror or error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -201,12 +218,12 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def lock_directory(path: Path) -> PathLock:
+def lock_directory(path: Path, why_not: str = "another save to it is under way") -> PathLock:
     """Keeps others from saving to `path` until it's released, or the process ends."""
     try:
         return PathLock(str(path / LOCK_NAME), str(path))
     except InUseError:
-        raise InUseError(f"{path}: another save to it is under way") from None
+        raise InUseError(f"{path}: {why_not}") from None
 
 
 def sync(path: Path) -> None:
@@ -217,7 +234,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path, kind: int = os.O_DIRECTORY) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | kind | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embstore._core import crc32c
+from embstore.checkpoint.checksummed import checksummed, is_as_written
 from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError, StorageError
 
@@ -83,7 +83,7 @@ class Manifest:
     def write(self, directory: Path) -> None:
         """Returns when the medium has it."""
         with (directory / FILE_NAME).open("xb") as file:
-            file.write(_text({"format": FORMAT, "version": VERSION, **asdict(self)}))
+            file.write(checksummed({"format": FORMAT, "version": VERSION, **asdict(self)}))
             file.flush()
             os.fsync(file.fileno())
 
@@ -103,7 +103,7 @@ class Manifest:
                     f"versions {' and '.join(map(str, READ_VERSIONS))}"
                 )
             del fields["checksum"]
-            if text != _with_checksum(text[: -len(_END % 0)] + _END_WITHOUT):
+            if not is_as_written(text):
                 raise ValueError
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
@@ -133,20 +133,6 @@ def _manifest_text(path: Path) -> bytes:
         raise
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
-
-
-# The end of a manifest's text; and its end without the checksum, which is of the text so ended.
-_END = b',\n "checksum": "%08x"\n}\n'
-_END_WITHOUT = b"\n}\n"
-
-
-def _text(fields: dict[str, Any]) -> bytes:
-    text = json.dumps(fields, indent=1, allow_nan=False) + "\n"
-    return _with_checksum(text.encode("ascii"))
-
-
-def _with_checksum(text: bytes) -> bytes:
-    return text.removesuffix(_END_WITHOUT) + _END % crc32c(text)
 
 
 def _manifest(fields: dict[str, Any], version: int) -> Manifest:

@@ -14,6 +14,7 @@ from embstore.checkpoint.arguments import (
     saves_waiting_keys,
 )
 from embstore.checkpoint.directories import only_incremental, reading_newest_full
+from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
 from embstore.errors import InvalidArgumentError
 from embstore.table.uninterrupted import uninterrupted
@@ -72,6 +73,7 @@ def planned_restore_of(
 ) -> Callable[[], int]:
     """The same from a full save and the incremental ones that followed it, in order."""
     waiting_keys = saves_waiting_keys()
+    refuse_awaiting(variables)
     plans = [plan_restore(variable, saves, waiting_keys) for variable in variables]
 
     def carry_out() -> int:

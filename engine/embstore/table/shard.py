@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
-from embstore.checkpoint.persist.pool_note import read_note, write_note
+from embstore.checkpoint.persist.pool_note import begun_at, note_begun, note_listed
 from embstore.devices.device_table import DeviceTable
 from embstore.gpu.choice import gpu_to_open
 from embstore.options import CBFFilter, CounterFilter, IoScheme, SSDHashOption, TierKind
@@ -366,13 +366,17 @@ class Shard:
         """The pool has checkpoints of an earlier process, neither restored nor discarded yet."""
         return _core.awaits_restore(self._table)
 
-    def note_listed_at(self, directory: str) -> None:
-        """Checkpoints of the shard's pool are listed there from now on; durable on return."""
-        write_note(self._pool(), directory)
+    def note_begun_at(self, directory: str) -> None:
+        """Checkpoints of the shard's pool are begun there from now on; durable on return."""
+        note_begun(self._pool(), directory)
 
-    def listed_at(self) -> str | None:
-        """What was noted last, by an earlier process too."""
-        return read_note(self._pool())
+    def note_listed_at(self, directory: str) -> None:
+        """One of them is listed there, and counts; durable on return."""
+        note_listed(self._pool(), directory)
+
+    def begun_at(self) -> str | None:
+        """What was noted last, by an earlier process too, if no checkpoint has counted yet."""
+        return begun_at(self._pool())
 
     def await_restore(self) -> None:
         """Leaves the shard empty, and its checkpoints as they are. It takes no rows and makes no

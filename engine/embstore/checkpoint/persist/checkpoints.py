@@ -32,6 +32,7 @@ __all__ = [
     "is_checkpoint_directory",
     "listed_ids",
     "listed_numbers",
+    "remove_list",
 ]
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d{8,})")
@@ -40,9 +41,7 @@ _UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
 
 def listed_numbers(path: Path) -> list[int]:
     """Of the checkpoints that are durable, ascending; none where there is no such directory."""
-    if not path.exists():
-        return []
-    return [number_of(entry) for entry in numbered(path, _CHECKPOINT)]
+    return [number_of(entry) for entry in numbered(path, _CHECKPOINT, may_be_missing=True)]
 
 
 def listed_ids(path: Path) -> set[bytes]:
@@ -53,7 +52,17 @@ def listed_ids(path: Path) -> set[bytes]:
 
 def is_checkpoint_directory(path: Path) -> bool:
     """Whether checkpoints were ever begun there. Where it isn't mounted now, they weren't."""
-    return (path / LOCK_NAME).exists()
+    try:
+        return (path / LOCK_NAME).exists()
+    except OSError:  # no name that a directory can have
+        return False
+
+
+def remove_list(path: Path) -> None:
+    """Takes all checkpoints off the list of a directory that nobody writes to."""
+    with contextlib.closing(CheckpointDirectory(path)) as directory:
+        for number in listed_numbers(path):
+            directory.remove(number)
 
 
 def checkpoint_path(path: Path, number: int | None) -> Path:
@@ -81,12 +90,12 @@ class CheckpointDirectory:
         self._mutex = threading.Lock()
         with writing_to(path):
             make_directory(path)
-            self._lock = lock_directory(path)
+            self._lock = lock_directory(path, "others persist to it")
             try:
                 self._last_number = max(listed_numbers(path), default=0)
                 sync(path)  # by its lock it's known for what it is
                 for entry in path.iterdir():  # what a process left that died
-                    if _UNFINISHED.fullmatch(entry.name):
+                    if _UNFINISHED.fullmatch(entry.name) and entry.is_dir():
                         shutil.rmtree(entry)
             except BaseException:
                 self.close()

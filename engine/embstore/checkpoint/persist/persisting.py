@@ -27,7 +27,7 @@ from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numb
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
 from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
-from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError
 from embstore.table import checks
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
@@ -87,8 +87,12 @@ def make_checkpoint(
     persist_pending_window: int,
     global_step: int | None,
     keep: int,
+    *,
+    counts_when_listed: bool = True,
 ) -> Checkpoint:
-    """As `persist`."""
+    """As `persist`. counts_when_listed: else `confirm_checkpoint` says that it does: until then
+    pools without another may give it up.
+    """
     chosen = _durable(variables)
     window = checks.integer(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=MOST_PENDING
@@ -103,8 +107,9 @@ def make_checkpoint(
         for variable in chosen:
             variable.internals.evict(*least_to_stay(variable, global_step))
         step = step_of(chosen, global_step)
-        checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
-        pending = writer.submit(checkpoint, kept)
+        with uninterrupted():  # else what was begun would be pending for ever
+            checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
+            pending = writer.submit(checkpoint, kept, counts_when_listed=counts_when_listed)
     if window == 0:
         try:
             pending.result()
@@ -120,6 +125,13 @@ def give_up_checkpoint(variables: Sequence[EmbeddingVariable], number: int) -> N
         writer = writer_of(variables[0])
         if writer is not None:
             writer.give_up(number, [s for variable in variables for s in variable.internals.shards])
+
+
+def confirm_checkpoint(variables: Sequence[EmbeddingVariable]) -> None:
+    """The last one that `make_checkpoint` made of them counts."""
+    writer = writer_of(variables[0])
+    if writer is not None:
+        writer.confirm([s for variable in variables for s in variable.internals.shards])
 
 
 def persisted(path: PathLike) -> list[int]:
@@ -171,15 +183,25 @@ def restore_persisted(
 
 @contextlib.contextmanager
 def planned_restore_persisted(
-    chosen: list[EmbeddingVariable], directory: Path, checkpoint_id: int | None
+    chosen: list[EmbeddingVariable],
+    directory: Path,
+    checkpoint_id: int | None,
+    save_id: str | None = None,
 ) -> Iterator[Callable[[], int]]:
     """Verifies everything, and gives what then restores the variables, as `restore_persisted` does.
+
+    save_id: that the checkpoint must have.
 
     REQUIRES: the variables' `checkpoint_locks` are held, and none of their persists is pending.
     """
     waiting_keys = saves_waiting_keys()
+    checkpoint_path(directory, checkpoint_id)  # where there is none, nothing is made either
     with PersistWriter.writing(chosen, directory, restores=True) as writer:
         found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
+        if save_id not in (None, found.manifest.save_id):
+            raise CheckpointError(
+                f"{found.directory}: is another checkpoint of that number than is meant"
+            )
         plans = [plan_restore_persisted(variable, found, waiting_keys) for variable in chosen]
         shards = [shard for variable in chosen for shard in variable.internals.shards]
 

@@ -1,4 +1,6 @@
-"""Beside a pool lies the name of the directory that lists its checkpoints."""
+"""Beside a pool lies the name of the directory of its checkpoints: `POOL.begun-at` while none of
+them has counted yet, and `POOL.listed-at` since one has.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,31 @@ from pathlib import Path
 from embstore.checkpoint.directories import sync, writing_to
 from embstore.checkpoint.reading import read_file
 
-__all__ = ["read_note", "write_note"]
+__all__ = ["begun_at", "note_begun", "note_listed"]
 
 
-def write_note(pool: str, directory: str) -> None:
-    """The pool's checkpoints are listed there from now on; durable on return."""
-    note = _note_of(pool)
+def note_begun(pool: str, directory: str) -> None:
+    """Checkpoints of the pool are begun there from now on; durable on return."""
+    if not _listed(pool).exists():
+        _write(_begun(pool), directory)
+
+
+def note_listed(pool: str, directory: str) -> None:
+    """One of those there counts, and stays whatever becomes of the directory; durable on return."""
+    _write(_listed(pool), directory)
+    with writing_to(_begun(pool)):
+        _begun(pool).unlink(missing_ok=True)
+
+
+def begun_at(pool: str) -> str | None:
+    """None where one of its checkpoints has counted, or where nothing was noted."""
+    note = _begun(pool)
+    if _listed(pool).exists() or not note.exists():
+        return None
+    return os.fsdecode(read_file(note))
+
+
+def _write(note: Path, directory: str) -> None:
     text = os.fsencode(directory)
     unfinished = note.with_name(note.name + ".new")
     with writing_to(note):
@@ -27,11 +48,9 @@ def write_note(pool: str, directory: str) -> None:
         sync(note.parent)
 
 
-def read_note(pool: str) -> str | None:
-    """None where nothing was noted."""
-    note = _note_of(pool)
-    return os.fsdecode(read_file(note)) if note.exists() else None
+def _begun(pool: str) -> Path:
+    return Path(f"{pool}.begun-at")
 
 
-def _note_of(pool: str) -> Path:
+def _listed(pool: str) -> Path:
     return Path(f"{pool}.listed-at")

@@ -1,8 +1,8 @@
 """Checkpoints that pools have and nothing lists: a process died between the two.
 
-One that was to be the first and was never listed was never called durable: whoever opens the pool
-starts anew. It was to be the first of its directory, too, so where that lists any, this one may
-have been listed once.
+The first one, if it was never listed, was never called durable: whoever opens the pool starts anew.
+Once one was, no pool gives anything up by itself: what lists it may have been moved, or be on a
+disk that isn't mounted now.
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from embstore.checkpoint.persist.checkpoints import is_checkpoint_directory, listed_numbers
+from embstore.table.shard import Shard
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["discard_unlisted", "note_directory"]
-
-
-def note_directory(variable: EmbeddingVariable, path: Path) -> None:
-    """Checkpoints of the variable's pools are listed at `path` from now on; durable on return."""
-    for shard in variable.internals.shards:
-        shard.note_listed_at(str(path))
+__all__ = ["begun_for", "discard_unlisted"]
 
 
 def discard_unlisted(variable: EmbeddingVariable) -> None:
-    """Gives up what the variable's pools have of checkpoints, if none of it was ever listed."""
+    """Gives up what the variable's pools have of checkpoints, if none of it ever counted."""
     waiting = [shard for shard in variable.internals.shards if shard.awaits_restore()]
-    noted = {note for shard in waiting if (note := shard.listed_at()) is not None}
-    for path in map(Path, noted):
-        # Else it may be elsewhere, or on a disk that isn't mounted now.
-        if not is_checkpoint_directory(path) or listed_numbers(path):
-            return
-    if noted:
-        for shard in waiting:
-            shard.discard_persisted()
+    begun = begun_for(waiting)
+    if begun is None or listed_numbers(begun):
+        return
+    for shard in waiting:
+        shard.discard_persisted()
+
+
+def begun_for(waiting: list[Shard]) -> Path | None:
+    """The directory for which the pools of these shards have begun all of their checkpoints, where
+    none has counted. None: that isn't sure, or it isn't there.
+    """
+    noted = {shard.begun_at() for shard in waiting}
+    if len(noted) != 1:
+        return None
+    (directory,) = noted
+    return Path(directory) if directory and is_checkpoint_directory(Path(directory)) else None

@@ -18,7 +18,6 @@ from pathlib import Path
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
-from embstore.checkpoint.persist.unlisted import note_directory
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.errors import EmbStoreError, InvalidArgumentError
@@ -41,6 +40,10 @@ class _Begun:
     manifest: Manifest
     parts: tuple[tuple[Shard, int], ...]  # each shard, with the number that its pool gave it
 
+    @property
+    def shards(self) -> list[Shard]:
+        return [shard for shard, _ in self.parts]
+
 
 @dataclass
 class PersistWriter:
@@ -49,6 +52,7 @@ class PersistWriter:
     directory: CheckpointDirectory
     users: int = 0  # variables that are open
     covered: frozenset[str] = frozenset()  # names of the newest checkpoint's variables
+    has_counted: bool = False  # one of its checkpoints, and the pools know it
     pending: list[Future[None]] = field(default_factory=list)
     mutex: threading.Lock = field(default_factory=threading.Lock)
     executor: ThreadPoolExecutor = field(
@@ -78,20 +82,23 @@ class PersistWriter:
                     f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
                 )
             writer.finish()
-            for variable in variables:
-                _leave(weakref.ref(variable))
         elif any(writers):
             raise InvalidArgumentError(
                 "variables: were not persisted together before; persist the same ones together "
                 "each time"
             )
+        _refuse_apart(path)
         writer = cls(CheckpointDirectory(path))
+        shards = [shard for variable in variables for shard in variable.internals.shards]
         try:
             if not restores:
                 writer._refuse_strangers(variables)
+                for shard in shards:
+                    shard.note_begun_at(str(path))
                 writer._take(variables)
             yield writer
             if restores:
+                writer.note_listed(shards)
                 writer._take(variables)
         except BaseException:
             if writer.users == 0:
@@ -100,8 +107,7 @@ class PersistWriter:
 
     def _take(self, variables: list[EmbeddingVariable]) -> None:
         for variable in variables:
-            note_directory(variable, self.directory.path)
-        for variable in variables:
+            _leave(weakref.ref(variable))
             _writers[variable] = self
             self.users += 1
             variable.internals.before_close.append(self.finish)
@@ -133,7 +139,7 @@ class PersistWriter:
         """The checkpoint, which is durable, is of no use."""
         with _warns():
             self.directory.remove(number)
-            self.drop_unlisted(shards)
+        self.drop_unlisted(shards)
 
     def is_pending(self) -> bool:
         """Whether a checkpoint was begun that isn't durable, nor given up, yet."""
@@ -188,8 +194,9 @@ class PersistWriter:
         self.covered = frozenset(variable.name for variable in variables)
         return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
-    def submit(self, checkpoint: _Begun, keep: int) -> Future[None]:
-        future = self.executor.submit(self._finish, checkpoint, keep)
+    def submit(self, checkpoint: _Begun, keep: int, *, counts_when_listed: bool) -> Future[None]:
+        """counts_when_listed: else it does when `note_listed` is called."""
+        future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
         with self.mutex:
             self.pending.append(future)
         return future
@@ -200,7 +207,19 @@ class PersistWriter:
             if future in self.pending:
                 self.pending.remove(future)
 
-    def _finish(self, checkpoint: _Begun, keep: int) -> None:
+    def note_listed(self, shards: Sequence[Shard]) -> None:
+        """Their newest checkpoint here counts, and no pool gives up any by itself from now on."""
+        if not self.has_counted:
+            for shard in shards:
+                shard.note_listed_at(str(self.directory.path))
+            self.has_counted = True
+
+    def confirm(self, shards: Sequence[Shard]) -> None:
+        """As `note_listed`, or the next checkpoint does it."""
+        with _warns():
+            self.note_listed(shards)
+
+    def _finish(self, checkpoint: _Begun, keep: int, counts_when_listed: bool) -> None:
         try:
             for shard, number in checkpoint.parts:
                 shard.finish_persist(number, checkpoint.checkpoint_id)
@@ -210,18 +229,22 @@ class PersistWriter:
             self.directory.abandon(checkpoint.unfinished)
             raise
         # It has its name, so it has succeeded.
+        if counts_when_listed:
+            self.confirm(checkpoint.shards)
         with _warns():
             for number in listed_numbers(self.directory.path)[:-keep]:
                 with _warns():
                     self.directory.remove(number)  # before any pool gives it up
-            self.drop_unlisted([shard for shard, _ in checkpoint.parts])
+        self.drop_unlisted(checkpoint.shards)
 
     def drop_unlisted(self, shards: Sequence[Shard]) -> None:
-        listed = listed_ids(self.directory.path)
-        for shard in shards:
-            for found in reversed(shard.persisted()):
-                if found.checkpoint_id not in listed:
-                    shard.drop_persisted(found.number)
+        """Pools give up what isn't listed here, or nothing where a manifest can't be read."""
+        with _warns():
+            listed = listed_ids(self.directory.path)
+            for shard in shards:
+                for found in reversed(shard.persisted()):
+                    if found.checkpoint_id not in listed:
+                        shard.drop_persisted(found.number)
 
     def finish(self) -> None:
         """Returns when nothing is pending; raises what was met."""
@@ -263,13 +286,23 @@ def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
         writer.leave()
 
 
+def _refuse_apart(path: Path) -> None:
+    """A directory has one writer, whose variables come and go together."""
+    others = sorted(v.name for v, writer in list(_writers.items()) if writer.directory.path == path)
+    if others:
+        raise InvalidArgumentError(
+            f"variables: {', '.join(others)} of this process persist to {path}; give all "
+            "variables of a checkpoint together, or another directory"
+        )
+
+
 @contextlib.contextmanager
 def _warns() -> Iterator[None]:
-    """In it older checkpoints are removed."""
+    """In it is what a checkpoint that has succeeded leaves to the next, if it must."""
     try:
         yield
     except EmbStoreError as error:
-        _log.warning("%s; the next checkpoint tries again to remove those before it", error)
+        _log.warning("%s; the next checkpoint tries that again", error)
 
 
 def _drop(parts: Sequence[tuple[Shard, int]]) -> None:

@@ -4,7 +4,8 @@
     FOLDER/step-000000001200/tables/           a save of the other variables (see `embstore.save`)
     FOLDER/step-000000001200/state/            files of the program's own: dense weights, say
     FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256;
-                                               of the pools' checkpoint, number and nodes
+                                               of the pools' checkpoint, number, id and nodes;
+                                               its own checksum
 
 A checkpoint is written in a folder of the job, and gets its own name when the medium has all of it.
 A job that begins removes the folders of others: so one whose driver died, and which lives on for a
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from embstore.checkpoint.checksummed import checksummed, is_as_written
 from embstore.checkpoint.directories import sync
 from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
@@ -35,7 +37,8 @@ _NAMED = re.compile(r"step-(\d{12,})")
 _UNFINISHED = ".unfinished-"  # a job's
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_CHECKSUM = 1  # a format that is read, too
 _DIGESTED_AT_ONCE = 1 << 18  # bytes
 
 
@@ -85,14 +88,18 @@ class TrainingCheckpoint:
     def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
         manifest = self.folder / _MANIFEST
         try:
-            told: dict[str, Any] = json.loads(read_file(manifest))
+            text = read_file(manifest)
+            told: dict[str, Any] = json.loads(text)
             files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
             pools = None if told["pools"] is None else PoolCheckpoint(**told["pools"])
-            is_whole = (told["format"], told["step"]) == (_FORMAT, self.step)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            is_ours = told["format"] in (_FORMAT, _WITHOUT_CHECKSUM) and told["step"] == self.step
+            is_whole = told["format"] == _WITHOUT_CHECKSUM or is_as_written(text)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{manifest}: can't be read: {error}") from error
-        if not is_whole:
+        if not is_ours:
             raise CheckpointError(f"{manifest}: is of another version or step")
+        if not is_whole:
+            raise CheckpointError(f"{manifest}: is truncated or damaged")
         return files, pools
 
 
@@ -157,6 +164,7 @@ class TrainingDirectory:
         """
         with self._told_where():
             _refuse_lost_links(begun.path)
+            _refuse_special_files(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _described(begun.path).items()
@@ -164,7 +172,7 @@ class TrainingDirectory:
             told: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
             told["pools"] = None if pools is None else asdict(pools)
             manifest = begun.folder / _MANIFEST
-            manifest.write_text(json.dumps(told, indent=1))
+            manifest.write_bytes(checksummed(told))
             for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
                 sync(path)
 
@@ -239,6 +247,15 @@ def _refuse_lost_links(folder: Path) -> None:
             raise InvalidArgumentError(
                 f"{path.relative_to(folder)}: is a link out of the checkpoint's folder by a "
                 f"relative path ({told}), which changes; give an absolute path"
+            )
+
+
+def _refuse_special_files(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is neither a file nor a folder, and a checkpoint "
+                "can't keep it"
             )
 
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from embstore.checkpoint.arguments import checkpoint_locks
+from embstore.checkpoint.persist.checkpoints import remove_list
 from embstore.checkpoint.persist.persisting import (
+    confirm_checkpoint,
     discard_persisted,
     give_up_checkpoint,
     make_checkpoint,
     planned_restore_persisted,
 )
+from embstore.checkpoint.persist.unlisted import begun_for
 from embstore.checkpoint.persist.writer import finish_persists
 from embstore.checkpoint.restore import planned_restore
 from embstore.checkpoint.save import save_apart
@@ -53,6 +56,8 @@ def writing_checkpoint(
         yield begun.path
         directory.finish(begun, step, pools)
         publish(begun.folder, step)
+        if pools is not None:
+            confirm_checkpoint(_divided(variables)[0])
     except BaseException:
         has_no_name = begun.folder.exists()
         shutil.rmtree(begun.folder, ignore_errors=True)
@@ -76,7 +81,10 @@ def _save_tables(
     if not durable:
         return None
     # One more: this one takes no earlier one's place until it has its name.
-    made = when_free(lambda: make_checkpoint(durable, pools, 0, step, keep + 1), _FREED_WITHIN_S)
+    made = when_free(
+        lambda: make_checkpoint(durable, pools, 0, step, keep + 1, counts_when_listed=False),
+        _FREED_WITHIN_S,
+    )
     places = {
         variable.name: [shard.place for shard in variable.internals.shards] for variable in durable
     }
@@ -105,11 +113,11 @@ def restore_tables(
         if others:
             restores.append(planned.enter_context(planned_restore(checkpoint.tables, others)))
         if durable and kept is not None:
-            number = kept.number
+            number, save_id = kept.number, kept.id
             restores.append(
                 when_free(
                     lambda: planned.enter_context(
-                        planned_restore_persisted(durable, pools, number)
+                        planned_restore_persisted(durable, pools, number, save_id)
                     ),
                     _FREED_WITHIN_S,
                 )
@@ -125,16 +133,10 @@ def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
     """Gives up what pools have of a job that died before its first checkpoint had its name. What
     they have of anything else stays, and is told of when they are used.
     """
-    ours = [
-        variable
-        for variable in durable
-        if all(shard.listed_at() == str(pools) for shard in _waiting(variable))
-    ]
-    if ours == list(durable):
-        shutil.rmtree(pools, ignore_errors=True)  # the list goes before what it lists
-    for variable in ours:
-        if _waiting(variable):
-            discard_persisted([variable])
+    waiting = [variable for variable in durable if _waiting(variable)]
+    if waiting and all(begun_for(_waiting(variable)) == pools for variable in waiting):
+        when_free(lambda: remove_list(pools), _FREED_WITHIN_S)  # before what it lists
+        discard_persisted(waiting)
 
 
 def _waiting(variable: EmbeddingVariable) -> list[Shard]:

@@ -10,10 +10,10 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 from embstore import _core
+from embstore.checkpoint.arguments import directory_path
 from embstore.checkpoint.persist.persisting import MOST_KEPT
 from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.job.actor import JobActor
@@ -89,12 +89,12 @@ class Job:
             patience_s=self.patience_s,
         )
         kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
+        path = None if checkpoints is None else str(directory_path(checkpoints, "checkpoints"))
         self._is_lost = False
         self._ray = ray_cluster.join_or_start()
-        path, job = None, ""
+        job = ""
         self._checkpoints: TrainingDirectory | None = None
-        if checkpoints is not None:
-            path = str(Path(checkpoints).absolute())
+        if path is not None:
             job = TrainingDirectory(path).take_over()
             self._checkpoints = TrainingDirectory(path, job, kept)
         self._made_in = _core.fork_generation()
