@@ -287,6 +287,24 @@ def test_tables_of_one_checkpoint_that_are_restored_apart_are_told_to_come_toget
         es.restore_persisted([a], place / "lists")
         with pytest.raises(InvalidArgumentError, match=r"variables: a of this process .*together"):
             es.restore_persisted([b], place / "lists")
+        es.restore_persisted([a, b], place / "lists")
+        for variable in (a, b):
+            assert contents(variable) == plain(10)
+            train(variable, range(10, 12))
+        es.persist([a, b], place / "lists")
+    with durable(place, name="a") as a, durable(place, name="b") as b:
+        es.restore_persisted([a, b], place / "lists")
+        assert contents(a) == contents(b) == plain(12)
+
+
+def test_a_pool_whose_checkpoints_were_given_up_begins_as_a_new_one(place: Path) -> None:
+    persisted_once(place, place / "lists")
+    with durable(place) as variable:
+        es.discard_persisted([variable])
+    killed("die_before_the_list_has_it", place, place / "others")
+    with durable(place, restores=False) as variable:
+        train(variable, range(3))
+        assert contents(variable) == plain(3)
 
 
 def test_a_restore_of_a_save_changes_no_table_where_another_awaits_its_own(place: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embstore import _core
-from embstore.checkpoint.persist.pool_note import begun_at, note_begun, note_listed
+from embstore.checkpoint.persist.pool_note import begun_at, forget_notes, note_begun, note_listed
 from embstore.devices.device_table import DeviceTable
 from embstore.gpu.choice import gpu_to_open
 from embstore.options import CBFFilter, CounterFilter, IoScheme, SSDHashOption, TierKind
@@ -387,6 +387,7 @@ class Shard:
     def discard_persisted(self) -> None:
         """Gives those up."""
         _core.discard_persisted(self._table)
+        forget_notes(self._pool())
 
     def restore_persisted(self, number: int, request: RestoreRequest) -> None:
         """Replaces everything by a checkpoint of the pool, and what the chain has beside its rows.

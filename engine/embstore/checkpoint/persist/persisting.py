@@ -67,7 +67,8 @@ def persist(
     their pools, in the background, while look-ups and updates go on.
 
     path: a directory, made if its parent exists; always the same one for a variable, with all that
-        its newest checkpoint has. To go on without some of them, give another.
+        its newest checkpoint has. To go on without some of them, give another; once a checkpoint
+        there is durable, those listed here can't be restored any more as a whole.
     persist_pending_window: 0: the checkpoint is durable on return. n > 0: returns at once, unless n
         checkpoints before it are pending still; `persisted(path)` says which are durable.
     global_step: as of `embstore.save`: evict_option drops rows first here, too.

@@ -10,7 +10,7 @@ from pathlib import Path
 from embstore.checkpoint.directories import sync, writing_to
 from embstore.checkpoint.reading import read_file
 
-__all__ = ["begun_at", "note_begun", "note_listed"]
+__all__ = ["begun_at", "forget_notes", "note_begun", "note_listed"]
 
 
 def note_begun(pool: str, directory: str) -> None:
@@ -24,6 +24,13 @@ def note_listed(pool: str, directory: str) -> None:
     _write(_listed(pool), directory)
     with writing_to(_begun(pool)):
         _begun(pool).unlink(missing_ok=True)
+
+
+def forget_notes(pool: str) -> None:
+    """The pool has no checkpoint any more."""
+    for note in (_listed(pool), _begun(pool)):
+        with writing_to(note):
+            note.unlink(missing_ok=True)
 
 
 def begun_at(pool: str) -> str | None:

@@ -64,7 +64,7 @@ class PersistWriter:
     def writing(
         cls, variables: list[EmbeddingVariable], path: Path, *, restores: bool = False
     ) -> Iterator[PersistWriter]:
-        """The one that the variables have; or a new one, which is theirs if all goes well.
+        """The one that the variables have; or one that is theirs if all goes well.
 
         restores: one of the checkpoints that are listed, which the variables then come from; else
             there must be none that they didn't come from.
@@ -82,13 +82,12 @@ class PersistWriter:
                     f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
                 )
             writer.finish()
-        elif any(writers):
+        elif any(writers) and not restores:
             raise InvalidArgumentError(
                 "variables: were not persisted together before; persist the same ones together "
                 "each time"
             )
-        _refuse_apart(path)
-        writer = cls(CheckpointDirectory(path))
+        writer = _sole_writer(path, variables if restores else []) or cls(CheckpointDirectory(path))
         shards = [shard for variable in variables for shard in variable.internals.shards]
         try:
             if not restores:
@@ -98,6 +97,7 @@ class PersistWriter:
                 writer._take(variables)
             yield writer
             if restores:
+                writer.has_counted = False  # to pools that it hadn't before
                 writer.note_listed(shards)
                 writer._take(variables)
         except BaseException:
@@ -107,6 +107,8 @@ class PersistWriter:
 
     def _take(self, variables: list[EmbeddingVariable]) -> None:
         for variable in variables:
+            if writer_of(variable) is self:
+                continue
             _leave(weakref.ref(variable))
             _writers[variable] = self
             self.users += 1
@@ -286,14 +288,15 @@ def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
         writer.leave()
 
 
-def _refuse_apart(path: Path) -> None:
-    """A directory has one writer, whose variables come and go together."""
-    others = sorted(v.name for v, writer in list(_writers.items()) if writer.directory.path == path)
-    if others:
+def _sole_writer(path: Path, variables: list[EmbeddingVariable]) -> PersistWriter | None:
+    """A directory's in this process, which has none but these variables."""
+    here = {v: writer for v, writer in list(_writers.items()) if writer.directory.path == path}
+    if others := sorted(variable.name for variable in here if variable not in variables):
         raise InvalidArgumentError(
             f"variables: {', '.join(others)} of this process persist to {path}; give all "
             "variables of a checkpoint together, or another directory"
         )
+    return next(iter(here.values()), None)
 
 
 @contextlib.contextmanager
