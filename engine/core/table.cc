@@ -543,7 +543,6 @@ void Table::restore_persisted(uint64_t number, checkpoint::Partition partition,
                               const checkpoint::Chain& chain, const TableState& state, bool waiting_keys) {
   Operation operation(parts_);
   checkpoints();
-  if (parts_.steps) parts_.steps->forget_error();
   restore_checkpoint(parts_, number, partition, chain, state, waiting_keys);
 }
 
@@ -648,10 +647,6 @@ SavedTable Table::save(checkpoint::Writer& file, const EvictionRule& eviction, b
 
 void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,
                     bool waiting_keys) {
-  {
-    const Operation operation(parts_);  // no step is in flight
-    if (parts_.steps) parts_.steps->forget_error();
-  }
   checkpoint::restore_table(parts_, partition, chain, state, waiting_keys);
 }
 

@@ -20,6 +20,7 @@ Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : turn_(ta
                                                                         standstill_(table_),
                                                                         floors_(store_.tiers().size()) {
   save_span_ = table_.spans.start_over();
+  if (table_.steps) table_.steps->forget_error();  // of what is replaced
 }
 
 void Replacement::clear() {

@@ -18,7 +18,7 @@ namespace embstore {
 
 class Replacement {
  public:
-  // Waits for what is under way.
+  // Waits for what is under way, and forgets what that failed with.
   explicit Replacement(TableParts& table);
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;

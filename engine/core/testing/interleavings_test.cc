@@ -216,6 +216,8 @@ constexpr Unnoticed kUnnoticed[] = {
      "the updates of all partitions say so themselves; it keeps locks in their order"},
     {"the host's wait in embstore::DeviceSteps::Turns::Turns",
      "for room in flight: whether there is some is asked again and again"},
+    {"the host's wait in embstore::gpu::Mirror::Mirror", "for a tier whose making fails, as none does here"},
+    {"the host's wait in embstore::gpu::SlotMarks::SlotMarks", "as above"},
 };
 
 TEST(a_synchronisation_that_is_left_out_is_noticed) {
