@@ -166,9 +166,6 @@ def _container() -> Diagnosis:
         return Diagnosis("container", (wrong,), (), (memory,))
     lacking_compose: list[MissingRequirementError] = []
     try:
-        from pmemlab.machines.container.clone import find_clone
-
-        find_clone()
         compose_command()
     except MissingRequirementError as error:
         lacking_compose.append(error)
@@ -181,8 +178,6 @@ def _container() -> Diagnosis:
             f"disk: {gibibytes(shutil.disk_usage(storage).free)} free in {storage}; "
             f"building the image takes up to {gibibytes(_IMAGE_BUILD_BYTES)}"
         )
-    told = [str(error) for error in missing]
-    lacking_compose = [error for error in lacking_compose if str(error) not in told]
     return Diagnosis("container", tuple(missing), tuple(lacking_compose), tuple(notes))
 
 

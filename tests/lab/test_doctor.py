@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -79,6 +80,18 @@ def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.Mo
     assert diagnoses["process"].runs
     (error,) = diagnoses["container"].missing
     assert "none-of-that-name" in error.what
+
+
+@pytest.mark.usefixtures("bare")
+def test_that_no_clone_is_here_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = SimpleNamespace(version=lambda: {"Version": "1"}, info=dict)
+    monkeypatch.setattr("pmemlab.machines.container.connection.connect", lambda: engine)
+    monkeypatch.chdir(tmp_path)
+    (found,) = (diagnosis for diagnosis in diagnose() if diagnosis.kind == "container")
+    told = [error.what for error in (*found.missing, *found.lacking)]
+    assert ["not inside a clone" in each for each in told].count(True) == 1, told
 
 
 def _notes(kind: str) -> str:

@@ -28,6 +28,11 @@ class Result:
     stdout: str
     stderr: str
 
+    @property
+    def said(self) -> str:
+        """What it wrote as an error, or all that it wrote; without spaces at both ends."""
+        return self.stderr.strip() or self.stdout.strip()
+
 
 class Machine(Protocol):
     """A started machine whose proof has passed. A context manager: leaving it stops it."""

@@ -178,8 +178,7 @@ def _run_here(
             argv.append("--direct-io")  # what the page cache has would cost the disk nothing
         done = machine.run([*argv, *workload.argv()], timeout=_TIMEOUT_S)
     if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()
-        last = (said.splitlines() or ["it wrote nothing"])[-1]
+        last = (done.said.splitlines() or ["it wrote nothing"])[-1]
         raise LabError(f"{run.workload} on {run.storage_type}, on this computer: {last}")
     document: Mapping[str, Any] = json.loads(done.stdout)
     return {

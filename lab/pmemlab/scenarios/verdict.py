@@ -83,8 +83,7 @@ def _check_end(result: Result) -> None:
         )
     if result.returncode != 0:
         raise ExpectationError(
-            f"the workload ended with status {result.returncode}:\n"
-            + _tail(result.stderr.strip() or result.stdout)
+            f"the workload ended with status {result.returncode}:\n" + _tail(result.said)
         )
 
 
