@@ -14,7 +14,7 @@ from embstore.table.elsewhere import AskedRows
 from embstore.table.prefetched import Prefetched
 from embstore.table.shard import LocalShard, Shard
 
-__all__ = ["Variable", "VariableInternals", "cut"]
+__all__ = ["Variable", "VariableInternals", "cut", "shards_of"]
 
 
 class VariableInternals:
@@ -135,6 +135,10 @@ class Variable(Protocol):
     def dim(self) -> int: ...
     @property
     def gpu(self) -> str | None: ...
+
+
+def shards_of(variables: Iterable[Variable]) -> list[Shard]:
+    return [shard for variable in variables for shard in variable.internals.shards]
 
 
 @contextlib.contextmanager

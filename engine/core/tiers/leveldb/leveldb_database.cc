@@ -174,8 +174,7 @@ void LevelDbDatabase::write(const Batch& batch) {
   calls_.write(database_, write_options_.get(), batch.get(), &error);
   check(error, "can't write",
         "; LevelDB may take no more writes after that, even where there is room again: save the table, whose "
-        "rows can "
-        "be read, and make it anew");
+        "rows can be read, and make it anew");
 }
 
 LevelDbDatabase::Value LevelDbDatabase::get(std::string_view key) const {

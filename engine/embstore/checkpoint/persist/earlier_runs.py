@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 from embstore.errors import StorageError
 from embstore.options import TierKind
+from embstore.table.shard import Shard
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["refuse_awaiting", "refuse_earlier_run"]
+__all__ = ["refuse_awaiting", "refuse_earlier_run", "waiting_shards"]
 
 
 def refuse_earlier_run(variable: EmbeddingVariable) -> None:
     """Raises StorageError where a pool of the variable's has checkpoints of an earlier run."""
-    if not _awaits_restore(variable):
+    if not waiting_shards(variable):
         return
     tiers = variable.ev_option.storage_option.tiers()
     place = next(tier.path for tier in tiers if tier.kind is TierKind.PMEM_POOL)
@@ -27,13 +28,15 @@ def refuse_earlier_run(variable: EmbeddingVariable) -> None:
 def refuse_awaiting(variables: Iterable[EmbeddingVariable]) -> None:
     """Raises StorageError where a variable awaits its restore: a save of it would have no rows."""
     for variable in variables:
-        if _awaits_restore(variable):
+        if waiting_shards(variable):
             raise StorageError(
                 f"variables: the pool of {variable.name} holds checkpoints of an earlier run; "
                 "take them over with restore_persisted(), or give them up with discard_persisted()"
             )
 
 
-def _awaits_restore(variable: EmbeddingVariable) -> bool:
-    is_durable = variable.ev_option.storage_option.durability is not None
-    return is_durable and any(shard.awaits_restore() for shard in variable.internals.shards)
+def waiting_shards(variable: EmbeddingVariable) -> list[Shard]:
+    """Those whose pools have checkpoints that were neither restored nor discarded yet."""
+    if variable.ev_option.storage_option.durability is None:
+        return []
+    return [shard for shard in variable.internals.shards if shard.awaits_restore()]

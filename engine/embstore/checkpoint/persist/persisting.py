@@ -24,11 +24,13 @@ from embstore.checkpoint.arguments import (
     step_of,
 )
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
+from embstore.checkpoint.persist.earlier_runs import waiting_shards
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
 from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
 from embstore.errors import CheckpointError, EmbStoreError, InvalidArgumentError
 from embstore.table import checks
+from embstore.table.internals import shards_of
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
@@ -125,14 +127,14 @@ def give_up_checkpoint(variables: Sequence[EmbeddingVariable], number: int) -> N
     with checkpoint_locks(list(variables)):
         writer = writer_of(variables[0])
         if writer is not None:
-            writer.give_up(number, [s for variable in variables for s in variable.internals.shards])
+            writer.give_up(number, shards_of(variables))
 
 
 def confirm_checkpoint(variables: Sequence[EmbeddingVariable]) -> None:
     """The last one that `make_checkpoint` made of them counts."""
     writer = writer_of(variables[0])
     if writer is not None:
-        writer.confirm([s for variable in variables for s in variable.internals.shards])
+        writer.confirm(shards_of(variables))
 
 
 def persisted(path: PathLike) -> list[int]:
@@ -147,7 +149,7 @@ def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
     on SSD lies below a pool, also when the pool is about to have no place for rows that change,
     until a checkpoint lets older ones go.
     """
-    shards = [shard for variable in _durable(variables) for shard in variable.internals.shards]
+    shards = shards_of(_durable(variables))
     return any(shard.is_pool_short() for shard in shards) or all(
         shard.should_persist() for shard in shards
     )
@@ -204,7 +206,7 @@ def planned_restore_persisted(
                 f"{found.directory}: is another checkpoint of that number than is meant"
             )
         plans = [plan_restore_persisted(variable, found, waiting_keys) for variable in chosen]
-        shards = [shard for variable in chosen for shard in variable.internals.shards]
+        shards = shards_of(chosen)
 
         def is_held(checkpoint_id: bytes) -> bool:
             return all(
@@ -238,7 +240,7 @@ def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:
     """
     for variable in _durable(variables):
         with checkpoint_locks([variable]):
-            waiting = [shard for shard in variable.internals.shards if shard.awaits_restore()]
+            waiting = waiting_shards(variable)
             if not waiting:
                 raise InvalidArgumentError(
                     f"variables: the pool of {variable.name} holds no checkpoint of an earlier run"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embstore.checkpoint.persist.checkpoints import is_checkpoint_directory, listed_numbers
+from embstore.checkpoint.persist.earlier_runs import waiting_shards
 from embstore.table.shard import Shard
 from embstore.variable import EmbeddingVariable
 
@@ -18,7 +19,7 @@ __all__ = ["begun_for", "discard_unlisted"]
 
 def discard_unlisted(variable: EmbeddingVariable) -> None:
     """Gives up what the variable's pools have of checkpoints, if none of it ever counted."""
-    waiting = [shard for shard in variable.internals.shards if shard.awaits_restore()]
+    waiting = waiting_shards(variable)
     begun = begun_for(waiting)
     if begun is None or listed_numbers(begun):
         return

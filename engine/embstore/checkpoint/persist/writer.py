@@ -21,7 +21,7 @@ from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.errors import EmbStoreError, InvalidArgumentError
-from embstore.table.internals import cut
+from embstore.table.internals import cut, shards_of
 from embstore.table.shard import BegunShard, PersistRequest, Shard
 from embstore.variable import EmbeddingVariable
 
@@ -88,7 +88,7 @@ class PersistWriter:
                 "each time"
             )
         writer = _sole_writer(path, variables if restores else []) or cls(CheckpointDirectory(path))
-        shards = [shard for variable in variables for shard in variable.internals.shards]
+        shards = shards_of(variables)
         try:
             if not restores:
                 writer._refuse_strangers(variables)
@@ -97,8 +97,7 @@ class PersistWriter:
                 writer._take(variables)
             yield writer
             if restores:
-                writer.has_counted = False  # to pools that it hadn't before
-                writer.note_listed(shards)
+                writer._note_listed(shards)
                 writer._take(variables)
         except BaseException:
             if writer.users == 0:
@@ -197,7 +196,7 @@ class PersistWriter:
         return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
     def submit(self, checkpoint: _Begun, keep: int, *, counts_when_listed: bool) -> Future[None]:
-        """counts_when_listed: else it does when `note_listed` is called."""
+        """counts_when_listed: else it does when `confirm` is called."""
         future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
         with self.mutex:
             self.pending.append(future)
@@ -209,17 +208,16 @@ class PersistWriter:
             if future in self.pending:
                 self.pending.remove(future)
 
-    def note_listed(self, shards: Sequence[Shard]) -> None:
+    def confirm(self, shards: Sequence[Shard]) -> None:
         """Their newest checkpoint here counts, and no pool gives up any by itself from now on."""
         if not self.has_counted:
-            for shard in shards:
-                shard.note_listed_at(str(self.directory.path))
-            self.has_counted = True
+            with _warns():
+                self._note_listed(shards)
 
-    def confirm(self, shards: Sequence[Shard]) -> None:
-        """As `note_listed`, or the next checkpoint does it."""
-        with _warns():
-            self.note_listed(shards)
+    def _note_listed(self, shards: Sequence[Shard]) -> None:
+        for shard in shards:
+            shard.note_listed_at(str(self.directory.path))
+        self.has_counted = True
 
     def _finish(self, checkpoint: _Begun, keep: int, counts_when_listed: bool) -> None:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.persist.checkpoints import remove_list
+from embstore.checkpoint.persist.earlier_runs import waiting_shards
 from embstore.checkpoint.persist.persisting import (
     confirm_checkpoint,
     discard_persisted,
@@ -28,7 +29,6 @@ from embstore.checkpoint.training.directory import (
     TrainingDirectory,
 )
 from embstore.errors import CheckpointError
-from embstore.table.shard import Shard
 from embstore.table.uninterrupted import uninterrupted
 from embstore.table.when_free import when_free
 from embstore.variable import EmbeddingVariable
@@ -133,14 +133,10 @@ def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
     """Gives up what pools have of a job that died before its first checkpoint had its name. What
     they have of anything else stays, and is told of when they are used.
     """
-    waiting = [variable for variable in durable if _waiting(variable)]
-    if waiting and all(begun_for(_waiting(variable)) == pools for variable in waiting):
+    waiting = {variable: found for variable in durable if (found := waiting_shards(variable))}
+    if waiting and all(begun_for(shards) == pools for shards in waiting.values()):
         when_free(lambda: remove_list(pools), _FREED_WITHIN_S)  # before what it lists
-        discard_persisted(waiting)
-
-
-def _waiting(variable: EmbeddingVariable) -> list[Shard]:
-    return [shard for shard in variable.internals.shards if shard.awaits_restore()]
+        discard_persisted([*waiting])
 
 
 def _divided(
