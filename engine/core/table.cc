@@ -242,6 +242,7 @@ TableStats Table::stats() const {
       .demotions = mover ? mover->demoted_rows() : 0,
       .forgotten_accesses = mover ? mover->forgotten_accesses() : 0,
       .waiting_keys = 0,
+      .filter_bytes = 0,
       .index_bytes = store.index_bytes(),
       .background_error = mover ? mover->background_error() : "",
       .tiers = {},
@@ -257,6 +258,7 @@ TableStats Table::stats() const {
     MutexLock lock(store.shard(s).mutex);
     if (const AdmissionFilter* const filter = parts_.filters.shard(s)) {
       stats.waiting_keys += filter->waiting_keys();
+      stats.filter_bytes += filter->size_bytes();
     }
   }
   return stats;

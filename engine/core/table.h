@@ -44,6 +44,7 @@ struct TableStats {
   uint64_t demotions;
   uint64_t forgotten_accesses;  // of serving look-ups, while moves were held off
   uint64_t waiting_keys;        // that the filter keeps out
+  uint64_t filter_bytes;        // memory of its counts
   uint64_t index_bytes;
   std::string background_error;  // of moves; empty if the last went well
   std::vector<Level> tiers;      // as they were asked for

@@ -468,6 +468,8 @@ class CBFFilter:
 class GlobalStepEvict:
     """At a save, rows whose last update is more than `steps_to_live` steps ago are dropped.
 
+    So is what a CounterFilter counted of keys that wait for a row and were last seen as long ago.
+
     steps_to_live: None: no row is.
     """
 

@@ -614,6 +614,7 @@ class EmbeddingVariable:
         background_error: what the last attempt to move rows met; "" if it went well. Nothing is
             lost by it, and it is tried again.
         waiting_keys: that were counted, and are below their filter's threshold.
+        filter_bytes: memory of the filter's counts.
         index_bytes: memory of the index, which finds rows by key.
         tiers: a list of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes,
             address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing

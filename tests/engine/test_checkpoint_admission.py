@@ -150,3 +150,55 @@ def test_rows_that_were_dropped_wait_anew(tmp_path: Path) -> None:
         assert var.total_count() == (0, 3)
         var.apply_gradients([1], one, global_step=12)
         assert var.total_count() == (1, 3)
+
+
+def test_waiting_keys_that_are_not_seen_again_are_forgotten_by_their_step(tmp_path: Path) -> None:
+    once, again, few = np.arange(20_000), np.arange(10), np.arange(3)
+    grads = np.ones((once.size, 4), np.float32)
+    option = es.EmbeddingVariableOption(
+        filter_option=es.CounterFilter(3), evict_option=es.GlobalStepEvict(5)
+    )
+    with (
+        es.get_embedding_variable(
+            "var", 4, optimizer=es.optimizers.SGD(0.1), ev_option=option, partition_num=2
+        ) as var,
+        es.get_embedding_variable(
+            "var", 4, optimizer=es.optimizers.SGD(0.1), ev_option=option
+        ) as other,
+    ):
+        var.apply_gradients(once, grads, global_step=0)
+        waiting_bytes = var.stats()["filter_bytes"]
+        var.apply_gradients(again, grads[:10], global_step=7)
+        es.save(tmp_path / "nothing is old", [var], 5)
+        assert var.stats()["waiting_keys"] == once.size
+
+        es.save(tmp_path / "save", [var], 12)
+        es.restore(tmp_path / "save", [other])
+        for each in (var, other):
+            assert each.stats()["waiting_keys"] == 10
+            assert each.stats()["filter_bytes"] < waiting_bytes / 10
+            assert each.get_frequency([9, 10]).tolist() == [2, 0]
+            assert each.get_version([9, 10]).tolist() == [7, -1]
+            each.apply_gradients(once, grads, global_step=13)
+            assert each.total_count()[0] == 10, "the others begin anew"
+
+        assert var.evict(25) == 10, "rows; keys that waited had none"
+        assert var.stats()["waiting_keys"] == 0
+        var.apply_gradients(few, grads[:3], global_step=26)
+        assert var.get_frequency(few).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("admission", "evict"),
+    [(COUNTER, es.L2WeightEvict(0.5)), (SKETCH, es.GlobalStepEvict(5))],
+    ids=["weights alone are looked at", "a sketch knows no keys"],
+)
+def test_waiting_keys_stay_where_nothing_is_known_of_their_age(
+    tmp_path: Path,
+    admission: es.CounterFilter | es.CBFFilter,
+    evict: es.L2WeightEvict | es.GlobalStepEvict,
+) -> None:
+    with variable(filter_option=admission, evict_option=evict) as var:
+        var.apply_gradients([1, 2, 3], np.ones((3, var.dim), np.float32), global_step=0)
+        es.save(tmp_path, [var], 100)
+        assert (var.get_frequency([1, 2, 3]) >= 1).all()

@@ -67,6 +67,9 @@ class AdmissionFilter {
   virtual void make_room(uint64_t) {}
   // Forgets a key that has got a row.
   virtual void remove(int64_t key, KeyHash hash) = 0;
+  // Forgets the keys whose last batch was of an earlier step, and gives their memory back. A sketch knows no keys, and
+  // forgets none.
+  virtual void forget_before(int64_t /*global_step*/) {}
   // Forgets every key, in place: whoever asks admits() meanwhile gets an answer of before or after.
   virtual void reset() = 0;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 
 namespace embstore {
@@ -33,6 +34,23 @@ void CounterFilter::remove(int64_t key, KeyHash hash) {
   }
   entries_[hole].count = 0;
   --waiting_;
+}
+
+void CounterFilter::forget_before(int64_t global_step) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    // What lies behind moves up to here.
+    while (entries_[i].count != 0 && entries_[i].version < global_step) {
+      remove(entries_[i].key, hash_key(entries_[i].key));
+    }
+  }
+  size_t entries = entries_.size();
+  while (entries > kFirstEntries && waiting_ * 8 <= entries * 3) entries /= 2;
+  if (entries == entries_.size()) return;
+  try {
+    resize_to(entries);
+  } catch (const std::bad_alloc&) {
+    // They fit where they are.
+  }
 }
 
 void CounterFilter::reset() {
@@ -101,10 +119,10 @@ size_t CounterFilter::entries_for(uint64_t more_keys) const {
 
 void CounterFilter::make_room(uint64_t keys) {
   const size_t entries = entries_for(keys);
-  if (entries != entries_.size()) grow_to(entries);
+  if (entries != entries_.size()) resize_to(entries);
 }
 
-void CounterFilter::grow_to(size_t entries) {
+void CounterFilter::resize_to(size_t entries) {
   std::vector<WaitingKey> old(entries);
   old.swap(entries_);
   for (const WaitingKey& entry : old) {

@@ -26,6 +26,7 @@ class CounterFilter final : public AdmissionFilter {
   bool has_room(uint64_t keys) const override { return entries_for(keys) == entries_.size(); }
   void make_room(uint64_t keys) override;
   void remove(int64_t key, KeyHash hash) override;
+  void forget_before(int64_t global_step) override;
   void reset() override;
   uint64_t count(int64_t key, KeyHash hash) const override;
   int64_t version(int64_t key, KeyHash hash) const override;
@@ -45,7 +46,7 @@ class CounterFilter final : public AdmissionFilter {
   WaitingKey& entry_of(int64_t key, KeyHash hash);
   // How many entries there must be for so many keys more.
   size_t entries_for(uint64_t more_keys) const;
-  void grow_to(size_t entries);
+  void resize_to(size_t entries);
 
   std::vector<WaitingKey> entries_;  // a power of two, or none; count 0: empty
   size_t waiting_ = 0;

@@ -127,6 +127,7 @@ nb::dict stats(const TableHandle& table) {
   dict["demotions"] = stats.demotions;
   dict["forgotten_accesses"] = stats.forgotten_accesses;
   dict["waiting_keys"] = stats.waiting_keys;
+  dict["filter_bytes"] = stats.filter_bytes;
   dict["index_bytes"] = stats.index_bytes;
   dict["background_error"] = stats.background_error;
   dict["tiers"] = tiers;

@@ -290,6 +290,8 @@ uint64_t TableSave::evict() {
     const MutexLock lock(shard.mutex);
     const std::vector<int64_t> keys = shard.save->keys();
     changed.insert(changed.end(), keys.begin(), keys.end());
+    AdmissionFilter* const filter = table_.filters.shard(s);
+    if (filter != nullptr && eviction_.least_version) filter->forget_before(*eviction_.least_version);
   }
   std::sort(changed.begin(), changed.end());
   std::erase_if(evicted_,

@@ -17,9 +17,9 @@ struct TableState {
   uint64_t clock = 0;  // that of rows' stamps, see ranking.h
 };
 
-// Which rows go when a table is saved.
+// Which rows go when a table is saved, and which keys that wait for one.
 struct EvictionRule {
-  std::optional<int64_t> least_version;     // rows of an earlier version
+  std::optional<int64_t> least_version;     // rows of an earlier version, and waiting keys
   std::optional<double> least_half_square;  // rows where half the sum of the weights' squares is less
 
   bool any() const { return least_version || least_half_square; }

@@ -51,7 +51,7 @@ class Monitor:
 
         Since the last call, or since the monitor was made: hits, misses, without_row, promotions
         and demotions, as in `EmbeddingVariable.stats`, and hit_rate (nan if nothing was looked up).
-        As of now: rows, waiting_keys, index_bytes and rows_in_tier_N.
+        As of now: rows, waiting_keys, filter_bytes, index_bytes and rows_in_tier_N.
         """
         with self._lock:
             now = dict(self._stats())
@@ -107,8 +107,8 @@ def _between(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, fl
     told["hit_rate"] = told["hits"] / looked_up if looked_up else float("nan")
     by_tier = _rows_by_tier(now)
     told["rows"] = sum(by_tier)
-    told["waiting_keys"] = now["waiting_keys"]
-    told["index_bytes"] = now["index_bytes"]
+    for what in ("waiting_keys", "filter_bytes", "index_bytes"):
+        told[what] = now[what]
     told.update({f"rows_in_tier_{tier}": rows for tier, rows in enumerate(by_tier)})
     return told
 
