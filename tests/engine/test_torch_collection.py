@@ -201,12 +201,48 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
             es.torch.KeyedJaggedTensor(*arguments)
 
 
-def test_weights_are_refused(make_variable: MakeVariable) -> None:
+@pytest.mark.parametrize("kind", ["dict", "jagged"])
+def test_ids_may_have_weights(make_variable: MakeVariable, kind: str) -> None:
+    ids, random = some_ids(0), torch.Generator().manual_seed(1)
+    weights = {name: torch.rand(6, generator=random, requires_grad=True) for name in ids}
+    tables = [
+        {table: make_variable(name=f"{n}.{table}", dim=dim) for table, dim in DIMS.items()}
+        for n in range(2)
+    ]
+    together, apart = (
+        {name: es.torch.EmbeddingBag(of[table], "sum") for name, table in TABLES.items()}
+        for of in tables
+    )
+    if kind == "dict":
+        features: Any = {name: (ids[name], OFFSETS, weights[name]) for name in ids}
+    else:
+        features = jagged(ids, weights=torch.cat(list(weights.values())))
+    got = es.torch.EmbeddingBagCollection(together)(features)
+    found = {name: apart[name](ids[name], OFFSETS, weights[name]) for name in ids}
+    for name, bags in found.items():
+        np.testing.assert_array_equal(got[name].detach(), bags.detach())
+    by_together = torch.autograd.grad(
+        got.values().square().sum(), list(weights.values()), retain_graph=True
+    )
+    by_apart = torch.autograd.grad(
+        sum(bags.square().sum() for bags in found.values()), list(weights.values())
+    )
+    for one, other in zip(by_together, by_apart, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_weights_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None:
     collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
-    features: Any = jagged(some_ids(0))
-    features.weights_or_none = lambda: torch.ones(18)
-    with pytest.raises(InvalidArgumentError, match="features must have no weights"):
-        collection(features)
+    with pytest.raises(
+        InvalidArgumentError, match=r"\['bought'\]: per_sample_weights must be None"
+    ):
+        collection(jagged(some_ids(0), weights=torch.ones(18)))
+    for weights, message in (
+        (torch.ones(17), r"weights must have the shape of values, \(18,\), got \(17,\)"),
+        (torch.ones(18, dtype=torch.int64), "weights must be a tensor of floats"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            jagged(some_ids(0), weights=weights)
 
 
 def test_a_collection_is_of_bags(make_variable: MakeVariable) -> None:

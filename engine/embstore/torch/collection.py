@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
 from embstore.errors import InvalidArgumentError
 from embstore.torch.lookup import lookup
-from embstore.torch.modules import Bags, EmbeddingBag, as_ids
+from embstore.torch.modules import Bags, EmbeddingBag, as_ids, check_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
 
-BagsOfFeature: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
+BagsOfFeature: TypeAlias = "Tensor | tuple[Any, ...]"
 
 
 class Jagged(Protocol):
@@ -27,6 +27,7 @@ class Jagged(Protocol):
     def values(self) -> Tensor: ...
     def lengths(self) -> Tensor: ...
     def offset_per_key(self) -> Sequence[int]: ...
+    def weights_or_none(self) -> Tensor | None: ...
 
 
 class KeyedJaggedTensor:
@@ -37,6 +38,7 @@ class KeyedJaggedTensor:
     lengths: int64 or int32 (features * bags,), of each bag, in the same order.
     length_per_key: how many ids each feature has. None: read from `lengths`, for which the host
         waits where they are on a GPU.
+    weights: floats (n,) by which the ids' rows are multiplied, for bags of mode "sum".
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class KeyedJaggedTensor:
         values: Tensor,
         lengths: Tensor,
         length_per_key: Sequence[int] | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         self._keys = list(keys)
         self._values = as_ids("values", values)
@@ -70,6 +73,9 @@ class KeyedJaggedTensor:
                 f"keys has, got {told}"
             )
         self._offset_per_key = list(accumulate(told, initial=0))
+        if weights is not None:
+            check_weights("weights", weights, self._values.shape, "values")
+        self._weights = weights
 
     def keys(self) -> list[str]:
         return self._keys
@@ -83,6 +89,9 @@ class KeyedJaggedTensor:
     def offset_per_key(self) -> list[int]:
         """Returns where in `values()` each feature begins, and where the last one ends."""
         return self._offset_per_key
+
+    def weights_or_none(self) -> Tensor | None:
+        return self._weights
 
 
 class KeyedTensor:
@@ -140,9 +149,10 @@ class EmbeddingBagCollection(torch.nn.Module):
     def forward(self, features: Mapping[str, BagsOfFeature] | Jagged) -> KeyedTensor:
         """Returns the bags of all features, in the order in which the collection has them.
 
-        features: by name what `EmbeddingBag` takes: ids (bags, length), or a tuple of ids (n,) and
-            offsets (bags,); or TorchRec's KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as
-            many bags. Other features are left out.
+        features: by name what `EmbeddingBag` takes: ids (bags, length), or a tuple of ids (n,),
+            offsets (bags,) and, where they have some, per_sample_weights (n,); or TorchRec's
+            KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as many bags. Other features are
+            left out.
         """
         given = features if isinstance(features, Mapping) else self._taken_apart(features)
         asked: list[Bags] = []
@@ -177,24 +187,22 @@ class EmbeddingBagCollection(torch.nn.Module):
             if isinstance(module, EmbeddingBag)
         ]
 
-    def _taken_apart(self, features: Jagged) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of each feature its ids, and the offsets of its bags, as its module takes them."""
-        weights = getattr(features, "weights_or_none", None)
-        if weights is not None and weights() is not None:
-            raise InvalidArgumentError(
-                "features must have no weights: a collection sums or averages ids alike"
-            )
-        keys, values = features.keys(), features.values()
+    def _taken_apart(self, features: Jagged) -> dict[str, BagsOfFeature]:
+        """Of each feature its ids, the offsets of its bags and its weights, as its module takes
+        them.
+        """
+        keys, values, weights = features.keys(), features.values(), features.weights_or_none()
         lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
         offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
         bounds = pairwise(features.offset_per_key())
-        apart = {
-            key: (values[begin:end], offsets[number])
-            for number, (key, (begin, end)) in enumerate(zip(keys, bounds, strict=True))
-        }
         with_end = {name for name, of in self._modules_of_features() if of.include_last_offset}
         return {
-            key: (ids, own if key in with_end else own[:-1]) for key, (ids, own) in apart.items()
+            key: (
+                values[begin:end],
+                own if key in with_end else own[:-1],
+                None if weights is None else weights[begin:end],
+            )
+            for key, own, (begin, end) in zip(keys, offsets, bounds, strict=True)
         }
 
     def extra_repr(self) -> str:

@@ -15,7 +15,7 @@ from embstore.variable import EmbeddingVariable
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Bags", "Embedding", "EmbeddingBag", "as_ids"]
+__all__ = ["Bags", "Embedding", "EmbeddingBag", "as_ids", "check_weights"]
 
 _MODES = ("sum", "mean", "sqrtn")
 
@@ -210,14 +210,7 @@ class EmbeddingBag(_OfVariable):
                 f'per_sample_weights must be None where mode is {self.mode!r}; mode="sum" takes '
                 "them, as PyTorch's does"
             )
-        if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
-            raise InvalidArgumentError("per_sample_weights must be a tensor of floats")
-        _check_dense("per_sample_weights", weights)
-        if weights.shape != ids.shape:
-            raise InvalidArgumentError(
-                f"per_sample_weights must have the shape of ids, {tuple(ids.shape)}, got "
-                f"{tuple(weights.shape)}"
-            )
+        check_weights("per_sample_weights", weights, ids.shape, "ids")
 
     def _scale(self, sums: Tensor, lengths: Tensor) -> Tensor:
         if self.mode == "sum":
@@ -240,6 +233,17 @@ def as_ids(name: str, ids: object) -> Tensor:
         )
     _check_dense(name, ids)
     return ids.long()
+
+
+def check_weights(name: str, weights: object, shape: torch.Size, of: str) -> None:
+    """Raises InvalidArgumentError, with the name, unless they are floats, one for each of `of`."""
+    if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
+        raise InvalidArgumentError(f"{name} must be a tensor of floats")
+    _check_dense(name, weights)
+    if weights.shape != shape:
+        raise InvalidArgumentError(
+            f"{name} must have the shape of {of}, {tuple(shape)}, got {tuple(weights.shape)}"
+        )
 
 
 def _check_dense(name: str, tensor: Tensor) -> None:
