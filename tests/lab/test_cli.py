@@ -78,6 +78,15 @@ def test_exec_tells_a_lab_error_from_a_command_s_failure(
     )
 
 
+@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1", "soon"])
+def test_a_time_limit_is_a_number_of_seconds(
+    timeout: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["machine", "exec", "dram", f"--timeout={timeout}", "--", "true"])
+    assert f"--timeout: {timeout}: must be a number above 0" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 from pathlib import Path
 
 from rich.table import Table
@@ -32,7 +34,7 @@ def add_commands(group: Group) -> None:
         "pmemlab machine exec (MACHINE | --state-dir DIR) [options] -- COMMAND [ARGUMENT ...]"
     )
     run.set_defaults(lab_error_status=EXEC_LAB_ERROR_STATUS)
-    run.add_argument("--timeout", type=float, metavar="S", help="kill the command after S s")
+    run.add_argument("--timeout", type=_seconds, metavar="S", help="kill the command after S s")
     run.add_argument(
         "--copy-in",
         action="append",
@@ -93,6 +95,13 @@ def add_commands(group: Group) -> None:
         metavar="DIR",
         help="state folder of a running `pmemlab machine serve`",
     )
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
 
 
 def _doctor(_: argparse.Namespace) -> int:
