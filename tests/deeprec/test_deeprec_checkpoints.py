@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import embstore as es
+from embstore.errors import UnsupportedError
 
 tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("embstore.deeprec")
@@ -630,3 +631,59 @@ def test_a_saver_hook_makes_increments_too(tmp_path: Path) -> None:
         monitored(tmp_path, scaffold=tf.train.Scaffold(incremental_save_restore=True)) as session,
     ):
         assert session.run(model.step) == 3
+
+
+@pytest.mark.parametrize("lack", ["another shape", "another type", "no such variable"])
+def test_a_restore_that_fails_for_a_dense_variable_leaves_the_rows(
+    tmp_path: Path, lack: str
+) -> None:
+    saved, other = Model(), tf.Graph()
+    with saved.session() as session:
+        session.run(saved.init)
+        saved.trained(session, 3)
+        path = saved.saver().save(session, str(tmp_path / "model"))
+    with other.as_default():
+        rows = tf.get_embedding_variable("rows", 3, initializer=tf.zeros_initializer())
+        name = "more" if lack == "no such variable" else "dense"
+        shape = [4, 1] if lack == "another shape" else [3, 1]
+        kind = tf.float64 if lack == "another type" else tf.float32
+        tf.get_variable(name, shape, kind)
+        saver, init = tf.train.Saver(), tf.global_variables_initializer()
+    with tf.Session(graph=other) as session:
+        session.run(init)
+        with pytest.raises(tf.errors.OpError):
+            saver.restore(session, path)
+        assert session.run(rows.total_count()).tolist() == [0, 3]
+
+
+def test_a_saver_of_an_imported_graph_says_that_it_has_no_rows(tmp_path: Path) -> None:
+    model = Model()
+    with model.session() as session:
+        session.run(model.init)
+        path = model.saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default():
+        imported = tf.train.import_meta_graph(f"{path}.meta")
+        session = tf.Session()
+        with pytest.raises(UnsupportedError, match=r"imported .* build the graph by get_embedding"):
+            imported.restore(session, path)
+        session.close()
+        assert session._closed
+
+
+def test_rows_are_not_said_to_come_from_init_from_checkpoint(tmp_path: Path) -> None:
+    model = Model()
+    with model.session() as session:
+        session.run(model.init)
+        model.trained(session, 3)
+        dense = session.run(model.dense)
+        path = model.saver().save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default(), tf.variable_scope("of"):
+        rows = tf.get_embedding_variable("rows", 3)
+        weights = tf.get_variable("dense", [3, 1])
+        for target in (rows, [rows], "of/rows", "of/", "/"):
+            with pytest.raises(UnsupportedError, match=r"assignment_map: of/rows is an embedding v"):
+                tf.train.init_from_checkpoint(path, {"rows": target})
+        tf.train.init_from_checkpoint(path, {"dense": "of/dense"})
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            np.testing.assert_array_equal(session.run(weights), dense)

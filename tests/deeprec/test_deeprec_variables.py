@@ -38,6 +38,25 @@ def test_a_session_has_rows_of_its_own() -> None:
         assert other.run(rows).tolist() == [[0, 0]]
 
 
+def test_used_again_it_has_the_options_that_it_was_made_with() -> None:
+    def option(filter_freq: int, storage: Any) -> Any:
+        return tf.EmbeddingVariableOption(
+            filter_option=tf.CounterFilter(filter_freq), storage_option=storage
+        )
+
+    with tf.variable_scope("tower", reuse=tf.AUTO_REUSE):
+        made = tf.get_embedding_variable("var", 2, ev_option=option(3, None))
+        for same in (None, option(3, None), option(3, tf.StorageOption()), made.ev_option):
+            assert tf.get_embedding_variable("var", 2, ev_option=same) is made
+        for other, named in (
+            (option(4, None), r"tower/var exists with the filter_option .*freq=3.*, got .*freq=4"),
+            (es.EmbeddingVariableOption(), "the filter_option .*, got None"),
+            (option(3, tf.StorageOption(cache_strategy="LRU")), "the storage_option .*LFU.*LRU"),
+        ):
+            with pytest.raises(es.errors.InvalidArgumentError, match=named):
+                tf.get_embedding_variable("var", 2, ev_option=other)
+
+
 def test_initializing_again_makes_the_rows_anew(tmp_path: Path) -> None:
     storage = tf.StorageOption(es.StorageType.DRAM_SSDHASH, str(tmp_path))
     variable = tf.get_embedding_variable(
@@ -277,6 +296,8 @@ def test_it_does_not_pass_for_a_tensor() -> None:
     variable = tf.get_embedding_variable("var", 2)
     with pytest.raises(es.errors.UnsupportedError, match="var can't become a tensor"):
         tf.identity(variable)
+    with pytest.raises(es.errors.UnsupportedError, match="var can't become a tensor"):
+        tf.train.ExponentialMovingAverage(0.9).apply(tf.trainable_variables())
     with pytest.raises(es.errors.InvalidArgumentError, match="ids: of var must be integers"):
         tf.nn.embedding_lookup(variable, tf.constant([1.0]))
 

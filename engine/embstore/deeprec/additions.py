@@ -22,6 +22,7 @@ from embstore.deeprec.tensorflow_inside import (
     sequence_feature_column,
 )
 from embstore.deeprec.variable import EMBEDDING_VARIABLES, EmbeddingVariable
+from embstore.deeprec.warm_start import init_from_checkpoint_too
 from embstore.options import (
     CBFFilter,
     CounterFilter,
@@ -100,6 +101,7 @@ def _add_savers() -> None:
         module.CheckpointSaverHook = monitored.CheckpointSaverHook
     for module in (tf.train, monitored_session):
         module.Scaffold = monitored.Scaffold
+    tf.train.init_from_checkpoint = init_from_checkpoint_too(tf.train.init_from_checkpoint)
     tf.train.MonitoredTrainingSession = monitored.monitored_session_too(
         tf.train.MonitoredTrainingSession
     )

@@ -144,9 +144,10 @@ def _variable_in(params: Any) -> EmbeddingVariable | None:
 
 
 def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int) -> tuple[Any, Any]:
-    """The row of each id, and where in them each is; so that TensorFlow combines them.
+    """Rows of the distinct ids, and where in them each id's is; so that TensorFlow combines them.
 
-    Ids aren't made distinct before: the table does it, and counts them all.
+    As in TensorFlow's own look-up, gradients flow back to distinct ids, so that their norms are
+    those of a plain variable. All ids are looked up, since the table counts each occurrence.
     """
     if not isinstance(ids, tf.SparseTensor):
         raise InvalidArgumentError(
@@ -154,9 +155,13 @@ def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int)
             "tf.RaggedTensor.to_sparse makes one"
         )
     rows = look_up(variable, ids.values)
-    count = tf.size(ids.values, out_type=tf.int64)
-    places = tf.range(first_place, count + first_place, dtype=tf.int64)
-    return rows, tf.SparseTensor(ids.indices, places, ids.dense_shape)
+    distinct, places = tf.unique(ids.values, out_idx=tf.int64)
+    positions = tf.range(tf.size(ids.values, out_type=tf.int64))
+    firsts = tf.math.unsorted_segment_min(positions, places, tf.size(distinct))
+    return (
+        tf.gather(rows, firsts),
+        tf.SparseTensor(ids.indices, places + first_place, ids.dense_shape),
+    )
 
 
 def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:

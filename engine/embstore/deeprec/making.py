@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -100,7 +101,7 @@ def get_embedding_variable(
         )
     for variable in variables_of(number.graph):
         if variable.op is number.op:
-            return _same(variable, dim)
+            return _same(variable, dim, ev_option)
     chosen = option.init_option.initializer
     if chosen is None:
         chosen = initializer if initializer is not None else scope.initializer
@@ -140,12 +141,26 @@ def _partition_num(partitioner: Callable[..., Sequence[int]] | None, dim: int) -
     return checks.integer("partitioner", int(counts[0]), at_least=1, unit="partitions")
 
 
-def _same(variable: EmbeddingVariable, dim: int) -> EmbeddingVariable:
+def _same(
+    variable: EmbeddingVariable, dim: int, ev_option: EmbeddingVariableOption | None
+) -> EmbeddingVariable:
     if variable.dim != dim:
         raise InvalidArgumentError(
             f"embedding_dim: {variable.op.name} exists with {variable.dim} values a row, got {dim}"
         )
+    if ev_option is not None:
+        for part in ("storage_option", "filter_option", "evict_option"):
+            had, given = getattr(variable.ev_option, part), getattr(ev_option, part)
+            if _fields(given) != _fields(had):
+                raise InvalidArgumentError(
+                    f"ev_option: {variable.op.name} exists with the {part} {had}, got {given}"
+                )
     return variable
+
+
+def _fields(option: Any) -> Any:
+    """What to compare it by: an option by DeepRec's names is of a class of its own."""
+    return None if option is None else dataclasses.asdict(option)
 
 
 def _add_to_collections(variable: EmbeddingVariable, collections: Sequence[str] | None) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,14 @@ from embstore.deeprec.increments import (
 from embstore.deeprec.rows_folder import saving_rows_in
 from embstore.deeprec.sessions import table_numbers
 from embstore.deeprec.tables import NO_TABLE, table_of
-from embstore.deeprec.tensorflow_inside import checkpoint_prefix, saved_by, saver_module
-from embstore.deeprec.variable import EmbeddingVariable
-from embstore.errors import CheckpointError, InvalidArgumentError
+from embstore.deeprec.tensorflow_inside import (
+    checkpoint_prefix,
+    saved_by,
+    saved_by_name,
+    saver_module,
+)
+from embstore.deeprec.variable import EmbeddingVariable, has_imported_variables
+from embstore.errors import CheckpointError, InvalidArgumentError, UnsupportedError
 
 __all__ = ["Saver"]
 
@@ -129,9 +134,15 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
     def restore(self, sess: Any, save_path: str) -> None:
         """As TensorFlow's. Rows may go to another storage type, number of partitions or dim.
 
-        Raises CheckpointError, which names the file, where rows are missing or damaged; then
-        nothing is changed.
+        Raises CheckpointError, which names the file, where rows are missing or damaged, and what
+        TensorFlow does where another variable is missing or has another shape; then nothing is
+        changed.
         """
+        if has_imported_variables(sess.graph):
+            raise UnsupportedError(
+                "the graph was imported with embedding variables, whose rows only a program that "
+                "makes them can restore; build the graph by get_embedding_variable"
+            )
         variables = self._embedding_variables()
         if not variables or save_path is None or not tf.train.checkpoint_exists(save_path):
             super().restore(sess, save_path)  # which says what is wrong
@@ -147,6 +158,9 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
                 len(following),
             )
             wanted = []
+        with_dense = wanted[-1] if wanted else os.fspath(save_path)
+        if not _has_all(with_dense, saved_by_name(self)):
+            super().restore(sess, with_dense)  # raises, as a rule, and nothing is changed
         before = table_numbers(sess, variables)
         sess.run([v.initializer for v, n in zip(variables, before, strict=True) if n == NO_TABLE])
         numbers, tables = _tables(sess, variables)
@@ -155,7 +169,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             _last_full.pop(number, None)
         if wanted == following:  # else new increments would lie among those that were left out
             _last_full.update(dict.fromkeys(numbers, rows))
-        super().restore(sess, wanted[-1] if wanted else save_path)
+        super().restore(sess, with_dense)
 
     def _embedding_variables(self) -> list[EmbeddingVariable]:
         return [each for each in saved_by(self) if isinstance(each, EmbeddingVariable)]
@@ -184,6 +198,18 @@ def _tables(
                 f"{variable.op.name} isn't initialized in this session, so it has no rows to save"
             )
     return numbers, [table_of(number) for number in numbers]
+
+
+def _has_all(prefix: str, variables: Mapping[str, Any]) -> bool:
+    """Whether TensorFlow's files of a checkpoint have the variables, of their shapes and types."""
+    reader = tf.train.load_checkpoint(prefix)
+    shapes, kinds = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    return all(
+        name in shapes
+        and variable.shape.is_compatible_with(shapes[name])
+        and variable.dtype.base_dtype == kinds[name]
+        for name, variable in variables.items()
+    )
 
 
 def _step_number(sess: Any, global_step: Any) -> int | None:

@@ -21,10 +21,13 @@ def close_tables_with_sessions() -> None:
 
     @functools.wraps(close_session)
     def close(session: Any) -> None:
-        numbers = _numbers_at_end(session)
-        close_session(session)
-        for number in numbers:
-            close_table(number)
+        numbers: list[int] = []
+        try:
+            numbers = _numbers_at_end(session)
+        finally:
+            close_session(session)
+            for number in numbers:
+                close_table(number)
 
     session_module.BaseSession.close = close
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow.compat.v1 as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.feature_column import feature_column as old_columns
 from tensorflow.python.feature_column import feature_column_v2 as columns
@@ -25,6 +26,7 @@ __all__ = [
     "monitored_session",
     "old_columns",
     "saved_by",
+    "saved_by_name",
     "saver_module",
     "sequence_feature_column",
     "session_module",
@@ -41,6 +43,19 @@ def saved_by(saver: Any) -> list[Any]:
     """What a built saver saves."""
     chosen = saver._var_list
     return list(chosen.values() if isinstance(chosen, dict) else chosen or ())
+
+
+def saved_by_name(saver: Any) -> dict[str, Any]:
+    """Of what a built saver saves, the whole variables of TensorFlow's, by their names in its
+    checkpoints. Slices of a partitioned variable, and what else can be saved, are left out.
+    """
+    chosen = saver._var_list
+    named = chosen if isinstance(chosen, dict) else {each.op.name: each for each in saved_by(saver)}
+    return {
+        name: each
+        for name, each in named.items()
+        if isinstance(each, tf.Variable) and each._save_slice_info is None
+    }
 
 
 def checkpoint_prefix(saver: Any, save_path: str, step: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -31,6 +31,7 @@ __all__ = [
     "EmbeddingVariable",
     "ExportedRows",
     "Partition",
+    "has_imported_variables",
     "variables_of",
 ]
 
@@ -225,6 +226,10 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"<embstore.deeprec.EmbeddingVariable {self._path!r} dim={self._dim}>"
 
+    def ref(self) -> NoReturn:
+        """What asks for it, as tf.train.ExponentialMovingAverage does, wants a tensor."""
+        _refuse_as_tensor(self)
+
     def to_proto(self, export_scope: str | None = None) -> None:
         """Nothing: another process that reads a meta graph can't make the variable from it."""
         del export_scope
@@ -317,12 +322,19 @@ class _SavedRows(SaveableObject):  # type: ignore[misc]
 
 
 def variables_of(graph: Any) -> list[EmbeddingVariable]:
-    return list(graph.get_collection(EMBEDDING_VARIABLES))
+    """Those that were made in the graph. An imported meta graph has but names of others there."""
+    known = graph.get_collection(EMBEDDING_VARIABLES)
+    return [each for each in known if isinstance(each, EmbeddingVariable)]
+
+
+def has_imported_variables(graph: Any) -> bool:
+    """Whether it has a meta graph of a program with embedding variables, which aren't in it."""
+    return len(variables_of(graph)) < len(graph.get_collection_ref(EMBEDDING_VARIABLES))
 
 
 def _refuse_as_tensor(
     value: EmbeddingVariable, dtype: Any = None, name: str | None = None, as_ref: bool = False
-) -> Any:
+) -> NoReturn:
     del dtype, name, as_ref
     raise UnsupportedError(
         f"{value.op.name} can't become a tensor, since every int64 is a key of it; look rows up by "

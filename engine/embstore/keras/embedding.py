@@ -237,6 +237,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return Constant(rows), replace(option, init_option=init)
 
     def _check_dtype(self, inputs: Any, symbolic: bool) -> None:
+        self._check_dense(inputs)
         dtype = keras.backend.standardize_dtype(inputs.dtype)
         if self.input_dim is None and dtype != "int64" and is_input(inputs):
             self._refuse_dtype("the Input", dtype)  # Keras would cut what is fed to it
@@ -249,6 +250,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         ):
             return
         self._refuse_dtype("the Input" if symbolic else "ids", dtype)
+
+    def _check_dense(self, inputs: Any) -> None:
+        kinds = ("sparse", "ragged")
+        kind = next((kind for kind in kinds if getattr(inputs, kind, False) is True), None)
+        if type(inputs).__name__ in ("SparseTensor", "RaggedTensor"):  # of TensorFlow
+            kind = type(inputs).__name__.removesuffix("Tensor").lower()
+        if kind is not None:
+            raise InvalidArgumentError(
+                f"{self.name}: ids must be dense, got {kind} ones; make them dense before, by "
+                f"to_tensor() or tf.sparse.to_dense(), and give an Input that isn't {kind}"
+            )
 
     def _refuse_dtype(self, what: str, dtype: str) -> NoReturn:
         raise InvalidArgumentError(

@@ -1,0 +1,50 @@
+"""`tf.train.init_from_checkpoint`, which knows of embedding variables that it can't fill."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from embstore.deeprec.variable import EmbeddingVariable, variables_of
+from embstore.errors import UnsupportedError
+
+__all__ = ["init_from_checkpoint_too"]
+
+
+def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+    """It replaces initializers of variables, and rows don't come from one."""
+
+    @functools.wraps(tensorflows)
+    def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Any) -> Any:
+        pairs = assignment_map.items() if hasattr(assignment_map, "items") else assignment_map
+        pairs = list(pairs)
+        for _, target in pairs:
+            for variable in _embedding_variables_in(target):
+                raise UnsupportedError(
+                    f"assignment_map: {variable.op.name} is an embedding variable, whose rows come "
+                    "back in a session, by tf.train.Saver([variable]).restore(session, path); name "
+                    "other variables alone in the map"
+                )
+        return tensorflows(ckpt_dir_or_file, type(assignment_map)(pairs))
+
+    return init_from_checkpoint
+
+
+def _embedding_variables_in(target: Any) -> Iterable[EmbeddingVariable]:
+    """target: a variable, a list of them, or the name of one or of a scope, which ends with "/"."""
+    if isinstance(target, EmbeddingVariable):
+        return [target]
+    if isinstance(target, (list, tuple)):
+        return [each for each in target if isinstance(each, EmbeddingVariable)]
+    if not isinstance(target, str):
+        return []
+    known = variables_of(tf.get_default_graph())
+    scope = target.strip("/")
+    return [
+        each
+        for each in known
+        if scope in ("", each.op.name) or str(each.op.name).startswith(f"{scope}/")
+    ]
