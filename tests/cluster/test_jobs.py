@@ -437,6 +437,34 @@ def test_workers_that_are_at_different_checkpoints_are_told(tmp_path: Path) -> N
         second.leave()
 
 
+def update_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) -> None:
+    with starts.open("a") as file:
+        file.write(f"{worker.rank}\n")
+    with variable(shards=1) as items:
+        for _ in range(3 - worker.rank):
+            items.apply_gradients([7], np.ones((1, items.dim), np.float32))
+
+
+def test_a_worker_that_returns_before_the_others_have_its_updates_is_told_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="worker 0 waited for worker 1, which had retur"):
+        es.cluster.run(
+            update_a_different_number_of_times, tmp_path / "starts", workers=2, patience_s=4.0
+        )
+    assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
+
+
+def test_a_function_that_cannot_be_sent_to_workers_is_named() -> None:
+    lock = threading.Lock()
+
+    def holds_a_lock(_: es.cluster.Worker) -> bool:
+        return lock.locked()
+
+    with pytest.raises(InvalidArgumentError, match=r"holds_a_lock or its arg.*pickle.*in a module"):
+        es.cluster.run(holds_a_lock)
+
+
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
     done = es.cluster.run(  # the patience is for workers that start, too, on a busy computer
@@ -532,9 +560,27 @@ def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
 
 
 def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
-    refused = pytest.raises(InvalidArgumentError, match=r"otherwise than another worker.* shards$")
+    refused = pytest.raises(InvalidArgumentError, match=r"another worker, with other shards; give")
     with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
         variable(shards=3)
+
+
+def test_a_worker_that_makes_a_variable_otherwise_is_told_in_what() -> None:
+    def items(dim: int = 3, seed: int = 7, filter_freq: int = 2) -> es.EmbeddingVariable:
+        option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(filter_freq))
+        drawn = es.initializers.RandomUniform(seed=seed)
+        return es.get_embedding_variable(
+            "items", dim, initializer=drawn, ev_option=option, shards=1
+        )
+
+    with es.cluster.Job(workers=1) as job, joined(job), items():
+        for others, told in (
+            ({"dim": 4}, "other dim and initial rows"),
+            ({"seed": 8}, r"with other initial rows .*set_random_seed first\); give all"),
+            ({"filter_freq": 5}, "with other filter; give all"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=told):
+                items(**others)
 
 
 def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_yet() -> None:

@@ -170,10 +170,12 @@ class JobActor:
             shared = variable.shards.get(spec.name)
             if shared is None and variable.placing.count == count:
                 shared = variable.shards[spec.name] = self._made(name, variable, spec)
-            if shared is None or not _is_same(shared.spec, spec):
+            others = ["shards"] if shared is None else _differences(shared.spec, spec)
+            if shared is None or others:
                 raise InvalidArgumentError(
-                    f"{name}: worker {rank} makes it otherwise than another worker; give all "
-                    "the same dim, initializer, optimizer, options and shards"
+                    f"{name}: worker {rank} makes it otherwise than another worker, with other "
+                    f"{' and '.join(others)}; give all the same dim, initializer, optimizer, "
+                    "options and shards"
                 )
             if rank in shared.users:
                 # It would number its pushes anew, and the server would take them for resent ones.
@@ -333,10 +335,18 @@ class JobActor:
             )
 
 
-def _is_same(one: ShardSpec, other: ShardSpec) -> bool:
-    return all(
-        np.array_equal(getattr(one, field.name), getattr(other, field.name))
-        if field.name == "default_values"
-        else getattr(one, field.name) == getattr(other, field.name)
+# What a user calls a field of a spec, where its name isn't that.
+_CALLED = {
+    "default_values": "initial rows (an initializer without a seed may draw one for each worker: "
+    "give it a seed, or call keras.utils.set_random_seed first)",
+    "no_permission_value": "default_value_no_permission",
+    "partition_count": "shards",
+}
+
+
+def _differences(one: ShardSpec, other: ShardSpec) -> list[str]:
+    return [
+        _CALLED.get(field.name, field.name.replace("_", " "))
         for field in dataclasses.fields(ShardSpec)
-    )
+        if not np.array_equal(getattr(one, field.name), getattr(other, field.name))
+    ]

@@ -309,7 +309,14 @@ class _Processes:
     ) -> list[Any]:
         """Raises what the first of them fails with."""
         exceptions = self._ray.exceptions
-        call = self._ray.cloudpickle.dumps((function, arguments))
+        try:
+            call = self._ray.cloudpickle.dumps((function, arguments))
+        except Exception as error:  # whatever the pickling of anything raises
+            raise InvalidArgumentError(
+                f"{getattr(function, '__qualname__', function)} or its arguments can't be sent to "
+                f"workers ({error}); put the function in a module that they can import, and give "
+                "arguments that can be pickled"
+            ) from error
         environment = {name: os.environ[name] for name in _READ_ON_IMPORT if name in os.environ}
         waiting = [
             actor.run.remote(self._job.ticket, rank, call, sys.path, environment)
@@ -335,9 +342,13 @@ class _Processes:
                 raise _died(rank, error) from error
             if isinstance(ended, WorkerFailure):
                 failed = ended.error(rank)
-                if not isinstance(failed, EmbStoreError) or isinstance(failed, WorkerFailedError):
+                is_own = not isinstance(failed, EmbStoreError) or isinstance(
+                    failed, WorkerFailedError
+                )
+                is_left_alone = isinstance(failed, WorkerLostError) and bool(results)
+                if is_own or is_left_alone:
                     self._check_none_died({other: ranks[other] for other in waiting})
-                raise failed
+                raise _left_alone(rank, sorted(results)) if is_left_alone else failed from failed
             results[rank] = ended
         return [results[rank] for rank in range(len(self._actors))]
 
@@ -370,6 +381,16 @@ class _Processes:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor)
+
+
+def _left_alone(rank: int, ended: list[int]) -> InvalidArgumentError:
+    """To begin again would not help."""
+    others = " and ".join(f"worker {other}" for other in ended)
+    return InvalidArgumentError(
+        f"worker {rank} waited for {others}, which had returned already. Each worker of a "
+        "synchronous job makes every update, checkpoint and barrier that the others make: give all "
+        "as many batches, and let all stop at the same step"
+    )
 
 
 def _died(rank: int, error: Exception) -> WorkerLostError:
