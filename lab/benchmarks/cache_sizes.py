@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.whole_file import write_whole
 from pmemlab.workloads.command_line import (
     column_keys,
     new_parser,
@@ -103,9 +104,7 @@ def _run(arguments: argparse.Namespace) -> None:
     with _progress(len(shares) + 1) as progress:
         sizes = sweep(shape, shares, device, arguments.path, progress)
     if arguments.json:
-        part = arguments.json.with_name(f"{arguments.json.name}.part")
-        part.write_text(f"{json.dumps(_document(shape, device, sizes))}\n", encoding="utf-8")
-        part.replace(arguments.json)
+        write_whole(arguments.json, f"{json.dumps(_document(shape, device, sizes))}\n")
     print(_summary(sizes, device))
 
 

@@ -11,6 +11,7 @@ from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, Unk
 from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
+from pmemlab.whole_file import write_whole
 
 __all__ = ["Proof", "find_fact", "mismatches", "probe_command", "prove"]
 
@@ -32,9 +33,7 @@ class Proof:
 
     def write(self, path: Path) -> None:
         """Write it as JSON, whole or not at all: others wait for this file."""
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(asdict(self), indent=1))
-        part.rename(path)
+        write_whole(path, json.dumps(asdict(self), indent=1))
 
     @staticmethod
     def read(path: Path) -> Proof:

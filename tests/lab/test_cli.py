@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -10,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import played_qemu
 import pytest
 
+from pmemlab.cli import machine as machine_commands
 from pmemlab.cli import main
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.guest.control import ControlServer
@@ -82,9 +85,37 @@ def test_exec_tells_a_lab_error_from_a_command_s_failure(
 def test_a_time_limit_is_a_number_of_seconds(
     timeout: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["machine", "exec", "dram", f"--timeout={timeout}", "--", "true"])
+    assert main(["machine", "exec", "dram", f"--timeout={timeout}", "--", "true"]) == 125
     assert f"--timeout: {timeout}: must be a number above 0" in capfd.readouterr().err
+
+
+def test_only_exec_has_a_status_of_its_own_for_a_wrong_use(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for argv, status in (
+        (["machine", "exec", "dram", "--no-such", "--", "true"], 125),
+        (["machine", "exec", "--help"], 0),
+        (["machine", "show"], 2),
+        (["--version"], 0),
+    ):
+        assert main(argv) == status, argv
+    capfd.readouterr()
+
+
+def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, is_told in ((errno.ENOSPC, True), (errno.EBADF, False)):
+        failure = OSError(number, os.strerror(number), "/cache/kernel")
+        monkeypatch.setattr(machine_commands, "running_or_fresh", mock.Mock(side_effect=failure))
+        if is_told:
+            assert main(["machine", "show", "dram"]) == 2
+            assert "pmemlab: [Errno 28] No space left on device: '/cache/kernel'" in (
+                capfd.readouterr().err
+            )
+        else:
+            with pytest.raises(OSError, match="/cache/kernel"):
+                main(["machine", "show", "dram"])
 
 
 @pytest.mark.parametrize(

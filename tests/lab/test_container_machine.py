@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -20,6 +21,7 @@ from docker.models.containers import Container
 from recorded_facts import recorded_facts
 from requests import ReadTimeout
 
+from pmemlab.cli import reach
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container import machine as container_machine
@@ -53,6 +55,7 @@ class Engine:
         self._ours, self._theirs = socket.socketpair()
         self.exit_code: int | None = None
         self.has_power = True
+        self.has_proof = False
         self.switches: list[str] = []
         self.power_status = 0
         self.restarts = 0
@@ -129,6 +132,8 @@ class _Container:
         return f"the last {tail} lines".encode()
 
     def exec_run(self, argv: Sequence[str]) -> SimpleNamespace:
+        if argv[0] == "test" and argv[-1].endswith("/proof.json"):
+            return SimpleNamespace(exit_code=int(not self._engine.has_proof))
         if argv[0] == "test":
             return SimpleNamespace(exit_code=int(self._engine.has_power))
         return SimpleNamespace(output=json.dumps(asdict(PROOF)).encode())
@@ -396,6 +401,12 @@ def test_a_machine_that_takes_too_long_is_a_lab_error(engine: Engine) -> None:
         wait_until_proved(engine.container)
 
 
+def test_a_machine_that_was_proved_and_paused_is_not_called_unproved(engine: Engine) -> None:
+    engine.health, engine.has_proof = "unhealthy", True
+    with pytest.raises(MachineDiedError, match="was proved, and doesn't answer now; if it was pau"):
+        wait_until_proved(engine.container)
+
+
 def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +421,25 @@ def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file
     assert not runs_in_the_lab(load_topology("dram"), clone)
     engine.status = "exited"
     assert not runs_in_the_lab(mine, clone)
+
+
+def test_a_command_says_that_its_guest_is_not_the_lab_s_machine_which_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine = replace(load_topology("dram"), name="mine")
+    engine.container.labels[labels.TOPOLOGY] = label_of(mine)
+    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
+    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"mine": engine.container})
+    monkeypatch.setattr(reach, "load_topology", lambda _: mine)
+    monkeypatch.setattr(reach, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest"))
+    engine.status = "exited"
+    with reach.running_or_fresh("mine") as guest:
+        assert str(guest) == "a guest"
+    told = capfd.readouterr().err
+    assert "mine: the lab's container lab_dram_1 (exited) doesn't run" in told
+    engine.container.labels[labels.TOPOLOGY] = "another"
+    with reach.running_or_fresh("mine"):
+        assert capfd.readouterr().err == "", "it was never this topology's"
 
 
 def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.whole_file import write_whole
 from pmemlab.workloads.command_line import positive
 
 if TYPE_CHECKING:
@@ -203,9 +204,7 @@ def _run(arguments: argparse.Namespace) -> None:
             print(text)
             return
         # Whole or not at all: a folder of results has no half ones.
-        part = Path(f"{arguments.json}.part")
-        part.write_text(f"{text}\n", encoding="utf-8")
-        part.replace(arguments.json)
+        write_whole(Path(arguments.json), f"{text}\n")
     print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
 
 

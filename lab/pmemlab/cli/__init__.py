@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,28 +14,41 @@ from pmemlab.cli import lab, machine, model
 from pmemlab.cli.group import Command, Group
 from pmemlab.cli.messages import messages
 from pmemlab.cli.scenarios import test
-from pmemlab.errors import LabError
+from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError
 
 __all__ = ["main"]
+
+# No mistake of the lab's: there is no room, or a disk fails, wherever it writes.
+_MEDIUM_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """A command's exit status: 2 where the lab broke, but 125 for `machine exec`."""
     own, command = _split(sys.argv[1:] if argv is None else argv)
-    arguments, rest = _parser().parse_known_args(own)
-    run: Command = arguments.run
-    if rest and run is not test:
-        _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        arguments, rest = _parser().parse_known_args(own)
+        run: Command = arguments.run
+        if rest and run is not test:
+            _parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    except SystemExit as end:
+        # Of exec any other status may be its command's.
+        return EXEC_LAB_ERROR_STATUS if end.code and own[:2] == ["machine", "exec"] else _code(end)
     arguments.rest = [*rest, *command]
     # As an exception, so that machines are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         return run(arguments)
-    except LabError as error:
+    except (LabError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _MEDIUM_FAILED:
+            raise
         messages.print(f"pmemlab: {error}", markup=False)
         return int(arguments.lab_error_status)
     except KeyboardInterrupt:
         return 130
+
+
+def _code(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else 0
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
     """Starts commands in the guest of --state-dir; else in the running lab's machine; else in a
     guest that lives as long as this context. With options it is always a new guest.
@@ -73,11 +73,13 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
         ):
             yield link
         return
+    if options is None:
+        _tell_of_stopped_container(topology)
     with _fresh_guest(topology, options) as guest:
         yield guest
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_or_fresh(name: str) -> Iterator[Machine]:
     """The running lab's machine of that name, else a guest for this command alone."""
     topology = load_topology(name)
@@ -88,6 +90,7 @@ def running_or_fresh(name: str) -> Iterator[Machine]:
         with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
+    _tell_of_stopped_container(topology)
     with _fresh_guest(topology, None) as guest:
         yield guest
 
@@ -110,6 +113,20 @@ def runs_in_the_lab(topology: Topology) -> bool:
         return container.runs_in_the_lab(topology)
     except MissingRequirementError:
         return False
+
+
+def _tell_of_stopped_container(topology: Topology) -> None:
+    """What the user left in that machine isn't in the one that they get."""
+    with contextlib.suppress(MissingRequirementError):
+        from pmemlab.machines.container.machine import stopped_container
+
+        stopped = stopped_container(topology)
+        if stopped is not None:
+            messages.print(
+                f"{topology.name}: the lab's container {stopped} doesn't run, so this is a guest "
+                "of its own; `make lab-up` starts it again",
+                markup=False,
+            )
 
 
 def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:

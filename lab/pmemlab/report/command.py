@@ -13,6 +13,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.report.documents import Results, read_folder
 from pmemlab.report.page import Page, html
 from pmemlab.report.sections import SECTIONS
+from pmemlab.whole_file import write_whole
 
 __all__ = ["PAGE_NAME", "report", "write_page"]
 
@@ -45,10 +46,8 @@ def write_page(folder: Path, path: Path) -> Results:
                 f"{package}, which {use}, isn't installed", "pip install 'pmemlab[report]'"
             )
     text = html(_page(results))
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise LabError(f"{path}: the report can't be written: {error}") from error
     return results

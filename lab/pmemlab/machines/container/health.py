@@ -43,7 +43,11 @@ def has_its_power_cut(container: Container) -> bool:
     """Whether it runs, but its machine is without power."""
     if container.status != "running":
         return False
-    found = container.exec_run(["test", "-e", f"{STATE_FOLDER}/{POWER_CUT_FILE}"])
+    return _has(container, POWER_CUT_FILE)
+
+
+def _has(container: Container, state_file: str) -> bool:
+    found = container.exec_run(["test", "-e", f"{STATE_FOLDER}/{state_file}"])
     return bool(found.exit_code == 0)
 
 
@@ -57,6 +61,12 @@ def is_proved(container: Container) -> bool:
         raise MachineDiedError(f"container {container.name} has ended", last_log_lines(container))
     health = container.attrs["State"].get("Health", {}).get("Status")
     if health == "unhealthy":
+        if _has(container, PROOF_FILE):
+            raise MachineDiedError(
+                f"container {container.name} was proved, and doesn't answer now; if it was paused, "
+                "it does so again in a minute",
+                last_log_lines(container),
+            )
         raise MachineDiedError(
             f"container {container.name} was not proved in time", last_log_lines(container)
         )

@@ -58,6 +58,7 @@ __all__ = [
     "requirements",
     "running_machines",
     "runs_in_the_lab",
+    "stopped_container",
 ]
 
 # Where the image has the virtual environment with both packages.
@@ -79,6 +80,16 @@ def runs_in_the_lab(topology: Topology, clone: Clone | None = None) -> bool:
     """Whether this very topology's machine runs in the clone's lab; raises as the above."""
     container = find_machines(connect(), clone or find_clone()).get(topology.name)
     return container is not None and container.status == "running" and serves(container, topology)
+
+
+def stopped_container(topology: Topology) -> str | None:
+    """Name and state of the container of this topology's machine in the clone's lab that doesn't
+    run, though one was made; raises as the above.
+    """
+    container = find_machines(connect(), find_clone()).get(topology.name)
+    if container is None or container.status == "running" or not serves(container, topology):
+        return None
+    return f"{container.name} ({container.status})"
 
 
 def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
