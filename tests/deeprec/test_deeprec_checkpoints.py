@@ -681,7 +681,7 @@ def test_rows_are_not_said_to_come_from_init_from_checkpoint(tmp_path: Path) -> 
         rows = tf.get_embedding_variable("rows", 3)
         weights = tf.get_variable("dense", [3, 1])
         for target in (rows, [rows], "of/rows", "of/", "/"):
-            with pytest.raises(UnsupportedError, match=r"assignment_map: of/rows is an embedding v"):
+            with pytest.raises(UnsupportedError, match=r"assignment_map: of/rows is an embedd"):
                 tf.train.init_from_checkpoint(path, {"rows": target})
         tf.train.init_from_checkpoint(path, {"dense": "of/dense"})
         with tf.Session() as session:

@@ -126,15 +126,16 @@ def _configure(folder: Path, sanitizer: str) -> None:
 def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -> str:
     """What it prints; an AssertionError with its last words where it fails.
 
-    files: folder that its files lie in.
+    files: folder that its files lie in. Those of processes that it kills go with its own.
     """
-    done = subprocess.run(
-        [str(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, "TMPDIR": str(files), "TSAN_OPTIONS": THREAD_SANITIZER_OPTIONS},
-    )
+    with tempfile.TemporaryDirectory(dir=files, prefix="embstore-") as folder:
+        done = subprocess.run(
+            [str(program), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env={**os.environ, "TMPDIR": folder, "TSAN_OPTIONS": THREAD_SANITIZER_OPTIONS},
+        )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout
 
