@@ -85,7 +85,9 @@ class ProvisionError(LabError):
 
 
 class CommandTimeoutError(LabError):
-    """A command in a machine ran past its timeout and was killed, with all its children."""
+    """A command in a machine ran past its timeout and was killed, with its process group: a child
+    that began a session of its own lives on.
+    """
 
     def __init__(self, argv: Sequence[str], timeout: float, stdout: str, stderr: str) -> None:
         super().__init__(f"{' '.join(argv)}: still running after {timeout:g} s, killed")
