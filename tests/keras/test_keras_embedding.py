@@ -514,3 +514,18 @@ def test_what_would_lose_rows_unseen_raises() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], named: str) -> None:
     with pytest.raises((InvalidArgumentError, UnsupportedError), match=named):
         es.keras.Embedding(**{"input_dim": KEYS, "output_dim": DIM, **arguments})
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="only TensorFlow has such tensors in Keras")
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_ids_that_are_not_dense_are_refused(kind: str) -> None:
+    import tensorflow as tf
+
+    layer = es.keras.Embedding(9, 2, name="table")
+    dense = tf.constant([[1, 0], [2, 3]], tf.int64)
+    ids = tf.sparse.from_dense(dense) if kind == "sparse" else tf.RaggedTensor.from_tensor(dense)
+    refused = pytest.raises(InvalidArgumentError, match=f"table: ids must be dense, got {kind}")
+    with refused:
+        layer(ids)
+    with refused:
+        layer(keras.Input((None,), dtype="int64", **{kind: True}))
