@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -29,6 +30,7 @@ _INSTALLED_BY: Final = {
 
 def main() -> int:
     """Runs the command line; says what to install if a package that it needs is missing."""
+    _open_closed_streams()
     try:
         from pmemlab.cli import main
 
@@ -45,6 +47,20 @@ def main() -> int:
             raise
         print(f"pmemlab: {missing}", file=sys.stderr)
         return EXEC_LAB_ERROR_STATUS if sys.argv[1:3] == ["machine", "exec"] else _LAB_ERROR_STATUS
+
+
+def _open_closed_streams() -> None:
+    """Opens /dev/null as each standard stream that is closed.
+
+    Otherwise the next file or socket gets the stream's number, and output would be written there.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,23 @@
-"""The frames between a guest's agent and the host."""
+"""The frames between a guest's agent and the host, and an agent in a process of its own."""
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pmemlab.errors import LabError
 from pmemlab.machines.guest.agent import Unpacker, pack
+from pmemlab.machines.guest.link import Link
+
+LAB = Path(__file__).parents[2] / "lab"
 
 _FRAMES = st.lists(
     st.tuples(st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
@@ -26,3 +38,37 @@ def test_frames_arrive_whole_however_they_are_split(
         position += length
         turn += 1
     assert arrived == frames
+
+
+@pytest.fixture
+def slow_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+    """A link to an agent, whose port takes a few kilobytes a millisecond."""
+
+    def slow_feed(unpacker: Unpacker, data: bytes) -> list[tuple[int, int, bytes]]:
+        time.sleep(0.001)
+        return feed(unpacker, data)
+
+    feed = Unpacker.feed
+    monkeypatch.setattr(Unpacker, "feed", slow_feed)
+    program = "from pmemlab.machines.guest.agent import Agent; Agent(0).serve()"
+    ours, theirs = socket.socketpair()
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=theirs.fileno(), env={"PYTHONPATH": str(LAB)}
+    ) as agent:
+        theirs.close()
+        link = Link(ours, LabError)
+        try:
+            yield link
+        finally:
+            link.close()
+            agent.kill()
+
+
+def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) -> None:
+    # The pipe fills again while the port is written to, so the agent never finds it empty.
+    command = slow_link.spawn(["sh", "-c", "yes & sleep 0.2; exit 3"], {"PATH": "/usr/bin:/bin"})
+    for _ in command.output(timeout=5):
+        pass
+    assert command.returncode == 3
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=5).stdout == "alive\n"

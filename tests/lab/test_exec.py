@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import played_qemu
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from pmemlab.cli import main
 from pmemlab.errors import LabError
 from pmemlab.machines.copying import copy_in, copy_out
+from pmemlab.machines.guest import agent, streams
 from pmemlab.machines.guest.agent import INPUT_WINDOW
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
@@ -51,14 +53,25 @@ def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-def _exec(state: Path, options: Sequence[str], script: str) -> subprocess.Popen[bytes]:
+def _exec(
+    state: Path,
+    options: Sequence[str],
+    script: str,
+    stdout: int | BinaryIO = subprocess.PIPE,
+    closed: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    def prepare() -> None:
+        # Ctrl-C is heard, also if whoever began the tests ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for descriptor in closed:
+            os.close(descriptor)
+
     return subprocess.Popen(
         [sys.executable, "-m", "pmemlab", "machine", "exec", "--state-dir", state, *options, "--",
          "sh", "-c", script],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
-        # Ctrl-C is heard, also if whoever began the tests ignores it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=prepare,
     )  # fmt: skip
 
 
@@ -143,6 +156,44 @@ def test_a_reader_that_has_enough_ends_the_command(start: Start) -> None:
     while played_qemu.is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.usefixtures("machine")
+def test_output_that_can_t_be_written_ends_the_command(
+    stream: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setitem(streams._DESCRIPTORS, getattr(agent, stream.upper()), full)
+    pid_file = tmp_path / "pid"
+    script = f"echo $$ > {pid_file}; echo lost; echo lost >&2; exec sleep 60"
+    told = r"^the output can't be written: No space left on device$"
+    with attach(tmp_path) as link, pytest.raises(LabError, match=told):
+        streams.run_on_own_streams(lambda: link.spawn(["sh", "-c", script], {}), [])
+    os.close(full)
+    assert not played_qemu.is_running(int(pid_file.read_text()))
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_full_disk_is_told_in_a_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = _exec(tmp_path, [], "echo lost", stdout=full)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert err == b"pmemlab: the output can't be written: No space left on device\n"
+    assert process.returncode == 125
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("closed", [{0}, {1}, {2}, {1, 2}, {0, 1, 2}])
+def test_what_is_written_to_a_closed_descriptor_goes_nowhere(
+    closed: set[int], tmp_path: Path
+) -> None:
+    script = "cat; echo out; echo err >&2; exit 5"
+    process = _exec(tmp_path, [], script, closed=closed)
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert out == (b"" if 1 in closed else b"out\n")
+    assert err == (b"" if 2 in closed else b"err\n")
+    assert process.returncode == 5
 
 
 def test_a_timeout_keeps_what_was_written(start: Start) -> None:

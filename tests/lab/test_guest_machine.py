@@ -25,6 +25,7 @@ from pmemlab.errors import (
     ProofError,
     ProvisionError,
 )
+from pmemlab.machines.guest.agent import OUTPUT_WINDOW
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.topology import ProvisionStep
@@ -71,6 +72,49 @@ def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_command(machine: Gue
     assert machine.run(["sh", "-c", "sleep 30 & echo done"]).stdout == "done\n"
     assert time.monotonic() - started < 10
     machine.run(["pkill", "-f", "^sleep 30$", "-s", "0"])
+
+
+def test_all_that_a_command_left_in_its_pipes_arrives(machine: GuestMachine) -> None:
+    # The agent is stopped until the command has ended with a pipe that is full, and is large.
+    program = """
+import fcntl, os, signal, time
+agent = os.getppid()
+if os.fork():
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.kill(agent, signal.SIGSTOP)
+    os.write(1, bytes(1 << 20))
+else:
+    time.sleep(0.5)
+    os.kill(agent, signal.SIGCONT)
+"""
+    assert machine.run([sys.executable, "-c", program]).stdout == "\0" * (1 << 20)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_output_that_nobody_takes_waits_in_the_command(
+    stream: int, machine: GuestMachine, tmp_path: Path
+) -> None:
+    count, piece = 256, 1 << 16
+    program = f"""
+import os
+for number in range({count}):
+    os.write({stream}, bytes({piece}))
+    open({str(tmp_path / "written")!r}, "a").write(".")
+"""
+    pieces = machine.spawn([sys.executable, "-c", program], {}).output(timeout=30)
+    _, data = next(pieces)
+    time.sleep(1)
+    assert (tmp_path / "written").stat().st_size * piece < 2 * OUTPUT_WINDOW
+    assert machine.run(["echo", "others run"]).stdout == "others run\n"
+    assert len(data) + sum(len(data) for _, data in pieces) == count * piece
+
+
+def test_a_command_whose_output_nobody_takes_can_be_killed(machine: GuestMachine) -> None:
+    pieces = machine.spawn(["sh", "-c", "echo $$; exec cat /dev/zero"], {}).output(timeout=30)
+    _, data = next(pieces)
+    time.sleep(0.5)
+    pieces.close()
+    assert not played_qemu.is_running(int(data.partition(b"\n")[0]))
 
 
 def test_commands_run_side_by_side(machine: GuestMachine) -> None:
@@ -123,6 +167,24 @@ def test_a_slow_command_is_no_silence(
 ) -> None:
     monkeypatch.setattr(machine.link, "_silence_s", 1.0)
     assert machine.run(["sleep", "2"]).returncode == 0
+
+
+def test_time_in_which_the_owner_is_stopped_is_no_silence(tmp_path: Path) -> None:
+    program = """
+from pmemlab.machines.guest.machine import open_guest_machine
+with open_guest_machine(played_qemu.TRUE_HERE) as machine:
+    machine.link._silence_s = 0.9
+    told = lambda line: print(line, flush=True)
+    machine.run(["sh", "-c", "echo begun; sleep 4; echo done"], on_line=told)
+"""
+    with _python(program, str(tmp_path)) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "begun\n"
+        time.sleep(0.1)
+        owner.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        owner.send_signal(signal.SIGCONT)
+        assert owner.communicate(timeout=20) == ("done\n", "")
 
 
 def test_a_power_cut_ends_it_at_once(machine: GuestMachine) -> None:

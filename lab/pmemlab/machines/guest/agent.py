@@ -8,11 +8,15 @@ is one command; its number is the host's choice.
 
     host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
                              "columns": ...} it runs on one, and all that it writes is STDOUT;
-                             with "input": true it has a standard input, else it reads nothing
+                             with "input": true it has a standard input, else it reads nothing;
+                             with "output_window": true the host says READ, and no more than
+                             OUTPUT_WINDOW bytes of output, or little more, wait at the host
                     INPUT    bytes, typed at the command's terminal or for its standard input
                     END_INPUT  nothing; its standard input ends after what was sent
                     SIGNAL   JSON {"number": ...}, for the command and its group
                     RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
+                    READ     JSON {"bytes": ...}; how much of the command's output was taken since
+                             the last such frame
                     KILL     nothing; SIGKILL to the command and its group
                     REFRESH  nothing; forget what is cached of the host's files
                     PING     nothing
@@ -47,8 +51,8 @@ if TYPE_CHECKING:
 
 HELLO, SPAWN, KILL, REFRESH, PING, PONG, STDOUT, STDERR, EXIT, INPUT, RESIZE = range(1, 12)
 POWER_CUT, POWER_ON = range(12, 14)
-END_INPUT, SIGNAL, TAKEN = range(14, 17)
-INPUT_WINDOW = 1 << 20
+END_INPUT, SIGNAL, TAKEN, READ = range(14, 18)
+INPUT_WINDOW = OUTPUT_WINDOW = 1 << 20
 PORT_NAME = "pmemlab.agent"
 
 _HEADER = struct.Struct("!BII")
@@ -94,12 +98,18 @@ class _Command:
         self.input = terminal if process.stdin is None else process.stdin.fileno()
         self.typed = bytearray()  # what its input has not taken yet
         self.input_ends = False
+        self.output_window: int | None = None
+        self.unread = 0  # how much of its output was sent and not taken
         if terminal is not None:
             self.pipes = {terminal: STDOUT}
         else:
             assert process.stdout is not None
             assert process.stderr is not None
             self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
+
+    def is_ahead(self) -> bool:
+        """Returns whether its output must wait until the host has taken more."""
+        return self.output_window is not None and self.unread >= self.output_window
 
     def close_input(self) -> None:
         if self.process.stdin is not None:
@@ -177,6 +187,8 @@ class Agent:
             command = self._commands[channel]
             if command.terminal is not None:
                 _resize(command.terminal, json.loads(payload))
+        elif kind == READ and channel in self._commands:
+            self._note_read(self._commands[channel], json.loads(payload)["bytes"])
         elif kind == REFRESH:
             if self._prepared:
                 self._prepared.stop_servers()
@@ -215,6 +227,8 @@ class Agent:
             if end is not None:
                 os.close(end)
         command = self._commands[channel] = _Command(channel, process, terminal)
+        if request.get("output_window") and terminal is None:
+            command.output_window = OUTPUT_WINDOW
         for pipe in command.pipes:
             os.set_blocking(pipe, False)
             self._pipes[pipe] = command
@@ -222,21 +236,51 @@ class Agent:
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
 
-    def _pump(self, pipe: int) -> bool:
-        """Send what a pipe has now. False where it has no more."""
+    def _pump(self, pipe: int, limit: int = _READ_BYTES) -> int:
+        """Sends what a pipe has now, up to a limit. Returns the number of bytes."""
         command = self._pipes[pipe]
         try:
-            data = os.read(pipe, _READ_BYTES)
+            data = os.read(pipe, min(limit, _READ_BYTES))
         except BlockingIOError:
-            return False
+            return 0
         except OSError:  # EIO: nobody has the terminal open any more
             data = b""
         if not data:
-            self._selector.unregister(pipe)
-            del self._pipes[pipe]
-            return False
+            self._forget_pipe(pipe)
+            return 0
         self._write(pack(command.pipes[pipe], command.channel, data))
-        return True
+        command.unread += len(data)
+        if command.is_ahead():
+            for waiting in command.pipes:
+                self._unwatch(waiting)
+        return len(data)
+
+    def _note_read(self, command: _Command, count: int) -> None:
+        was_ahead = command.is_ahead()
+        command.unread -= count
+        if was_ahead and not command.is_ahead():
+            for pipe in command.pipes:
+                if pipe in self._pipes:
+                    self._selector.register(pipe, selectors.EVENT_READ)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def _forget_pipe(self, pipe: int) -> None:
+        self._unwatch(pipe)
+        self._pipes.pop(pipe, None)
+
+    def _drain(self, pipe: int) -> None:
+        """Sends what an ended command left in a pipe, and no more than the pipe holds at a time: a
+        child that the command left behind may go on writing for ever.
+        """
+        left = _capacity(pipe)
+        while left > 0 and pipe in self._pipes:
+            sent = self._pump(pipe, left)
+            if not sent:
+                break
+            left -= sent
 
     def _type(self, command: _Command) -> None:
         """Give a command's input what was sent for it, as much as it takes now."""
@@ -290,10 +334,8 @@ class Agent:
     def _finish(self, command: _Command) -> None:
         returncode = command.process.wait()
         for pipe in command.pipes:  # all that it wrote is in the pipes by now
-            while pipe in self._pipes and self._pump(pipe):
-                pass
-            if self._pipes.pop(pipe, None):
-                self._selector.unregister(pipe)
+            self._drain(pipe)
+            self._forget_pipe(pipe)
         self._forget_input(command)
         command.close()
         del self._commands[command.channel]
@@ -307,6 +349,16 @@ class Agent:
         view = memoryview(data)
         while view:
             view = view[os.write(self._port, view) :]
+
+
+def _capacity(pipe: int) -> int:
+    """Returns how many bytes a command's pipe, or its terminal, holds at most."""
+    import fcntl
+
+    try:
+        return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+    except OSError:  # a terminal, whose buffers hold less than this
+        return _READ_BYTES
 
 
 def _take_terminal() -> None:

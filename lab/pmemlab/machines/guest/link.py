@@ -31,7 +31,8 @@ class Link:
     """Runs commands through a connected socket.
 
     died: makes the error for a guest that is gone; it is told how that showed.
-    silence_s: a guest that answers nothing for so long, pings included, is taken for dead.
+    silence_s: a guest that leaves a ping unanswered for so long, and sends nothing else, is taken
+        for dead.
 
     Methods may be called from any thread. `_lock` guards `_channels` and `_closed`; `_sending` is
     held while a frame is sent, which may wait for the other end: the thread that reads never takes
@@ -53,7 +54,7 @@ class Link:
         self._channels: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
             0: queue.SimpleQueue()
         }
-        self._last_heard = time.monotonic()
+        self._heard = 0  # how often bytes came
         self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read, name="guest link", daemon=True)
         self._reader.start()
@@ -87,9 +88,13 @@ class Link:
             empty one.
         """
         request: dict[str, object] = {"argv": list(argv), "env": dict(env), "input": takes_input}
-        if terminal is not None:
+        if terminal is None:
+            request["output_window"] = True
+        else:
             request["terminal"] = dict(terminal)
-        return self._begin(agent.SPAWN, json.dumps(request).encode())
+        command = self._begin(agent.SPAWN, json.dumps(request).encode())
+        command.tells_read = terminal is None
+        return command
 
     def switch_power(self, kind: int) -> None:
         """Ask `pmemlab machine serve`, which alone can, to cut its guest's power or to boot it.
@@ -159,7 +164,7 @@ class Link:
                 data = b""
             if not data:
                 break
-            self._last_heard = time.monotonic()
+            self._heard += 1
             for kind, channel, payload in unpacker.feed(data):
                 with self._lock:
                     frames = self._channels.get(channel)
@@ -175,15 +180,21 @@ class Link:
         self, frames: queue.SimpleQueue[tuple[int, bytes] | None], deadline: float | None
     ) -> tuple[int, bytes]:
         """The channel's next frame. Raises TimeoutError, or the guest's death."""
-        asked = time.monotonic()  # a guest that nobody spoke to before had nothing to answer
+        wait = min(_PING_EVERY_S, self._silence_s / 3)
+        heard = None  # `_heard` when the first ping was sent that nothing came after
+        silent_s = 0.0
         while True:
-            left = _PING_EVERY_S if deadline is None else deadline - time.monotonic()
+            left = wait if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             try:
-                frame = frames.get(timeout=min(left, _PING_EVERY_S, self._silence_s / 3))
+                frame = frames.get(timeout=min(left, wait))
             except queue.Empty:
-                if time.monotonic() - max(asked, self._last_heard) > self._silence_s:
+                if self._heard != heard:
+                    heard, silent_s = self._heard, 0.0
+                else:
+                    silent_s += wait  # not by the clock: this process may have been stopped
+                if silent_s >= self._silence_s:
                     raise self._died(f"has not answered for {self._silence_s:g} s") from None
                 self._send(agent.pack(agent.PING))
                 continue
@@ -213,6 +224,7 @@ class Command:
     """A command that runs in the guest. `returncode` is there once `output` has ended.
 
     on_taken: called by `output` with the number of bytes that the command's standard input took.
+    tells_read: whether `output` tells the agent what it took, since the agent waits for that.
 
     `output` is for one thread, all else for any.
     """
@@ -229,6 +241,8 @@ class Command:
         self._flow = threading.Condition()  # guards the following two, and tells of changes
         self._sent_ahead = 0
         self._ended = False
+        self._taken = 0  # how much `output` gave away and the agent was not told of
+        self.tells_read = False
         self.on_taken: Callable[[int], None] = lambda _: None
         self.returncode = 0
 
@@ -254,6 +268,7 @@ class Command:
                     self._note_taken(json.loads(payload)["bytes"])
                 else:
                     yield kind, payload
+                    self._note_output(len(payload))
         finally:
             with self._flow:
                 self._ended = True
@@ -297,6 +312,15 @@ class Command:
     def end_input(self) -> None:
         """End its standard input, after what was sent."""
         self._link._send(agent.pack(agent.END_INPUT, self._channel))
+
+    def _note_output(self, count: int) -> None:
+        """Tells the agent of output that was taken, a part of the window at a time."""
+        self._taken += count
+        if self.tells_read and self._taken >= agent.OUTPUT_WINDOW // 4:
+            payload = json.dumps({"bytes": self._taken}).encode()
+            with suppress(LabError):  # what a dead guest sent before is still to be read
+                self._link._send(agent.pack(agent.READ, self._channel, payload))
+            self._taken = 0
 
     def _note_taken(self, count: int) -> None:
         with self._flow:

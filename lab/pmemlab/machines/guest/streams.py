@@ -29,12 +29,12 @@ def run_on_own_streams(
     own. Bytes pass as they come. Returns its exit status as shells give it.
 
     The first Ctrl-C (SIGINT) goes to the command; the second kills it and raises KeyboardInterrupt.
-    If nobody reads this process's output any more, the command is killed.
+    If nobody reads this process's output any more, or it can't be written, the command is killed.
 
     argv: what the command is called in errors.
 
     Raises `CommandTimeoutError` past the timeout, after the command was killed, and `LabError` if
-    the lab breaks.
+    the output can't be written, or the lab breaks.
     """
     command = spawn()
     try:
@@ -44,7 +44,7 @@ def run_on_own_streams(
             closing(command.output(timeout)) as output,
         ):
             for stream, data in output:
-                write_all(_DESCRIPTORS[stream], data)
+                _write_output(_DESCRIPTORS[stream], data)
     except TimeoutError:
         raise CommandTimeoutError(argv, timeout or 0.0, "", "") from None
     except BrokenPipeError:
@@ -55,6 +55,16 @@ def run_on_own_streams(
 def shell_status(returncode: int) -> int:
     """A command's exit status as shells give it: 128 + the number of the signal that ended it."""
     return returncode if returncode >= 0 else 128 - returncode
+
+
+def _write_output(descriptor: int, data: bytes) -> None:
+    """Writes to an own stream. Raises BrokenPipeError if nobody reads it, else `LabError`."""
+    try:
+        write_all(descriptor, data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LabError(f"the output can't be written: {error.strerror}") from error
 
 
 def write_all(descriptor: int, data: bytes) -> None:
