@@ -69,6 +69,8 @@ _PROOF_OF_DAX: Final = {
 }
 _PLAIN_MEMORY: Final = "libpmem.is_pmem"
 """A proof that demands 0 of it says that a folder is on plain memory, and claims nothing."""
+_PLAIN_NODES: Final = "kmem_bytes"
+"""The same of nodes: no byte of persistent memory is used as memory."""
 
 _Version = Annotated[
     str, Must("a version in quotes", lambda text: re.fullmatch(r"[0-9]+(\.[0-9]+)*", text))
@@ -298,6 +300,7 @@ def _check(topology: Topology) -> None:
         raise FieldError(
             f"{MISLEADING[name]}: nothing would be proved; leave it out", f"environment.{name}"
         )
+    _check_quoting(topology)
     for name in topology.backing_files:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise FieldError(
@@ -317,6 +320,16 @@ def _check(topology: Topology) -> None:
             ) from None
 
 
+def _check_quoting(topology: Topology) -> None:
+    """Of what goes into the kernel's command line as it is."""
+    try:
+        words = shlex.split(topology.kernel_command_line)
+    except ValueError as error:
+        raise FieldError(f"{error}: close the quotes", "kernel_command_line") from None
+    if "--" in words:
+        raise FieldError("`--` would end the kernel's own; leave it out", "kernel_command_line")
+
+
 def _check_proof(topology: Topology) -> None:
     proof = topology.proof
     for name, value in proof.items():
@@ -324,6 +337,7 @@ def _check_proof(topology: Topology) -> None:
             raise FieldError(str(UnknownFactError(name, [*FACTS])), f"proof.{name}")
         if value is None:
             raise FieldError("is empty: give the value that the fact must have", f"proof.{name}")
+    _check_proof_of_nodes(topology)
     if topology.pmem.path is None or proof.get(_PLAIN_MEMORY) == 0:
         return
     missing = [
@@ -337,6 +351,29 @@ def _check_proof(topology: Topology) -> None:
             f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_MEMORY}: 0",
             "proof",
         )
+
+
+def _check_proof_of_nodes(topology: Topology) -> None:
+    nodes, proof = topology.pmem.nodes, topology.proof
+    if not nodes or proof.get(_PLAIN_NODES) == 0:
+        return
+    known = [_numbers(proof.get(name)) for name in ("nodes_without_cpus", "slow_nodes")]
+    missing = []
+    if not any(set(nodes) <= of_kind for of_kind in known):
+        missing.append(f"nodes_without_cpus, or slow_nodes: {list(nodes)}")
+    pages = _numbers(proof.get("memkind.page_nodes"))
+    if not pages or not pages <= set(nodes):
+        missing.append(f"memkind.page_nodes: {list(nodes)}")
+    if missing:
+        raise FieldError(
+            f"must show that rows on {list(nodes)}, pmem's nodes, are in no plain memory; add "
+            f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_NODES}: 0",
+            "proof",
+        )
+
+
+def _numbers(value: object) -> set[int]:
+    return {each for each in value if type(each) is int} if isinstance(value, list) else set()
 
 
 def _names_regions(value: object) -> bool:

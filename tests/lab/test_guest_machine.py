@@ -28,6 +28,7 @@ from pmemlab.errors import (
 from pmemlab.machines.guest.agent import OUTPUT_WINDOW
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
+from pmemlab.machines.state_folder import StateFolder
 from pmemlab.topology import ProvisionStep
 
 TOPOLOGY = played_qemu.TRUE_HERE
@@ -449,6 +450,91 @@ def test_a_served_guest_s_power_is_switched_by_command(tmp_path: Path) -> None:
         server.send_signal(signal.SIGTERM)
         _, stderr = server.communicate(timeout=10)
     assert (server.returncode, stderr) == (0, "")
+    assert list(state.iterdir()) == []
+
+
+_SERVE_WHAT_MAY_FAIL = """
+from dataclasses import replace
+from pmemlab.errors import LabError
+from pmemlab.machines.guest import machine
+from pmemlab.machines.guest.serve import serve
+
+true_facts = machine.read_facts
+
+def read_facts(guest):
+    if Path(sys.argv[2]).exists():
+        raise LabError("its file system is full")
+    return true_facts(guest)
+
+machine.read_facts = read_facts
+serve(replace(played_qemu.TRUE_HERE, backing_files={"dimm": 1 << 20}), Path(sys.argv[1]))
+"""
+
+
+def test_a_served_guest_that_does_not_come_up_again_keeps_its_media(tmp_path: Path) -> None:
+    state, full = tmp_path / "state", tmp_path / "full"
+    switch = ["machine", "power", "on", "--state-dir", str(state)]
+    with _python(_SERVE_WHAT_MAY_FAIL, str(tmp_path), str(state), str(full)) as server:
+        _wait_until((state / "proof.json").exists)
+        (state / "dimm.img").write_bytes(b"rows")
+        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
+        full.touch()
+        for _ in range(2):
+            assert main(switch) == 2
+            assert (state / "power-cut").exists()
+        full.unlink()
+        assert main(switch) == 0
+        with attach(state) as link:
+            assert link.run(["echo", "up"], {}).stdout == "up\n"
+        assert (state / "dimm.img").read_bytes() == b"rows"
+        server.send_signal(signal.SIGTERM)
+        _, stderr = server.communicate(timeout=10)
+    assert (server.returncode, stderr) == (0, "")
+    assert list(state.iterdir()) == []
+
+
+def test_a_served_guest_that_never_comes_up_again_ends_by_a_signal(tmp_path: Path) -> None:
+    state, full = tmp_path / "state", tmp_path / "full"
+    with _python(_SERVE_WHAT_MAY_FAIL, str(tmp_path), str(state), str(full)) as server:
+        _wait_until((state / "proof.json").exists)
+        full.touch()
+        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
+        assert main(["machine", "power", "on", "--state-dir", str(state)]) == 2
+        server.send_signal(signal.SIGTERM)
+        _, stderr = server.communicate(timeout=10)
+    assert (server.returncode, stderr) == (0, "")
+    assert list(state.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["dimm.img", "lock", "console.log", "notes.txt"])
+def test_a_folder_with_files_of_the_user_is_not_taken_and_they_stay(
+    tmp_path: Path, name: str
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / name).write_text("mine")
+    with pytest.raises(LabError, match=rf"has files that are no machine's \({name}\); give a new"):
+        StateFolder(state, is_temporary=False)
+    assert [(file.name, file.read_text()) for file in state.iterdir()] == [(name, "mine")]
+
+
+def test_the_folder_of_a_machine_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+    program = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from pmemlab.machines.state_folder import StateFolder
+folder = StateFolder(Path(sys.argv[2]), is_temporary=False)
+Path(sys.argv[2], "dimm.img").touch()
+os._exit(9)
+"""
+    state = tmp_path / "state"
+    state.mkdir()
+    lab = str(Path(__file__).parents[2] / "lab")
+    subprocess.run([sys.executable, "-c", program, lab, str(state)], check=False)
+    assert {file.name for file in state.iterdir()} == {"dimm.img", "lock"}
+    folder = StateFolder(state, is_temporary=False)
+    folder.release("dimm.img")
     assert list(state.iterdir()) == []
 
 

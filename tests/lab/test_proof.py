@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -316,3 +318,13 @@ def test_a_node_s_cpus_ask_memkind_one_after_the_other(monkeypatch: pytest.Monke
     assert sorted(cpu for cpus in asked if isinstance(cpus, list) for cpu in cpus) == find_fact(
         facts, "memkind.page_nodes"
     )
+
+
+@pytest.mark.parametrize("fact", [pmem_facts.map_sync, pmem_facts.page_regions])
+def test_a_full_file_system_is_told_and_ends_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact: Callable[[str], object]
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=full))
+    with pytest.raises(OSError, match=r"is full, .*; remove a file there: .*"):
+        fact(str(tmp_path))

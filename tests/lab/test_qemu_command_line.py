@@ -45,6 +45,17 @@ def test_a_temporary_folder_with_a_space_and_a_comma_stays_one_value() -> None:
     assert _values(line, "-kernel") == ["/tmp/a folder, mine/vmlinux"]
 
 
+@pytest.mark.parametrize("name", ["a,debug-threads=on", 'q"x', "mine panic=0"])
+def test_the_name_of_a_machine_is_no_option_of_qemu_or_the_kernel(
+    tmp_path: Path, name: str
+) -> None:
+    line = _line(tmp_path, replace(TOPOLOGY, name=name))
+    (given,) = _values(line, "-name")
+    assert not set(given) & set(', "')
+    (words,) = _values(line, "-append")
+    assert f"hostname={given.removeprefix('pmemlab-')} rdinit=" in words
+
+
 def test_a_guest_reads_its_shares_and_can_t_write_them(tmp_path: Path) -> None:
     shares = (Share("share0", Path("/usr")), Share("share1", Path("/opt/a, b")))
     devices = _values(_line(tmp_path, shares=shares), "-fsdev")

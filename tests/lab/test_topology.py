@@ -156,6 +156,8 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         (_template("{0}"), r"qemu\[0\]: .*0 is no such name"),
         ({"environment": "{NODES: 1}"}, r"environment\.NODES: must be text in quotes, not 1"),
         ({"pmem": "{path: mnt, size: 1G}"}, r"pmem\.path: must be an absolute path"),
+        ({"kernel_command_line": "one -- two"}, r"kernel_command_line: `--` would end"),
+        ({"kernel_command_line": "'one=\"two'"}, r"kernel_command_line: .*close the quotes"),
         ({"pmem": "{nodes: [one], size: 1G}"}, r"pmem\.nodes: must be a list of node numbers"),
         ({"pmem": "{size: 1G}"}, "pmem: must have a path or nodes"),
         ({"pmem": "{nodes: [1]}"}, r"pmem\.size: is missing"),
@@ -195,6 +197,39 @@ def test_a_bad_field_is_named_with_its_file(
 def test_braces_that_are_doubled_stay_braces(tmp_path: Path) -> None:
     template = _template("{d},a={{}}")
     assert load_topology(_written(tmp_path, **template)).qemu == ("-object mem-path={d},a={{}}",)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "proof", "missing"),
+    [
+        (
+            "[0]",
+            "nodes: [0]",
+            r"nodes_without_cpus, or slow_nodes: \[0\]; memkind.page_nodes: \[0\]",
+        ),
+        ("[5]", "nodes: [0, 5], nodes_without_cpus: [0]", r"slow_nodes: \[5\]; memkind.page_n"),
+        (
+            "[1]",
+            "nodes_without_cpus: [1], memkind.page_nodes: [0]",
+            r"add memkind.page_nodes: \[1\]",
+        ),
+        ("[1]", "slow_nodes: [1], memkind.page_nodes: []", r"add memkind.page_nodes: \[1\]"),
+        ("[1]", "slow_nodes: [[1]], memkind.page_nodes: [1]", r"slow_nodes: \[1\]\. Where"),
+        ("[1]", "nodes_without_cpus: 1, memkind.page_nodes: [1]", r"slow_nodes: \[1\]\. Where"),
+        ("[1]", "slow_nodes: [1], memkind.page_nodes: [1]", ""),
+        ("[2, 3]", "nodes_without_cpus: [2, 3, 4], memkind.page_nodes: [2]", ""),
+        ("[0]", "kmem_bytes: 0", ""),
+    ],
+)
+def test_nodes_of_persistent_memory_need_a_proof_that_they_are(
+    tmp_path: Path, nodes: str, proof: str, missing: str
+) -> None:
+    path = _written(tmp_path, pmem=f"{{nodes: {nodes}, size: 1M}}", proof=f"{{{proof}}}")
+    if not missing:
+        assert load_topology(path).pmem.nodes
+        return
+    with pytest.raises(TopologyError, match=rf"proof: must show that rows on .*{missing}"):
+        load_topology(path)
 
 
 def test_a_folder_on_persistent_memory_needs_a_proof_that_it_is(tmp_path: Path) -> None:

@@ -15,7 +15,25 @@ from pmemlab.errors import LabError
 __all__ = ["StateFolder"]
 
 _PREFIX = "pmemlab-machine-"
+_MARK = b"pmemlab: this folder is a machine's\n"  # in the lock file
 _STALE_AFTER_S = 60.0  # one that is younger may not have been locked yet
+
+
+def _check_is_no_users(folder: Path) -> None:
+    """Files that a machine leaves are overwritten and removed, so what else is there must not be
+    called like them: a folder is taken that is empty, or that a machine has had before.
+    """
+    try:
+        names = sorted(file.name for file in folder.iterdir())
+        lock = (folder / "lock").read_bytes() if "lock" in names else b""
+    except OSError as error:
+        raise LabError(f"state folder {folder}: {error.strerror}") from error
+    others = [name for name in names if name != "lock" or lock]
+    if others and not lock.startswith(_MARK):
+        raise LabError(
+            f"state folder {folder}: has files that are no machine's ({others[0]}); give a new or "
+            "an empty folder"
+        )
 
 
 class StateFolder:
@@ -28,6 +46,7 @@ class StateFolder:
         self.path = path.absolute()
         self._is_temporary = is_temporary
         self._lock_file = self.path / "lock"
+        _check_is_no_users(self.path)
         try:
             self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -37,6 +56,7 @@ class StateFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise LabError(f"state folder {path}: another machine is using it") from None
+        os.write(self._lock, _MARK)
 
     @classmethod
     def temporary(cls, parent: Path | None = None) -> StateFolder:

@@ -18,7 +18,10 @@ class Boot:
     """QEMU and the way to its agent, from power on to the end.
 
     uptime: tells its end where that was by our own hand.
+    was_proved: whether the guest came up and proved what it is.
     """
+
+    was_proved = False
 
     def __init__(self, name: str, argv: Callable[[str], Sequence[str]], state: Path) -> None:
         """Start QEMU; the guest is up once its agent says hello.

@@ -218,6 +218,7 @@ class GuestMachine:
             if boot is not None:
                 boot.end(f"did not come up: {error}")
             raise
+        boot.was_proved = True
         rounded = {step: round(value, 2) for step, value in seconds.items()}
         self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
 
@@ -330,19 +331,26 @@ class GuestMachine:
         self._last_boot().end(POWER_CUT)
 
     def wait_ended(self) -> LabError:
-        """Wait until the guest ends otherwise than by a power cut, and return how it did."""
+        """Wait until the guest ends otherwise than by a power cut, and return how it did.
+
+        One that didn't come up again keeps its media, and may be switched on again.
+        """
         while True:
             boot = self._last_boot()
             boot.wait_ended()
-            if boot.uptime.how_it_ended != POWER_CUT:
+            how = boot.uptime.how_it_ended
+            if how == STOPPED or (boot.was_proved and how != POWER_CUT):
                 return boot.died("ended by itself")
             with self._powered:
-                while self._boot is boot:
+                while self._boot is boot and not self._stopped:
                     self._powered.wait()
+            if self._stopped:
+                return boot.died(STOPPED)
 
     def stop(self) -> None:
         with self._powered:
             self._stopped = True
+            self._powered.notify_all()
             boot = self._boot
         if boot is not None:
             boot.end(STOPPED)

@@ -70,7 +70,7 @@ def _persistence_domain(folder: Path) -> str:
 def map_sync(path: str) -> bool:
     """Whether a file in this folder can be mapped with MAP_SYNC: only one on real DAX can."""
     with tempfile.TemporaryFile(dir=path) as file:
-        file.truncate(mmap.PAGESIZE)
+        _allocate(file.fileno(), mmap.PAGESIZE, path)
         try:
             mapping = mmap.mmap(
                 file.fileno(), mmap.PAGESIZE, flags=_MAP_SHARED_VALIDATE | _MAP_SYNC
@@ -94,7 +94,7 @@ def page_regions(path: str) -> list[str]:
         for folder in (_ND / "devices").glob("region*")
     }
     with tempfile.TemporaryFile(dir=path) as file:
-        os.posix_fallocate(file.fileno(), 0, _SPREAD_BYTES)
+        _allocate(file.fileno(), _SPREAD_BYTES, path)
         with mmap.mmap(file.fileno(), _SPREAD_BYTES) as mapping:
             for offset in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
                 mapping[offset] = 1
@@ -104,6 +104,18 @@ def page_regions(path: str) -> list[str]:
         for a in addresses
     }
     return sorted(found)
+
+
+def _allocate(descriptor: int, size: int, path: str) -> None:
+    """A store to a page that the file system has no room for would end the process."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise OSError(
+            errno.ENOSPC, f"is full, and the proof needs {size} bytes; remove a file there", path
+        ) from error
 
 
 def _physical_addresses(mapping: mmap.mmap) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -92,7 +93,7 @@ def command_line(
     # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
     # NUMA balancing would move pages away from where a scenario wants to find them.
     kernel_command_line = [
-        f"console=ttyS0 quiet hostname={topology.name} rdinit=/init panic=-1 oops=panic",
+        f"console=ttyS0 quiet hostname={_host_name(topology)} rdinit=/init panic=-1 oops=panic",
         "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
         # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
         "memhp_default_state=offline",
@@ -109,7 +110,7 @@ def command_line(
         qemu,
         *firmware_arguments(qemu),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-name", f"pmemlab-{topology.name}"),
+        *("-name", f"pmemlab-{_host_name(topology)}"),
         *("-machine", machine),
         *("-accel", "kvm" if accelerator == "kvm" else f"tcg,tb-size={_TCG_CACHE_MB}"),
         *("-cpu", ",".join(filter(None, [cpu, topology.cpu_options]))),
@@ -132,6 +133,11 @@ def command_line(
         # Split first: the paths may have spaces in them.
         arguments += [word.format(**files) for word in shlex.split(argument)]
     return [*arguments, *further]
+
+
+def _host_name(topology: Topology) -> str:
+    """Its name may have any character, which might be QEMU's or the kernel's own here."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", topology.name)
 
 
 def _kernel_quoted(argument: str) -> str:
