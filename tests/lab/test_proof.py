@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -320,11 +322,32 @@ def test_a_node_s_cpus_ask_memkind_one_after_the_other(monkeypatch: pytest.Monke
     )
 
 
-@pytest.mark.parametrize("fact", [pmem_facts.map_sync, pmem_facts.page_regions])
-def test_a_full_file_system_is_told_and_ends_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact: Callable[[str], object]
-) -> None:
+@pytest.fixture
+def _full(monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=full))
-    with pytest.raises(OSError, match=r"is full, .*; remove a file there: .*"):
-        fact(str(tmp_path))
+
+
+@pytest.mark.usefixtures("_full")
+@pytest.mark.parametrize("fact", [pmem_facts.map_sync, pmem_facts.page_regions])
+def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
+    tmp_path: Path, fact: Callable[[str], object]
+) -> None:
+    rows = tmp_path / "tables" / "rows"
+    rows.parent.mkdir()
+    rows.write_bytes(os.urandom(5 * mmap.PAGESIZE + 7))
+    (tmp_path / "small").write_bytes(b"1")
+    with (tmp_path / "holes").open("wb") as holes:
+        holes.truncate(1 << 30)
+    (tmp_path / "link").symlink_to("holes")
+    before = (rows.read_bytes(), rows.stat().st_mtime_ns)
+    assert pmem_facts._file_in_full_folder(str(tmp_path)) == rows
+    with contextlib.suppress(PermissionError):  # who may not ask where pages lie
+        assert fact(str(tmp_path)) in (False, True, ["none"])
+    assert (rows.read_bytes(), rows.stat().st_mtime_ns) == before
+
+
+@pytest.mark.usefixtures("_full")
+def test_a_full_folder_without_files_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="is full, and has no file that could be mapped"):
+        pmem_facts.map_sync(str(tmp_path))

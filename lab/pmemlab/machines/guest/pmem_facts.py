@@ -7,10 +7,13 @@ import errno
 import json
 import mmap
 import os
+import stat
 import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pmemlab.machines.guest.memory_facts import cpus_of
 from pmemlab.machines.guest.reading import attempt, document_of, text_of
@@ -69,8 +72,7 @@ def _persistence_domain(folder: Path) -> str:
 
 def map_sync(path: str) -> bool:
     """Whether a file in this folder can be mapped with MAP_SYNC: only one on real DAX can."""
-    with tempfile.TemporaryFile(dir=path) as file:
-        _allocate(file.fileno(), mmap.PAGESIZE, path)
+    with _allocated_file(path, mmap.PAGESIZE) as (file, is_ours):
         try:
             mapping = mmap.mmap(
                 file.fileno(), mmap.PAGESIZE, flags=_MAP_SHARED_VALIDATE | _MAP_SYNC
@@ -79,7 +81,7 @@ def map_sync(path: str) -> bool:
             if error.errno != errno.EOPNOTSUPP:
                 raise
             return False
-        mapping[0] = 1
+        _touch(mapping, is_ours)
         mapping.close()
         return True
 
@@ -93,11 +95,10 @@ def page_regions(path: str) -> list[str]:
         folder.name: (int(text_of(folder / "resource"), 0), int(text_of(folder / "size")))
         for folder in (_ND / "devices").glob("region*")
     }
-    with tempfile.TemporaryFile(dir=path) as file:
-        _allocate(file.fileno(), _SPREAD_BYTES, path)
-        with mmap.mmap(file.fileno(), _SPREAD_BYTES) as mapping:
-            for offset in range(0, _SPREAD_BYTES, mmap.PAGESIZE):
-                mapping[offset] = 1
+    with _allocated_file(path, _SPREAD_BYTES) as (file, is_ours):
+        size = min(_SPREAD_BYTES, os.fstat(file.fileno()).st_size)
+        with mmap.mmap(file.fileno(), size - size % mmap.PAGESIZE) as mapping:
+            _touch(mapping, is_ours)
             addresses = _physical_addresses(mapping)
     found = {
         next((name for name, (at, size) in regions.items() if at <= a < at + size), "none")
@@ -106,16 +107,52 @@ def page_regions(path: str) -> list[str]:
     return sorted(found)
 
 
-def _allocate(descriptor: int, size: int, path: str) -> None:
-    """A store to a page that the file system has no room for would end the process."""
+@contextmanager
+def _allocated_file(path: str, size: int) -> Iterator[tuple[IO[bytes], bool]]:
+    """An open file in this folder, all of whose pages the file system has room for, and whether it
+    is a new one: in a full folder it is one of the user's, which must not be written.
+    """
+    new = _new_file(path, size)
+    with new or _file_in_full_folder(path).open("r+b") as file:
+        yield file, new is not None
+
+
+def _new_file(path: str, size: int) -> IO[bytes] | None:
+    """Without a name. None where there is no room: a store to its pages would end the process."""
+    file = None
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        file = tempfile.TemporaryFile(dir=path)  # noqa: SIM115  # whoever gets it closes it
+        os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
+        if file is not None:
+            file.close()
         if error.errno != errno.ENOSPC:
             raise
-        raise OSError(
-            errno.ENOSPC, f"is full, and the proof needs {size} bytes; remove a file there", path
-        ) from error
+        return None
+    return file
+
+
+def _file_in_full_folder(path: str) -> Path:
+    """The largest file without holes, of a page at least."""
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for file in (Path(folder, name) for name in names):
+            status = file.lstat()
+            has_holes = status.st_blocks * 512 < status.st_size
+            if stat.S_ISREG(status.st_mode) and status.st_size >= mmap.PAGESIZE and not has_holes:
+                sizes[file] = status.st_size
+    if not sizes:
+        raise OSError(errno.ENOSPC, "is full, and has no file that could be mapped", path)
+    return max(sizes, key=lambda file: sizes[file])
+
+
+def _touch(mapping: mmap.mmap, is_ours: bool) -> None:
+    """Has every page mapped; by a store where the file is ours."""
+    for offset in range(0, len(mapping), mmap.PAGESIZE):
+        if is_ours:
+            mapping[offset] = 1
+        else:
+            _ = mapping[offset]
 
 
 def _physical_addresses(mapping: mmap.mmap) -> list[int]:
@@ -145,10 +182,13 @@ def is_pmem(path: str) -> int:
     library.pmem_unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     mapped, answer = ctypes.c_size_t(), ctypes.c_int()
     file = Path(path) / ".pmemlab-probe"
+    arguments = (mmap.PAGESIZE, _PMEM_FILE_CREATE, 0o600, mapped, answer)
     try:
-        address = library.pmem_map_file(
-            os.fsencode(file), mmap.PAGESIZE, _PMEM_FILE_CREATE, 0o600, mapped, answer
-        )
+        address = library.pmem_map_file(os.fsencode(file), *arguments)
+        if not address and ctypes.get_errno() == errno.ENOSPC:
+            file.unlink(missing_ok=True)
+            full = _file_in_full_folder(path)
+            address = library.pmem_map_file(os.fsencode(full), 0, 0, 0, mapped, answer)
         if not address:
             raise OSError(ctypes.get_errno(), f"pmem_map_file: {file}")
         library.pmem_unmap(address, mapped)
