@@ -355,19 +355,21 @@ def _check_proof(topology: Topology) -> None:
 
 def _check_proof_of_nodes(topology: Topology) -> None:
     nodes, proof = topology.pmem.nodes, topology.proof
-    if not nodes or proof.get(_PLAIN_NODES) == 0:
+    if not nodes:
         return
     known = [_numbers(proof.get(name)) for name in ("nodes_without_cpus", "slow_nodes")]
     missing = []
-    if not any(set(nodes) <= of_kind for of_kind in known):
+    is_plain = proof.get(_PLAIN_NODES) == 0
+    if not is_plain and not any(set(nodes) <= of_kind for of_kind in known):
         missing.append(f"nodes_without_cpus, or slow_nodes: {list(nodes)}")
     pages = _numbers(proof.get("memkind.page_nodes"))
     if not pages or not pages <= set(nodes):
         missing.append(f"memkind.page_nodes: {list(nodes)}")
     if missing:
         raise FieldError(
-            f"must show that rows on {list(nodes)}, pmem's nodes, are in no plain memory; add "
-            f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_NODES}: 0",
+            f"must show where rows on {list(nodes)}, pmem's nodes, are, and that it is no plain "
+            f"memory; add {'; '.join(missing)}. Where plain memory stands for it, say so: "
+            f"{_PLAIN_NODES}: 0",
             "proof",
         )
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import mmap
 import os
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -342,7 +343,7 @@ def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
     (tmp_path / "link").symlink_to("holes")
     before = (rows.read_bytes(), rows.stat().st_mtime_ns)
     assert pmem_facts._file_in_full_folder(str(tmp_path)) == rows
-    with contextlib.suppress(PermissionError):  # who may not ask where pages lie
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # who may not ask where pages lie
         assert fact(str(tmp_path)) in (False, True, ["none"])
     assert (rows.read_bytes(), rows.stat().st_mtime_ns) == before
 
@@ -351,3 +352,16 @@ def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
 def test_a_full_folder_without_files_is_told(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is full, and has no file that could be mapped"):
         pmem_facts.map_sync(str(tmp_path))
+
+
+def test_pages_that_were_never_written_are_in_no_region_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kpageflags = tmp_path / "kpageflags"
+    written, zeros, flags = 0, 1, (1 << 11, 1 << 24)  # of the frames 0 and 1
+    kpageflags.write_bytes(struct.pack("=2Q", *flags))
+    monkeypatch.setattr(pmem_facts, "_KPAGEFLAGS", kpageflags)
+    pages = [frame * mmap.PAGESIZE for frame in (written, zeros, zeros)]
+    assert pmem_facts._without_zero_page(pages, "/mnt") == pages[:1]
+    with pytest.raises(OSError, match=r"is full, and its largest file was never written: '/mnt'"):
+        pmem_facts._without_zero_page(pages[1:], "/mnt")

@@ -25,7 +25,8 @@ SCENARIOS = Path(__file__).parents[2] / "scenarios"
 TOPOLOGY = """
 name: lab-fsdax
 summary: a machine with a DAX mount and a node of persistent memory
-proof: {mount.dax: true, mount.map_sync: true, mount.page_regions: [region0], kmem_bytes: 0}
+proof: {mount.dax: true, mount.map_sync: true, mount.page_regions: [region0],
+  kmem_bytes: 0, memkind.page_nodes: [1]}
 pmem: {path: /mnt/pmem, nodes: [1, 2], size: 156M}
 """
 

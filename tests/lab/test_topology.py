@@ -218,7 +218,8 @@ def test_braces_that_are_doubled_stay_braces(tmp_path: Path) -> None:
         ("[1]", "nodes_without_cpus: 1, memkind.page_nodes: [1]", r"slow_nodes: \[1\]\. Where"),
         ("[1]", "slow_nodes: [1], memkind.page_nodes: [1]", ""),
         ("[2, 3]", "nodes_without_cpus: [2, 3, 4], memkind.page_nodes: [2]", ""),
-        ("[0]", "kmem_bytes: 0", ""),
+        ("[5]", "kmem_bytes: 0", r"add memkind.page_nodes: \[5\]\. Where"),
+        ("[0]", "kmem_bytes: 0, memkind.page_nodes: [0]", ""),
     ],
 )
 def test_nodes_of_persistent_memory_need_a_proof_that_they_are(
@@ -228,7 +229,7 @@ def test_nodes_of_persistent_memory_need_a_proof_that_they_are(
     if not missing:
         assert load_topology(path).pmem.nodes
         return
-    with pytest.raises(TopologyError, match=rf"proof: must show that rows on .*{missing}"):
+    with pytest.raises(TopologyError, match=rf"proof: must show where rows on .*{missing}"):
         load_topology(path)
 
 

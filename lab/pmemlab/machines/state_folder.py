@@ -15,24 +15,27 @@ from pmemlab.errors import LabError
 __all__ = ["StateFolder"]
 
 _PREFIX = "pmemlab-machine-"
+_NAMES = ("console.log", "control.sock", "lock", "power-cut", "proof.json", "qemu.log")
 _MARK = b"pmemlab: this folder is a machine's\n"  # in the lock file
 _STALE_AFTER_S = 60.0  # one that is younger may not have been locked yet
 
 
 def _check_is_no_users(folder: Path) -> None:
-    """Files that a machine leaves are overwritten and removed, so what else is there must not be
-    called like them: a folder is taken that is empty, or that a machine has had before.
+    """What a machine calls its own it overwrites, and removes: no file of the user's may be called
+    so, where no machine has had the folder before.
     """
     try:
         names = sorted(file.name for file in folder.iterdir())
         lock = (folder / "lock").read_bytes() if "lock" in names else b""
     except OSError as error:
         raise LabError(f"state folder {folder}: {error.strerror}") from error
-    others = [name for name in names if name != "lock" or lock]
-    if others and not lock.startswith(_MARK):
+    taken = [name for name in names if name in _NAMES or name.endswith(".img")]
+    if not lock:
+        taken = [name for name in taken if name != "lock"]
+    if taken and not lock.startswith(_MARK):
         raise LabError(
-            f"state folder {folder}: has files that are no machine's ({others[0]}); give a new or "
-            "an empty folder"
+            f"state folder {folder}: has a file that a machine would overwrite ({taken[0]}), and "
+            "no machine made it; give another folder"
         )
 
 

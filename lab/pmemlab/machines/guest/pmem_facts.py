@@ -9,9 +9,10 @@ import mmap
 import os
 import stat
 import struct
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ __all__ = ["is_pmem", "map_sync", "memkind_nodes", "page_regions", "read_nvdimm_
 _ND = Path("/sys/bus/nd")
 _MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # asm-generic/mman-common.h
 _PMEM_FILE_CREATE = 1  # libpmem.h
+_KPAGEFLAGS = Path("/proc/kpageflags")
+_ZERO_PAGE = 1 << 24  # linux: uapi/linux/kernel-page-flags.h
 _TOUCHED_BYTES = 1 << 20
 _SPREAD_BYTES = 8 << 20  # over several chunks of what is interleaved
 
@@ -100,6 +103,8 @@ def page_regions(path: str) -> list[str]:
         with mmap.mmap(file.fileno(), size - size % mmap.PAGESIZE) as mapping:
             _touch(mapping, is_ours)
             addresses = _physical_addresses(mapping)
+    if not is_ours:
+        addresses = _without_zero_page(addresses, path)
     found = {
         next((name for name, (at, size) in regions.items() if at <= a < at + size), "none")
         for a in addresses
@@ -133,14 +138,16 @@ def _new_file(path: str, size: int) -> IO[bytes] | None:
 
 
 def _file_in_full_folder(path: str) -> Path:
-    """The largest file without holes, of a page at least."""
+    """The largest file of that file system without holes, of a page at least."""
     sizes = {}
+    device = Path(path).stat().st_dev
     for folder, _, names in os.walk(path):
         for file in (Path(folder, name) for name in names):
-            status = file.lstat()
-            has_holes = status.st_blocks * 512 < status.st_size
-            if stat.S_ISREG(status.st_mode) and status.st_size >= mmap.PAGESIZE and not has_holes:
-                sizes[file] = status.st_size
+            with suppress(FileNotFoundError):  # gone meanwhile
+                status = file.lstat()
+                is_whole = status.st_blocks * 512 >= status.st_size >= mmap.PAGESIZE
+                if stat.S_ISREG(status.st_mode) and status.st_dev == device and is_whole:
+                    sizes[file] = status.st_size
     if not sizes:
         raise OSError(errno.ENOSPC, "is full, and has no file that could be mapped", path)
     return max(sizes, key=lambda file: sizes[file])
@@ -169,6 +176,20 @@ def _physical_addresses(mapping: mmap.mmap) -> list[int]:
     if not all(frames):
         raise PermissionError("/proc/self/pagemap shows physical addresses to root alone")
     return [frame * mmap.PAGESIZE for frame in frames]
+
+
+def _without_zero_page(addresses: list[int], path: str) -> list[int]:
+    """The addresses of pages that were written before.
+
+    A page that is allocated but was never written, as in a new pool of libpmem's, reads as the
+    kernel's page of zeros, which is in RAM. Raises OSError where all are.
+    """
+    with _KPAGEFLAGS.open("rb", buffering=0) as file:
+        flags = {a: os.pread(file.fileno(), 8, a // mmap.PAGESIZE * 8) for a in {*addresses}}
+    written = [a for a in addresses if not int.from_bytes(flags[a], sys.byteorder) & _ZERO_PAGE]
+    if not written:
+        raise OSError(errno.ENOSPC, "is full, and its largest file was never written", path)
+    return written
 
 
 def is_pmem(path: str) -> int:
