@@ -89,17 +89,12 @@ def test_a_time_limit_is_a_number_of_seconds(
     assert f"--timeout: {timeout}: must be a number above 0" in capfd.readouterr().err
 
 
-def test_only_exec_has_a_status_of_its_own_for_a_wrong_use(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    for argv, status in (
-        (["machine", "exec", "dram", "--no-such", "--", "true"], 125),
-        (["machine", "exec", "--help"], 0),
-        (["machine", "show"], 2),
-        (["--version"], 0),
-    ):
-        assert main(argv) == status, argv
-    capfd.readouterr()
+def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
+    assert main(["machine", "exec", "dram", "--no-such", "--", "true"]) == 125
+    for argv, status in ((["machine", "exec", "--help"], 0), (["machine", "show"], 2)):
+        with pytest.raises(SystemExit) as end:
+            main(argv)
+        assert end.value.code == status, argv
 
 
 def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(

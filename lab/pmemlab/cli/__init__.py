@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rest and run is not test:
             _parser().error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:
-        # Of exec any other status may be its command's.
-        return EXEC_LAB_ERROR_STATUS if end.code and own[:2] == ["machine", "exec"] else _code(end)
+        if not end.code or own[:2] != ["machine", "exec"]:
+            raise
+        return EXEC_LAB_ERROR_STATUS  # any other may be its command's
     arguments.rest = [*rest, *command]
     # As an exception, so that machines are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -45,10 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.lab_error_status)
     except KeyboardInterrupt:
         return 130
-
-
-def _code(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 0
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
