@@ -348,7 +348,9 @@ class _Processes:
                 is_left_alone = isinstance(failed, WorkerLostError) and bool(results)
                 if is_own or is_left_alone:
                     self._check_none_died({other: ranks[other] for other in waiting})
-                raise _left_alone(rank, sorted(results)) if is_left_alone else failed from failed
+                if is_left_alone:
+                    raise _left_alone(rank, sorted(results)) from failed
+                raise failed
             results[rank] = ended
         return [results[rank] for rank in range(len(self._actors))]
 
