@@ -20,7 +20,6 @@ def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(tensorflows)
     def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Any) -> Any:
         pairs = assignment_map.items() if hasattr(assignment_map, "items") else assignment_map
-        pairs = list(pairs)
         for _, target in pairs:
             for variable in _embedding_variables_in(target):
                 raise UnsupportedError(
@@ -28,7 +27,7 @@ def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., A
                     "back in a session, by tf.train.Saver([variable]).restore(session, path); name "
                     "other variables alone in the map"
                 )
-        return tensorflows(ckpt_dir_or_file, type(assignment_map)(pairs))
+        return tensorflows(ckpt_dir_or_file, assignment_map)
 
     return init_from_checkpoint
 

@@ -16,6 +16,8 @@ from pmemlab.machines.protocol import Machine
 from pmemlab.topology import Topology, load_topology
 
 if TYPE_CHECKING:
+    from docker.models.containers import Container
+
     from pmemlab.machines.guest.link import Spawner
     from pmemlab.machines.guest.machine import GuestMachine
     from pmemlab.machines.guest.options import GuestOptions
@@ -63,7 +65,7 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
             yield link
         return
     topology = load_topology(arguments.machine)
-    if options is None and runs_in_the_lab(topology):
+    if options is None and _uses_the_lab(topology):
         from pmemlab.machines.container.machine import open_container_machine
 
         # People may look at a machine that a run is on.
@@ -73,8 +75,6 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
         ):
             yield link
         return
-    if options is None:
-        _tell_of_stopped_container(topology)
     with _fresh_guest(topology, options) as guest:
         yield guest
 
@@ -83,14 +83,13 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
 def running_or_fresh(name: str) -> Iterator[Machine]:
     """The running lab's machine of that name, else a guest for this command alone."""
     topology = load_topology(name)
-    if runs_in_the_lab(topology):
+    if _uses_the_lab(topology):
         from pmemlab.machines.container.machine import open_container_machine
 
         # People may look at a machine that a run is on.
         with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
-    _tell_of_stopped_container(topology)
     with _fresh_guest(topology, None) as guest:
         yield guest
 
@@ -107,26 +106,33 @@ def running_names() -> frozenset[str]:
 
 def runs_in_the_lab(topology: Topology) -> bool:
     """Whether this very topology's machine runs in the clone's lab."""
+    container = _container_in_the_lab(topology)
+    return container is not None and container.status == "running"
+
+
+def _uses_the_lab(topology: Topology) -> bool:
+    """As `runs_in_the_lab`, and says so where its container has ended: what the user left in that
+    machine isn't in the guest that they get.
+    """
+    container = _container_in_the_lab(topology)
+    if container is None or container.status == "running":
+        return container is not None
+    messages.print(
+        f"{topology.name}: the lab's container {container.name} ({container.status}) doesn't run, "
+        "so this is a guest of its own; `make lab-up` starts it again",
+        markup=False,
+    )
+    return False
+
+
+def _container_in_the_lab(topology: Topology) -> Container | None:
+    """None where no Docker engine answers, too."""
     try:
-        from pmemlab.machines.container import machine as container
+        from pmemlab.machines.container.machine import find_container
 
-        return container.runs_in_the_lab(topology)
+        return find_container(topology)
     except MissingRequirementError:
-        return False
-
-
-def _tell_of_stopped_container(topology: Topology) -> None:
-    """What the user left in that machine isn't in the one that they get."""
-    with contextlib.suppress(MissingRequirementError):
-        from pmemlab.machines.container.machine import stopped_container
-
-        stopped = stopped_container(topology)
-        if stopped is not None:
-            messages.print(
-                f"{topology.name}: the lab's container {stopped} doesn't run, so this is a guest "
-                "of its own; `make lab-up` starts it again",
-                markup=False,
-            )
+        return None
 
 
 def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:

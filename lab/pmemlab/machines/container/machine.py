@@ -53,12 +53,12 @@ from pmemlab.topology import Topology
 
 __all__ = [
     "ContainerMachine",
+    "find_container",
     "open_container_machine",
     "require_image",
     "requirements",
     "running_machines",
     "runs_in_the_lab",
-    "stopped_container",
 ]
 
 # Where the image has the virtual environment with both packages.
@@ -78,18 +78,16 @@ def running_machines(clone: Clone | None = None) -> frozenset[str]:
 
 def runs_in_the_lab(topology: Topology, clone: Clone | None = None) -> bool:
     """Whether this very topology's machine runs in the clone's lab; raises as the above."""
-    container = find_machines(connect(), clone or find_clone()).get(topology.name)
-    return container is not None and container.status == "running" and serves(container, topology)
+    container = find_container(topology, clone)
+    return container is not None and container.status == "running"
 
 
-def stopped_container(topology: Topology) -> str | None:
-    """Name and state of the container of this topology's machine in the clone's lab that doesn't
-    run, though one was made; raises as the above.
+def find_container(topology: Topology, clone: Clone | None = None) -> Container | None:
+    """That of this very topology's machine in the clone's lab, whether it runs or not; raises as
+    the above.
     """
-    container = find_machines(connect(), find_clone()).get(topology.name)
-    if container is None or container.status == "running" or not serves(container, topology):
-        return None
-    return f"{container.name} ({container.status})"
+    container = find_machines(connect(), clone or find_clone()).get(topology.name)
+    return container if container is not None and serves(container, topology) else None
 
 
 def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
