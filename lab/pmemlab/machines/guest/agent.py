@@ -8,15 +8,14 @@ is one command; its number is the host's choice.
 
     host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
                              "columns": ...} it runs on one, and all that it writes is STDOUT;
-                             with "input": true it has a standard input, else it reads nothing;
-                             with "output_window": true the host says READ, and no more than
-                             OUTPUT_WINDOW bytes of output, or little more, wait at the host
+                             with "input": true it has a standard input, else it reads nothing
                     INPUT    bytes, typed at the command's terminal or for its standard input
                     END_INPUT  nothing; its standard input ends after what was sent
                     SIGNAL   JSON {"number": ...}, for the command and its group
                     RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
                     READ     JSON {"bytes": ...}; how much of the command's output was taken since
-                             the last such frame
+                             the last such frame: no more than OUTPUT_WINDOW bytes, or little more,
+                             wait at the host, but of one on a terminal
                     KILL     nothing; SIGKILL to the command and its group
                     REFRESH  nothing; forget what is cached of the host's files
                     PING     nothing
@@ -98,7 +97,6 @@ class _Command:
         self.input = terminal if process.stdin is None else process.stdin.fileno()
         self.typed = bytearray()  # what its input has not taken yet
         self.input_ends = False
-        self.output_window: int | None = None
         self.unread = 0  # how much of its output was sent and not taken
         if terminal is not None:
             self.pipes = {terminal: STDOUT}
@@ -109,7 +107,7 @@ class _Command:
 
     def is_ahead(self) -> bool:
         """Returns whether its output must wait until the host has taken more."""
-        return self.output_window is not None and self.unread >= self.output_window
+        return self.terminal is None and self.unread >= OUTPUT_WINDOW
 
     def close_input(self) -> None:
         if self.process.stdin is not None:
@@ -227,8 +225,6 @@ class Agent:
             if end is not None:
                 os.close(end)
         command = self._commands[channel] = _Command(channel, process, terminal)
-        if request.get("output_window") and terminal is None:
-            command.output_window = OUTPUT_WINDOW
         for pipe in command.pipes:
             os.set_blocking(pipe, False)
             self._pipes[pipe] = command

@@ -88,13 +88,9 @@ class Link:
             empty one.
         """
         request: dict[str, object] = {"argv": list(argv), "env": dict(env), "input": takes_input}
-        if terminal is None:
-            request["output_window"] = True
-        else:
+        if terminal is not None:
             request["terminal"] = dict(terminal)
-        command = self._begin(agent.SPAWN, json.dumps(request).encode())
-        command.tells_read = terminal is None
-        return command
+        return self._begin(agent.SPAWN, json.dumps(request).encode())
 
     def switch_power(self, kind: int) -> None:
         """Ask `pmemlab machine serve`, which alone can, to cut its guest's power or to boot it.
@@ -224,7 +220,6 @@ class Command:
     """A command that runs in the guest. `returncode` is there once `output` has ended.
 
     on_taken: called by `output` with the number of bytes that the command's standard input took.
-    tells_read: whether `output` tells the agent what it took, since the agent waits for that.
 
     `output` is for one thread, all else for any.
     """
@@ -242,7 +237,6 @@ class Command:
         self._sent_ahead = 0
         self._ended = False
         self._taken = 0  # how much `output` gave away and the agent was not told of
-        self.tells_read = False
         self.on_taken: Callable[[int], None] = lambda _: None
         self.returncode = 0
 
@@ -316,7 +310,7 @@ class Command:
     def _note_output(self, count: int) -> None:
         """Tells the agent of output that was taken, a part of the window at a time."""
         self._taken += count
-        if self.tells_read and self._taken >= agent.OUTPUT_WINDOW // 4:
+        if self._taken >= agent.OUTPUT_WINDOW // 4:
             payload = json.dumps({"bytes": self._taken}).encode()
             with suppress(LabError):  # what a dead guest sent before is still to be read
                 self._link._send(agent.pack(agent.READ, self._channel, payload))
