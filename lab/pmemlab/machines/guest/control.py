@@ -1,7 +1,7 @@
 """How other processes run commands in a guest that `pmemlab machine serve` keeps.
 
 The serving process listens on a socket in the guest's state folder. What passes there are the
-agent's own frames: a client says SPAWN, KILL, SIGNAL, INPUT, END_INPUT and RESIZE, and hears
+agent's own frames: a client says SPAWN, KILL, SIGNAL, INPUT, END_INPUT, RESIZE and READ, and hears
 STDOUT, STDERR, TAKEN and EXIT; and it may switch the guest's power, by POWER_CUT and POWER_ON.
 """
 
@@ -23,6 +23,9 @@ from pmemlab.machines.guest.link import Command, Link, Spawner
 __all__ = ["ControlServer", "attach", "connect", "switch_power"]
 
 _SOCKET = "control.sock"
+_OF_COMMANDS = frozenset(
+    {agent.KILL, agent.SIGNAL, agent.INPUT, agent.END_INPUT, agent.RESIZE, agent.READ}
+)
 
 
 class ServedGuest(Spawner, Protocol):
@@ -103,14 +106,42 @@ class ControlServer:
             threading.Thread(target=client.serve, name="control client", daemon=True).start()
 
 
+class _Running:
+    """A client's command, and how much of its output the client has still to read."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self._flow = threading.Condition()  # guards the following two, and tells of changes
+        self._unread = 0
+        self._killed = False
+
+    def note_sent(self, count: int) -> None:
+        """Waits while the client reads too slowly, so that the guest's agent waits, too."""
+        with self._flow:
+            self._unread += count
+            self._flow.wait_for(lambda: self._killed or self._unread < agent.OUTPUT_WINDOW)
+
+    def note_read(self, count: int) -> None:
+        with self._flow:
+            self._unread -= count
+            self._flow.notify_all()
+
+    def kill(self) -> None:
+        """What it wrote then waits for nobody: its end must be heard."""
+        with self._flow:
+            self._killed = True
+            self._flow.notify_all()
+        self.command.kill()
+
+
 class _Client:
-    """One connection. `_lock` guards sending and `_commands`."""
+    """One connection. `_lock` guards sending and `_running`."""
 
     def __init__(self, connection: socket.socket, guest: ServedGuest) -> None:
         self._socket = connection
         self._guest = guest
         self._lock = threading.Lock()
-        self._commands: dict[int, Command] = {}  # by the client's channel
+        self._running: dict[int, _Running] = {}  # by the client's channel
 
     def serve(self) -> None:
         """Serves until the client hangs up, then kills the commands that the client started."""
@@ -126,10 +157,10 @@ class _Client:
                 for kind, channel, payload in unpacker.feed(data):
                     self._handle(kind, channel, payload)
             with self._lock:
-                commands = list(self._commands.values())
-            for command in commands:
+                left_running = list(self._running.values())
+            for running in left_running:
                 with suppress(LabError):
-                    command.kill()
+                    running.kill()
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == agent.PING:
@@ -143,20 +174,20 @@ class _Client:
             except LabError as error:
                 self._send_end(channel, {"error": str(error)})
                 return
+            running = _Running(command)
             with self._lock:
-                self._commands[channel] = command
-            pump = threading.Thread(target=self._pump, args=(channel, command), daemon=True)
-            pump.start()
+                self._running[channel] = running
+            threading.Thread(target=self._pump, args=(channel, running), daemon=True).start()
         elif kind in (agent.POWER_CUT, agent.POWER_ON):
             switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
             # A boot takes long, and the client's pings want an answer meanwhile.
             threading.Thread(target=self._switch, args=(channel, switch), daemon=True).start()
-        elif kind in (agent.KILL, agent.SIGNAL, agent.INPUT, agent.END_INPUT, agent.RESIZE):
+        elif kind in _OF_COMMANDS:
             with self._lock:
-                running = self._commands.get(channel)
-            if running is not None:
+                addressed = self._running.get(channel)
+            if addressed is not None:
                 with suppress(LabError):
-                    _pass_on(running, kind, payload)
+                    _pass_on(addressed, kind, payload)
 
     def _switch(self, channel: int, switch: Callable[[], None]) -> None:
         def switched() -> int:
@@ -165,19 +196,22 @@ class _Client:
 
         self._finish(channel, switched)
 
-    def _pump(self, channel: int, command: Command) -> None:
+    def _pump(self, channel: int, running: _Running) -> None:
+        command = running.command
+
         def taken(count: int) -> None:
             self._send(agent.TAKEN, channel, json.dumps({"bytes": count}).encode())
 
         def ended() -> int:
             for stream, data in command.output():
                 self._send(stream, channel, data)
+                running.note_sent(len(data))
             return command.returncode
 
         command.on_taken = taken
         self._finish(channel, ended)
         with self._lock:
-            del self._commands[channel]
+            del self._running[channel]
 
     def _finish(self, channel: int, ended: Callable[[], int]) -> None:
         """Sends the end of what `ended` waits for: the status that it returns, or its error."""
@@ -194,9 +228,12 @@ class _Client:
             self._socket.sendall(agent.pack(kind, channel, payload))
 
 
-def _pass_on(command: Command, kind: int, payload: bytes) -> None:
-    if kind == agent.KILL:
-        command.kill()
+def _pass_on(running: _Running, kind: int, payload: bytes) -> None:
+    command = running.command
+    if kind == agent.READ:
+        running.note_read(json.loads(payload)["bytes"])
+    elif kind == agent.KILL:
+        running.kill()
     elif kind == agent.SIGNAL:
         command.signal(json.loads(payload)["number"])
     elif kind == agent.INPUT:
