@@ -296,6 +296,11 @@ def _there_are() -> str:
 
 def _check(topology: Topology) -> None:
     _check_proof(topology)
+    for name in topology.environment:
+        if not name or {"=", "\0"} & {*name}:
+            raise FieldError(
+                "must be a variable's name, not empty and without `=`", f"environment.{name}"
+            )
     for name in topology.environment.keys() & MISLEADING.keys():
         raise FieldError(
             f"{MISLEADING[name]}: nothing would be proved; leave it out", f"environment.{name}"

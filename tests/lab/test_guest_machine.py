@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,16 @@ def test_a_command_whose_output_nobody_takes_can_be_killed(spawner: Spawner) -> 
     time.sleep(0.5)
     pieces.close()
     assert not played_qemu.is_running(int(data.partition(b"\n")[0]))
+
+
+def test_a_guest_that_ends_as_its_media_fill_the_disk_says_so(
+    machine: GuestMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr("pmemlab.machines.guest.qemu.shutil.disk_usage", lambda _: full)
+    threading.Timer(0.5, os.kill, (machine.pid, signal.SIGBUS)).start()
+    with pytest.raises(MachineDiedError, match=f"{tmp_path}.* is full; make room, or set TMPDIR"):
+        machine.run(["sleep", "60"])
 
 
 def test_commands_run_side_by_side(machine: GuestMachine) -> None:

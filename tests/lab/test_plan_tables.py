@@ -289,7 +289,8 @@ def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Pa
     ("changes", "problem"),
     [
         ({"rows": 0}, "--rows 0: must be 1"),
-        ({"dim": 0}, "--dim 0: must be 1"),
+        ({"dim": 0}, "--dim 0: must be from 1 to"),
+        ({"dim": 10**9}, "--dim 1000000000: must be from 1 to"),
         ({"skew": -1.0}, "--skew -1.0: must be 0"),
         ({"skew": math.nan}, "--skew nan: must be 0"),
     ],

@@ -155,6 +155,8 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
         (_template("{d.__class__}"), r"qemu\[0\]: .*d.__class__ is no such name"),
         (_template("{0}"), r"qemu\[0\]: .*0 is no such name"),
         ({"environment": "{NODES: 1}"}, r"environment\.NODES: must be text in quotes, not 1"),
+        ({"environment": "{'A=B': '1'}"}, r"environment\.A=B: must be a variable's name"),
+        ({"environment": "{'': '1'}"}, r"environment\.: must be a variable's name"),
         ({"pmem": "{path: mnt, size: 1G}"}, r"pmem\.path: must be an absolute path"),
         ({"kernel_command_line": "one -- two"}, r"kernel_command_line: `--` would end"),
         ({"kernel_command_line": "'one=\"two'"}, r"kernel_command_line: .*close the quotes"),

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ __all__ = ["Qemu", "command_line", "find_qemu", "find_setpriv", "firmware_argume
 
 _CONSOLE_TAIL_BYTES = 2_000
 _STOP_S = 10.0
+_FULL_BELOW_BYTES = 1 << 20
 # TCG's cache of translated code: large enough for PyTorch, small enough for seven guests.
 _TCG_CACHE_MB = 256
 # TCG of QEMU 7.2 loses AVX registers when the guest's kernel switches threads: numpy's argsort in
@@ -185,6 +187,11 @@ class Qemu:
         try:
             status = self._process.wait(timeout=1.0)
             how += f" (QEMU ended with status {status})"
+            if status == -signal.SIGBUS and _is_full(self._console.parent):
+                how += (
+                    f": the file system of {self._console.parent}, where its media lie, is full; "
+                    "make room, or set TMPDIR or give --state-dir elsewhere"
+                )
         except subprocess.TimeoutExpired:
             pass
         words = [_tail(path) for path in (self._console, self._log)]
@@ -195,6 +202,10 @@ class Qemu:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(timeout=_STOP_S)
+
+
+def _is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
 
 
 def _tail(path: Path) -> str:

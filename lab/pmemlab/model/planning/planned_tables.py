@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from embstore.optimizers import Optimizer
+from embstore.table.making import MAX_DIM
 from pmemlab.errors import PlanError
 from pmemlab.model.planning.counted_files import popularity_of_ids, recorded_table
 from pmemlab.model.planning.popularity import Popularity
@@ -29,8 +30,8 @@ class PlannedTable:
     ids_a_sample: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise PlanError(f"--dim {self.dim}: must be 1 or more")
+        if not 1 <= self.dim <= MAX_DIM:
+            raise PlanError(f"--dim {self.dim}: must be from 1 to {MAX_DIM}")
 
     @property
     def rows(self) -> int:
