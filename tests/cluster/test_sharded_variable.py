@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,21 @@ from embstore.errors import (
 )
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
+
+
+def _on_pmem(folder: Path, size: int = 256 * MIB) -> es.EmbeddingVariable:
+    storage = es.StorageOption(es.StorageType.DRAM_PMEM, [None, folder], [MIB, size])
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    adagrad = es.optimizers.Adagrad(0.1)
+    return es.get_embedding_variable("var", 3, optimizer=adagrad, ev_option=option, shards=2)
+
+
+def _wait_until_free(ray: Any, free: float) -> None:
+    """So much PMem, in GiB, which only an actor that ended gives back."""
+    deadline = time.monotonic() + 30
+    while ray.available_resources()["pmem"] < free:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
@@ -157,6 +173,16 @@ def test_it_is_closed_once_and_for_all() -> None:
                 use()
 
 
+def test_one_that_goes_out_of_scope_gives_its_memory_back(ray: Any, tmp_path: Path) -> None:
+    free = ray.available_resources()["pmem"]
+    var = _on_pmem(tmp_path)
+    var.lookup([1, 2, 3], train=True)
+    assert ray.available_resources()["pmem"] < free
+    del var
+    gc.collect()
+    _wait_until_free(ray, free)
+
+
 def test_a_variable_that_keeps_its_files_may_be_closed_twice(tmp_path: Path) -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
@@ -178,21 +204,10 @@ def test_a_variable_that_keeps_its_files_may_be_closed_twice(tmp_path: Path) -> 
 
 
 def test_a_shard_that_cant_be_made_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
-    storage = es.StorageOption(
-        es.StorageType.DRAM_PMEM, [None, tmp_path / "not" / "there"], [MIB, 256 * MIB]
-    )
     free = ray.available_resources()["pmem"]
     with pytest.raises(StorageError, match="not/there can't be made"):
-        es.get_embedding_variable(
-            "var",
-            3,
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-            shards=2,
-        )
-    deadline = time.monotonic() + 30
-    while ray.available_resources()["pmem"] < free:  # which only an actor that ended gives back
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        _on_pmem(tmp_path / "not" / "there")
+    _wait_until_free(ray, free)
 
 
 def test_shards_without_a_first_number_are_refused() -> None:
@@ -204,18 +219,8 @@ def test_shards_without_a_first_number_are_refused() -> None:
 
 @pytest.mark.long
 def test_shards_of_pmem_go_where_there_is_enough(tmp_path: Path) -> None:
-    def make(size: int) -> es.EmbeddingVariable:
-        storage = es.StorageOption(es.StorageType.DRAM_PMEM, [None, tmp_path], [MIB, size])
-        return es.get_embedding_variable(
-            "var",
-            3,
-            optimizer=es.optimizers.Adagrad(0.1),
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-            shards=2,
-        )
-
     with pytest.raises(MissingDeviceError, match=r"needs 1.5 GiB of PMem, and .* than 1 "):
-        make(1536 * MIB)
-    with make(64 * MIB) as var:
+        _on_pmem(tmp_path, 1536 * MIB)
+    with _on_pmem(tmp_path, 64 * MIB) as var:
         train_a_little(var)
         assert var.total_count() == (3, 3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -15,6 +17,7 @@ from embstore.cluster.rows import wire
 from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import (
     ClosedError,
+    EmbStoreError,
     ForkedError,
     InvalidArgumentError,
     ShardLostError,
@@ -32,7 +35,8 @@ class RemoteShard:
     """Rows go over sockets, everything else by calls of its server's actor.
 
     An error is that of the shard, and says where it happened. Once the server is gone, every method
-    raises ShardLostError.
+    raises ShardLostError. One that nobody shares and that goes out of scope gives its rows' memory
+    back, as a `LocalShard` does.
     """
 
     def __init__(
@@ -61,6 +65,10 @@ class RemoteShard:
         self._is_closed = False
         self._lock = threading.Lock()
         self._pushes = 0
+        self._out_of_scope = weakref.finalize(
+            self, _out_of_scope, server, table, ended, self._made_in, is_shared=leave is not None
+        )
+        self._out_of_scope.atexit = False  # the servers end with the program
 
     @property
     def process_id(self) -> int:
@@ -122,6 +130,7 @@ class RemoteShard:
 
     def _end(self) -> None:
         self._is_closed = True
+        self._out_of_scope.detach()
         self._ended()
 
     # --- How it is asked
@@ -150,7 +159,9 @@ class RemoteShard:
         self.check_usable()
         call = self.server.actor.call
         try:
-            answer: Answer = call(self.table, method, arguments, options, self._check_alive)
+            answer: Answer = call(
+                self.table, method, arguments, options, partial(_check_alive, self.server)
+            )
         except ShardLostError as error:
             self.server.lost = self.server.lost or str(error)
             raise self.lost_error() from error
@@ -160,13 +171,30 @@ class RemoteShard:
             raise wire.error_named(name, str(answer.error), keys, self.where) from None
         return _own(answer.value)
 
-    def _check_alive(self) -> None:
-        try:
-            self.server.ping()
-        except StorageError:  # this process lacks a socket: that says nothing of the server
-            return
-        except (OSError, EOFError) as error:
-            raise ShardLostError(str(error) or type(error).__name__) from error
+
+def _check_alive(server: ServerLink) -> None:
+    try:
+        server.ping()
+    except StorageError:  # this process lacks a socket: that says nothing of the server
+        return
+    except (OSError, EOFError) as error:
+        raise ShardLostError(str(error) or type(error).__name__) from error
+
+
+def _out_of_scope(
+    server: ServerLink, table: int, ended: Callable[[], None], made_in: int, *, is_shared: bool
+) -> None:
+    if is_shared or _core.fork_generation() != made_in:
+        return
+
+    def close() -> None:
+        with contextlib.suppress(EmbStoreError):  # nobody is there to be told
+            if server.lost is None:
+                server.actor.call(table, "close", (), {}, partial(_check_alive, server))
+        ended()
+
+    # Called wherever the last reference went, which may hold any lock.
+    threading.Thread(target=close, name="embstore-out-of-scope", daemon=True).start()
 
 
 def _own(value: Any) -> Any:
