@@ -523,8 +523,9 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
                 again.checkpoint(1, [items]),
             ):
                 pass
-            with pytest.raises(InvalidArgumentError, match="otherwise than another worker"):
-                es.get_embedding_variable("items", 5, shards=1)
+            evicts = es.EmbeddingVariableOption(evict_option=es.GlobalStepEvict(7))
+            with pytest.raises(InvalidArgumentError, match="with other dim and .* evict option;"):
+                es.get_embedding_variable("items", 5, ev_option=evicts, shards=1)
         again.leave()
         with pytest.raises(WorkerLostError):
             old.close()

@@ -133,6 +133,7 @@ def _shard_specs(
             devices=devices,
             partition_count=partitions,
             gpu=gpu,
+            evict_option=option.evict_option,
         )
         for partition in partition_numbers(partitions)
     ]

@@ -18,7 +18,15 @@ from embstore import _core
 from embstore.checkpoint.persist.pool_note import begun_at, forget_notes, note_begun, note_listed
 from embstore.devices.device_table import DeviceTable
 from embstore.gpu.choice import gpu_to_open
-from embstore.options import CBFFilter, CounterFilter, IoScheme, SSDHashOption, TierKind
+from embstore.options import (
+    CBFFilter,
+    CounterFilter,
+    GlobalStepEvict,
+    IoScheme,
+    L2WeightEvict,
+    SSDHashOption,
+    TierKind,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,6 +81,9 @@ class ShardSpec:
     devices: tuple[DeviceTable | None, ...] = ()
     partition_count: int = 1  # of the variable
     gpu: str | None = None  # of a tier of HBM; None without one
+    evict_option: GlobalStepEvict | L2WeightEvict | None = (
+        None  # whoever has the shard evicts by it
+    )
 
 
 @dataclass(frozen=True)
