@@ -524,7 +524,7 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
             ):
                 pass
             evicts = es.EmbeddingVariableOption(evict_option=es.GlobalStepEvict(7))
-            with pytest.raises(InvalidArgumentError, match="with other dim and .* evict option;"):
+            with pytest.raises(InvalidArgumentError, match=r"with other dim and .* evict option;"):
                 es.get_embedding_variable("items", 5, ev_option=evicts, shards=1)
         again.leave()
         with pytest.raises(WorkerLostError):

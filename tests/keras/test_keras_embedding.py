@@ -215,10 +215,15 @@ def test_the_sum_of_several_gradients_is_one_step() -> None:
         lambda one, other: 2 * one - other,
         lambda one, _: one / 2,
         lambda one, _: keras.ops.clip(one, -1.0, 1.0),
+        lambda one, _: keras.ops.clip(one, -1e6, 1e6),
+        lambda one, _: one * (1e6 / keras.ops.norm(one)),
         lambda one, other: keras.ops.clip(one + other, -1.0, 1.0),
         lambda one, _: 0 * one,
     ],
-    ids=["mean", "twice", "difference", "scaled", "clamped", "sum clamped", "nothing"],
+    ids=[
+        *("mean", "twice", "difference", "scaled", "clamped", "clamped by a large value"),
+        *("clipped by a large norm", "sum clamped", "nothing"),
+    ],
 )
 def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], Any]) -> None:
     model = of_one_table()
@@ -254,13 +259,51 @@ def test_a_step_may_have_many_look_ups_and_too_many_are_told() -> None:
         apply(model, gradients(MOST + 1))
 
 
-def test_the_norm_of_a_step_that_is_not_clipped_trains_all() -> None:
+def test_rows_that_no_keras_optimizer_trains_are_told_of() -> None:
     model = of_one_table()
+    stand_in = model.trainable_variables[0]
+    (gradient,) = gradients_of(model, [[1]])
+    if ON_TENSORFLOW:
+        stand_in.value.assign_sub(0.1 * gradient)
+    else:
+        import torch
+
+        stand_in.value.grad = gradient
+        torch.optim.SGD([stand_in.value], 0.1).step()
+    with pytest.raises(UnsupportedError, match="trained by another than a Keras optimizer"):
+        gradients_of(model, [[1]])
+
+
+def test_gradients_that_are_never_applied_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = of_one_table()
+    monkeypatch.setattr("embstore.keras.table._MOST_BYTES", 10 * 4 * DIM)
     first = gradients_of(model, [[1]])
-    norm = float(np.linalg.norm(keras.ops.convert_to_numpy(first[0])))
-    assert norm < 1.1  # so that it hardly counts in the norm of all gradients
-    apply(model, first)
-    np.testing.assert_allclose(rows_of(model)[1], 0.9)
+    for _ in range(20):
+        last = gradients_of(model, [[2]])
+    assert len(model.get_layer("table").table._gathered) <= 11
+    with pytest.raises(Exception, match="were gathered since the last step"):
+        apply(model, first)
+    last = gradients_of(model, [[2]])
+    apply(model, last)
+    np.testing.assert_allclose(rows_of(model)[:4, 0], [1, 1, 0.9, 1])
+
+
+def test_a_step_that_a_table_refuses_leaves_dense_weights_as_they_are() -> None:
+    option = es.EmbeddingVariableOption(es.StorageOption(es.StorageType.DRAM, None, [64]))
+    ids = keras.Input((2,), dtype="int64")
+    rows = es.keras.Embedding(None, 4, name="table", ev_option=option)(ids)
+    model = keras.Model(ids, keras.layers.Dense(1, name="head")(keras.layers.Flatten()(rows)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(np.array([[1, 2]]), np.ones(1))
+    before = model.get_layer("head").get_weights()
+    for wrong in (np.arange(100).reshape(50, 2), np.array([[1, 2]])):
+        labels = np.full(len(wrong), np.inf if len(wrong) == 1 else 1.0)
+        with pytest.raises(Exception, match=r"raise storage_size|inf or nan"):
+            model.train_on_batch(wrong, labels)
+    for one, other in zip(before, model.get_layer("head").get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_masks_are_those_of_keras() -> None:

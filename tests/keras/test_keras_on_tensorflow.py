@@ -36,6 +36,35 @@ pytestmark = [
 ]
 
 
+ON_TWO_REPLICAS = """
+import keras, numpy as np, tensorflow as tf
+import embstore as es
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    ids = keras.Input((2,), dtype="int64")
+    rows = es.keras.Embedding(10, 4)(ids)
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+model.fit(np.zeros((8, 2), np.int64), np.zeros(8), verbose=0)
+"""
+
+
+def test_training_on_several_replicas_is_refused() -> None:
+    assert PYTHON is not None
+    result = subprocess.run(
+        [PYTHON, "-c", ON_TWO_REPLICAS],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "rows can't be trained by several replicas" in result.stderr, result.stderr[-2000:]
+
+
 def test_keras_on_tensorflow_passes_the_same_tests() -> None:
     assert PYTHON is not None
     result = subprocess.run(

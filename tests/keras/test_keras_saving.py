@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from keras_models import (
     DIM,
     KEYS,
     LENGTH,
+    ON_TENSORFLOW,
     adagrad,
     fit,
     ids_with_duplicates,
@@ -23,7 +25,7 @@ from keras_models import (
 )
 
 import embstore as es
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError, StorageError, UnsupportedError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -136,7 +138,45 @@ def test_a_model_that_was_not_trained_yet_is_saved_too(tmp_path: Path) -> None:
     assert fit(loaded, ids) == fit(own, ids)
 
 
+def test_what_tensorflow_writes_without_rows_is_refused(trained: Any, tmp_path: Path) -> None:
+    if not ON_TENSORFLOW:
+        pytest.skip("Keras runs on torch here")
+    import tensorflow as tf
+
+    writes: list[Callable[[], Any]] = [
+        lambda: tf.train.Checkpoint(model=trained).save(tmp_path / "checkpoint"),
+        lambda: tf.saved_model.save(trained, str(tmp_path / "saved")),
+        lambda: trained.export(str(tmp_path / "exported"), verbose=False),
+    ]
+    for write in writes:
+        with pytest.raises(UnsupportedError, match=r"table: .* would not have its rows"):
+            write()
+
+
 # --- Weights
+
+
+class Scaled(es.keras.Embedding):
+    def build(self, input_shape: Any = None) -> None:
+        super().build(input_shape)
+        self.scale = self.add_weight(shape=(DIM,), initializer="ones", name="scale")
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return super().call(inputs, training=training) * self.scale
+
+
+def test_weights_of_a_class_derived_from_the_layer_are_kept(tmp_path: Path) -> None:
+    model, other = over(Scaled(None, DIM, name="table")), over(Scaled(None, DIM, name="other"))
+    values = np.arange(DIM, dtype=np.float32)
+    model.get_layer("table").scale.assign(values)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    loaded = keras.ops.convert_to_numpy(other.get_layer("other").scale)
+    np.testing.assert_array_equal(loaded, values)
+    of_same_name = type("Scaled", (es.keras.Embedding,), {})
+    plain = over(of_same_name(None, DIM, name="plain"))
+    with pytest.raises(Exception, match=rf"\[\({DIM},\)\] beside its rows, and .* \[\]"):
+        plain.load_weights(tmp_path / "model.weights.h5")
 
 
 def test_keys_that_were_never_trained_are_among_the_weights(tmp_path: Path) -> None:

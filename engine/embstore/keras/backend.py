@@ -53,8 +53,10 @@ def together(
     return tensorflow_lookup.together(look_ups, training)
 
 
-def _train(assigned: Sequence[Assigned], optimizer: Any) -> None:
-    """As soon as the gradients are known."""
+def _train(
+    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+) -> Sequence[Any]:
+    """As soon as the gradients are known; returns the dense ones, as `train_together` says."""
     if keras.backend.backend() == "torch":
         train_tables(
             [each.table for each in assigned],
@@ -63,10 +65,10 @@ def _train(assigned: Sequence[Assigned], optimizer: Any) -> None:
             float(optimizer.learning_rate),
             optimizer,
         )
-        return
+        return dense_grads
     from embstore.keras import tensorflow_lookup
 
-    tensorflow_lookup.train(assigned, optimizer)
+    return tensorflow_lookup.train(assigned, optimizer, dense_grads)
 
 
 train_together(_train)

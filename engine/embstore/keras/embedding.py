@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from embstore.errors import InvalidArgumentError
+from embstore.errors import CheckpointError, InvalidArgumentError
 from embstore.initializers import Constant, Initializer, made_initializer
 from embstore.keras.backend import check_backend, lookup
 from embstore.keras.described import described
@@ -29,6 +29,7 @@ __all__ = ["Embedding", "any_key"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
+_OF_SUBCLASS = "of_subclass_"  # of such variables in files, before their numbers
 
 
 def any_key(input_dim: object) -> bool:
@@ -198,9 +199,27 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
         save_table(self._table, store)
+        for number, variable in enumerate(self._own_of_subclass()):
+            store[f"{_OF_SUBCLASS}{number:04}"] = variable
 
     def load_own_variables(self, store: Any) -> None:
+        own = self._own_of_subclass()
+        names = sorted(name for name in set(store.keys()) if name.startswith(_OF_SUBCLASS))
+        stored = [np.asarray(store[name]) for name in names]
+        shapes, saved = ([tuple(each.shape) for each in values] for values in (own, stored))
+        if shapes != saved:
+            raise CheckpointError(
+                f"{self.name}: the file has variables of the shapes {saved} beside its rows, and "
+                f"the layer has {shapes}; make the layer as it was saved"
+            )
         load_table(self._table, store)
+        for variable, values in zip(own, stored, strict=True):
+            variable.assign(values)
+
+    def _own_of_subclass(self) -> list[Any]:
+        """Variables that a class derived from this has added, in Keras's order."""
+        own = [*self._trainable_variables, *self._non_trainable_variables]
+        return [variable for variable in own if not isinstance(variable, Rows)]
 
     def get_config(self) -> dict[str, Any]:
         config: dict[str, Any] = super().get_config()

@@ -5,9 +5,9 @@ its gradient. `marked` tells from a sum which marks are in it, each once. A sum 
 averaged or clamped, or that has a mark twice, isn't the sum of different marks, and is refused.
 
 A mark is a vector of SIZE floats, whose sums are exact:
-- [0] counts marks, in steps of _STEP. It is most of the norm, about 1 a mark: clipping by a norm
-  that is no smaller than that of dense weights still leaves it alone. It is more than 1, so that
-  gradients clamped to 1 are noticed.
+- [0] counts marks, in steps of _STEP, which is more than any bound that gradients are clipped by,
+  so that each such bound changes it and is noticed, be it one of values or of norms. Its square is
+  still a float32.
 - [1] is the sum of the marks' check numbers, times _TINY.
 - each other has a bit for one mark of every round, times _TINY.
 """
@@ -24,7 +24,7 @@ __all__ = ["MOST", "SIZE", "count_of", "mark", "marked"]
 Floats = NDArray[np.float32]
 
 SIZE = 64
-_STEP = 1.0625
+_STEP = 1.0625 * 2.0**50
 _TINY = 2.0**-40
 _BITS = 22  # of the 24 that float32 adds without rounding
 _PLACES = SIZE - 2

@@ -58,9 +58,26 @@ class Rows(keras.Variable):  # type: ignore[misc]
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
             f"{self.table.name}: its rows can't be {what} as one array (get_weights, set_weights, "
-            "EarlyStopping's restore_best_weights); save_weights and load_weights, and the "
-            "callback ModelCheckpoint, keep them"
+            "EarlyStopping's restore_best_weights, a .h5 file of the whole model); save_weights "
+            "and load_weights, and the callback ModelCheckpoint, keep them"
         )
+
+    def _refuse_file(self, what: str) -> NoReturn:
+        raise UnsupportedError(
+            f"{self.table.name}: {what} would not have its rows; model.save and save_weights keep "
+            "them, and embstore.keras.save_as_original_model makes a model that needs no embstore"
+        )
+
+    # By these TensorFlow asks for what it writes to files; Keras doesn't.
+
+    def _serialize_to_tensors(self) -> NoReturn:
+        self._refuse_file("a checkpoint of tf.train")
+
+    def _restore_from_tensors(self, _: Any) -> NoReturn:
+        self._refuse_file("a checkpoint of tf.train")
+
+    def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse_file("a SavedModel")
 
 
 def _loss_scale(optimizer: Any) -> Any:

@@ -58,8 +58,12 @@ def train_tables(
     apply_many(variables, ids, grads)
 
 
-def train_together(train: Callable[[Sequence[Assigned], Any], None]) -> None:
-    """Has Keras's optimizers train tables by `train`, of the tables of a step and the optimizer.
+def train_together(
+    train: Callable[[Sequence[Assigned], Any, Sequence[Any]], Sequence[Any]],
+) -> None:
+    """Has Keras's optimizers train tables by `train`, of the tables of a step, the optimizer, and
+    the gradients of dense weights. It gives these back, to be applied once the tables are trained:
+    where a table refuses its part, no dense weight has its own.
 
     Keras assigns the gradients of all tables in one method of the optimizer's. At its end they are
     trained; optimizers without tables go on as they do.
@@ -70,11 +74,11 @@ def train_together(train: Callable[[Sequence[Assigned], Any], None]) -> None:
         of_step: list[Assigned] = []
         _assigned[optimizer] = of_step
         try:
-            rest = overwrite(optimizer, grads, variables)
+            dense_grads, dense = overwrite(optimizer, grads, variables)
         finally:
             del _assigned[optimizer]
         if of_step:
-            train(of_step, optimizer)
-        return rest
+            dense_grads = train(of_step, optimizer, dense_grads)
+        return dense_grads, dense
 
     setattr(keras.optimizers.Optimizer, ASSIGNS_GRADIENTS, overwrite_and_train)

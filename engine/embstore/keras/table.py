@@ -28,6 +28,8 @@ __all__ = ["Table", "look_up_many", "looked_up_together", "same_initializer"]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+_MOST_BYTES = 1 << 30  # of gradients that wait for a step, those of the last backward pass aside
+
 
 @dataclass(frozen=True)
 class _Gathered:
@@ -72,6 +74,9 @@ class Table:
         self._lock = threading.RLock()
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
+        self._earlier = 0  # of these, by backward passes that ended before the last look-up
+        self._gathered_bytes = 0
+        self._is_short = False  # earlier ones were dropped: nobody had applied them for long
         self._numbers = itertools.count()
         self._marks = itertools.count()
         # Of which variable, after how many changes of its own, the rate is known to be what.
@@ -192,8 +197,24 @@ class Table:
                     "a key"
                 )
 
+    def check_stand_in(self, values: Floats) -> None:
+        """Raises UnsupportedError where another than a Keras optimizer has trained what stands for
+        the rows, which those that Keras applies leave at zeros.
+
+        values: float32 (marks.SIZE,).
+        """
+        if values.any():
+            raise UnsupportedError(
+                f"{self.name}: what stands for its rows among the model's variables was trained by "
+                "another than a Keras optimizer, and the rows weren't; make the model anew, and "
+                "train it by one of keras.optimizers: in a loop of your own, by its apply(). For "
+                "torch.optim there is embstore.torch"
+            )
+
     def next_number(self) -> int:
-        return next(self._numbers)
+        with self._lock:
+            self._earlier = len(self._gathered)
+            return next(self._numbers)
 
     def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> Floats:
         """Keeps a look-up's gradients until `update`; returns their mark, or nan if one isn't
@@ -208,14 +229,27 @@ class Table:
                 number, mark % marks.MOST, ids.reshape(-1), grads.reshape(-1, self.dim), owner
             )
             self._gathered.append(part)
+            self._gathered_bytes += part.grads.nbytes
+            while self._earlier and (
+                self._gathered_bytes > _MOST_BYTES or len(self._gathered) > marks.MOST
+            ):
+                self._gathered_bytes -= self._gathered.pop(0).grads.nbytes
+                self._earlier -= 1
+                self._is_short = True
         if _core.first_not_finite(part.grads) is not None:
             return np.full(marks.SIZE, np.nan, np.float32)
         return marks.mark(mark)
 
     def forget(self) -> None:
         """Drops what was gathered: the gradient that it was counted by was set to nothing."""
+        self._taken()
+
+    def _taken(self) -> tuple[list[_Gathered], bool]:
+        """What was gathered, and whether older parts were dropped; nothing is from now on."""
         with self._lock:
-            self._gathered = []
+            taken = self._gathered, self._is_short
+            self._gathered, self._earlier, self._gathered_bytes, self._is_short = [], 0, 0, False
+            return taken
 
     def update(
         self, looked_up: Floats, rate: float, loss_scale: float, optimizer: Any
@@ -230,13 +264,13 @@ class Table:
         loss_scale: what the gradients have to be divided by.
         """
         with self._lock:
-            gathered, self._gathered = self._gathered, []
+            gathered, is_short = self._taken()
             if not np.isfinite(looked_up).all():
                 raise InvalidArgumentError(
                     f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
                     "no row was trained in this step"
                 )
-            parts = self._meant(gathered, looked_up, optimizer)
+            parts = self._meant(gathered, is_short, looked_up, optimizer)
             ids = np.concatenate([part.ids for part in parts]) if parts[1:] else parts[0].ids
             grads = np.concatenate([part.grads for part in parts]) if parts[1:] else parts[0].grads
             if loss_scale != 1:
@@ -248,13 +282,18 @@ class Table:
             return variable, ids, grads
 
     def _meant(
-        self, gathered: Sequence[_Gathered], looked_up: Floats, optimizer: Any
+        self, gathered: Sequence[_Gathered], is_short: bool, looked_up: Floats, optimizer: Any
     ) -> list[_Gathered]:
         """Those with a mark in `looked_up`, in the order of look-ups."""
         newest = {part.mark: part for part in gathered}
         meant = marks.marked(looked_up)
         if meant and all(mark in newest for mark in meant):
             return sorted((newest[mark] for mark in meant), key=lambda part: part.number)
+        if meant and is_short:
+            raise UnsupportedError(
+                f"{self.name}: {_MOST_BYTES >> 20} MiB of gradients were gathered since the last "
+                "step, and some that it wants were dropped; apply them in smaller steps"
+            )
         count = marks.count_of(looked_up)
         if count > marks.MOST and count == round(count):
             raise UnsupportedError(

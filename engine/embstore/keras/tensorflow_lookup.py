@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from embstore.errors import UnsupportedError
 from embstore.keras.marks import SIZE
 from embstore.keras.steps import Assigned, train_tables
 from embstore.keras.table import Table, look_up_many
@@ -40,21 +41,27 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     def read(keys: Ids) -> tuple[Floats, np.int64]:
         return table.lookup(keys, train=training), np.int64(table.next_number())
 
-    def gather(number: np.int64, keys: Ids, grads: Floats) -> Floats:
+    def gather(number: np.int64, keys: Ids, grads: Floats, stand_in: Floats) -> Floats:
+        table.check_stand_in(stand_in)
         # A copy: the memory is TensorFlow's, and it has other plans for it.
         return table.gather(int(number), keys.copy(), np.array(grads, np.float32))
 
+    if training and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise UnsupportedError(
+            f"{table.name}: rows can't be trained by several replicas of a tf.distribute strategy, "
+            "each of which would take a step of its own; train by embstore.cluster.run"
+        )
     of_table = _ready.of_tables.get(id(table))
     ready = of_table.pop(0) if of_table else None
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def differentiable(_parameter: Any) -> tuple[Any, Any]:
+    def differentiable(stand_in: Any) -> tuple[Any, Any]:
         values, number = ready or tf.numpy_function(read, [ids], (tf.float32, tf.int64))
         values.set_shape((*ids.shape, table.dim))
 
         def gradient(upstream: Any) -> Any:
             grads = tf.convert_to_tensor(upstream)
-            mark = tf.numpy_function(gather, [number, ids, grads], tf.float32)
+            mark = tf.numpy_function(gather, [number, ids, grads, stand_in], tf.float32)
             mark.set_shape((SIZE,))
             return mark
 
@@ -90,17 +97,26 @@ def together(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> Ite
         _ready.of_tables = {}
 
 
-def train(assigned: Sequence[Assigned], optimizer: Any) -> None:
-    """Trains the tables as soon as their gradients are known. Those that have their shards
-    elsewhere are trained together; others by as many threads as TensorFlow gives them.
+def train(
+    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+) -> Sequence[Any]:
+    """Trains the tables as soon as their gradients are known, and gives the dense gradients once
+    they are trained. Those that have their shards elsewhere are trained together; others by as many
+    threads as TensorFlow gives them.
     """
     together = [each for each in assigned if each.table.is_elsewhere]
     groups = [[each] for each in assigned if not each.table.is_elsewhere]
-    for group in [*groups, together] if together else groups:
-        _train_as_one(group, optimizer)
+    trained = [
+        _train_as_one(group, optimizer) for group in ([*groups, together] if together else groups)
+    ]
+    if tf.executing_eagerly():
+        return dense_grads
+    with tf.control_dependencies(trained):
+        return [None if grad is None else tf.identity(grad) for grad in dense_grads]
 
 
-def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> None:
+def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> Any:
+    """Returns the operation."""
     tables = [each.table for each in assigned]
     count = len(tables)
 
@@ -111,4 +127,4 @@ def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> None:
     looked_up = [each.looked_up for each in assigned]
     scales = [tf.cast(each.loss_scale, tf.float32) for each in assigned]
     rate = tf.cast(optimizer.learning_rate, tf.float32)
-    tf.numpy_function(train, [rate, *looked_up, *scales], [])
+    return tf.numpy_function(train, [rate, *looked_up, *scales], [])

@@ -25,6 +25,7 @@ def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
     kept_ids = ids.detach().cpu()
     parameter = rows.value
     if _trains(rows):
+        table.check_stand_in(parameter.detach().cpu().numpy())
         if parameter.grad is None:
             table.forget()
         values: Tensor = _Lookup.apply(parameter, kept_ids.clone(), table)  # type: ignore[no-untyped-call]

@@ -157,15 +157,16 @@ def distributed_model(
     return model
 
 
-def pulling(dataset: Any, model: Any, steps: int | None = None) -> Any:
+def pulling(dataset: Any, model: Any, steps: int | None = None, *, shuffle: bool = True) -> Any:
     """`embstore.keras.prefetching`: the dataset for `model.fit`, which asks the servers for the
     rows of the next batch while one is trained.
 
     steps: has no effect; what was asked for and isn't trained is given up.
+    shuffle: as of `embstore.keras.prefetching`, where the dataset is a PyDataset.
     """
     if steps is not None:
         checks.integer("steps", steps, at_least=-1)
-    return prefetching(dataset, model)
+    return prefetching(dataset, model, shuffle=shuffle)
 
 
 def save_as_original_model(
