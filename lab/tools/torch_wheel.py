@@ -36,8 +36,12 @@ def alone(requirement: str) -> list[str]:
 
 
 def is_not_there(requirement: str, pip_output: str) -> bool:
-    """Whether pip failed because no index has this requirement."""
-    return f"No matching distribution found for {requirement}" in pip_output
+    """Whether pip failed because no index has this requirement. It says so in other words where
+    its configuration constrains torch, too; what really is in conflict with that, the plain build
+    is as well.
+    """
+    says = ("No matching distribution found for {}", "Cannot install {} because these package")
+    return any(words.format(requirement) in pip_output for words in says)
 
 
 def advice(requirement: str) -> str:

@@ -23,8 +23,10 @@ _PROGRAM = f"""#!/bin/sh
 ' '''
 import re, sys
 sys.path.insert(0, {str(_LAB)!r})
+from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.agent import Agent
 
+agent.DROPS_CACHES = "/dev/null"  # those of this computer stay, as only root may drop them
 line = " ".join(sys.argv)
 console_path = re.search("file,id=console,path=(.+?) -serial ", line)[1].replace(",,", ",")
 with open(console_path, "w") as console:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from types import SimpleNamespace
+from typing import BinaryIO, cast
 
 import played_qemu
 import pytest
@@ -19,8 +22,9 @@ from pmemlab.cli import main
 from pmemlab.errors import LabError
 from pmemlab.machines.copying import copy_in, copy_out
 from pmemlab.machines.guest import agent, streams
-from pmemlab.machines.guest.agent import INPUT_WINDOW
+from pmemlab.machines.guest.agent import INPUT_WINDOW, STDOUT
 from pmemlab.machines.guest.control import ControlServer, attach
+from pmemlab.machines.guest.link import Spawner
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
@@ -257,10 +261,40 @@ def test_what_can_t_be_copied_is_told(machine: GuestMachine, source: Path, tmp_p
 def test_a_link_out_of_the_copy_is_refused(
     machine: GuestMachine, source: Path, tmp_path: Path
 ) -> None:
-    (source / "escape").symlink_to("/etc")
-    with pytest.raises(LabError, match="escape"):
+    for target in ("/etc", "../../elsewhere"):
+        (source / "escape").symlink_to(target)
+        with pytest.raises(LabError, match="escape is a link"):
+            copy_out(machine, str(source), tmp_path / "copy")
+        assert not (tmp_path / "copy" / "escape").exists()
+        (source / "escape").unlink()
+
+
+def test_no_device_and_no_right_to_run_as_another_comes_out(
+    machine: GuestMachine, source: Path, tmp_path: Path
+) -> None:
+    (source / "program").chmod(0o6777)
+    copy_out(machine, str(source / "program"), tmp_path / "harmless")
+    assert (tmp_path / "harmless").stat().st_mode & 0o7777 == 0o755
+    os.mkfifo(source / "pipe")
+    with pytest.raises(LabError, match="pipe is no file, folder or symbolic link"):
         copy_out(machine, str(source), tmp_path / "copy")
-    assert not (tmp_path / "copy" / "escape").exists()
+
+
+def test_a_stream_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
+    class Machine:
+        def spawn(self, *_: object, **__: object) -> SimpleNamespace:
+            written = io.BytesIO()
+            with tarfile.open(mode="w", fileobj=written) as archive:
+                for name in ("x", "x/../../elsewhere"):
+                    archive.addfile(tarfile.TarInfo(name))
+            return SimpleNamespace(
+                returncode=0, output=lambda: (each for each in [(STDOUT, written.getvalue())])
+            )
+
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LabError, match="would lie outside of the copy"):
+        copy_out(cast(Spawner, Machine()), "/x", tmp_path / "folder" / "x")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.usefixtures("machine")

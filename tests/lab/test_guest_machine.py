@@ -325,16 +325,11 @@ def test_a_folder_of_the_caller_s_stays_but_is_emptied(tmp_path: Path) -> None:
     assert list(state.iterdir()) == []
 
 
-def test_what_a_killed_owner_left_is_swept(tmp_path: Path) -> None:
-    stale = tmp_path / "pmemlab-machine-stale"
-    stale.mkdir()
-    (stale / "lock").touch()
-    os.utime(stale, (0, 0))
+def test_a_living_machine_s_folder_is_not_taken_for_stale(tmp_path: Path) -> None:
     with open_guest_machine(TOPOLOGY) as machine:
-        assert not stale.exists()
         for folder in tmp_path.glob("pmemlab-machine-*"):
             os.utime(folder, (0, 0))
-        with open_guest_machine(TOPOLOGY):  # does not take a living one's for stale
+        with open_guest_machine(TOPOLOGY):
             assert machine.run(["true"]).returncode == 0
             assert len(list(tmp_path.glob("pmemlab-machine-*"))) == 2
 
@@ -562,6 +557,41 @@ os._exit(9)
     folder = StateFolder(state, is_temporary=False)
     folder.release("dimm.img")
     assert list(state.iterdir()) == [state / "serve.out"]
+
+
+@pytest.mark.parametrize("theirs", ["a file", "nothing", "a pipe"])
+def test_a_folder_that_is_called_as_a_temporary_one_stays_where_no_machine_made_it(
+    tmp_path: Path, theirs: str
+) -> None:
+    folder = tmp_path / "pmemlab-machine-theirs"
+    folder.mkdir()
+    (folder / "precious").touch()
+    if theirs == "a pipe":
+        os.mkfifo(folder / "lock")
+    else:
+        (folder / "lock").write_text("mine" if theirs == "a file" else "")
+    os.utime(folder, (0, 0))
+    StateFolder.temporary(tmp_path).release()
+    assert (folder / "precious").exists()
+
+
+def test_the_temporary_folder_of_a_machine_that_was_killed_goes_with_the_next(
+    tmp_path: Path,
+) -> None:
+    program = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from pmemlab.machines.state_folder import StateFolder
+folder = StateFolder.temporary(Path(sys.argv[2]))
+os.utime(folder.path, (0, 0))
+os._exit(9)
+"""
+    lab = str(Path(__file__).parents[2] / "lab")
+    subprocess.run([sys.executable, "-c", program, lab, str(tmp_path)], check=False)
+    assert len(list(tmp_path.glob("pmemlab-machine-*"))) == 1
+    StateFolder.temporary(tmp_path).release()
+    assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
 def test_clients_that_attach_see_what_the_owner_sees(machine: GuestMachine, tmp_path: Path) -> None:

@@ -63,3 +63,9 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
             Lease(tmp_path / "fsdax.lock", limit_s=0)
         holder.kill()
         Lease(tmp_path / "fsdax.lock", limit_s=10).end()
+
+
+def test_a_lease_that_may_not_be_asked_for_is_told(tmp_path: Path) -> None:
+    (tmp_path / "fsdax.lock").mkdir()
+    with pytest.raises(LabError, match=r"fsdax\.lock: .*, or take --machine guest"):
+        Lease(tmp_path / "fsdax.lock")

@@ -51,15 +51,24 @@ def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> Non
 
 def test_the_newest_of_two_results_counts_with_nothing_of_the_older(tmp_path: Path) -> None:
     step = replace(RUN, name="step_ms.compute", value=2.0)
+    newer = replace(RUN, value=2.0, time="2026-01-02T00:00:00+00:00")
     for name, metrics in (
-        ("20260101T000000Z-a", [replace(RUN, value=1.0), step]),
-        ("20260102T000000Z-b", [replace(RUN, value=2.0)]),
+        ("brought-from-elsewhere", [replace(RUN, value=1.0), step]),
+        ("20260102T000000Z-b", [newer]),
     ):
         lines = "".join(json.dumps(metric.as_json()) + "\n" for metric in metrics)
         (tmp_path / f"{name}.jsonl").write_text(lines)
     (row,) = read_folder(tmp_path).rows
     assert row.samples_per_s == 2.0
     assert row.step_ms == {}
+
+
+def test_a_scenario_s_results_on_two_topologies_are_two(tmp_path: Path) -> None:
+    both = [RUN, replace(RUN, topology="mine", value=7.0)]
+    lines = "".join(json.dumps(metric.as_json()) + "\n" for metric in both)
+    (tmp_path / "run.jsonl").write_text(lines)
+    rates = {row.topology: row.samples_per_s for row in read_folder(tmp_path).rows}
+    assert rates == {RUN.topology: RUN.value, "mine": 7.0}
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -80,9 +89,19 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
     with ResultsFile(tmp_path) as results:
         results.append([RUN])
     with results.path.open("a") as file:
-        file.write('{"name": "auc", "val')
-    with pytest.raises(ResultsError, match=rf"{results.path.name}:2: not a metric"):
+        file.write('\n{"name": "auc", "val\n')
+    with pytest.raises(ResultsError, match=rf"{results.path.name}:3: not a metric"):
         read_folder(tmp_path)
+
+
+def test_a_last_line_that_was_cut_off_is_left_out_and_said_so(tmp_path: Path) -> None:
+    with ResultsFile(tmp_path) as results:
+        results.append([RUN])
+    with results.path.open("a") as file:
+        file.write('{"name": "auc", "val')
+    read = read_folder(tmp_path)
+    assert len(read.rows) == 1
+    assert read.left_out == [f"{results.path.name}:2"]
 
 
 @pytest.mark.parametrize(

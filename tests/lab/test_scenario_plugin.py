@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -195,6 +196,19 @@ def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
             "*numa.yaml::PMEM_MEMKIND PASSED*",
         ]
     )
+
+
+def test_two_scenarios_of_one_name_on_one_topology_are_refused(lab: Lab) -> None:
+    lab.add("numa")
+    folder = lab.pytester.path / "more"
+    shutil.copytree(lab.pytester.path / "scenarios", folder)
+    lab.pytester.makepyprojecttoml("""
+        [tool.pytest.ini_options]
+        pmemlab_scenarios = ["scenarios", "more"]
+    """)
+    result = lab.run("more")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*more/numa.yaml: both are the scenario numa on *; rename one"])
 
 
 def test_the_table_and_the_results_are_written(lab: Lab) -> None:

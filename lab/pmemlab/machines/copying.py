@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import tarfile
 import threading
@@ -11,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, cast
 
-from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.errors import LabError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Command, Spawner
 
@@ -61,10 +62,6 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
     name, and its folder must exist. Devices, and links that lead out of the copy, are refused; so
     is a right to run as another user. Raises `LabError`.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise MissingRequirementError(
-            "a Python whose tarfile can refuse dangerous members", "Python 3.10.12, 3.11.4 or newer"
-        )
     parent, name = posixpath.split(source.rstrip("/"))
     folder, new_name = (
         (target, name) if target.is_dir() else (target.absolute().parent, target.name)
@@ -79,15 +76,46 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
     with closing(_stdout(command, complaints)) as pieces:
         try:
             with tarfile.open(mode="r|", fileobj=io.BufferedReader(_Source(pieces))) as archive:
+                archive.extraction_filter = _as_it_is
                 for member in archive:
-                    renamed = member.replace(name=new_name + member.name[len(name) :], deep=False)
-                    archive.extract(renamed, folder, filter="data")
+                    member.name = new_name + member.name[len(name) :]
+                    _make_harmless(member, folder)
+                    archive.extract(member, folder)
         except (OSError, tarfile.TarError) as error:
             unwritten.append(error)
         for _ in pieces:  # tar ends its stream with more zeros, or with complaints
             pass
     if unwritten or command.returncode:
         raise LabError(f"{source} can't be copied to {target}: {_told(complaints, *unwritten)}")
+
+
+def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
+    """What tarfile's filter "data" does, which Debian 12's Python doesn't have: the machine may
+    have written any stream. Raises `tarfile.TarError` for what isn't to come out of it.
+    """
+    inside = folder.resolve()
+
+    def leads_out(path: Path) -> bool:
+        return not path.resolve().is_relative_to(inside)
+
+    place = inside / member.name
+    if leads_out(place):
+        raise tarfile.TarError(f"{member.name} would lie outside of the copy")
+    if member.islnk() or not (member.isreg() or member.isdir() or member.issym()):
+        raise tarfile.TarError(f"{member.name} is no file, folder or symbolic link")
+    if member.issym():
+        if Path(member.linkname).is_absolute():
+            raise tarfile.TarError(f"{member.name} is a link to an absolute path")
+        if leads_out(place.parent / member.linkname):
+            raise tarfile.TarError(f"{member.name} is a link out of the copy")
+    member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
+    member.uid, member.gid = os.getuid(), os.getgid()
+    member.uname = member.gname = ""
+
+
+def _as_it_is(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
+    """For a tarfile that has filters, which would warn that it was given none."""
+    return member
 
 
 def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -30,8 +30,13 @@ class Lease:
 
         on_wait: told once that it has to be waited for, and for whom.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+")
+        except OSError as error:  # another user's
+            raise LabError(
+                f"{path}: {error.strerror}; have who made it remove it, or take --machine guest"
+            ) from error
         deadline = time.monotonic() + limit_s
         told = False
         while True:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from pmemlab.errors import LabError
 
@@ -16,7 +18,10 @@ __all__ = ["StateFolder"]
 
 _PREFIX = "pmemlab-machine-"
 _NAMES = ("console.log", "control.sock", "lock", "power-cut", "proof.json", "qemu.log")
-_MARK = b"pmemlab: this folder is a machine's\n"  # in the lock file
+# In the lock file, the second line of a temporary folder's alone.
+_MARK = b"pmemlab: this folder is a machine's\n"
+_IS_TEMPORARY = b"It goes with the machine, or when the next one starts.\n"
+_UNWAITED = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _STALE_AFTER_S = 60.0  # one that is younger may not have been locked yet
 
 
@@ -26,7 +31,7 @@ def _check_is_no_users(folder: Path) -> None:
     """
     try:
         names = sorted(file.name for file in folder.iterdir())
-        lock = (folder / "lock").read_bytes() if "lock" in names else b""
+        lock = _read_own(folder / "lock") if "lock" in names else b""
     except OSError as error:
         raise LabError(f"state folder {folder}: {error.strerror}") from error
     taken = [name for name in names if name in _NAMES or name.endswith(".img")]
@@ -37,6 +42,29 @@ def _check_is_no_users(folder: Path) -> None:
             f"state folder {folder}: has a file that a machine would overwrite ({taken[0]}), and "
             "no machine made it; give another folder"
         )
+
+
+def _read_own(path: Path) -> bytes:
+    """What a plain file of this user's has in it; nothing of another's, or of a pipe, which would
+    have to be waited for.
+    """
+    with os.fdopen(os.open(path, _UNWAITED), "rb") as file:
+        return file.read() if _is_own(file) else b""
+
+
+def _is_own(file: IO[bytes]) -> bool:
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """One whose owner was killed: nobody holds its lock."""
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
+            with os.fdopen(os.open(folder / "lock", _UNWAITED), "rb") as lock:
+                if _is_own(lock) and lock.read() == _MARK + _IS_TEMPORARY:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 class StateFolder:
@@ -59,7 +87,8 @@ class StateFolder:
         except BlockingIOError:
             os.close(self._lock)
             raise LabError(f"state folder {path}: another machine is using it") from None
-        os.write(self._lock, _MARK)
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, _MARK + (_IS_TEMPORARY if is_temporary else b""))
 
     @classmethod
     def temporary(cls, parent: Path | None = None) -> StateFolder:
@@ -69,11 +98,7 @@ class StateFolder:
         """
         parent = parent or Path(tempfile.gettempdir())
         for folder in parent.glob(f"{_PREFIX}*"):
-            with suppress(OSError):
-                if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
-                    with (folder / "lock").open("r") as lock:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(folder, ignore_errors=True)
+            _remove_if_stale(folder)
         return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), is_temporary=True)
 
     def release(self, *names: str) -> None:

@@ -59,7 +59,10 @@ def _page(results: Results) -> Page:
         title="Embedding tables by storage type and device",
         summary=_summary(results),
         sections=sections,
-        remarks=[f"`{name}` is no document that a report knows." for name in results.left_out],
+        remarks=[
+            f"`{name}` is no document that a report knows, or was cut off."
+            for name in results.left_out
+        ],
     )
 
 

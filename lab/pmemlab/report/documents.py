@@ -248,7 +248,8 @@ class _MetricLine(Document, open=True):
 
 @dataclass(frozen=True)
 class Results:
-    """What a folder holds. rows: the newest of each run. left_out: files that are no results."""
+    """What a folder holds. rows: the newest of each run. left_out: files that are no results, and
+    lines that were cut off."""
 
     folder: Path
     rows: Sequence[ResultRow] = ()
@@ -260,9 +261,10 @@ class Results:
 
 
 def read_folder(folder: Path) -> Results:
-    """Read every file of the folder; if a result appears twice, take the newest.
+    """Read every file of the folder; if a result appears twice, take the newest: of metrics by
+    their time, of documents by the names of files.
 
-    Files are taken in the order of their names, which for metrics is that of time.
+    A last line that was cut off, as a killed run leaves one, is left out.
 
     Raises ResultsError.
     """
@@ -275,14 +277,16 @@ def read_folder(folder: Path) -> Results:
         raise ResultsError(
             f"{folder}: has no results, which are *.jsonl or *.json; {_MAKES_RESULTS}"
         )
+    left_out: list[str] = []
     rows: dict[RowKey, ResultRow] = {}
     for path in lines:
-        rows.update(rows_by_key(_metrics(path)))
+        for key, row in rows_by_key(_metrics(path, left_out)).items():
+            if key not in rows or rows[key].time <= row.time:
+                rows[key] = row
     plans: list[Plan] = []
     fidelity: dict[str, FidelitySection] = {}
     arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
     sweeps: dict[tuple[str, str, str], CacheSweep] = {}
-    left_out: list[str] = []
     for path in documents:
         file = File.of_json(path, ResultsError)
         told_apart_by = file.read(_AnyDocument)
@@ -310,14 +314,16 @@ def read_folder(folder: Path) -> Results:
     )
 
 
-def _metrics(path: Path) -> Iterator[Metric]:
+def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:
     """Yields the metrics of a file. Raises ResultsError, which names the line and the field."""
     try:
-        lines = path.read_bytes().splitlines()
+        text = path.read_bytes()
     except OSError as error:
         raise ResultsError(f"{path}: can't be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
         at = Path(f"{path}:{number}")
+        if not line.strip():
+            continue
         try:
             content = json.loads(line.decode())
             File(at, content, ResultsError, {}).read(_MetricLine)
@@ -325,6 +331,9 @@ def _metrics(path: Path) -> Iterator[Metric]:
         except ResultsError:
             raise
         except (TypeError, ValueError) as error:
+            if not line.endswith(b"\n"):
+                left_out.append(f"{path.name}:{number}")
+                return
             raise ResultsError(f"{at}: not a metric: {error}") from error
 
 

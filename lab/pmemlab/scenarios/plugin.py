@@ -221,7 +221,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
+    _check_names(_scenario_items(items))
     items[:] = _behind_their_scenarios(items)
+
+
+def _check_names(items: Sequence[ScenarioItem]) -> None:
+    """Raises `pytest.UsageError` where the results of two scenarios could not be told apart."""
+    paths: dict[tuple[str, str], Path] = {}
+    for item in items:
+        name, topology = item.scenario.name, item.scenario.topology.name
+        first = paths.setdefault((name, topology), item.path)
+        if first != item.path:
+            raise pytest.UsageError(
+                f"{first} and {item.path}: both are the scenario {name} on {topology}, and their "
+                "results would take each other's place; rename one"
+            )
 
 
 def _behind_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -46,6 +46,7 @@ class RowKey(NamedTuple):
     """
 
     scenario: str
+    topology: str
     storage_type: str
     machine: Kind
     accelerator: Accelerator
@@ -127,6 +128,7 @@ def rows_by_key(metrics: Iterable[Metric]) -> dict[RowKey, ResultRow]:
         predicted = metric.name.startswith(PREDICTED)
         key = RowKey(
             metric.scenario,
+            metric.topology,
             metric.storage_type,
             metric.machine,
             metric.accelerator,
@@ -157,7 +159,7 @@ def _row(key: RowKey, metrics: Mapping[str, Metric]) -> ResultRow:
         kind=samples.kind,
         samples_per_s=samples.value or 0.0,
         lookups_per_s=_value(metrics, LOOKUPS_PER_S),
-        topology=samples.topology,
+        topology=key.topology,
         facts=samples.facts,
         commit=samples.commit,
         time=samples.time,
@@ -186,11 +188,13 @@ def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> di
     machine's media stand for. A row without such a rate is left out.
     """
     by_run = {
-        (row.scenario, row.storage_type): row
+        (row.scenario, row.topology, row.storage_type): row
         for row in rows
         if row.predicted and row.dram_ratio is not None
     }
-    found = {n: by_run.get((row.scenario, row.storage_type)) for n, row in enumerate(works)}
+    found = {
+        n: by_run.get((row.scenario, row.topology, row.storage_type)) for n, row in enumerate(works)
+    }
     return {number: row for number, row in found.items() if row is not None}
 
 

@@ -53,6 +53,7 @@ POWER_CUT, POWER_ON = range(12, 14)
 END_INPUT, SIGNAL, TAKEN, READ = range(14, 18)
 INPUT_WINDOW = OUTPUT_WINDOW = 1 << 20
 PORT_NAME = "pmemlab.agent"
+DROPS_CACHES = "/proc/sys/vm/drop_caches"
 
 _HEADER = struct.Struct("!BII")
 _READ_BYTES = 1 << 18
@@ -190,7 +191,7 @@ class Agent:
         elif kind == REFRESH:
             if self._prepared:
                 self._prepared.stop_servers()
-            with open("/proc/sys/vm/drop_caches", "w") as file:  # noqa: PTH123
+            with open(DROPS_CACHES, "w") as file:  # noqa: PTH123
                 file.write("3")
         elif kind == PING:
             self._send(PONG, channel)

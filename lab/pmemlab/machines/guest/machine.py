@@ -44,6 +44,7 @@ __all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine"
 # Generous: seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
 _PROVISION_LIMIT_S = 180.0
+_SIGNALS_EVERY_S = 0.5
 _AGENT = Path(__file__).with_name("agent.py")
 # Programs of the topologies' provisioning and of `pmemlab machine show`, with their packages. A
 # guest's programs are this computer's, so they must be here.
@@ -343,7 +344,9 @@ class GuestMachine:
                 return boot.died("ended by itself")
             with self._powered:
                 while self._boot is boot and not self._stopped:
-                    self._powered.wait()
+                    # Not for ever: of two signals that came together Python 3.11 has shown neither
+                    # to a thread that waits without an end.
+                    self._powered.wait(_SIGNALS_EVERY_S)
             if self._stopped:
                 return boot.died(STOPPED)
 

@@ -87,6 +87,12 @@ class _EndRequest(BaseException):
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient must not stop the clean-up
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever is impatient must not stop the clean-up. Not SIG_IGN: of a signal that came together
+    # with this one, Python would make an OSError that takes this request's place.
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, _do_nothing)
     raise _EndRequest
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    pass
