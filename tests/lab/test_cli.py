@@ -145,6 +145,7 @@ def test_up_without_docker_says_where_it_was_looked_for(
     assert told.count("\n") == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="/proc/iomem shows its addresses to root alone")
 def test_show_prints_what_the_guide_s_commands_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
