@@ -540,7 +540,7 @@ class EmbeddingVariable:
         version: global step that the rows get as their version.
 
         Each partition takes its rows whole or not at all. The number of applies stays. Raises as
-        `apply_gradients` does.
+        `apply_gradients` does, but values are taken as they are: inf and nan, too.
         """
         keys = checks.ids(ids)
         shape = (*keys.shape, self._dim)
@@ -592,6 +592,7 @@ class EmbeddingVariable:
         step = checks.integer("global_step", global_step, at_least=0)
         self.internals.refuse_if_forked()
         with self.internals.checkpointing:
+            self.total_count()  # raises where it is closed, also if nothing is to be evicted
             return self.internals.evict(*self._option.least_to_stay(step))
 
     def drain(self) -> None:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from plain_partition import partitions_of
 
 import embstore as es
-from embstore.errors import CheckpointError, InvalidArgumentError, StorageError, StoreFullError
+from embstore.errors import (
+    CheckpointError,
+    ClosedError,
+    InvalidArgumentError,
+    StorageError,
+    StoreFullError,
+)
 
 OPTIMIZERS = (
     es.optimizers.SGD(0.1),
@@ -447,6 +453,8 @@ def test_without_an_evict_option_nothing_is_evicted() -> None:
         assert var.total_count()[0] == 1
         with pytest.raises(InvalidArgumentError, match="global_step"):
             var.evict(-1)
+    with pytest.raises(ClosedError):
+        var.evict(1000)
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])

@@ -444,6 +444,19 @@ def test_files_that_can_not_be_read_are_named(
         es.read_rows(tmp_path / "rows", copy)
 
 
+def test_a_parquet_file_of_which_a_byte_changed_is_refused(
+    var: es.EmbeddingVariable, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    es.write_rows(tmp_path / "rows", var)
+    (file,) = (tmp_path / "rows").glob("*.parquet")
+    written = file.read_bytes()
+    at = written.index(var.export()["values"].tobytes()[:32]) + 8
+    file.write_bytes(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
+    with variable() as copy, pytest.raises(StorageError, match=r"can't be read as .*CRC"):
+        es.read_rows(tmp_path / "rows", copy)
+
+
 def test_lists_of_several_lengths_and_null_are_refused(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet

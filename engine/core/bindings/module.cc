@@ -521,6 +521,8 @@ void bind_steps_on_device(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   embstore::translate_errors();
+  // What a traceback or a cycle of the user's holds when Python ends would be a page of warnings behind its error.
+  nb::set_leak_warnings(false);
   module.def("fork_generation", &embstore::fork_generation);
   module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<embstore::files::PathLock>(module, "PathLock")

@@ -38,7 +38,8 @@ def write(path: Path, columns: Columns, notes: Mapping[str, str]) -> None:
         return arrow.FixedSizeListArray.from_arrays(entries, column.shape[1])
 
     table = arrow.table({name: as_arrow(column) for name, column in columns.items()})
-    parquet.write_table(table.replace_schema_metadata(dict(notes)), path)
+    described = table.replace_schema_metadata(dict(notes))
+    parquet.write_table(described, path, write_page_checksum=True)
 
 
 @contextlib.contextmanager
@@ -56,7 +57,7 @@ class ParquetRows:
         self._path = path
         self._arrow, parquet = _library()
         with _readable(path, self._arrow):
-            self._file = parquet.ParquetFile(path)
+            self._file = parquet.ParquetFile(path, page_checksum_verification=True)
             names = self._file.schema_arrow.names
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"{path}: has several columns of one name: {names}")
