@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,59 @@ def test_rows_of_another_module_arent_loaded_in_silence(var: es.EmbeddingVariabl
         model.load_state_dict(torch.nn.Sequential(torch.nn.Embedding(KEYS, DIM)).state_dict())
 
 
+def derived(base: Any, var: es.EmbeddingVariable) -> Any:
+    """A module of a class derived from `base`, with state of its own."""
+
+    class Derived(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(var)
+            self.scale = torch.nn.Parameter(torch.full((1,), 5.0))
+            self.register_buffer("calls", torch.zeros(1))
+            self.register_buffer("scratch", torch.zeros(1), persistent=False)
+            self.projection = torch.nn.Linear(DIM, 2)
+            self.weight = self.rows  # by another name, too
+
+    return Derived()
+
+
+@pytest.mark.parametrize("base", [es.torch.Embedding, es.torch.EmbeddingBag])
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_state_of_a_derived_class_is_saved_and_loaded_without_the_rows(
+    var: es.EmbeddingVariable, base: Any, assign: bool
+) -> None:
+    model = torch.nn.Sequential(derived(base, var))
+    state = copy.deepcopy(model.state_dict())
+    assert sorted(state) == [
+        "0.calls",
+        "0.projection.bias",
+        "0.projection.weight",
+        "0.scale",
+    ]
+    other = torch.nn.Sequential(derived(base, var))
+    for tensor in (other[0].scale, other[0].calls, other[0].projection.weight):
+        tensor.data.fill_(1.0)
+    other.load_state_dict(state, assign=assign)
+    for key, tensor in other.state_dict().items():
+        assert torch.equal(tensor, state[key])
+    assert other[0].rows is other[0].weight is model[0].rows
+
+
+def test_state_that_a_derived_class_misses_or_does_not_have_is_reported(
+    var: es.EmbeddingVariable,
+) -> None:
+    model = torch.nn.Sequential(derived(es.torch.Embedding, var))
+    state = model.state_dict()
+    del state["0.scale"]
+    state |= {"0.rows": torch.empty(0, DIM), "0.bias": torch.ones(1)}
+    for assign in (False, True):
+        told = model.load_state_dict(state, strict=False, assign=assign)
+        assert told.missing_keys == ["0.scale"]
+        assert sorted(told.unexpected_keys) == ["0.bias", "0.rows"]
+        assert isinstance(model[0].rows, es.torch.Rows)
+    with pytest.raises(RuntimeError, match=r'Missing key.*"0\.scale"'):
+        model.load_state_dict(state)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_rows_come_out_in_the_modules_dtype_and_are_trained_in_float32(
     var: es.EmbeddingVariable, table: Any, dtype: Any
@@ -421,7 +475,7 @@ def test_gradients_are_finite_whose_sum_isnt(var: es.EmbeddingVariable) -> None:
     assert var.total_count() == (2, DIM)
 
 
-def test_a_scaler_without_the_optimizer_of_rows_is_an_error_in_its_first_step(
+def test_a_scaled_loss_without_the_optimizer_of_rows_is_refused_before_it_trains(
     var: es.EmbeddingVariable,
 ) -> None:
     model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
@@ -434,7 +488,42 @@ def test_a_scaler_without_the_optimizer_of_rows_is_an_error_in_its_first_step(
 
     with pytest.raises(InvalidArgumentError, match=r"var_0: .*GradScaler had scaled"):
         step(torch.amp.GradScaler("cpu", init_scale=4.0))
+    assert var.total_count() == (0, DIM)
     step(torch.amp.GradScaler("cpu", enabled=False))
+    assert var.total_count() == (2, DIM)
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda scaler, loss: scaler.scale(loss) / 2,
+        lambda scaler, loss: sum(scaler.scale([loss, loss])),
+        lambda scaler, loss: next(scaler.scale(loss for _ in range(1))),
+    ],
+)
+def test_a_loss_is_scaled_however_the_scaler_was_given_it(
+    var: es.EmbeddingVariable, scaled: Any
+) -> None:
+    loss = es.torch.Embedding(var)(torch.tensor([1])).sum()
+    with pytest.raises(InvalidArgumentError, match="GradScaler had scaled"):
+        scaled(torch.amp.GradScaler("cpu"), loss).backward()
+
+
+def test_a_table_that_trains_at_once_does_not_disturb_a_scaler_of_another_model(
+    make_variable: MakeVariable,
+) -> None:
+    at_once, scaled = (es.torch.Embedding(make_variable(name=name)) for name in ("a", "b"))
+    optimizer, scaler = es.torch.Optimizer(scaled), torch.amp.GradScaler("cpu")
+    ids = torch.tensor([1])
+    for _ in range(2):
+        at_once(ids).sum().backward()
+        scaler.scale(scaled(ids).sum()).backward()
+        at_once(ids).sum().backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert at_once.variable.get_frequency([1]).tolist() == [4]
+    assert scaled.variable.get_frequency([1]).tolist() == [2]
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
@@ -462,6 +551,27 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
     np.testing.assert_array_equal(compiled.var.export()["values"], plain.var.export()["values"])
 
 
+@pytest.mark.parametrize("module", [es.torch.Embedding, es.torch.EmbeddingBag])
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (lambda model, ids: torch.jit.trace(model, ids), r"torch\.jit\.trace.*to_torch"),
+        (lambda model, ids: torch.export.export(model, (ids,), strict=False), r"torch\.export"),
+        (lambda model, ids: torch.vmap(model)(ids.unsqueeze(0)), r"torch\.vmap"),
+        (
+            lambda model, ids: torch.func.grad(lambda by: (model(ids) * by).sum())(torch.ones(1)),
+            r"torch\.func\.grad.*give the transformed function the rows",
+        ),
+    ],
+)
+def test_what_would_record_or_transform_a_look_up_is_refused(
+    var: es.EmbeddingVariable, module: Any, train: bool, record: Any, message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        record(module(var).train(train), torch.tensor([[1, 2]]))
+
+
 def test_a_variable_that_nothing_holds_any_more_is_told_from_a_trained_one() -> None:
     var = es.get_embedding_variable("gone", DIM, optimizer=es.optimizers.SGD(0.1))
     loss = es.torch.Embedding(var)(torch.tensor([1])).sum()
@@ -481,6 +591,8 @@ model = torch.nn.Sequential(es.torch.Embedding(table), torch.nn.Linear(4, 1))
 loss = model(torch.tensor([1, 2])).sum()
 loss.backward()
 rows = es.torch.Optimizer(model)
+for parameter in model.parameters():
+    parameter.register_hook(lambda grad: grad.clamp(-1, 1))
 loss = model(torch.tensor([1, 2])).sum()
 loss.backward()
 rows.step()
@@ -616,6 +728,17 @@ def test_a_look_up_by_tensors_that_numpy_cant_read_is_refused(
 def test_ids_of_another_kind_are_refused(var: es.EmbeddingVariable) -> None:
     with pytest.raises(InvalidArgumentError, match=r"got torch.float32; convert with ids.long\(\)"):
         es.torch.Embedding(var)(torch.tensor([1.0]))
+
+
+def test_ids_without_values_are_refused(var: es.EmbeddingVariable) -> None:
+    ids, offsets = torch.tensor([1], device="meta"), torch.tensor([0], device="meta")
+    look_ups: list[Callable[[], Any]] = [
+        lambda: es.torch.Embedding(var)(ids),
+        lambda: es.torch.EmbeddingBag(var)(ids, offsets),
+    ]
+    for look_up in look_ups:
+        with pytest.raises(InvalidArgumentError, match=r"ids must have values, .* device meta"):
+            look_up()
 
 
 def test_a_module_needs_a_variable_and_a_known_mode(var: es.EmbeddingVariable) -> None:

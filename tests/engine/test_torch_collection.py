@@ -196,6 +196,7 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
         ((["a"], torch.tensor([1, 2, 3]), lengths), r"how many of 3 ids each of 1 keys .*\[2\]"),
         ((["a"], torch.tensor([1, 2]), lengths, [1]), r"how many of 2 ids each of 1 keys .*\[1\]"),
         ((["a", "b"], torch.tensor([1, 2]), lengths, [2, 0]), r"each of 2 keys has, got \[2, 0\]"),
+        ((["a", "a"], torch.tensor([1, 2]), lengths), "keys must differ, got 'a' more than once"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             es.torch.KeyedJaggedTensor(*arguments)
@@ -248,6 +249,31 @@ def test_weights_that_do_not_fit_are_refused(make_variable: MakeVariable) -> Non
 def test_a_collection_is_of_bags(make_variable: MakeVariable) -> None:
     with pytest.raises(InvalidArgumentError, match=r"bags must have .*, got none"):
         es.torch.EmbeddingBagCollection({})
+    listed: Any = [es.torch.EmbeddingBag(make_variable(dim=3))]
+    with pytest.raises(InvalidArgumentError, match=r"bags must be a dict with .*, got list"):
+        es.torch.EmbeddingBagCollection(listed)
     layer: Any = es.torch.Embedding(make_variable(dim=3))
     with pytest.raises(InvalidArgumentError, match=r"bags\['a'\] must be .*EmbeddingBag, got Emb"):
         es.torch.EmbeddingBagCollection({"a": layer})
+
+
+def test_features_come_by_their_names(make_variable: MakeVariable) -> None:
+    collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
+    for nameless in (torch.tensor([1]), [torch.tensor([[1]])]):
+        with pytest.raises(InvalidArgumentError, match=r"features must be a dict with .*, got "):
+            collection(nameless)
+
+
+def test_features_of_torchrec_that_come_twice_are_refused(make_variable: MakeVariable) -> None:
+    class Theirs:
+        """A KeyedJaggedTensor of TorchRec, which takes a key twice."""
+
+        def __init__(self) -> None:
+            self.keys = lambda: ["a", "a"]
+            self.values = self.lengths = lambda: torch.ones(2, dtype=torch.int64)
+            self.offset_per_key = lambda: [0, 1, 2]
+            self.weights_or_none = lambda: None
+
+    collection = es.torch.EmbeddingBagCollection({"a": es.torch.EmbeddingBag(make_variable(dim=3))})
+    with pytest.raises(InvalidArgumentError, match="keys must differ, got 'a' more than once"):
+        collection(Theirs())

@@ -17,14 +17,15 @@ Without one a backward pass trains at once: it is one `apply_gradients` for each
 however often and through however many modules the variable was used. It comes when autograd is
 through, so a pass that fails trains nothing. An error of a variable comes out of `backward`;
 variables that were trained before it stay trained. A gradient that is inf or nan is such an error:
-nothing could undo it; on a GPU it comes with the variable's next call. Don't scale losses then, nor
-clip gradients; both need `Optimizer`.
+nothing could undo it; on a GPU it comes with the variable's next call. Scaled losses are refused
+then, and gradients are gone before they could be clipped; both need `Optimizer`.
 
 `EmbeddingBagCollection` has the bags of several features, by TorchRec's names: one look-up for all
 tables, where they are on a GPU.
 
 A module has one parameter, `rows`: `Rows`, of shape (0, dim), which stands for the variable. Its
-`grad` is what `Optimizer` has gathered, its dtype is that of the rows that come out, and with
+`grad` is what `Optimizer` has gathered, its hooks (`register_hook`) get the gradient of each
+backward pass, its dtype is that of the rows that come out, and with
 `requires_grad_(False)` the variable is frozen. `state_dict` holds neither it nor any row: those are
 saved by `embstore.save`. In eval mode, or where autograd is off, a forward has no gradient.
 
@@ -46,6 +47,8 @@ except ImportError as error:
         "embstore.torch needs PyTorch, which isn't installed; get it with: pip install torch"
     ) from error
 
+from embstore.torch import scaled_losses as _scaled_losses  # noqa: F401
+from embstore.torch import step_checks as _step_checks  # noqa: F401
 from embstore.torch.collection import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from embstore.torch.modules import Embedding, EmbeddingBag
 from embstore.torch.optimizer import Optimizer, dense_parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -50,6 +51,7 @@ class KeyedJaggedTensor:
         weights: Tensor | None = None,
     ) -> None:
         self._keys = list(keys)
+        _check_differ(self._keys)
         self._values = as_ids("values", values)
         self._lengths = as_ids("lengths", lengths)
         for name, tensor in (("values", self._values), ("lengths", self._lengths)):
@@ -135,6 +137,11 @@ class EmbeddingBagCollection(torch.nn.Module):
 
     def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
         super().__init__()
+        if not isinstance(bags, Mapping):
+            raise InvalidArgumentError(
+                "bags must be a dict with an embstore.torch.EmbeddingBag for each feature's name, "
+                f"got {type(bags).__name__}"
+            )
         if not bags:
             raise InvalidArgumentError("bags must have an embstore.torch.EmbeddingBag, got none")
         for name, bag in bags.items():
@@ -154,7 +161,15 @@ class EmbeddingBagCollection(torch.nn.Module):
             KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as many bags. Other features are
             left out.
         """
-        given = features if isinstance(features, Mapping) else self._taken_apart(features)
+        if isinstance(features, Mapping):
+            given = features
+        elif hasattr(features, "offset_per_key"):
+            given = self._taken_apart(features)
+        else:
+            raise InvalidArgumentError(
+                "features must be a dict with the ids of each feature's name, or a "
+                f"KeyedJaggedTensor, got {type(features).__name__}"
+            )
         asked: list[Bags] = []
         for name, module in self._modules_of_features():
             if name not in given:
@@ -192,6 +207,7 @@ class EmbeddingBagCollection(torch.nn.Module):
         them.
         """
         keys, values, weights = features.keys(), features.values(), features.weights_or_none()
+        _check_differ(keys)
         lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
         offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
         bounds = pairwise(features.offset_per_key())
@@ -207,3 +223,11 @@ class EmbeddingBagCollection(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"features={self.features}"
+
+
+def _check_differ(keys: Sequence[str]) -> None:
+    if len(set(keys)) != len(keys):
+        again = next(key for key, times in Counter(keys).items() if times > 1)
+        raise InvalidArgumentError(
+            f"keys must differ, got {again!r} more than once; give each feature its own name"
+        )

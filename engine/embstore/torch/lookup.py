@@ -25,13 +25,12 @@ from embstore.torch.rows import (
     rows_lie_with,
     rows_of,
 )
-from embstore.torch.step_checks import trained_at_once
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Request", "lookup"]
+__all__ = ["Request", "current_pass", "lookup"]
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,7 @@ def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
         if is_trained:
             reads = [replace(read, ids=read.ids.clone()) for read in reads]
             for read in reads:
-                if not read.rows.is_watched:
-                    read.rows.register_post_accumulate_grad_hook(_note_accumulated)  # type: ignore[no-untyped-call]
-                    read.rows.is_watched = True
+                read.rows.watch(_note_accumulated)
             values = _Lookup.apply(reads, *(read.rows for read in reads))  # type: ignore[no-untyped-call]
         else:
             values = _rows_of(reads, count=count)
@@ -129,7 +126,7 @@ class _Lookup(torch.autograd.Function):
                 of_rows.append(None)
                 continue
             # The tensor itself, not a view: autograd may write into one that nobody else holds.
-            _current_pass().add(
+            current_pass().add(
                 read.rows,
                 read.group,
                 _Gathered(number, read.ids, grad, read.padding_idx, read.refused),
@@ -170,6 +167,7 @@ class _Pass:
     parts: dict[Rows, list[_Gathered]] = field(default_factory=dict)
     groups: dict[Rows, replicas.Replicas] = field(default_factory=dict)
     accumulated: set[Rows] = field(default_factory=set)  # which autograd gave its gradient
+    is_scaled: bool = False  # whether a GradScaler had scaled its loss
 
     def add(self, rows: Rows, group: replicas.Replicas | None, part: _Gathered) -> None:
         self.parts.setdefault(rows, []).append(part)
@@ -177,12 +175,15 @@ class _Pass:
             self.groups[rows] = group
 
     def end(self) -> None:
-        at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
         # By name, so that replicas, which wait for each other, take them in one order.
-        for rows in sorted(self.parts, key=lambda rows: rows.variable.name):
-            _check_is_wanted(rows, rows in self.accumulated)
+        ordered = sorted(self.parts, key=lambda rows: rows.variable.name)
+        for rows in ordered:
+            _check_is_wanted(rows, rows in self.accumulated, self.is_scaled)
+        # Checks and hooks may raise, and come before anything is gathered or trained.
+        parts = {rows: self._part_of(rows) for rows in ordered}
+        at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
+        for rows, part in parts.items():
             group = self.groups.get(rows)
-            part = joined([_part(rows, gathered, group) for gathered in self.parts[rows]])
             if group is not None and group.synchronizes:
                 part = group.mean(joined([*rows.take_parts_of_this_replica(), part]))
             if rows.gathers:
@@ -203,11 +204,14 @@ class _Pass:
                 "be the loss of; with torch.amp.GradScaler make an embstore.torch.Optimizer, which "
                 "can leave out a step"
             ) from error
-        for variable, _ in at_once:
-            trained_at_once(variable)
+
+    def _part_of(self, rows: Rows) -> GradientPart:
+        group = self.groups.get(rows)
+        part = joined([_part(rows, gathered, group) for gathered in self.parts[rows]])
+        return rows.through_hooks(part)
 
 
-def _check_is_wanted(rows: Rows, is_accumulated: bool) -> None:
+def _check_is_wanted(rows: Rows, is_accumulated: bool, is_scaled: bool) -> None:
     name = rows.variable.name
     if not is_accumulated:
         raise InvalidArgumentError(
@@ -218,6 +222,12 @@ def _check_is_wanted(rows: Rows, is_accumulated: bool) -> None:
         raise InvalidArgumentError(
             f"{name}: the embstore.torch.Optimizer that trained it is gone, so nothing would come "
             "of its gradients; make another, or set requires_grad of its Rows to False"
+        )
+    if is_scaled and not rows.gathers:
+        raise InvalidArgumentError(
+            f"{name}: a backward pass would train its rows at once, by gradients that "
+            "torch.amp.GradScaler had scaled; make an embstore.torch.Optimizer before it, which "
+            "divides them by the scale"
         )
 
 
@@ -246,7 +256,8 @@ _passes_lock = threading.Lock()
 _forward_numbers = itertools.count()
 
 
-def _current_pass() -> _Pass:
+def current_pass() -> _Pass:
+    """Returns the backward pass that calls this."""
     number = torch._C._current_graph_task_id()
     with _passes_lock:
         current = _passes.get(number)
@@ -259,7 +270,7 @@ def _current_pass() -> _Pass:
 def _note_accumulated(rows: Tensor) -> None:
     """Called where a backward pass gives Rows their gradient, and not by torch.autograd.grad."""
     assert isinstance(rows, Rows)
-    _current_pass().accumulated.add(rows)
+    current_pass().accumulated.add(rows)
 
 
 def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:

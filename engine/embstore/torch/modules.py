@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from embstore.errors import InvalidArgumentError
+from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.table import checks
 from embstore.torch.lookup import Request, lookup
-from embstore.torch.rows import Refusal, rows_lie_with, rows_of
+from embstore.torch.rows import Refusal, Rows, rows_lie_with, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -54,21 +54,56 @@ class _OfVariable(torch.nn.Module):
             refused=refused,
         )
 
+    def _ids(self, ids: object) -> Tensor:
+        """Returns them as int64, if they have values to look up."""
+        _check_runs(self.variable.name)
+        ids = as_ids("ids", ids)
+        if ids.is_meta and not rows_lie_with(self.variable, ids):
+            raise InvalidArgumentError(
+                "ids must have values, got a tensor on the device meta, which has none; make them "
+                "on the CPU or a GPU"
+            )
+        return ids
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Nothing: rows are saved by `embstore.save`."""
+        """Leaves out `rows`, which `embstore.save` saves. A derived class may have more state."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for key in self._keys_of_rows(prefix):
+            del destination[key]
 
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
         prefix: str,
-        _local_metadata: Any,
+        local_metadata: Any,
         strict: bool,
-        _missing_keys: list[str],
+        missing_keys: list[str],
         unexpected_keys: list[str],
-        _error_msgs: list[str],
+        error_msgs: list[str],
     ) -> None:
-        if strict:
-            unexpected_keys.extend(key for key in state_dict if key.startswith(prefix))
+        """Takes no `rows`: they are an unexpected key, and none is missing."""
+        of_rows = self._keys_of_rows(prefix)
+        for key in of_rows:
+            if state_dict.pop(key, None) is not None and strict:
+                unexpected_keys.append(key)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+        missing_keys[:] = [key for key in missing_keys if key not in of_rows]
+
+    def _keys_of_rows(self, prefix: str) -> list[str]:
+        """A derived class may have them by another name, too."""
+        return [
+            prefix + name
+            for name, parameter in self._parameters.items()
+            if isinstance(parameter, Rows)
+        ]
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
@@ -90,7 +125,7 @@ class Embedding(_OfVariable):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids: int64 or int32."""
-        (rows,) = lookup([self._request(as_ids("ids", ids))])
+        (rows,) = lookup([self._request(self._ids(ids))])
         return rows
 
 
@@ -155,7 +190,7 @@ class EmbeddingBag(_OfVariable):
         per_sample_weights: Tensor | None = None,
     ) -> Bags:
         """Returns what to look up for them. Takes what `forward` takes."""
-        ids = as_ids("ids", ids)
+        ids = self._ids(ids)
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
         if ids.dim() == 2:
@@ -220,6 +255,25 @@ class EmbeddingBag(_OfVariable):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
+
+
+def _check_runs(name: str) -> None:
+    """Raises UnsupportedError where the look-up would only be recorded or transformed.
+
+    name: of the variable.
+    """
+    compiled = torch.compiler.is_compiling()  # it leaves the look-up to Python
+    if torch.compiler.is_exporting() or (not compiled and torch._C._is_tracing()):
+        raise UnsupportedError(
+            f"{name}: torch.export and torch.jit.trace can't record look-ups, since the rows lie "
+            "in the tiers of this process; look the rows up outside of what you export, or export "
+            "a model with embstore.torch.to_torch(variable) in the module's place"
+        )
+    if not compiled and torch._C._are_functorch_transforms_active():
+        raise UnsupportedError(
+            f"{name}: torch.vmap, torch.func.grad and other transforms of torch.func can't look "
+            "rows up; look them up before, and give the transformed function the rows"
+        )
 
 
 def as_ids(name: str, ids: object) -> Tensor:

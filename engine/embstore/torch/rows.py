@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from embstore.gpu.batches import BatchConditions
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["GradientPart", "Refusal", "Rows", "apply_all", "joined", "rows_lie_with", "rows_of"]
+
+
+GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 
 
 class Refusal(IntEnum):
@@ -75,7 +80,8 @@ class Rows(torch.nn.Parameter):
     `embstore.torch.Optimizer` has gathered, float32 (n, dim), a row for each of the n ids in the
     order of their look-ups: the first row of an id has the sum of its gradients, and its others
     are zeros. None where there is none, and always where there is no such optimizer. It may be
-    changed in place or set to None, as clipping, unscaling and `zero_grad` do.
+    changed in place or set to None, as clipping, unscaling and `zero_grad` do. A hook
+    (`register_hook`) gets the gradient of one backward pass.
     """
 
     def __new__(cls, variable: EmbeddingVariable) -> Self:
@@ -91,7 +97,9 @@ class Rows(torch.nn.Parameter):
         self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
         # When that was made: whether it was zero, a bool, and autograd's number of its version.
         self._sum_made: tuple[Tensor, int] | None = None
-        self.is_watched = False  # by look-ups: whether a backward pass gives it a gradient
+        self._is_watched = False
+        # Not those of the tensor, which autograd would call with a gradient of no rows.
+        self._hooks: OrderedDict[int, GradHook] = OrderedDict()
         # The newest embstore.torch.Optimizer, also when it is gone.
         self.trained_by: weakref.ref[Any] | None = None
 
@@ -129,6 +137,53 @@ class Rows(torch.nn.Parameter):
     @grad.deleter
     def grad(self) -> None:
         self.grad = None
+
+    def register_hook(self, hook: GradHook) -> RemovableHandle:
+        """Has `hook` called with the gradient of each backward pass, which is as `grad` has it;
+        what it returns, unless that is None, takes its place. Returns a handle to remove the hook.
+
+        It is called when the pass ends, also where there is no `embstore.torch.Optimizer`.
+        """
+        handle = RemovableHandle(self._hooks)
+        self._hooks[handle.id] = hook
+        return handle
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> NoReturn:
+        del hook
+        raise UnsupportedError(
+            f"{self._name}: its Rows can't have a hook that runs after their gradient was "
+            "accumulated, since that comes when the backward pass is through; use register_hook, "
+            "which gets the gradient of each pass, or read rows.grad after backward()"
+        )
+
+    def watch(self, accumulated: Callable[[Tensor], None]) -> None:
+        """Has `accumulated` called where a backward pass gives it a gradient; the first call
+        counts.
+        """
+        if not self._is_watched:
+            super().register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+            self._is_watched = True
+
+    def through_hooks(self, part: GradientPart) -> GradientPart:
+        """Returns what the hooks make of the gradient of one backward pass."""
+        if not self._hooks:
+            return part
+        part = _summed(part)
+        for hook in list(self._hooks.values()):
+            grads = hook(part.grads)
+            if grads is None:
+                continue
+            if not isinstance(grads, torch.Tensor) or grads.shape != part.grads.shape:
+                is_tensor = isinstance(grads, torch.Tensor)
+                got = tuple(grads.shape) if is_tensor else type(grads).__name__
+                raise InvalidArgumentError(
+                    f"a hook on {self._name}'s rows must return None or a gradient of the shape "
+                    f"that it got, {tuple(part.grads.shape)}, got {got}"
+                )
+            # A copy: the hook may have kept it.
+            grads = grads.detach().to(part.grads.device, torch.float32, copy=True)
+            part = replace(part, grads=grads)
+        return part
 
     def add_part(self, part: GradientPart) -> None:
         with self._lock:
@@ -311,14 +366,16 @@ def _step_on_gpu(
     return ApplyStep.of(variable, part.ids, part.grads.to(part.ids.device), conditions)
 
 
-_rows: weakref.WeakKeyDictionary[EmbeddingVariable, Rows] = weakref.WeakKeyDictionary()
-_rows_lock = threading.Lock()
+_making = threading.Lock()
 
 
 def rows_of(variable: EmbeddingVariable) -> Rows:
     """The variable's parameter, the same one at every call."""
-    with _rows_lock:
-        rows = _rows.get(variable)
+    # The variable itself keeps it. A WeakKeyDictionary would keep both for ever, if a hook of the
+    # parameter holds the variable.
+    kept = vars(variable)
+    with _making:
+        rows: Rows | None = kept.get("_torch_rows")
         if rows is None:
-            rows = _rows[variable] = Rows(variable)
+            rows = kept["_torch_rows"] = Rows(variable)
         return rows

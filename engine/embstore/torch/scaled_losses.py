@@ -1,0 +1,54 @@
+"""Which backward passes start at a loss that a torch.amp.GradScaler scaled.
+
+A pass that trains at once refuses such gradients. Neither a pass nor an optimizer's step is told
+whether a loss was scaled, so importing this module has `GradScaler.scale` tell the pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+from embstore.torch.lookup import current_pass
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__: list[str] = []
+
+_scale = torch.amp.GradScaler.scale
+
+
+@functools.wraps(_scale)
+def _scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+    if torch.compiler.is_compiling():  # torch.compile breaks its graph here, as without the hook
+        return _outside_of_graphs(scaler, outputs)
+    return _eager_scale_and_watch(scaler, outputs)
+
+
+def _eager_scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+    scaled = _scale(scaler, outputs)
+    return _watched(scaled) if scaler.is_enabled() else scaled
+
+
+_outside_of_graphs = _disable_dynamo(_eager_scale_and_watch)
+
+
+def _watched(scaled: Any) -> Any:
+    """Returns what `scale` made: a tensor, or a list, a tuple or an iterator of such."""
+    if isinstance(scaled, torch.Tensor):
+        if scaled.requires_grad:
+            scaled.register_hook(_note_scaled)  # type: ignore[no-untyped-call]
+        return scaled
+    watched = map(_watched, scaled)
+    return type(scaled)(watched) if isinstance(scaled, (list, tuple)) else watched
+
+
+def _note_scaled(_grad: Tensor) -> None:
+    current_pass().is_scaled = True
+
+
+torch.amp.GradScaler.scale = _scale_and_watch  # type: ignore[assignment,method-assign]
