@@ -45,9 +45,10 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     marks = list(metafunc.definition.iter_markers("pmemlab"))
     topologies = [name for mark in marks[:1] for name in mark.args]
     if not topologies or not all(isinstance(name, str) for name in topologies):
-        raise pytest.UsageError(
+        pytest.fail(
             f"{metafunc.definition.nodeid}: the fixture `machine` needs a mark with the "
-            'topologies it is for, as in @pytest.mark.pmemlab("fsdax")'
+            'topologies it is for, as in @pytest.mark.pmemlab("fsdax")',
+            pytrace=False,
         )
     metafunc.parametrize(_LENDER, topologies, indirect=True, scope="session")
 
