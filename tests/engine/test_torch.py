@@ -551,6 +551,7 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
     np.testing.assert_array_equal(compiled.var.export()["values"], plain.var.export()["values"])
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
 @pytest.mark.parametrize("module", [es.torch.Embedding, es.torch.EmbeddingBag])
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize(
@@ -564,6 +565,7 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
             r"torch\.func\.grad.*give the transformed function the rows",
         ),
     ],
+    ids=["trace", "export", "vmap", "grad"],
 )
 def test_what_would_record_or_transform_a_look_up_is_refused(
     var: es.EmbeddingVariable, module: Any, train: bool, record: Any, message: str
