@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powercut.errors import PowercutError
 
-__all__ = ["Cut", "Folders", "kept_folder", "leave_what_the_cut_left"]
+__all__ = ["Cut", "Folders", "kept_folder", "leave_what_the_cut_left", "names_after"]
 
 _PAGE_BYTES = 4096
 _INODE_BITS = 56
@@ -59,7 +59,8 @@ def kept_folder(root: Path) -> Path:
 @dataclass(frozen=True)
 class _Node:
     id: int  # as the library numbers it
-    type: str  # f, d or l
+    type: str  # f, d, l, or o for other kinds, such as sockets
+    target: str = ""  # of a symbolic link
 
 
 class Folders:
@@ -69,8 +70,8 @@ class Folders:
         self.roots = tuple(roots)
         self.names: dict[int, dict[str, _Node]] = {}
         self.modes: dict[int, int] = {}
-        self.targets: dict[int, str] = {}
         self.paths: dict[int, Path] = {}
+        self.folder_paths: dict[int, Path] = {}
         self._devices = list(dict.fromkeys(root.stat().st_dev for root in roots))
         self.root_ids = [self._scan(root) for root in roots]
 
@@ -82,19 +83,21 @@ class Folders:
         status = folder.stat()
         number = self._id(status)
         names = self.names[number] = {}
+        self.folder_paths[number] = folder
         self.modes[number] = stat.S_IMODE(status.st_mode)
         with os.scandir(folder) as entries:
             for entry in entries:
                 own_id = self._id(entry.stat(follow_symlinks=False))
                 path = Path(entry.path)
                 if entry.is_symlink():
-                    names[entry.name] = _Node(own_id, "l")
-                    self.targets[own_id] = str(path.readlink())
+                    # Not by Path.readlink(), which takes a "./" and a last "/" away.
+                    target = os.readlink(entry.path)  # noqa: PTH115
+                    names[entry.name] = _Node(own_id, "l", target)
                 elif entry.is_dir():
                     names[entry.name] = _Node(own_id, "d")
                     self._scan(path)
                 else:
-                    names[entry.name] = _Node(own_id, "f")
+                    names[entry.name] = _Node(own_id, "f" if entry.is_file() else "o")
                     self.paths[own_id] = path
         return number
 
@@ -147,12 +150,8 @@ def _change_files(roots: Sequence[Path], files: Sequence[dict[str, object]], pag
 
 def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
     after = Folders(before.roots)
-    names = {folder: dict(entries) for folder, entries in before.names.items()}
-    for call in calls:
-        if call[0]:
-            _repeat(names, call)
+    names = names_after(before, calls)
     modes = after.modes | before.modes
-    targets = after.targets | before.targets
     paths = after.paths | _kept_paths(before.roots)
 
     def make(folder: Path, folder_id: int) -> None:
@@ -162,8 +161,7 @@ def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
             if node.type == "d":
                 make(path, node.id)
             elif node.type == "l":
-                if node.id in targets:
-                    path.symlink_to(targets[node.id])
+                path.symlink_to(node.target)
             elif node.id in paths:
                 path.hardlink_to(paths[node.id])
             else:
@@ -180,25 +178,40 @@ def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
         shutil.rmtree(old)
 
 
+def names_after(before: Folders, calls: Sequence[Sequence[object]]) -> dict[int, dict[str, _Node]]:
+    """Returns the names that each folder has after those of the calls that reached the medium."""
+    names = {folder: dict(entries) for folder, entries in before.names.items()}
+    for call in calls:
+        if call[0]:
+            _repeat(names, call)
+    return names
+
+
 def _repeat(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
     """Do a call's work on names alone."""
-    _, kind, folder, name, to_folder, to_name, own_id, _, type_, _ = call
+    _, kind, folder, name, to_folder, to_name, own_id, type_, target, _ = call
     assert isinstance(folder, int)
     assert isinstance(to_folder, int)
     assert isinstance(own_id, int)
-    name, to_name, type_ = str(name), str(to_name), str(type_)
+    name, to_name = str(name), str(to_name)
+    node = _Node(own_id, str(type_), str(target))
     entries = names.setdefault(folder, {})
     if kind == _ADD:
-        entries[name] = _Node(own_id, type_)
-        if type_ == "d":
+        entries[name] = node
+        if node.type == "d":
             names[own_id] = {}
     elif kind == _REMOVE:
         entries.pop(name, None)
     elif kind == _RENAME:
         entries.pop(name, None)
-        names.setdefault(to_folder, {})[to_name] = _Node(own_id, type_)
+        names.setdefault(to_folder, {})[to_name] = node
     elif kind == _EXCHANGE:
         others = names.setdefault(to_folder, {})
+        if to_name not in others or name not in entries:
+            raise PowercutError(
+                f"{name if to_name in others else to_name}: came to be in a way that powercut "
+                "doesn't see, so it can't be exchanged; let the program make it by libc's calls"
+            )
         entries[name], others[to_name] = others[to_name], entries[name]
 
 

@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 from powercut import shell
 from powercut.aftermath import Cut, Folders, leave_what_the_cut_left
 from powercut.errors import PowercutError
+from powercut.followed import check_all_is_followed, is_static
+from powercut.forks import Fork, Supervisors
 from powercut.library import library
 from powercut.medium import Medium, default_base, new_medium
 from powercut.record import Record, read_record
@@ -62,7 +64,7 @@ class Process(Protocol):
         """As `subprocess.Popen` has it."""
 
     def end(self) -> None:
-        """Kill it, with all of its session, and wait for that."""
+        """Kill it, with all that it has started, and wait for that."""
 
 
 class Starter(Protocol):
@@ -76,29 +78,17 @@ class Starter(Protocol):
         """Give up what was kept for the next start."""
 
 
-class CommandProcess(subprocess.Popen[bytes]):
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.wait()
-
-
 class CommandStarter:
-    def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], output: int
-    ) -> CommandProcess:
-        return CommandProcess(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            close_fds=False,
-            start_new_session=True,
-        )
+    """Starts commands, each under a process that ends all that the command leaves running."""
+
+    def __init__(self) -> None:
+        self._supervisors = Supervisors()
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
+        return self._supervisors.start(argv, environment=environment, stdout=output, stderr=output)
 
     def close(self) -> None:
-        pass
+        self._supervisors.close()
 
 
 @dataclass(frozen=True)
@@ -166,16 +156,22 @@ class Experiment:
     def rehearse(self, template: Medium | None) -> Record:
         """Run the program without a cut, and say what it called.
 
-        Raises `PowercutError` where the program fails, uses no medium, or its result doesn't pass
-        the recovery's check.
+        Raises `PowercutError` where the program fails, uses no medium or changes it in a way that
+        can't be followed, or its result doesn't pass the recovery's check.
         """
         with new_medium(self.base, self.under, template) as medium:
+            before = Folders(medium.roots)
             status = self._run(medium, Moment(), record=True)
             if status != 0:
                 raise PowercutError(
                     f"without a power cut, {self.program[0]} {_ended(status)}: {_tail(medium)}"
                 )
             path = medium.session / "record.json"
+            if not path.exists():
+                self._refuse_what_has_no_record(medium)
+            check_all_is_followed(
+                before, template.roots if template else None, path, self.program[0]
+            )
             if not path.exists():
                 raise PowercutError(
                     f"{self.program[0]} changed nothing in {{medium}}: give it the folder's path, "
@@ -191,6 +187,18 @@ class Experiment:
                     f"without: {', '.join(sorted(unknown))}: no such call; --list shows all"
                 )
             return record
+
+    def _refuse_what_has_no_record(self, medium: Medium) -> None:
+        if is_static(self.program[0], {**os.environ, **self.environment}):
+            raise PowercutError(
+                f"{self.program[0]}: is statically linked, so the library that follows it can't be "
+                "loaded: link it dynamically (without -static)"
+            )
+        if (medium.session / "owner").exists():
+            raise PowercutError(
+                f"{self.program[0]}: the process that uses {{medium}} doesn't reach its end: "
+                "let it return from main() or call exit(), and let its parent wait for it"
+            )
 
     def cut(self, moments: Sequence[Moment], template: Medium | None) -> Outcome:
         """Cut the power at each of these moments, one after another on one medium, and check."""

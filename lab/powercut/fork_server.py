@@ -6,7 +6,8 @@ A request comes by the socket of that number: the descriptors of a file of JSON,
 program's standard output and error. It names a module, which has a function `main()` that reads
 `sys.argv` as if the module were run by `python -m`, and perhaps `prepare(arguments)`, which is
 called here and imports what all programs of these arguments need. The answers are the child's
-process id, and, once it has ended, its exit code as `subprocess` has it.
+process id, and, once it and all its descendants have ended, its exit code as `subprocess` has it.
+Processes that an import started go on.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from powercut.descendants import adopt_orphans, children, end_descendants
+
 __all__: list[str] = []
 
 
 def _serve(requests: socket.socket) -> ModuleType:
     """Returns in children alone: what they are to run."""
+    adopt_orphans()
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 100, 3)
         if not message:
@@ -40,6 +44,7 @@ def _serve(requests: socket.socket) -> ModuleType:
             with suppress(Exception, SystemExit):  # the program says so: it does the same
                 module.prepare(request["arguments"])
         has_threads = threading.active_count() > 1  # of an import; a fork would lack them
+        helpers = children()
         child = os.fork()
         if child == 0:
             os.setsid()  # before anybody knows it, and so could end its group
@@ -54,6 +59,7 @@ def _serve(requests: socket.socket) -> ModuleType:
         for descriptor in streams:
             os.close(descriptor)
         _, status = os.waitpid(child, 0)
+        end_descendants(helpers)
         requests.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 

@@ -1,5 +1,7 @@
-"""Runs programs of Python in forks of processes that have imported what they need, which takes
-longer than most programs do.
+"""Runs programs under processes that end all that a program leaves running.
+
+Programs of Python may run as forks of such a process, which has imported what they need: most of
+them take less time than their imports.
 """
 
 from __future__ import annotations
@@ -17,19 +19,62 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Fork", "Forks"]
+__all__ = ["Fork", "Forks", "Supervisors"]
 
 
-class Forks:
-    """Processes of `fork_server`, one for each program that runs at a time. `close()` ends them.
+class _Servers:
+    """Processes of a module, one for each program that runs at a time. `close()` ends them."""
+
+    def __init__(
+        self, module: str, environment: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        self._module = module
+        self._environment = dict(environment)
+        self._folder = folder
+        self._servers: list[_Server] = []
+        self._idle: deque[_Server] = deque()
+
+    def _start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        **more: str,
+    ) -> Fork:
+        request = {
+            **more,
+            "arguments": [*arguments],
+            "environment": dict(environment),
+            "folder": str(Path.cwd()),
+        }
+        try:
+            server = self._idle.pop()
+        except IndexError:
+            server = _Server(self._module, self._environment, self._folder)
+            self._servers.append(server)
+        # In a file, since a message may not be as long as an environment is.
+        with os.fdopen(os.memfd_create("request"), "w") as file:
+            json.dump(request, file)
+            file.flush()
+            socket.send_fds(server.connection, [b"run"], [file.fileno(), stdout, stderr])
+        return Fork(server, self._idle)
+
+    def close(self) -> None:
+        """Wait for programs that run, and end the processes."""
+        self._idle.clear()
+        while self._servers:
+            self._servers.pop().end()
+
+
+class Forks(_Servers):
+    """Processes of `fork_server`.
 
     environment: theirs. A program's own comes too late for what is read at an import.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
-        self._servers: list[_Server] = []
-        self._idle: deque[_Server] = deque()
+        super().__init__("powercut.fork_server", environment)
 
     def start(
         self,
@@ -41,28 +86,23 @@ class Forks:
         stderr: int,
     ) -> Fork:
         """Start `python -m MODULE ARGUMENT...` in this folder, in a session of its own."""
-        request = {
-            "module": module,
-            "arguments": [*arguments],
-            "environment": dict(environment),
-            "folder": str(Path.cwd()),
-        }
-        try:
-            server = self._idle.pop()
-        except IndexError:
-            server = _Server(self._environment)
-            self._servers.append(server)
-        # In a file, since a message may not be as long as an environment is.
-        with os.fdopen(os.memfd_create("request"), "w") as file:
-            json.dump(request, file)
-            file.flush()
-            socket.send_fds(server.connection, [b"run"], [file.fileno(), stdout, stderr])
-        return Fork(server, self._idle)
+        return self._start(arguments, environment, stdout, stderr, module=module)
 
-    def close(self) -> None:
-        """Wait for programs that run, and end the processes."""
-        while self._servers:
-            self._servers.pop().end()
+
+class Supervisors(_Servers):
+    """Processes of `supervisor`."""
+
+    def __init__(self) -> None:
+        # Python imports from its folder first, and the user's may have a json.py.
+        super().__init__("powercut.supervisor", os.environ, Path(__file__).parents[1])
+
+    def start(
+        self, argv: Sequence[str], *, environment: Mapping[str, str], stdout: int, stderr: int
+    ) -> Fork:
+        """Start a command in this folder, in a session of its own. Raises `OSError`."""
+        program = self._start(argv, environment, stdout, stderr)
+        program.wait_for_start(None)
+        return program
 
 
 class Fork:
@@ -75,21 +115,33 @@ class Fork:
         self._status: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns its exit code; -N if signal N ended it. The timeout is of its imports, too.
+        """Returns its exit code when it and all its descendants have ended; -N if signal N ended
+        it. The timeout is of its imports, too.
 
         Raises `subprocess.TimeoutExpired`, and `ChildProcessError` if the process that imports
         the module died.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        if self._pid is None:
-            self._pid = self._server.next_number(until)
+        self.wait_for_start(until)
         if self._status is None:
             self._status = self._server.next_number(until)
             self._idle.append(self._server)
         return self._status
 
+    def wait_for_start(self, until: float | None) -> None:
+        """Raises as `wait`, and `OSError` if the program can't be started."""
+        if self._pid is not None:
+            return
+        number = self._server.next_number(until)
+        if number < 0:
+            self._idle.append(self._server)
+            raise OSError(-number, os.strerror(-number))
+        self._pid = number
+
     def end(self) -> None:
-        """Kill it, with all of its session, and wait for that."""
+        """Kill it, with all that it has started, and wait for that."""
+        if self._status is not None:  # nothing of it is left
+            return
         if self._pid is None:  # it's being imported
             self._server.kill()
             return
@@ -100,13 +152,14 @@ class Fork:
 
 
 class _Server:
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str], folder: Path | None) -> None:
         self.connection, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "powercut.fork_server", str(there.fileno())],
+                [sys.executable, "-m", module, str(there.fileno())],
                 env=environment,
-                pass_fds=[there.fileno()],
+                cwd=folder,
+                pass_fds=[there.fileno(), *_inheritable()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # on a terminal its programs' would be written by lines
                 start_new_session=True,  # Ctrl-C is for who waits
@@ -119,7 +172,7 @@ class _Server:
         answer = self.connection.recv(100)
         if not answer:
             status = self._process.wait()
-            raise ChildProcessError(f"the process that imports a program ended with {status}")
+            raise ChildProcessError(f"the process that starts programs ended with {status}")
         return int(answer)
 
     def kill(self) -> None:
@@ -129,3 +182,13 @@ class _Server:
     def end(self) -> None:
         self.connection.close()
         self._process.wait()
+
+
+def _inheritable() -> list[int]:
+    """Returns the descriptors that whoever started us left open for programs, such as a shell."""
+    found = []
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):  # that of this list is closed again
+            if number > 2 and os.get_inheritable(number):
+                found.append(number)
+    return found

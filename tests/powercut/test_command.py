@@ -138,6 +138,34 @@ def test_what_can_t_be_done_is_an_error_that_says_why(
     assert told in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_program_runs_in_the_user_s_folder_whatever_modules_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json of Python')")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--list", "--", "cp", "json.py", "{medium}/x"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["{program}", "{medium}/log"], "/static: is statically linked"),
+        (["sh", "-c", "touch {medium}/x; {program} {medium}/log"], "/medium/log: was changed in"),
+    ],
+)
+def test_a_statically_linked_program_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], told: str
+) -> None:
+    source, program = tmp_path / "static.c", tmp_path / "static"
+    source.write_text(
+        '#include <stdio.h>\nint main(int c, char** v) { return !fopen(v[c-1], "w"); }'
+    )
+    compiled(source, tmp_path, "-static", library="")
+    words = [word.replace("{program}", str(program)) for word in command]
+    assert main(["--list", "--", *words]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("options", [["--timeout", "nan"], ["--timeout", "-1"], ["--tries", "x"]])
 def test_numbers_that_are_none_are_refused(
     capsys: pytest.CaptureFixture[str], options: list[str]

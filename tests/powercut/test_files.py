@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from powercut_programs import saves
 from powercut_programs.saves import BYTES
 
 from powercut.errors import PowercutError
+from powercut.medium import default_base
 from powercut.plugin import PowerCut
 
 TRIES = 25
@@ -123,6 +125,8 @@ Check = Callable[[Path, str], None]
         (saves.grow_a_mapping, tail_was_told),
         (saves.make_a_mapping_writable, tail_was_told),
         (saves.move_between_folders, moved_saves_are_there),
+        (saves.swap_a_link, newest_save_is_whole),
+        (saves.save_beside_a_socket, newest_save_is_whole),
     ],
 )
 def test_what_is_synced_in_the_right_order_is_never_lost(
@@ -228,6 +232,59 @@ def test_a_forked_child_that_changes_the_medium_is_an_error(
 ) -> None:
     with pytest.raises(PowercutError, match=rf"{call} of .*/state in a forked child"):
         power_cut.results(program, newest_save_is_whole, tries=1)
+
+
+@pytest.mark.parametrize("program", [saves.replace_links, saves.remove_a_link_and_replace_links])
+def test_a_link_that_comes_back_has_its_own_target(
+    power_cut: PowerCut, tmp_path: Path, program: Program
+) -> None:
+    """On disk too, where a removed file's number is the next file's."""
+    came_back = set()
+
+    def look(medium: Path, _: str) -> None:
+        for link in medium.iterdir():
+            assert os.readlink(link) == f"./target{link.name[-1]}/"  # noqa: PTH115
+            came_back.add(link.name)
+
+    for base in (tmp_path, default_base()):
+        power_cut(program, look, tries=40, prepare=saves.make_a_link, base=base, imports_once=True)
+    assert {f"link{number}" for number in range(saves.SAVES + 1)} <= came_back
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (saves.save_and_write_a_new_file_past_the_library, "another"),
+        (saves.save_and_write_an_old_file_past_the_library, "state"),
+        (saves.save_and_rename_past_the_library, "renamed"),
+    ],
+)
+def test_a_change_that_can_t_be_followed_is_an_error_that_names_the_file(
+    power_cut: PowerCut, program: Program, name: str
+) -> None:
+    with pytest.raises(PowercutError, match=f"/{name}: was changed in a way that can't be follow"):
+        power_cut.results(program, newest_save_is_whole, tries=1, prepare=saves.make_two)
+
+
+def test_a_program_whose_end_isn_t_seen_is_told_so(power_cut: PowerCut) -> None:
+    with pytest.raises(PowercutError, match="doesn't reach its end"):
+        power_cut.record(saves.end_without_an_exit)
+
+
+@pytest.mark.parametrize("imports_once", [False, True])
+def test_the_power_goes_for_a_daemon_that_the_program_leaves(
+    power_cut: PowerCut, imports_once: bool
+) -> None:
+    alive: list[str] = []
+    ended: list[str] = []
+
+    def look(_: Path, output: str) -> None:
+        for process in output.split():
+            (alive if Path(f"/proc/{process}").exists() else ended).append(process)
+
+    power_cut(saves.leave_a_daemon, look, tries=6, imports_once=imports_once)
+    assert not alive
+    assert ended
 
 
 def test_a_child_that_uses_the_medium_first_is_the_process_that_is_followed(

@@ -51,7 +51,10 @@ Computer::Computer()
   if (!active_) return;
   std::array<void*, 2> warm{};
   backtrace(warm.data(), 2);  // loads its library now, not inside some call
-  pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
+  pthread_atfork([] { get().lock().release(); },
+                 [] {
+                   if (!get().ends_here()) get().mutex_.unlock();
+                 },
                  [] {
                    get().mutex_.unlock();
                    get().become_child();
@@ -143,7 +146,7 @@ MediumFile* Computer::find(int descriptor) {
 
 bool Computer::follows(int descriptor) {
   if (!has_begun()) return false;
-  const std::scoped_lock lock(mutex_);
+  const auto held = lock();
   return find(descriptor) != nullptr;
 }
 
@@ -177,9 +180,31 @@ MediumFile* Computer::follow_unnamed(size_t root, int descriptor) {
   return file.get();
 }
 
+void Computer::keep_link(const Place& place, uint64_t id) {
+  const std::string kept = watch_.kept_path(place.root, id);
+  if (system_calls::link_itself(place.path.c_str(), kept.c_str()) || errno == EEXIST) return;
+  complain(settings_.session, place.path + ": can't be linked to " + kept + ": " + std::strerror(errno));
+}
+
 void Computer::sync_everything() {
   for (auto& [id, file] : files) file->capture(next_sequence());
   names.sync_all();
+}
+
+std::unique_lock<std::mutex> Computer::lock() {
+  return ends_here() ? std::unique_lock<std::mutex>() : std::unique_lock(mutex_);
+}
+
+void Computer::write_record() {
+  Json json;
+  json.open('{');
+  record_.describe(json);
+  names.describe(json, std::vector<bool>(names.calls().size(), true));
+  json.key("files").open('[');
+  for (const auto& [id, file] : files) json.value(id);
+  json.close(']').close('}');
+  if (json.write(settings_.session + "/record.json")) return;
+  complain(settings_.session, settings_.session + ": can't be written");
 }
 
 FlushedLines& Computer::thread() {
@@ -194,8 +219,12 @@ Call::Call(Computer& computer, const char* function, void* return_address)
   if (return_address != nullptr && names_sites) {
     stack_ = call_stack(return_address, settings.record ? kFrames : settings.site_frames);
   }
-  lock_ = std::unique_lock(computer.mutex_);
+  lock_ = computer.lock();
   computer.claim();
+}
+
+Call::~Call() {
+  if (computer_.ends_here()) computer_.write_record();
 }
 
 Call::Call(Computer& computer, Kind kind, const char* function, void* return_address)
@@ -204,8 +233,9 @@ Call::Call(Computer& computer, Kind kind, const char* function, void* return_add
   if (settings.counts(kind)) count(kind, return_address);
   // A program that is over before its moment has come has its end for it.
   if (kind == Kind::kExit && settings.cut_after_us != 0) cut(name_of(kind));
-  if (kind == Kind::kExit && settings.record && !computer.record_.write(settings.session + "/record.json")) {
-    complain(settings.session, settings.session + ": can't be written");
+  if (kind == Kind::kExit && settings.record) {
+    computer.ending_ = gettid();
+    lock_.release();
   }
 }
 

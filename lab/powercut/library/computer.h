@@ -50,6 +50,8 @@ class Computer {
   // Follows the file that `path` names, which the medium has as it is, or which is new.
   MediumFile* follow(const Place& place, bool is_new);
   MediumFile* follow_unnamed(size_t root, int descriptor);
+  // Keeps a symbolic link that the program removes, so that no other file gets its number.
+  void keep_link(const Place& place, uint64_t id);
   void sync_everything();
   FlushedLines& thread();
   uint64_t next_sequence() { return ++sequence_; }
@@ -66,6 +68,10 @@ class Computer {
   void claim();  // the folders are this process's
   void start_timer();
   void become_child();
+  std::unique_lock<std::mutex> lock();
+  // Whether this thread ends the program of which a record is made.
+  bool ends_here() const { return ending_ != 0 && ending_ == gettid(); }
+  void write_record();
   [[noreturn]] void refuse_child(const char* function, const std::string& path);
 
   Settings settings_;
@@ -78,6 +84,7 @@ class Computer {
   uint64_t sequence_ = 0;
   std::unordered_set<std::string> without_;
   std::mutex mutex_;
+  std::atomic<pid_t> ending_ = 0;  // the thread, which keeps the lock: the record has all that others did
   Record record_;
 };
 
@@ -88,6 +95,7 @@ class Call {
   Call(Computer& computer, Kind kind, const char* function, void* return_address);
   // Not at a call of the program's but at a moment, or for what is no cut point.
   Call(Computer& computer, const char* function, void* return_address);
+  ~Call();
 
   // Whether this call is to do its part `what` (flush, drain or sync); a mutation may take it out.
   bool does(const char* what);

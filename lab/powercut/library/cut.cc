@@ -114,7 +114,7 @@ class Description {
     json_.key("frames").open('[');
     for (const std::string& frame : moment.stack) json_.value(frame);
     json_.close(']');
-    describe_names();
+    computer.names.describe(json_, computer.names.choose(chance_, choose_share(chance_)));
     describe_files();
     json_.pair("differing", mixer_.counts.differ)
         .pair("lost", mixer_.counts.lost)
@@ -127,23 +127,6 @@ class Description {
   }
 
  private:
-  void describe_names() {
-    const auto& calls = computer_.names.calls();
-    const std::vector<bool> reached = computer_.names.choose(chance_, choose_share(chance_));
-    json_.key("names").open('[');
-    for (size_t i = 0; i < calls.size(); ++i) {
-      const NameCall& call = calls[i];
-      json_.open('[').value(static_cast<int>(reached[i])).value(static_cast<int>(call.kind));
-      json_.value(call.entry.folder).value(call.entry.name).value(call.to.folder).value(call.to.name);
-      json_.value(call.id)
-          .value(call.other)
-          .value(std::string_view(&call.type, 1))
-          .value(call.told)
-          .close(']');
-    }
-    json_.close(']');
-  }
-
   void describe_files() {
     std::vector<MediumFile*> files;
     for (const auto& [id, file] : computer_.files) files.push_back(file.get());

@@ -3,9 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "complaint.h"
@@ -17,19 +20,39 @@ namespace {
 struct Named {
   uint64_t id = 0;  // 0: nothing has the name
   char type = 'f';
+  std::string target;  // of a symbolic link
 };
+
+char type_of(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return 'f';
+  if (S_ISDIR(status.st_mode)) return 'd';
+  return S_ISLNK(status.st_mode) ? 'l' : 'o';
+}
+
+// What a symbolic link says. It is read while the link is there: after the cut it may have to be made anew.
+std::string target_of(const Computer& computer, const std::string& path) {
+  std::array<char, PATH_MAX> target{};
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  if (length <= 0) {
+    complain(computer.settings().session,
+             path + ": the symbolic link can't be read: " + std::strerror(errno));
+  }
+  return {target.data(), static_cast<size_t>(length)};
+}
 
 Named look_up(const Computer& computer, const Place& place) {
   struct stat status{};
   if (lstat(place.path.c_str(), &status) != 0) return {};
-  return {computer.watch().identity(status), S_ISDIR(status.st_mode)   ? 'd'
-                                             : S_ISLNK(status.st_mode) ? 'l'
-                                                                       : 'f'};
+  const char type = type_of(status);
+  return {computer.watch().identity(status), type,
+          type == 'l' ? target_of(computer, place.path) : std::string()};
 }
 
 // The medium may still have what the program removes.
 void keep(Computer& computer, const Place& place, const Named& named) {
-  if (named.type == 'f' && named.id != 0) computer.follow(place, false);
+  if (named.id == 0) return;
+  if (named.type == 'f') computer.follow(place, false);
+  if (named.type == 'l') computer.keep_link(place, named.id);
 }
 
 // Makes a name by `work`.
@@ -51,6 +74,7 @@ int add_name(const char* function, void* caller, int folder, const char* path, W
     made.entry = {made_place->folder_id, made_place->name};
     made.id = named.id;
     made.type = named.type;
+    made.target = named.target;
     made.told = std::string(function) + " " + made_place->path;
     computer.names.add(std::move(made));
   }
@@ -75,6 +99,7 @@ int remove_by(const char* function, void* caller, int folder, const char* path, 
     removed.entry = {place->folder_id, place->name};
     removed.id = named.id;
     removed.type = named.type;
+    removed.target = named.target;
     removed.told = std::string(function) + " " + place->path;
     computer.names.add(std::move(removed));
   }
@@ -110,6 +135,7 @@ int rename_by(const char* function, void* caller, int from_folder, const char* f
     renamed.id = moved.id;
     renamed.other = replaced.id;
     renamed.type = moved.type;
+    renamed.target = moved.target;
     renamed.told = std::string(function) + " " + source->path + " to " + target->path;
     computer.names.add(std::move(renamed));
   }

@@ -79,4 +79,16 @@ std::vector<bool> Names::choose(Chance& chance, double probability) const {
   return reached;
 }
 
+void Names::describe(Json& json, const std::vector<bool>& reached) const {
+  json.key("names").open('[');
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const NameCall& call = calls_[i];
+    json.open('[').value(static_cast<int>(reached[i])).value(static_cast<int>(call.kind));
+    json.value(call.entry.folder).value(call.entry.name).value(call.to.folder).value(call.to.name);
+    json.value(call.id).value(std::string_view(&call.type, 1)).value(call.target);
+    json.value(call.told).close(']');
+  }
+  json.close(']');
+}
+
 }  // namespace powercut

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chance.h"
+#include "json.h"
 
 namespace powercut {
 
@@ -29,7 +30,8 @@ struct NameCall {
   Entry to;             // of a rename
   uint64_t id = 0;      // of what `entry` named, or names now
   uint64_t other = 0;   // of what a rename took the place of; 0: of nothing
-  char type = 'f';      // f, d or l, of `id`
+  char type = 'f';      // f, d, l, or o for other kinds, such as sockets; of `id`
+  std::string target;   // of a symbolic link
   uint64_t synced = 0;  // of a rename between two folders: that which was synced already
   std::string told;     // for people
   bool durable = false;
@@ -46,6 +48,9 @@ class Names {
   bool sync_all();
   // Of each call, whether the medium has it after a cut. Where calls wait, a call that needs another has it too.
   std::vector<bool> choose(Chance& chance, double probability) const;
+
+  // Writes all calls, each with whether it reached the medium.
+  void describe(Json& json, const std::vector<bool>& reached) const;
 
   bool in_order() const { return in_order_; }
   const std::vector<NameCall>& calls() const { return calls_; }

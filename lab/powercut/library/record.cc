@@ -3,8 +3,6 @@
 #include <ctime>
 #include <tuple>
 
-#include "json.h"
-
 namespace powercut {
 
 uint64_t now_us() {
@@ -33,19 +31,18 @@ void Record::add_useful(const char* what, const char* function, const CallStack&
   use.clean += clean;
 }
 
-bool Record::write(const std::string& path) const {
+void Record::describe(Json& json) const {
   std::vector<const Place*> places(places_.size());
   for (const auto& [place, number] : places_) places[number] = &place;
-  const auto frames = [](Json& json, const CallStack& stack) {
+  const auto frames = [&json](const CallStack& stack) {
     json.key("frames").open('[');
     for (const std::string& frame : stack) json.value(frame);
     json.close(']');
   };
-  Json json;
-  json.open('{').pair("duration_us", now_us() - begun_us).key("places").open('[');
+  json.pair("duration_us", now_us() - begun_us).key("places").open('[');
   for (const Place* place : places) {
     json.open('{').pair("kind", name_of(place->kind)).pair("function", place->function);
-    frames(json, place->stack);
+    frames(place->stack);
     json.close('}');
   }
   json.close(']').key("points").open('[');
@@ -60,11 +57,10 @@ bool Record::write(const std::string& path) const {
     json.open('{').pair("what", key.first).pair("function", key.second.function);
     json.pair("calls", use.calls).pair("useless_calls", use.useless);
     json.pair("lines", use.lines).pair("clean_lines", use.clean);
-    frames(json, key.second.stack);
+    frames(key.second.stack);
     json.close('}');
   }
-  json.close(']').close('}');
-  return json.write(path);
+  json.close(']');
 }
 
 }  // namespace powercut

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "call_stack.h"
+#include "json.h"
 #include "settings.h"
 
 namespace powercut {
@@ -23,7 +24,7 @@ class Record {
   // lines, clean: of a flush; else 0.
   void add_useful(const char* what, const char* function, const CallStack& stack, bool useless,
                   uint64_t lines, uint64_t clean);
-  bool write(const std::string& path) const;
+  void describe(Json& json) const;
 
   uint64_t begun_us = 0;  // by the monotonic clock
 

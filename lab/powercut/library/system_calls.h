@@ -24,6 +24,10 @@ inline void unmap(void* address, size_t bytes) { syscall(SYS_munmap, address, by
 inline bool link(const char* from, const char* to) {
   return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0;
 }
+// The same for a symbolic link, not for what it leads to.
+inline bool link_itself(const char* from, const char* to) {
+  return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0) == 0;
+}
 inline bool write_all(int descriptor, const void* data, size_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {

@@ -25,12 +25,12 @@ def compiled(
     if library == "pmemobj" and not Path("/usr/include/libpmemobj.h").exists():
         pytest.skip("no header of libpmemobj: apt-get install libpmemobj-dev")
     # The library by its name at run time: only the packages for developers have the other.
-    link = "-l:libpmem.so.1" if library == "pmem" else "-lpmemobj"
+    links = {"pmem": ["-l:libpmem.so.1"], "pmemobj": ["-lpmemobj"], "": []}
     program = folder / (name or source.stem)
     own_header = ["-idirafter", str(_OWN / "include")]
     warnings = ["-Wall", "-Wextra", "-Wno-clobbered", "-Werror"]
     command = [compiler, "-O2", "-g", *warnings, *own_header, *flags, str(source)]
-    subprocess.run([*command, "-o", str(program), link, "-pthread"], check=True)
+    subprocess.run([*command, "-o", str(program), *links[library], "-pthread"], check=True)
     return program
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
+import socket
+import subprocess
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -280,6 +284,89 @@ def rename_in_a_forked_child(medium: Path) -> None:
         (medium / "state").rename(medium / "renamed")
         os._exit(0)
     os.waitpid(child, 0)
+
+
+def swap_a_link(medium: Path) -> None:
+    """Each save is a file of its own, and a link leads to the newest."""
+    for number in range(1, SAVES + 1):
+        write(medium / f"save{number}", number)
+        sync_folder(medium)
+        (medium / "new").symlink_to(f"save{number}")
+        (medium / "new").replace(medium / "state")
+        sync_folder(medium)
+        print(number, flush=True)
+
+
+def replace_links(medium: Path) -> None:
+    """Each link is made after the last one is removed, so a file system may give it its number."""
+    for number in range(1, SAVES + 1):
+        (medium / f"link{number}").symlink_to(f"./target{number}/")
+        sync_folder(medium)
+        print(number, flush=True)
+        (medium / f"link{number}").unlink()
+    for number in range(1, SAVES + 1):
+        (medium / f"late{number}").symlink_to(f"./target{number}/")
+    sync_folder(medium)
+
+
+def make_a_link(medium: Path) -> None:
+    (medium / "link0").symlink_to("./target0/")
+
+
+def remove_a_link_and_replace_links(medium: Path) -> None:
+    (medium / "link0").unlink()
+    replace_links(medium)
+
+
+def write_past_the_library(path: Path) -> None:
+    """By `dd`, without LD_PRELOAD."""
+    command = ["dd", "if=/dev/zero", f"of={path}", "bs=1000", "count=1", "conv=notrunc"]
+    subprocess.run(command, env={"PATH": os.environ["PATH"]}, stderr=subprocess.DEVNULL, check=True)
+
+
+def save_and_write_a_new_file_past_the_library(medium: Path) -> None:
+    save_correctly(medium)
+    write_past_the_library(medium / "another")
+
+
+def save_and_write_an_old_file_past_the_library(medium: Path) -> None:
+    write(medium / "kept", 1)
+    write_past_the_library(medium / "state")
+
+
+def save_and_rename_past_the_library(medium: Path) -> None:
+    save_correctly(medium)
+    command = ["mv", str(medium / "state"), str(medium / "renamed")]
+    subprocess.run(command, env={"PATH": os.environ["PATH"]}, check=True)
+
+
+def save_beside_a_socket(medium: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(medium / "socket"))
+        save_correctly(medium)
+        (medium / "socket").rename(medium / "renamed")
+
+
+def end_without_an_exit(medium: Path) -> None:
+    write(medium / "state", 1)
+    ctypes.CDLL(None).syscall(231, 0)  # exit_group
+
+
+def leave_a_daemon(medium: Path) -> None:
+    """A process in a session of its own, whose parent has ended, goes on writing."""
+    file = os.open(medium / "state", os.O_CREAT | os.O_RDWR)
+    sync_folder(medium)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            for number in itertools.count():
+                os.pwrite(file, b"%d" % number, 0)
+                time.sleep(0.001)
+        os._exit(0)
+    os.wait()
+    for _ in range(SAVES):
+        os.fsync(file)
 
 
 def make_one_in_a_folder(medium: Path) -> None:

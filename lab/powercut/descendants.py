@@ -1,0 +1,50 @@
+"""Ends all that a program leaves running, in whatever session, when the program has ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Set
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "children", "end_descendants"]
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of each descendant whose own parent ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
+
+
+def children() -> set[int]:
+    """Returns the ids of this process's children, ended ones too, until they are waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there are none, as after most programs
+        return set()
+    own = os.getpid()
+    return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == own}
+
+
+def end_descendants(spared: Set[int] = frozenset()) -> None:
+    """Kills this process's children but the spared ones, and then those that it adopts from them,
+    until none is left. Needs `adopt_orphans`.
+    """
+    while ended := children() - spared:
+        for child in ended:
+            os.kill(child, signal.SIGKILL)
+        for child in ended:
+            os.waitpid(child, 0)
+
+
+def _parent(process: Path) -> int | None:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        # The program's name before it may have anything in it.
+        return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return None
