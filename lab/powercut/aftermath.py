@@ -151,7 +151,7 @@ def _change_files(roots: Sequence[Path], files: Sequence[dict[str, object]], pag
 def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
     after = Folders(before.roots)
     names = names_after(before, calls)
-    modes = after.modes | before.modes
+    modes = before.modes | after.modes
     paths = after.paths | _kept_paths(before.roots)
 
     def make(folder: Path, folder_id: int) -> None:

@@ -100,6 +100,11 @@ def tail_was_told(medium: Path, output: str) -> None:
     assert min(data[-100:]) >= last(output)
 
 
+def folder_is_for_its_group(medium: Path, output: str) -> None:
+    assert medium.stat().st_mode & 0o777 == 0o750
+    newest_save_is_whole(medium, output)
+
+
 def moved_saves_are_there(medium: Path, output: str) -> None:
     for number in range(1, last(output) + 1):
         assert number_in(medium / "to" / f"save{number}") == number
@@ -127,6 +132,7 @@ Check = Callable[[Path, str], None]
         (saves.move_between_folders, moved_saves_are_there),
         (saves.swap_a_link, newest_save_is_whole),
         (saves.save_beside_a_socket, newest_save_is_whole),
+        (saves.save_in_a_folder_for_its_group, folder_is_for_its_group),
     ],
 )
 def test_what_is_synced_in_the_right_order_is_never_lost(

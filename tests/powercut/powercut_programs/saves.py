@@ -49,6 +49,11 @@ def save_correctly(medium: Path) -> None:
     save(medium)
 
 
+def save_in_a_folder_for_its_group(medium: Path) -> None:
+    medium.chmod(0o750)
+    save(medium)
+
+
 def save_without_fsync(medium: Path) -> None:
     save(medium, content=False)
 
