@@ -445,14 +445,23 @@ def update_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) 
             items.apply_gradients([7], np.ones((1, items.dim), np.float32))
 
 
+def meet_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) -> None:
+    with starts.open("a") as file:
+        file.write(f"{worker.rank}\n")
+    for _ in range(3 - worker.rank):
+        worker.meet()
+
+
 @pytest.mark.long
-def test_a_worker_that_returns_before_the_others_have_its_updates_is_told_and_not_tried_again(
-    tmp_path: Path,
+@pytest.mark.timeout(200)  # less than a job's patience
+@pytest.mark.parametrize(
+    "function", [update_a_different_number_of_times, meet_a_different_number_of_times]
+)
+def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
+    function: Callable[..., None], tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="worker 0 waited for worker 1, which had retur"):
-        es.cluster.run(  # the patience is for workers that start, too, on a busy computer
-            update_a_different_number_of_times, tmp_path / "starts", workers=2, patience_s=15.0
-        )
+        es.cluster.run(function, tmp_path / "starts", workers=2)
     assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
 
 

@@ -81,6 +81,7 @@ class JobActor:
         self._news: dict[int, Any] = {}
         self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
         self._keeping: set[int] = set()  # ranks that are at a checkpoint
+        self._returned: set[int] = set()
         # Guarded by _opening:
         self._variables: dict[str, _SharedVariable] = {}
         # How often each worker has closed a variable, by its name.
@@ -254,7 +255,12 @@ class JobActor:
             arrived[rank] = brought
             self._changed.notify_all()
             while len(arrived) < self._rules.workers:
-                missing = min(set(range(self._rules.workers)) - arrived.keys())
+                absent = set(range(self._rules.workers)) - arrived.keys()
+                if returned := self._returned & absent:
+                    raise WorkerLostError(
+                        f"worker {min(returned)} has returned, and comes to no meeting {meeting}"
+                    )
+                missing = min(absent)
                 if missing in self._keeping:
                     waited_since = max(waited_since, self._beats.get((generation, missing), 0.0))
                 left_s = waited_since + self._rules.patience_s - time.monotonic()
@@ -291,9 +297,19 @@ class JobActor:
             for rank in range(self._rules.workers)
         ]
 
-    def begin_generation(self) -> None:
+    def note_returned(self, generation: int, rank: int) -> None:
+        """The worker's function is through: who waits for it waits in vain."""
+        with self._changed:
+            self._check(generation)
+            self._returned.add(rank)
+            self._changed.notify_all()
+        self._servers.note_returned(rank)
+
+    def begin_generation(self) -> int:
+        """Returns its number."""
         with self._opening:
             self._begin_generation()
+            return self._generation
 
     def _begin_generation(self) -> None:
         with self._changed:
@@ -303,6 +319,7 @@ class JobActor:
             self._joined = set()
             self._arrived = {}
             self._keeping = set()
+            self._returned = set()
             self._news = {}
             self._changed.notify_all()
         for variable in self._variables.values():

@@ -91,6 +91,7 @@ class Job:
         kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
         path = None if checkpoints is None else str(directory_path(checkpoints, "checkpoints"))
         self._is_lost = False
+        self._generation = 0
         self._ray = ray_cluster.join_or_start()
         job = ""
         self._checkpoints: TrainingDirectory | None = None
@@ -136,7 +137,7 @@ class Job:
         ShardLostError where the process that keeps the job is gone, or silent.
         """
         try:
-            self._ask("begin_generation")
+            self._generation = self._ask("begin_generation")
         except ShardLostError:
             self._is_lost = True
             raise
@@ -158,6 +159,10 @@ class Job:
                     f"worker {rank} has given no sign of life for {self.patience_s:g} s"
                 )
         return silences_s
+
+    def note_returned(self, rank: int) -> None:
+        """The worker's function has returned. Waits for nothing."""
+        self._actor.call.remote("note_returned", (self._generation, rank))
 
     def news(self) -> dict[int, Any]:
         """What workers have told since this was asked before, the last of each, by rank."""
@@ -352,6 +357,8 @@ class _Processes:
                     raise _left_alone(rank, sorted(results)) from failed
                 raise failed
             results[rank] = ended
+            if waiting:
+                self._job.note_returned(rank)
         return [results[rank] for rank in range(len(self._actors))]
 
     def _check_none_died(self, running: dict[Any, int]) -> None:

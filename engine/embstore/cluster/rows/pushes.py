@@ -143,6 +143,7 @@ class Pushes:
         self._changed = threading.Condition()
         # Guarded by it:
         self._tables: dict[int, list[_Sequence]] = {}  # by worker
+        self._returned: set[int] = set()  # workers
         self._idle: list[_Lane] = []
         self._is_closed = False
         if not rules.is_synchronous and rules.workers > 1:
@@ -258,6 +259,12 @@ class Pushes:
             while sequence.settled < number:
                 if sequence.is_closed or not self._changed.wait(deadline - time.monotonic()):
                     raise WorkerLostError(f"push {number} hasn't come")
+
+    def note_returned(self, worker: int) -> None:
+        """What comes of its pushes has come: nobody waits for more."""
+        with self._changed:
+            self._returned.add(worker)
+            self._changed.notify_all()
 
     def are_settled(self, worker: int, pushes: Sequence[tuple[int, int]]) -> bool:
         """pushes: of each, the table and the number."""
@@ -386,12 +393,20 @@ class Pushes:
             while sequence.settled < number and sequence.prepared is None:
                 if sequence.is_busy:
                     self._changed.wait()
-                elif not self._changed.wait(deadline - time.monotonic()):
-                    missing = ", ".join(str(w) for w in sequence.workers if w not in sequence.parts)
-                    lost = WorkerLostError(
-                        f"push {number}: no part of it has come from worker {missing} for "
-                        f"{self._rules.patience_s:g} s; start the job again from its last "
+                    continue
+                missing = [worker for worker in sequence.workers if worker not in sequence.parts]
+                has_returned = not self._returned.isdisjoint(missing)
+                if has_returned or not self._changed.wait(deadline - time.monotonic()):
+                    told = ", ".join(map(str, missing))
+                    why = (
+                        "which has returned"
+                        if has_returned
+                        else f"for {self._rules.patience_s:g} s; start the job again from its last "
                         "checkpoint"
+                    )
+                    lost = WorkerLostError(
+                        f"push {number}: no part of it has come from worker {told}"
+                        f"{', ' if has_returned else ' '}{why}"
                     )
                     self._refuse(sequence, number, lost)
 

@@ -56,6 +56,10 @@ class RowServer:
         """Those that aren't applied yet won't be."""
         self._pushes.give_up(table)
 
+    def note_returned(self, worker: int) -> None:
+        """It sends nothing any more."""
+        self._pushes.note_returned(worker)
+
     def remove(self, table: int) -> None:
         self._pushes.remove(table)
         self._shards.pop(table, None)

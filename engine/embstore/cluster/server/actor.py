@@ -79,6 +79,11 @@ class ServerActor:
         self._server.add(table, shard)
         return Answer((table, settings.place(self._host)))
 
+    def note_returned(self, worker: int) -> None:
+        """Of the job: it sends nothing any more."""
+        if self._server is not None:
+            self._server.note_returned(worker)
+
     def status(self) -> ServerStatus:
         """Of the shards that are open."""
         with self._lock:

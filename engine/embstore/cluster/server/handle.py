@@ -69,6 +69,10 @@ class ServerHandle:
         )
         return answer
 
+    def note_returned(self, worker: int) -> None:
+        """As `ServerActor.note_returned`; waits for nothing."""
+        self._handle.note_returned.remote(worker)
+
     def end(self) -> None:
         if library().is_initialized():
             with contextlib.suppress(Exception):  # it may be gone already

@@ -91,6 +91,12 @@ class Servers:
         with self._lock:
             self._remove(server)
 
+    def note_returned(self, worker: int) -> None:
+        """Has nobody wait for a push of this worker of the job."""
+        with self._lock:
+            for server in self._servers:
+                server.actor.note_returned(worker)
+
     def end(self) -> None:
         with self._lock:
             for server in list(self._servers):
