@@ -194,7 +194,8 @@ def _out_of_scope(
         ended()
 
     # Called wherever the last reference went, which may hold any lock.
-    threading.Thread(target=close, name="embstore-out-of-scope", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # Python ends, and the servers do, too
+        threading.Thread(target=close, name="embstore-out-of-scope", daemon=True).start()
 
 
 def _own(value: Any) -> Any:
