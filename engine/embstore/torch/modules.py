@@ -257,13 +257,17 @@ class EmbeddingBag(_OfVariable):
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
 
+# Not in the oldest PyTorch that serves.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
 def _check_runs(name: str) -> None:
     """Raises UnsupportedError where the look-up would only be recorded or transformed.
 
     name: of the variable.
     """
     compiled = torch.compiler.is_compiling()  # it leaves the look-up to Python
-    if torch.compiler.is_exporting() or (not compiled and torch._C._is_tracing()):
+    if _is_exporting() or (not compiled and torch._C._is_tracing()):
         raise UnsupportedError(
             f"{name}: torch.export and torch.jit.trace can't record look-ups, since the rows lie "
             "in the tiers of this process; look the rows up outside of what you export, or export "
