@@ -538,21 +538,28 @@ def test_files_of_the_user_that_a_machine_would_call_its_own_stay(
     assert [(file.name, file.read_text()) for file in state.iterdir()] == [(name, "mine")]
 
 
-def test_the_folder_of_a_machine_that_was_killed_is_taken_over(tmp_path: Path) -> None:
-    program = """
+def _kill_an_owner(make: str, path: Path) -> None:
+    """Of the folder that `make` gives of `path`; it dies without a clean-up."""
+    program = f"""
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from pmemlab.machines.state_folder import StateFolder
-folder = StateFolder(Path(sys.argv[2]), is_temporary=False)
-Path(sys.argv[2], "dimm.img").touch()
+path = Path(sys.argv[2])
+folder = {make}
+(folder.path / "dimm.img").touch()
+os.utime(folder.path, (0, 0))
 os._exit(9)
 """
+    lab = str(Path(__file__).parents[2] / "lab")
+    subprocess.run([sys.executable, "-c", program, lab, str(path)], check=False)
+
+
+def test_the_folder_of_a_machine_that_was_killed_is_taken_over(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     (state / "serve.out").touch()
-    lab = str(Path(__file__).parents[2] / "lab")
-    subprocess.run([sys.executable, "-c", program, lab, str(state)], check=False)
+    _kill_an_owner("StateFolder(path, is_temporary=False)", state)
     assert {file.name for file in state.iterdir()} == {"dimm.img", "lock", "serve.out"}
     folder = StateFolder(state, is_temporary=False)
     folder.release("dimm.img")
@@ -578,17 +585,7 @@ def test_a_folder_that_is_called_as_a_temporary_one_stays_where_no_machine_made_
 def test_the_temporary_folder_of_a_machine_that_was_killed_goes_with_the_next(
     tmp_path: Path,
 ) -> None:
-    program = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from pmemlab.machines.state_folder import StateFolder
-folder = StateFolder.temporary(Path(sys.argv[2]))
-os.utime(folder.path, (0, 0))
-os._exit(9)
-"""
-    lab = str(Path(__file__).parents[2] / "lab")
-    subprocess.run([sys.executable, "-c", program, lab, str(tmp_path)], check=False)
+    _kill_an_owner("StateFolder.temporary(path)", tmp_path)
     assert len(list(tmp_path.glob("pmemlab-machine-*"))) == 1
     StateFolder.temporary(tmp_path).release()
     assert not list(tmp_path.glob("pmemlab-machine-*"))
