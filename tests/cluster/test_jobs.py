@@ -452,10 +452,23 @@ def meet_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) ->
         worker.meet()
 
 
+def make_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) -> None:
+    with starts.open("a") as file:
+        file.write(f"{worker.rank}\n")
+    for _ in range(4 - 2 * worker.rank):  # it may be one ahead
+        with variable(shards=1):
+            pass
+
+
 @pytest.mark.long
 @pytest.mark.timeout(200)  # less than a job's patience
 @pytest.mark.parametrize(
-    "function", [update_a_different_number_of_times, meet_a_different_number_of_times]
+    "function",
+    [
+        update_a_different_number_of_times,
+        meet_a_different_number_of_times,
+        make_a_different_number_of_times,
+    ],
 )
 def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
     function: Callable[..., None], tmp_path: Path

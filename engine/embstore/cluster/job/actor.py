@@ -199,14 +199,17 @@ class JobActor:
             is_left = variable is not None and (variable.is_closing or rank in variable.left)
             if not is_left and not behind:
                 return
-            if not self._opening.wait(deadline - time.monotonic()):
-                using = set() if variable is None else variable.users()
-                if not using and variable is not None:
-                    behind |= set(range(self._rules.workers)) - variable.left
+            using = set() if variable is None else variable.users()
+            if not using and variable is not None:
+                behind |= set(range(self._rules.workers)) - variable.left
+            with self._changed:
+                returned = (using or behind) & self._returned
+            if returned or not self._opening.wait(deadline - time.monotonic()):
+                how_long = "and has returned" if returned else f"for {self._rules.patience_s:g} s"
                 raise WorkerLostError(
                     f"{name}: worker {rank} has closed it and makes it anew; worker "
-                    f"{min(using or behind)} hasn't {'' if using else 'made and '}closed it for "
-                    f"{self._rules.patience_s:g} s; every worker must make it as often"
+                    f"{min(returned or using or behind)} hasn't {'' if using else 'made and '}"
+                    f"closed it {how_long}; every worker must make it as often"
                 )
 
     def leave(self, generation: int, rank: int, name: str, shard: str) -> None:
@@ -304,6 +307,8 @@ class JobActor:
             self._returned.add(rank)
             self._changed.notify_all()
         self._servers.note_returned(rank)
+        with self._opening:
+            self._opening.notify_all()
 
     def begin_generation(self) -> int:
         """Returns its number."""
