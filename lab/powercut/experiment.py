@@ -167,12 +167,13 @@ class Experiment:
                     f"without a power cut, {self.program[0]} {_ended(status)}: {_tail(medium)}"
                 )
             path = medium.session / "record.json"
-            if not path.exists():
+            has_record = path.exists()
+            if not has_record:
                 self._refuse_what_has_no_record(medium)
             check_all_is_followed(
                 before, template.roots if template else None, path, self.program[0]
             )
-            if not path.exists():
+            if not has_record:
                 raise PowercutError(
                     f"{self.program[0]} changed nothing in {{medium}}: give it the folder's path, "
                     "as in `-- PROGRAM {medium}/file`, or name its folders with --under"

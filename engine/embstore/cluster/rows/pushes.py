@@ -397,18 +397,15 @@ class Pushes:
                 missing = [worker for worker in sequence.workers if worker not in sequence.parts]
                 has_returned = not self._returned.isdisjoint(missing)
                 if has_returned or not self._changed.wait(deadline - time.monotonic()):
-                    told = ", ".join(map(str, missing))
-                    why = (
-                        "which has returned"
+                    told = f"push {number}: no part of it has come from worker "
+                    told += ", ".join(map(str, missing))
+                    told += (
+                        ", which has returned"
                         if has_returned
-                        else f"for {self._rules.patience_s:g} s; start the job again from its last "
-                        "checkpoint"
+                        else f" for {self._rules.patience_s:g} s; start the job again from its "
+                        "last checkpoint"
                     )
-                    lost = WorkerLostError(
-                        f"push {number}: no part of it has come from worker {told}"
-                        f"{', ' if has_returned else ' '}{why}"
-                    )
-                    self._refuse(sequence, number, lost)
+                    self._refuse(sequence, number, WorkerLostError(told))
 
     def _end_if_given_up(self, sequence: _Sequence, number: int) -> None:
         """One that is prepared, or is being so, needs all workers for that."""

@@ -66,9 +66,11 @@ class RemoteShard:
         self._lock = threading.Lock()
         self._pushes = 0
         self._out_of_scope = weakref.finalize(
-            self, _out_of_scope, server, table, ended, self._made_in, is_shared=leave is not None
+            self, _out_of_scope, server, table, ended, self._made_in
         )
         self._out_of_scope.atexit = False  # the servers end with the program
+        if leave is not None:
+            self._out_of_scope.detach()
 
     @property
     def process_id(self) -> int:
@@ -181,10 +183,8 @@ def _check_alive(server: ServerLink) -> None:
         raise ShardLostError(str(error) or type(error).__name__) from error
 
 
-def _out_of_scope(
-    server: ServerLink, table: int, ended: Callable[[], None], made_in: int, *, is_shared: bool
-) -> None:
-    if is_shared or _core.fork_generation() != made_in:
+def _out_of_scope(server: ServerLink, table: int, ended: Callable[[], None], made_in: int) -> None:
+    if _core.fork_generation() != made_in:
         return
 
     def close() -> None:

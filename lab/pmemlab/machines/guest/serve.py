@@ -87,8 +87,8 @@ class _EndRequest(BaseException):
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    # Whoever is impatient must not stop the clean-up. Not SIG_IGN: of a signal that came together
-    # with this one, Python would make an OSError that takes this request's place.
+    # Whoever is impatient must not stop the clean-up. Not SIG_IGN: for a signal that came together
+    # with this one, Python would print an OSError.
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, _do_nothing)
     raise _EndRequest
