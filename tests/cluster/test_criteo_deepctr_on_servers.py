@@ -66,11 +66,8 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(
     together: Result, file_rows: FileEpochs
 ) -> None:
     """But for rounding: a mean of two means isn't summed as the mean of all."""
-    from benchmarks.criteo_deepctr.together import train_together
     from benchmarks.criteo_deepctr.training import train
 
-    again = train_together(file_rows, MODEL, TableOptions(es.StorageOption(), 1), TOGETHER, 2)
-    assert together.losses_sha256 == again.losses_sha256, "whatever the timing and the shards"
     options = replace(TOGETHER, batch_size=64)
     alone = train(file_rows, MODEL, TableOptions(es.StorageOption()), options)
     assert alone.auc is not None
@@ -82,10 +79,11 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(
 def test_workers_go_on_from_their_checkpoint(
     together: Result, file_rows: FileEpochs, tmp_path: Path
 ) -> None:
+    """To the same bits as those that weren't stopped, whatever the timing and the shards."""
     from benchmarks.criteo_deepctr.together import train_together
 
     options = replace(TOGETHER, epochs=1, checkpoint=tmp_path / "kept")
-    train_together(file_rows, MODEL, TWO_SERVERS, options, 2)
+    train_together(file_rows, MODEL, TableOptions(es.StorageOption(), 1), options, 2)
     rest = train_together(file_rows, MODEL, TWO_SERVERS, replace(options, epochs=2), 2)
     assert rest.steps == together.steps // 2
     assert (rest.auc, rest.table_rows) == (together.auc, together.table_rows)

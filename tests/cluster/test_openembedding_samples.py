@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 GUIDE = Path(__file__).parents[2] / "engine" / "docs" / "keras-and-openembedding.md"
 
 BEGINS = """

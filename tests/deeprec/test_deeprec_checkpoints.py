@@ -322,21 +322,29 @@ def test_a_save_evicts_by_the_global_step(tmp_path: Path) -> None:
         assert model.exported(session)["keys"].tolist() == []
 
 
+# To import TensorFlow takes 7 s; of one process that has, each run is a child.
 PROGRAM = """
-import sys
+import os, sys
 sys.path.insert(0, {here!r})
 import tensorflow.compat.v1 as tf
 import embstore.deeprec
 from test_deeprec_checkpoints import Model
-model = Model()
-saver = model.saver(max_to_keep=3)
-with model.session() as session:
-    session.run(model.init)
-    print("ready", flush=True)
-    for step in range(1, 100000):
-        model.trained(session, 1, first=step - 1)
-        saver.save(session, {path!r}, global_step=step, write_meta_graph=False)
-        print("saved", step, flush=True)
+
+for path in sys.stdin:
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        os.waitpid(child, 0)
+        print("killed", flush=True)
+        continue
+    model = Model()
+    saver = model.saver(max_to_keep=3)
+    with model.session() as session:
+        session.run(model.init)
+        for step in range(1, 100000):
+            model.trained(session, 1, first=step - 1)
+            saver.save(session, path.strip(), global_step=step, write_meta_graph=False)
+            print("saved", step, flush=True)
 """
 
 
@@ -345,33 +353,40 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(tmp_path: Path) ->
     """The rows of the newest checkpoint are those of its dense variables, after each kill."""
     random = np.random.RandomState(4)
     expected = Model()
-    for attempt in range(4):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        program = PROGRAM.format(here=str(Path(__file__).parent), path=str(folder / "m"))
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(b"saved 3"):
-                break
-        time.sleep(random.uniform(0, 0.3))
-        process.send_signal(signal.SIGKILL)
-        said = [line for line in process.stdout.read().split(b"\n") if line.startswith(b"saved")]
-        process.wait()
-        model = Model()
-        with model.session() as session, expected.session() as plain:
-            model.saver().restore(session, tf.train.latest_checkpoint(str(folder)))
-            step = int(session.run(model.step))
-            assert step >= (int(said[-1].split()[1]) if said else 3)
-            plain.run(expected.init)
-            expected.trained(plain, step)
-            assert_same(model.state(session), expected.state(plain))
-            # What the kill left half-done goes with the next save of that name.
-            model.trained(session, 1, first=step)
-            model.saver().save(session, str(folder / "m"), global_step=step + 1)
-            assert len(list(folder.glob(f"m-{step + 1}.rows-*"))) == 1
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(here=str(Path(__file__).parent))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        for attempt in range(4):
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            print(folder / "m", file=program.stdin, flush=True)
+            child = int(program.stdout.readline())
+            for line in program.stdout:
+                if line == "saved 3\n":
+                    break
+            time.sleep(random.uniform(0, 0.3))
+            os.kill(child, signal.SIGKILL)
+            told = 3
+            for line in iter(program.stdout.readline, "killed\n"):
+                told = int(line.split()[1])
+            model = Model()
+            with model.session() as session, expected.session() as plain:
+                model.saver().restore(session, tf.train.latest_checkpoint(str(folder)))
+                step = int(session.run(model.step))
+                assert step >= told
+                plain.run(expected.init)
+                expected.trained(plain, step)
+                assert_same(model.state(session), expected.state(plain))
+                # What the kill left half-done goes with the next save of that name.
+                model.trained(session, 1, first=step)
+                model.saver().save(session, str(folder / "m"), global_step=step + 1)
+                assert len(list(folder.glob(f"m-{step + 1}.rows-*"))) == 1
 
 
 def monitored(path: Path, **options: Any) -> Any:

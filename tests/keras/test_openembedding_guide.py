@@ -311,39 +311,42 @@ def saved_text(path: Path) -> tuple[str, str]:
     return files.file.read_text(), (files.rows / "rows").read_text()
 
 
-CANNOT_EXCHANGE = "ctypes.CDLL = lambda *_, **__: object()  # a C library without renameat2"
+def without_exchange(patched: pytest.MonkeyPatch) -> None:
+    """As with a C library that has no renameat2."""
+    patched.setattr("ctypes.CDLL", lambda *_, **__: object())
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "left"),
-    [("B", "", "new"), ("B", CANNOT_EXCHANGE, "old"), ("B.keras", CANNOT_EXCHANGE, "old")],
+    ("name", "can_exchange", "left"),
+    [("B", True, "new"), ("B", False, "old"), ("B.keras", False, "old")],
     ids=["folder", "folder that can't be exchanged", "file whose rows can't be exchanged"],
 )
 def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
-    tmp_path: Path, name: str, before: str, left: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, can_exchange: bool, left: str
 ) -> None:
     path = tmp_path / name
     save_text(path, "old")
-    program = f"""
-import ctypes, os, sys
-from pathlib import Path
-sys.path.append({str(Path(__file__).parent)!r})
-from test_openembedding_guide import save_text
+    child = os.fork()
+    if child == 0:
+        ended_by = 1
+        try:
+            if not can_exchange:
+                without_exchange(monkeypatch)
+            rename, renamed = Path.rename, []
 
-{before}
-rename, renamed = Path.rename, []
+            def rename_once(self: Path, target: Path) -> Path:
+                if renamed:
+                    os._exit(9)
+                renamed.append(target)
+                return rename(self, target)
 
-def rename_once(self, target):
-    if renamed:
-        os._exit(9)
-    renamed.append(target)
-    return rename(self, target)
-
-Path.rename = rename_once
-save_text(Path({str(path)!r}), "new")
-"""
-    killed = subprocess.run([sys.executable, "-c", program], timeout=120, env=os.environ)
-    assert killed.returncode == (0 if left == "new" else 9)
+            monkeypatch.setattr(Path, "rename", rename_once)
+            save_text(path, "new")
+            ended_by = 0
+        finally:
+            os._exit(ended_by)
+    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert killed == (0 if left == "new" else 9)
     assert saved_text(path) == (left, left)
     with pytest.raises(InvalidArgumentError, match="overwrite"):
         save_text(path, "newer", overwrite=False)
@@ -364,7 +367,7 @@ def test_a_save_whose_last_rename_fails_leaves_the_one_before(
         return rename(self, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr("ctypes.CDLL", lambda *_, **__: object())
+        without_exchange(patched)
         patched.setattr(Path, "rename", fail)
         with pytest.raises(OSError, match="the disk is full"):
             save_text(tmp_path / "B", "new")

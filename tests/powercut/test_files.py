@@ -138,7 +138,7 @@ Check = Callable[[Path, str], None]
 def test_what_is_synced_in_the_right_order_is_never_lost(
     power_cut: PowerCut, program: Program, check: Check
 ) -> None:
-    results = power_cut(program, check, tries=TRIES)
+    results = power_cut(program, check, tries=TRIES, imports_once=True)
     assert results.tried >= TRIES
     assert results.ended_early == 0
 
@@ -168,11 +168,15 @@ def test_ordered_names_need_no_sync_of_the_folder_where_a_later_file_is_synced(
     power_cut: PowerCut,
 ) -> None:
     """As ext4's journal has it: so the same program passes but for its last save."""
-    independent = power_cut.results(
-        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES
-    )
-    ordered = power_cut.results(
-        saves.save_without_fsync_of_the_folder, newest_save_is_whole, tries=TRIES, names="ordered"
+    independent, ordered = (
+        power_cut.results(
+            saves.save_without_fsync_of_the_folder,
+            newest_save_is_whole,
+            tries=TRIES,
+            names=names,
+            imports_once=True,
+        )
+        for names in ("independent", "ordered")
     )
     assert 0 < len(ordered.failures) < len(independent.failures)
 
@@ -207,7 +211,9 @@ def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: Pow
         assert {2} <= set(names.values())
         left.append(tuple(sorted(names)))
 
-    power_cut(saves.remove_what_was_there, look, prepare=saves.make_two, tries=40)
+    power_cut(
+        saves.remove_what_was_there, look, prepare=saves.make_two, tries=40, imports_once=True
+    )
     assert set(left) == {
         ("kept", "state"),
         ("kept",),
@@ -224,7 +230,7 @@ def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
         if (medium / "target").exists():
             sizes.add((medium / "target").read_bytes().count(1))
 
-    power_cut(saves.write_by_other_ways, look, tries=120)
+    power_cut(saves.write_by_other_ways, look, tries=120, imports_once=True)
     assert 0 in sizes
     assert BYTES in sizes
 
@@ -296,7 +302,7 @@ def test_the_power_goes_for_a_daemon_that_the_program_leaves(
 def test_a_child_that_uses_the_medium_first_is_the_process_that_is_followed(
     power_cut: PowerCut,
 ) -> None:
-    power_cut(saves.save_in_a_child_alone, newest_save_is_whole, tries=TRIES)
+    power_cut(saves.save_in_a_child_alone, newest_save_is_whole, tries=TRIES, imports_once=True)
     with pytest.raises(PowercutError, match="a second process uses the folders"):
         power_cut.results(saves.save_in_a_child_first, newest_save_is_whole, tries=1)
 
@@ -347,7 +353,7 @@ def test_a_file_that_changes_its_name_is_never_without_one(
         assert {number_in(path) for path in files} == {1}
         counts.add((len(files), (medium / "folder").exists()))
 
-    power_cut(program, look, prepare=saves.make_one_in_a_folder, tries=40)
+    power_cut(program, look, prepare=saves.make_one_in_a_folder, tries=40, imports_once=True)
     assert len(counts) > 1
 
 

@@ -357,7 +357,11 @@ def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: Powe
     assert any(0 < sevens < loads_libpmem.BYTES for sevens in stored)
     persisted: list[int] = []
     power_cut(
-        loads_libpmem.store_and_persist, sevens_in(persisted), prepare=loads_libpmem.make, tries=20
+        loads_libpmem.store_and_persist,
+        sevens_in(persisted),
+        prepare=loads_libpmem.make,
+        tries=20,
+        imports_once=True,
     )
     assert max(persisted) == loads_libpmem.BYTES
 
