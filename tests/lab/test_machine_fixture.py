@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import kept_modules  # noqa: F401
@@ -42,6 +41,11 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if self.cut:
                 raise MachineDiedError("had its power cut")
             return Result(0, str(argv), "")
+
+        def prove(self) -> None:
+            if self.cut:
+                raise MachineDiedError("had its power cut")
+            super().prove()
 
         def power_cut(self) -> None:
             self.log.append(f"cut {self.topology.name}")
@@ -133,6 +137,23 @@ def test_one(machine, n):
     ]  # fmt: skip
 
 
+def test_a_machine_that_a_test_makes_another_is_an_error_and_no_other_test_s(
+    run: Callable[..., pytest.RunResult], machines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMachine, "decay", 1)
+    test = """
+@pytest.mark.pmemlab("fsdax")
+@pytest.mark.parametrize("n", range(3))
+def test_one(machine, n):
+    machine.log.append("test")
+"""
+    result = run(test, "--pmemlab-machine=guest")
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown*", "*the lab's fault: *", "*mount.dax*"])
+    of_one = ["start fsdax as guest", "test", "test", "stop fsdax"]
+    assert machines == [*of_one, "start fsdax as guest", "test", "stop fsdax"]
+
+
 BESIDE_SCENARIOS = """
 import pytest
 
@@ -147,18 +168,13 @@ def test_alone(machine):
 """
 
 
-class Answering(FakeMachine):
-    def run(self, argv: Sequence[str], *args: Any, **options: Any) -> Result:
-        return Result(0, "", "") if argv == ["true"] else super().run(argv, *args, **options)
-
-
 @pytest.fixture
 def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """Scenarios of three topologies, and tests of one of these and of another."""
 
     def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
         lab.log.append(f"start {topology.name}")
-        return Answering(topology, kind, lab.workload, lab.log)
+        return FakeMachine(topology, kind, lab.workload, lab.log)
 
     monkeypatch.setattr(pmemlab.machines.opening, "open_machine", open_machine)
     for name, topology in (("a", "zero"), ("b", "one"), ("c", "two")):
@@ -289,6 +305,17 @@ def test_a_test_that_names_no_topology_is_told_how(
     assert result.ret != 0
 
 
+def test_a_test_that_asks_for_the_fixture_while_it_runs_is_told_how(
+    run: Callable[..., pytest.RunResult],
+) -> None:
+    test = """
+@pytest.mark.pmemlab("fsdax")
+def test_mine(request):
+    request.getfixturevalue("machine")
+"""
+    run(test).stdout.fnmatch_lines(["*needs a mark with the topologies*among its arguments"])
+
+
 def test_a_topology_that_there_is_not_is_named(run: Callable[..., pytest.RunResult]) -> None:
     result = run('@pytest.mark.pmemlab("fsdx")\ndef test_mine(machine): pass')
     result.assert_outcomes(errors=1)
@@ -339,41 +366,66 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
     assert properties["topology"] == "one"
 
 
-@pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist")
-def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
-    lab: Lab, pytester: pytest.Pytester
-) -> None:
+# Workers are processes of their own: what they start must be said there.
+OF_WORKERS = """
+import os
+import pmemlab.machines.opening
+from test_scenario_plugin import FakeMachine, document
+
+class Log:
+    def append(self, line):
+        with open("log", "a") as file:
+            file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {line}\\n")
+
+def open_machine(topology, kind, *_):
+    def workload(storage_type):
+        dies = f"{topology.name} {storage_type}" == os.environ.get("DIES_ON")
+        if dies and not os.path.exists("died"):
+            open("died", "w").close()
+            os._exit(1)
+        return document(storage_type)
+
+    log = Log()
+    log.append(f"start {topology.name}")
+    return FakeMachine(topology, kind, workload, log)
+
+pmemlab.machines.opening.open_machine = open_machine
+"""
+
+
+@pytest.fixture
+def run_on_workers(
+    lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pytest.RunResult]:
+    """Of two storage types each, of topologies of their own."""
+    pytest.importorskip("xdist", reason="needs pytest-xdist")
     for name in ("a", "b", "c"):
         lab.add(name, topology=f"of-{name}", storage_types="[DRAM, PMEM_MEMKIND]")
-    # Workers are processes of their own: what they start must be said there.
-    pytester.makeconftest("""
-        import os
-        import pmemlab.machines.opening
-        from test_scenario_plugin import FakeMachine, document
+    pytester.makeconftest(OF_WORKERS)
+    here = str(Path(__file__).parent)
+    lab_folder = str(Path(pmemlab.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", ":".join([here, lab_folder, *filter(None, sys.path)]))
 
-        class Log:
-            def append(self, line):
-                with open(os.environ["LOG"], "a") as file:
-                    file.write(f"{os.environ['PYTEST_XDIST_WORKER']} {line}\\n")
-
-        def open_machine(topology, kind, *_):
-            log = Log()
-            log.append(f"start {topology.name}")
-            return FakeMachine(topology, kind, document, log)
-
-        pmemlab.machines.opening.open_machine = open_machine
-    """)
-    log = pytester.path / "log"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOG", str(log))
-        here = str(pytest.__file__ and __file__).rpartition("/")[0]
-        lab_folder = str(pmemlab.__file__).rpartition("/pmemlab/")[0]
-        patch.setenv("PYTHONPATH", f"{here}:{lab_folder}:{_python_path()}")
-        result = pytester.runpytest_subprocess(
+    def run(*arguments: str) -> pytest.RunResult:
+        return pytester.runpytest_subprocess(
             *("-p", "xdist", "-p", "pmemlab.scenarios.plugin", "-n", "2", "--dist", "loadfile"),
             *("scenarios", "--pmemlab-machine", "guest"),
+            *arguments,
         )
+
+    return run
+
+
+def rows_of_table(result: pytest.RunResult) -> list[str]:
+    return re.findall(r"^[abc] +(?:DRAM|PMEM_MEMKIND)", result.stdout.str(), re.MULTILINE)
+
+
+@pytest.mark.long
+def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
+    run_on_workers: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    result = run_on_workers()
+    log = pytester.path / "log"
     result.assert_outcomes(passed=6)
     lines = log.read_text().splitlines()
     runs = [line.split(" ", 1) for line in lines if " run " in line]
@@ -381,11 +433,25 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
     assert len({worker for worker, _ in runs}) == 2
     starts = [line for line in lines if " start " in line]
     assert len(starts) == len([line for line in lines if " stop " in line])
-    assert len(re.findall(r"^[abc] +(?:DRAM|PMEM)", result.stdout.str(), re.MULTILINE)) == 6
+    assert len(rows_of_table(result)) == 6
     assert len(set(re.findall(r"written: (\S+\.jsonl)", result.stdout.str()))) == 2
+    result.stdout.fnmatch_lines(["machines: guest for *of-a*"])
 
 
-def _python_path() -> str:
-    import sys
+@pytest.mark.long
+def test_what_a_worker_of_xdist_found_before_it_died_is_in_the_table(
+    run_on_workers: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIES_ON", "of-b PMEM_MEMKIND")
+    result = run_on_workers()
+    result.assert_outcomes(passed=6, failed=1)  # one was tried again
+    assert len(rows_of_table(result)) == 6
 
-    return ":".join(filter(None, sys.path))
+
+def test_a_selection_that_no_scenario_has_is_a_usage_error_under_xdist_too(
+    run_on_workers: Callable[..., pytest.RunResult],
+) -> None:
+    result = run_on_workers("--pmemlab-topology", "nope")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["ERROR: --pmemlab-topology nope: no scenario has it; there are *"])
+    assert "INTERNALERROR" not in result.stdout.str()

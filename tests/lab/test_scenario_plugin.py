@@ -24,6 +24,7 @@ from pmemlab.errors import (
 )
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
+from pmemlab.scenarios.modelled_rates import RateModel
 from pmemlab.scenarios.runner import Outcome
 from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
@@ -247,6 +248,56 @@ def test_a_report_that_can_t_be_written_says_so_and_changes_no_verdict(lab: Lab)
     result = lab.run()
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["no report: *20200101T000000Z-broken.jsonl:1: not a metric*"])
+
+
+def test_results_that_can_t_be_written_are_an_error_of_the_lab_and_in_the_table(lab: Lab) -> None:
+    lab.add("numa")
+    (lab.pytester.path / "results").touch()
+    result = lab.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*the lab's fault: results can't be written to *results*.jsonl: *", "*numa*DRAM*75%*"]
+    )
+    result.stdout.no_fnmatch_line("written: *")
+
+
+def test_ctrl_c_while_rates_are_modelled_leaves_the_table(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RateModel, "rate", interrupt)
+    lab.add("numa")
+    result = lab.run()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        ["*numa*DRAM*75%*", "no rate: interrupted while *", "written: *results*.jsonl"]
+    )
+
+
+def test_a_scenario_that_is_tried_again_runs_again(lab: Lab) -> None:
+    """As pytest-rerunfailures does it."""
+    lab.pytester.makeconftest("""
+        from _pytest.runner import runtestprotocol
+
+        def pytest_runtest_protocol(item, nextitem):
+            runtestprotocol(item, log=False, nextitem=None)
+            runtestprotocol(item, nextitem=nextitem)
+            return True
+    """)
+    results = iter([Result(1, "", "no"), document("DRAM")])
+    lab.workload = lambda _: next(results)
+    lab.add("numa")
+    lab.run().assert_outcomes(passed=1)
+    assert lab.log.count("start pmem-node") == lab.log.count("stop pmem-node") == 2
+
+
+@pytest.mark.parametrize("option", ["--setup-plan", "--setup-only"])
+def test_a_plan_of_setups_starts_no_machine(lab: Lab, option: str) -> None:
+    lab.add("numa")
+    lab.run(option)
+    assert lab.log == []
 
 
 def test_a_paced_run_and_predictions_become_metrics(lab: Lab) -> None:

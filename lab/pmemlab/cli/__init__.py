@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     lab.add_commands(commands.add_group("lab", "start and stop machines and servers in containers"))
     commands.add("test", test).usage = "pmemlab test [pytest's arguments]"
     model.add_commands(
-        commands.add_group("model", "models of devices: list, measure, plan, predict, compare")
+        commands.add_group("model", "models of devices: list, measure, plan, predict, fidelity")
     )
     page = commands.add("report", _report)
     page.add_argument("folder", type=Path, metavar="RESULTS", help="a folder of results")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MARKER",
     "SESSION",
+    "is_lent_a_machine",
     "machine",
     "parametrize",
     "pmemlab_machines",
@@ -35,7 +36,6 @@ SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
 MARKER = "pmemlab(*topologies): topologies of the machines that the fixture `machine` gives"
 
 _LENDER = "pmemlab_machines"
-_ANSWER_LIMIT_S = 60.0
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -45,12 +45,16 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     marks = list(metafunc.definition.iter_markers("pmemlab"))
     topologies = [name for mark in marks[:1] for name in mark.args]
     if not topologies or not all(isinstance(name, str) for name in topologies):
-        pytest.fail(
-            f"{metafunc.definition.nodeid}: the fixture `machine` needs a mark with the "
-            'topologies it is for, as in @pytest.mark.pmemlab("fsdax")',
-            pytrace=False,
-        )
+        _tell_how_to_mark(metafunc.definition.nodeid)
     metafunc.parametrize(_LENDER, topologies, indirect=True, scope="session")
+
+
+def _tell_how_to_mark(test: str) -> NoReturn:
+    pytest.fail(
+        f"{test}: the fixture `machine` needs a mark with the topologies it is for, as in "
+        '@pytest.mark.pmemlab("fsdax"), and a test that has it among its arguments',
+        pytrace=False,
+    )
 
 
 class _Lender:
@@ -74,19 +78,30 @@ class _Lender:
         self._machine: Machine | None = None
 
     def lend(self) -> Machine:
-        from pmemlab.errors import LabError
+        """One that was proved as it was opened, or since the last test or scenario ran on it."""
         from pmemlab.machines import opening
 
         if self._machine is None and self._scenarios is not None:
             self._machine = self._scenarios.take_machine(self._topology)
-        if self._machine is not None:
-            try:
-                self._machine.run(["true"], timeout=_ANSWER_LIMIT_S)
-            except LabError:
-                self.stop()
         if self._machine is None:
             self._machine = opening.open_machine(self._topology, self._kind)
         return self._machine
+
+    def take_back(self) -> None:
+        """Raises `ProofError` where it isn't what it says any more. One that is broken, or that
+        the test has left without power, isn't lent again.
+        """
+        from pmemlab.errors import LabError, ProofError
+
+        if self._machine is None:
+            return
+        try:
+            self._machine.prove()
+        except ProofError:
+            self.stop()
+            raise
+        except LabError:
+            self.stop()
 
     def stop(self) -> None:
         machine, self._machine = self._machine, None
@@ -99,6 +114,8 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
     """Not for tests: they take `machine`."""
     from pmemlab.errors import LabError
 
+    if not hasattr(request, "param"):
+        _tell_how_to_mark(request.node.nodeid or "a test")
     try:
         lender = _Lender(request.param, request.config)
     except LabError as error:
@@ -108,30 +125,38 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
 
 
 @pytest.fixture
-def machine(pmemlab_machines: _Lender) -> Machine:
+def machine(pmemlab_machines: _Lender) -> Iterator[Machine]:
     """A proved machine of the topology that the test's mark `pmemlab` names.
 
     Without a kind that can be such a machine here, the test is skipped. Where the lab breaks,
-    before the test or in it, it is an ERROR; a command that runs past its timeout is the test's own
-    failure.
+    before the test or in it, or the machine isn't what it says after the test, it is an ERROR; a
+    command that runs past its timeout is the test's own failure.
     """
     from pmemlab.errors import LabError
 
     if pmemlab_machines.why_none:
         pytest.skip(pmemlab_machines.why_none)
     try:
-        return pmemlab_machines.lend()
+        lent = pmemlab_machines.lend()
     except LabError as error:
         raise_lab_s_fault(error)
+    yield lent
+    try:
+        pmemlab_machines.take_back()
+    except LabError as error:
+        raise_lab_s_fault(error)
+
+
+def is_lent_a_machine(item: pytest.Item) -> bool:
+    """Returns whether the test has the fixture."""
+    return _LENDER in getattr(item, "fixturenames", ())
 
 
 def tell_whose_fault(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Makes the failure of a test with the fixture an ERROR where the lab broke in it."""
+    """Makes the failure of a test an ERROR where the lab broke in it."""
     if not report.failed or call.when != "call" or call.excinfo is None:
-        return
-    if _LENDER not in getattr(item, "fixturenames", ()):
         return
     from pmemlab.errors import CommandTimeoutError, LabError
 

@@ -139,11 +139,16 @@ class ResultsFile:
     by the first line: a run without results leaves none. A context manager.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        """name: a `new_name`; by default one of now."""
+        self.path = folder / (name or self.new_name())
+        self._descriptor: int | None = None
+
+    @staticmethod
+    def new_name() -> str:
         started = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         # The random part keeps two runs of one second apart.
-        self.path = folder / f"{started}-{secrets.token_hex(3)}.jsonl"
-        self._descriptor: int | None = None
+        return f"{started}-{secrets.token_hex(3)}.jsonl"
 
     def append(self, metrics: Sequence[Metric]) -> None:
         """Append each metric as a line. Raises OSError, which names the file, where it can't."""

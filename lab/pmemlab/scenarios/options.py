@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+__all__ = ["WORKER_INPUT", "WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+
+WORKER_INPUT = "pmemlab_results"
+"""The key of the name that a worker of pytest-xdist is to give its file of results."""
 
 WORKER_OUTPUT = "pmemlab"
-"""The key of what a worker of pytest-xdist tells its controller of scenarios."""
+"""The key of what it tells its controller of scenarios."""
 
 _MACHINES = ("auto", "process", "host", "guest", "container")
 _SHORT = ("--storage-type", "--topology", "--machine")

@@ -20,13 +20,14 @@ import pytest
 from pmemlab.scenarios.machine_fixture import (
     MARKER,
     SESSION,
+    is_lent_a_machine,
     machine,
     parametrize,
     pmemlab_machines,
     raise_lab_s_fault,
     tell_whose_fault,
 )
-from pmemlab.scenarios.options import WORKER_OUTPUT, add_options, here_of, lengthen
+from pmemlab.scenarios.options import WORKER_INPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class ScenarioItem(pytest.Item):
         from pmemlab.errors import LabError, MissingRequirementError
         from pmemlab.topology import Requirements
 
+        if self.config.option.setuponly:  # as with --setup-plan: its run belongs to its setup
+            return
         session = self.config.stash[SESSION]
         try:
             with _ActivityLine(self.config) as line:
@@ -157,6 +160,8 @@ class ScenarioItem(pytest.Item):
             ("storage_type", self.storage_type),
         ]
         for metric in metrics:
+            if metric.value is None:
+                continue
             self.user_properties += [
                 (metric.name, metric.value),
                 (f"{metric.name}.unit", metric.unit),
@@ -206,6 +211,23 @@ class _ActivityLine:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not _scenario_items(items):
         return
+    try:
+        _select_and_sort(config, items)
+    except pytest.UsageError as error:
+        _refuse(config, items, error)
+
+
+def _refuse(config: pytest.Config, items: list[pytest.Item], error: pytest.UsageError) -> None:
+    """Raises the error, or has it told by the controller."""
+    from pmemlab.scenarios.xdist import Findings, is_worker
+
+    if not is_worker(config):
+        raise error
+    items.clear()
+    Findings.tell(config, refusal=str(error))
+
+
+def _select_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
     folders = config.getini(_INI_FOLDERS)
     beside = [item for item in items if any(folder in item.path.parents for folder in folders)]
     wanted = _wanted(
@@ -293,7 +315,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    tell_whose_fault(item, call, report)
+    if isinstance(item, ScenarioItem) or is_lent_a_machine(item):
+        tell_whose_fault(item, call, report)
     return report
 
 
@@ -311,6 +334,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             [(item.scenario, item.storage_type) for item in scenarios],
             machine=session.config.getoption("pmemlab_machine"),
             root=session.config.rootpath,
+            results=getattr(session.config, "workerinput", {}).get(WORKER_INPUT),
             ahead=not is_worker(session.config),  # others get some of them
             handed_over={
                 name
@@ -319,7 +343,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             },
         )
     except ScenarioError as error:
-        raise pytest.UsageError(str(error)) from error
+        _refuse(session.config, session.items, pytest.UsageError(str(error)))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -330,34 +354,45 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     scenarios = session.config.stash.get(SESSION, None)
     if scenarios is not None:
-        from pmemlab.scenarios.xdist import is_worker
+        from pmemlab.scenarios.xdist import Findings, is_worker
 
         try:
             if exitstatus != pytest.ExitCode.INTERRUPTED and not is_worker(session.config):
                 with _ActivityLine(session.config) as line:
                     scenarios.model_rates(line.show)
+        except KeyboardInterrupt:  # pytest itself expects none here, and would lose the table
+            scenarios.without_rate.append("interrupted while rates were modelled")
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
         finally:
             scenarios.close()
-        _tell_controller(session.config, scenarios)
+        if is_worker(session.config):
+            Findings.tell(
+                session.config,
+                choices=scenarios.choices_for_people(),
+                leftovers=scenarios.leftovers(),
+            )
+    findings = session.config.stash.get(_FINDINGS, None)
+    if findings is not None and findings.refusal is not None:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
-def _tell_controller(config: pytest.Config, scenarios: ScenarioSession) -> None:
-    from pmemlab.scenarios.xdist import Findings, is_worker
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A hook of pytest-xdist, called in its controller for each worker."""
+    if not node.config.getini(_INI_FOLDERS):
+        return
+    from pmemlab.scenarios.xdist import Findings
 
-    if is_worker(config):
-        files = scenarios.written_files() if scenarios.metrics else []
-        Findings.tell(config, scenarios.metrics, files, scenarios.leftovers())
+    findings = node.config.stash.setdefault(_FINDINGS, Findings(node.config.rootpath / "results"))
+    node.workerinput[WORKER_INPUT] = findings.new_file()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A hook of pytest-xdist, called in its controller."""
-    output = getattr(node, "workeroutput", {})
-    if WORKER_OUTPUT not in output:  # no scenarios, or it crashed
-        return
-    from pmemlab.scenarios.xdist import Findings
-
-    node.config.stash.setdefault(_FINDINGS, Findings()).add(output)
+    findings = node.config.stash.get(_FINDINGS, None)
+    if findings is not None:
+        findings.add(getattr(node, "workeroutput", {}))  # none of one that crashed
 
 
 def pytest_terminal_summary(
@@ -368,6 +403,10 @@ def pytest_terminal_summary(
     if scenarios is not None:
         _summarize(terminalreporter, scenarios, scenarios.leftovers())
     elif findings is not None:
+        if findings.refusal is not None:
+            terminalreporter.write_line(f"ERROR: {findings.refusal}", red=True)
+        for choice in findings.choices:
+            terminalreporter.write_line(choice)
         _summarize(terminalreporter, findings, findings.leftovers)
 
 
@@ -378,7 +417,8 @@ def _summarize(
 ) -> None:
     for leftover in leftovers:
         reporter.write_line(f"could not be stopped: {leftover}", red=True)
-    if not found.metrics:
+    metrics = found.metrics
+    if not metrics:
         return
     from pmemlab.scenarios.report import replaced_lines
 
@@ -386,7 +426,7 @@ def _summarize(
     # A log has no width of its own.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
     reporter.write_line(found.tables(width))
-    for line in replaced_lines(found.metrics):
+    for line in replaced_lines(metrics):
         reporter.write_line(line, yellow=True)
     for why in found.without_rate:
         reporter.write_line(f"no rate: {why}", yellow=True)
@@ -394,7 +434,8 @@ def _summarize(
     files = found.written_files()
     for path in files:
         reporter.write_line(f"written: {path}")
-    _write_page(reporter, files[0].parent)
+    if files:
+        _write_page(reporter, files[0].parent)
 
 
 def _write_page(reporter: pytest.TerminalReporter, results: Path) -> None:

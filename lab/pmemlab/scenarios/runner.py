@@ -183,7 +183,7 @@ class ScenarioRunner:
                 self._stop(machine)
                 machine = None
         kept = self._handed_over.get(jobs[0].scenario.topology.name)
-        if kept is None:
+        if kept is None or kept.done():  # by these jobs' first runs
             self._stop(machine)
         else:
             kept.set_result(machine)

@@ -44,12 +44,14 @@ class ScenarioSession:
         machine: KindOrAuto,
         root: Path,
         *,
+        results: str | None = None,
         ahead: bool = True,
         handed_over: Collection[str] = (),
     ) -> None:
         """Choose a machine for each of the selected scenarios and storage types; start none yet.
 
         root: the project's folder; results go to its folder `results`.
+        results: name of their file there, as `ResultsFile` has it.
         ahead: whether all of the selected will be waited for, so that they can be run before their
             turn. Else each is started when it is waited for.
         handed_over: names of topologies whose guest is taken by `take_machine` after its runs.
@@ -78,8 +80,9 @@ class ScenarioSession:
         self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
+        self._told: set[Job] = set()  # whose outcome was waited for
         self._commit = commit_of(root)
-        self._results = ResultsFile(root / "results")
+        self._results = ResultsFile(root / "results", results)
         self._unrated: list[tuple[Scenario, str]] = []
         self.metrics: list[Metric] = []
         self.without_rate: list[str] = []
@@ -99,12 +102,16 @@ class ScenarioSession:
         return self._choices[scenario.topology.name].kind
 
     def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
-        """Return how a run ended; starts it, or all of them. Raises LabError."""
+        """Return how a run ended; starts it, or all of them. A run that is asked for again, by a
+        plugin that tries failed tests again, is another. Raises LabError.
+        """
         job = self._jobs[scenario.path, storage_type]
-        if job not in self._started:
-            jobs = list(self._jobs.values()) if self._ahead else [job]
+        if job not in self._started or job in self._told:
+            is_first = self._ahead and not self._started
+            jobs = list(self._jobs.values()) if is_first else [job]
             self._started.update(jobs)
             self._runner.start(jobs)
+        self._told.add(job)
         while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
             waiting(self._runner.activities())
         return outcome
@@ -150,11 +157,10 @@ class ScenarioSession:
         for scenario, storage_type in self._unrated:
             try:
                 rate = model.rate(scenario, storage_type, lambda step: on_step([step]))
+                if rate is not None:
+                    self._keep(rate_metrics(scenario, storage_type, rate, self._commit))
             except LabError as error:
                 self.without_rate.append(f"{scenario.name} on {storage_type}: {error}")
-                continue
-            if rate is not None:
-                self._keep(rate_metrics(scenario, storage_type, rate, self._commit))
         self._unrated.clear()
 
     def _tell_why_not_measured(
@@ -166,14 +172,17 @@ class ScenarioSession:
             self.without_rate.append(f"{scenario.name} on {storage_type}: {'; '.join(reasons)}")
 
     def _keep(self, metrics: Sequence[Metric]) -> None:
-        self._results.append(metrics)
-        self.metrics += metrics
+        self.metrics += metrics  # the table has them, also where no file can
+        try:
+            self._results.append(metrics)
+        except OSError as error:
+            raise LabError(f"results can't be written to {self._results.path}: {error}") from error
 
     def tables(self, width: int) -> str:
         return tables(result_rows(self.metrics), width)
 
     def written_files(self) -> list[Path]:
-        return [self._results.path]
+        return [path for path in [self._results.path] if path.exists()]
 
     def leftovers(self) -> list[str]:
         """Machines that could not be stopped, and why. REQUIRES: `close` was called."""

@@ -1,19 +1,19 @@
 """Scenarios under pytest-xdist: what its workers found comes together in one report.
 
-A worker runs the scenarios that it is given on machines of its own, and writes a results file of
-its own. What the controller prints, it has from the workers when they end.
+A worker runs the scenarios that it is given on machines of its own, and writes them to a results
+file that its controller has named: so what it found is known, however it ends. All else the
+controller has from it when it ends.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pmemlab.scenarios.metrics import Metric
+from pmemlab.scenarios.metrics import Metric, ResultsFile, read_results
 from pmemlab.scenarios.options import WORKER_OUTPUT
 from pmemlab.scenarios.report import tables
 from pmemlab.scenarios.rows import result_rows
@@ -26,36 +26,49 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 class Findings:
-    """What the workers found. leftovers: machines that could not be stopped, and why."""
+    """What the workers found, as the controller has it.
 
-    def __init__(self) -> None:
-        self.metrics: list[Metric] = []
-        self._files: list[Path] = []
+    choices: which machine each topology got, and why. leftovers: machines that could not be
+    stopped, and why. refusal: why nothing was run, or None.
+    """
+
+    def __init__(self, results: Path) -> None:
+        """results: the folder of the workers' files."""
+        self._results = results
+        self._names: list[str] = []
+        self.choices: dict[str, None] = {}  # each once, in their order
         self.leftovers: list[str] = []
+        self.refusal: str | None = None
         # Workers would disturb what each other measures.
         self.without_rate = ["tests ran at the same time (-n); without -n rates are modelled too"]
+
+    def new_file(self) -> str:
+        """Returns the name of another worker's file."""
+        self._names.append(ResultsFile.new_name())
+        return self._names[-1]
+
+    def written_files(self) -> list[Path]:
+        paths = [self._results / name for name in self._names]
+        return [path for path in paths if path.exists()]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        return [metric for path in self.written_files() for metric in read_results(path)]
 
     def tables(self, width: int) -> str:
         return tables(result_rows(self.metrics), width)
 
-    def written_files(self) -> list[Path]:
-        return self._files
-
     @staticmethod
-    def tell(
-        config: Any, metrics: Sequence[Metric], files: Sequence[Path], leftovers: Sequence[str]
-    ) -> None:
-        """Of a worker, to the controller. config: the worker's."""
-        config.workeroutput[WORKER_OUTPUT] = {
-            "metrics": json.dumps([metric.as_json() for metric in metrics]),
-            "files": [str(path) for path in files],
-            "leftovers": list(leftovers),
-        }
+    def tell(config: Any, **told: Sequence[str] | str) -> None:
+        """Of a worker, to the controller: choices, leftovers, or a refusal. config: the worker's.
+
+        xdist takes an error in the worker's collection for a crash of its own.
+        """
+        config.workeroutput.setdefault(WORKER_OUTPUT, {}).update(told)
 
     def add(self, workeroutput: Mapping[str, Any]) -> None:
         """Take in what a worker told."""
-        told = workeroutput.get(WORKER_OUTPUT)
-        if told is not None:
-            self.metrics += map(Metric.from_json, json.loads(told["metrics"]))
-            self._files += [Path(path) for path in told["files"]]
-            self.leftovers += told["leftovers"]
+        told = workeroutput.get(WORKER_OUTPUT, {})
+        self.choices |= dict.fromkeys(told.get("choices", ()))
+        self.leftovers += told.get("leftovers", ())
+        self.refusal = self.refusal or told.get("refusal")
