@@ -547,9 +547,15 @@ class EmbeddingVariable:
         columns = [checks.rows("values", values, shape)]
         if slots is not None:
             names = self.internals.check_trainable().slots
-            if set(slots) != set(names):
+            if not isinstance(slots, Mapping):
                 raise InvalidArgumentError(
-                    f"slots must have {', '.join(names) or 'nothing'}, got {', '.join(slots)}"
+                    "slots must be a dict of arrays by the slots' names, as export() returns them, "
+                    f"got {type(slots).__name__}"
+                )
+            if set(slots) != set(names):
+                got = ", ".join(map(str, slots))
+                raise InvalidArgumentError(
+                    f"slots must have {', '.join(names) or 'nothing'}, got {got or 'nothing'}"
                 )
             columns += [checks.rows(f"slots[{name!r}]", slots[name], shape) for name in names]
         if freqs is None:

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 import torch._dynamo  # which PyTorch imports when the first optimizer is made
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import embstore as es
 from embstore.errors import EmbStoreError
@@ -105,25 +107,92 @@ def in_join() -> None:
         loss_of(wrapped, batch(0, 0))
 
 
+def past_the_wrapper(use: Callable[[Any], Any]) -> None:
+    """Uses the module in a wrapper whose replicas were compared."""
+    model = make()
+    loss_of(DistributedDataParallel(model), torch.tensor([1])).backward()
+    use(model)
+
+
+def evaluate(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        model(torch.tensor([1]))
+    model.eval()
+    loss_of(model, torch.tensor([1])).backward()
+
+
+class Recomputed(torch.nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.model = make()
+        self.reentrant = reentrant
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        def recomputed(_weight: torch.Tensor, ids: torch.Tensor) -> Any:
+            return self.model(ids)
+
+        return checkpoint(recomputed, self.model[1].weight, ids, use_reentrant=self.reentrant)
+
+
+def with_recomputation(rank: int, *, reentrant: bool) -> dict[str, Any]:
+    model = Recomputed(reentrant=reentrant)
+    wrapped = DistributedDataParallel(model, static_graph=True)
+    for step in range(2):
+        loss_of(wrapped, batch(step, rank)).backward()
+    return result(model.model)
+
+
+def fsdp(model: torch.nn.Module, **options: Any) -> Any:
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), **options)
+
+
+def left_out_of(shard: Callable[[Any, Any], Any], rank: int) -> dict[str, Any]:
+    """Trains a table of DistributedDataParallel beside parameters that are sharded.
+
+    shard: takes the model, and the module to leave out.
+    """
+    model = make()
+    wrapped = torch.nn.Sequential(DistributedDataParallel(model[0]), model[1])
+    sharded = shard(wrapped, wrapped[0])
+    for step in range(2):
+        loss_of(sharded, batch(step, rank)).backward()
+    exported = model[0].variable.export()
+    return {name: column.tolist() for name, column in exported.items()}
+
+
 def replica(rank: int, rendezvous: Path) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=REPLICAS
     )
     ids = torch.tensor([1])
-    rendezvous.with_name(f"{rank}.json").write_text(
-        json.dumps(
-            {
-                "at once": [train(rank, gathers=False), train(None, gathers=False)],
-                "gathered": [train(rank, gathers=True), train(None, gathers=True)],
-                "other rows": refusal(lambda: DistributedDataParallel(make(seed=rank))(ids)),
-                "other rates": refusal(lambda: DistributedDataParallel(make(rate=1 + rank))(ids)),
-                "no_sync": refusal(in_no_sync),
-                "join": refusal(in_join),
-            }
-        )
-    )
+    told = {
+        "at once": [train(rank, gathers=False), train(None, gathers=False)],
+        "gathered": [train(rank, gathers=True), train(None, gathers=True)],
+        "recomputed": with_recomputation(rank, reentrant=False),
+        "beside FSDP": left_out_of(lambda model, out: fsdp(model, ignored_modules=[out]), rank),
+        "beside fully_shard": left_out_of(
+            lambda model, out: fully_shard(model, ignored_params=set(out.parameters())), rank
+        ),
+        "other rows": refusal(lambda: DistributedDataParallel(make(seed=rank))(ids)),
+        "other rates": refusal(lambda: DistributedDataParallel(make(rate=1 + rank))(ids)),
+        "no_sync": refusal(in_no_sync),
+        "join": refusal(in_join),
+        "past the wrapper": refusal(
+            lambda: past_the_wrapper(lambda model: loss_of(model, ids).backward())
+        ),
+        "evaluation past the wrapper": refusal(lambda: past_the_wrapper(evaluate)),
+        "reentrant": refusal(lambda: with_recomputation(rank, reentrant=True)),
+        "fully_shard": refusal(lambda: fully_shard(make())(ids)),
+        "FSDP": refusal(lambda: fsdp(make())(ids)),
+        "FSDP with original parameters": refusal(lambda: fsdp(make(), use_orig_params=True)(ids)),
+    }
+    model = make()
+    wrapped = DistributedDataParallel(model)
+    wrapped(ids)
     dist.barrier()
     dist.destroy_process_group()
+    told["after the group's end"] = refusal(lambda: loss_of(model, ids).backward())
+    rendezvous.with_name(f"{rank}.json").write_text(json.dumps(told))
 
 
 def in_a_process(rank: int, rendezvous: Path) -> int:

@@ -120,6 +120,9 @@ def test_more_than_there_is_room_for_changes_nothing(stack: Stack) -> None:
         ({"ids": [1], "values": rows_of(2)}, r"values must have the shape .*\(1, 3\)"),
         ({"ids": [1], "values": np.ones((1, 3))}, "values must be float32"),
         ({"ids": [1], "values": rows_of(1), "slots": {}}, "slots must have accumulator"),
+        ({"ids": [1], "values": rows_of(1), "slots": {1: 2}}, "slots must have acc.*got 1"),
+        ({"ids": [1], "values": rows_of(1), "slots": 3}, "slots must be a dict .* got int"),
+        ({"ids": [1], "values": rows_of(1), "slots": [("m", 1)]}, "slots must be a dict .* list"),
         (
             {"ids": [1], "values": rows_of(1), "slots": {"accumulator": rows_of(2)}},
             r"slots\['accumulator'\] must have the shape",

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -385,6 +385,81 @@ def test_rows_come_out_in_the_modules_dtype_and_are_trained_in_float32(
     twin.step()
     assert_same_rows(var, twin)
     model(ids).sum().backward()
+
+
+@pytest.fixture(params=["in place", "overwrite", "swap"])
+def conversion(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What PyTorch may be told to do with the parameters of a module that is converted."""
+    of_name = {
+        "overwrite": torch.__future__.set_overwrite_module_params_on_conversion,
+        "swap": torch.__future__.set_swap_module_params_on_conversion,
+    }
+    tell = of_name.get(request.param, lambda _: None)
+    tell(True)
+    yield
+    tell(False)
+
+
+@pytest.mark.usefixtures("conversion")
+@pytest.mark.parametrize(
+    ("convert", "dtype"),
+    [
+        (lambda model: model.double(), torch.float64),
+        (lambda model: model.bfloat16(), torch.bfloat16),
+        (lambda model: model.to("cpu"), torch.float32),
+        (lambda model: model.to_empty(device="cpu"), torch.float32),
+    ],
+)
+def test_a_conversion_leaves_the_rows_that_the_variable_has(
+    var: es.EmbeddingVariable, convert: Any, dtype: Any
+) -> None:
+    model = torch.nn.Sequential(derived(es.torch.Embedding, var))
+    rows, names = model[0].rows, [name for name, _ in model.named_parameters()]
+    assert convert(model) is model
+    assert model[0].rows is model[0].weight is rows
+    assert isinstance(rows, es.torch.Rows)
+    assert [name for name, _ in model.named_parameters()] == names
+    assert {tensor.dtype for tensor in (*model.parameters(), model[0].calls)} == {dtype}
+    looked_up = model(torch.tensor([1]))
+    assert looked_up.dtype == dtype
+    looked_up.sum().backward()
+    assert var.get_frequency([1]).tolist() == [1]
+
+
+@pytest.mark.usefixtures("conversion")
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
+@pytest.mark.parametrize("to", ["meta", torch.complex64])
+def test_a_conversion_to_what_has_no_values_or_is_not_floating_changes_nothing(
+    var: es.EmbeddingVariable, to: Any
+) -> None:
+    model = derived(es.torch.Embedding, var)
+    rows = model.rows
+    with pytest.raises(UnsupportedError, match=f"{var.name}: .* converted to .*{to}"):
+        model.to(to)
+    assert model.rows is model.weight is rows
+    for tensor in (*model.parameters(), *model.buffers()):
+        assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("base", [es.torch.Embedding, es.torch.EmbeddingBag])
+def test_a_module_whose_rows_something_else_has_taken_looks_nothing_up(
+    var: es.EmbeddingVariable, base: Any
+) -> None:
+    module = base(var)
+    torch.nn.utils.parametrize.register_parametrization(module, "rows", torch.nn.Identity())
+    with pytest.raises(UnsupportedError, match=f"{var.name}: .*a parametrization.*ignored_modules"):
+        module(torch.tensor([[1]]))
+    if isinstance(module, es.torch.EmbeddingBag):
+        collection = es.torch.EmbeddingBagCollection({"feature": module})
+        with pytest.raises(UnsupportedError, match=f"{var.name}: .*a parametrization"):
+            collection({"feature": torch.tensor([[1]])})
+    assert var.stats()["misses"] == 0
+
+
+def test_a_replica_of_data_parallel_looks_rows_up(var: es.EmbeddingVariable, table: Any) -> None:
+    layer: Any = es.torch.Embedding(var)
+    replica = layer._replicate_for_data_parallel()
+    assert torch.equal(replica(torch.tensor([1])).detach(), table[[1]])
 
 
 def test_int32_ids_and_offsets_are_taken(var: es.EmbeddingVariable, table: Any) -> None:

@@ -359,6 +359,52 @@ def test_the_state_goes_on_where_it_was_saved(make_variable: MakeVariable, tmp_p
     assert other_optimizer.state_dict() == optimizer.state_dict()
 
 
+def test_a_group_takes_its_state_by_its_name(make_variable: MakeVariable) -> None:
+    one, two = make_variable(name="one"), make_variable(name="two")
+    saved = es.torch.Optimizer([{"params": one, "lr": 0.5}, {"params": two, "lr": 0.25}])
+    other = es.torch.Optimizer([two, one], lr=0.125)
+    other.load_state_dict(saved.state_dict())
+    other.step()
+    assert [(group["name"], group["lr"]) for group in other.param_groups] == [
+        ("two", 0.25),
+        ("one", 0.5),
+    ]
+    assert (one.learning_rate, two.learning_rate) == (0.5, 0.25)
+
+
+def test_the_state_of_other_variables_is_refused_and_changes_nothing(
+    make_variable: MakeVariable,
+) -> None:
+    one, two, three = (make_variable(name=name) for name in ("one", "two", "three"))
+    state = es.torch.Optimizer([one, two], lr=0.5).state_dict()
+    state["global_step"] = 7
+    for of, told in (
+        ([one, three], "missing are 'three', not known are 'two'"),
+        ([one], "missing are none, not known are 'two'"),
+        ([three, two, one], "missing are 'three', not known are none"),
+    ):
+        other = es.torch.Optimizer(of, lr=0.125)
+        before = other.state_dict()
+        with pytest.raises(InvalidArgumentError, match=f"state_dict must .*{told}"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+
+
+def test_a_state_without_names_is_taken_by_position(make_variable: MakeVariable) -> None:
+    one, two = make_variable(name="one"), make_variable(name="two")
+    state = es.torch.Optimizer(
+        [{"params": one, "lr": 0.5}, {"params": two, "lr": 0.25}]
+    ).state_dict()
+    for group in state["param_groups"]:
+        del group["name"]
+    other = es.torch.Optimizer([two, one])
+    other.load_state_dict(state)
+    assert [(group["name"], group["lr"]) for group in other.param_groups] == [
+        ("two", 0.5),
+        ("one", 0.25),
+    ]
+
+
 def test_a_rate_that_was_restored_goes_into_the_group(make_variable: MakeVariable) -> None:
     var = make_variable()
     optimizer = es.torch.Optimizer(var, lr=0.4)

@@ -50,6 +50,22 @@ def test_replicas_are_trained_by_the_gradients_of_all(
             np.testing.assert_allclose(first[column], wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["recomputed", "beside FSDP", "beside fully_shard"])
+def test_replicas_stay_alike_where_activations_are_recomputed_and_others_are_sharded(
+    replicas: list[dict[str, Any]], how: str
+) -> None:
+    first, second = (replica[how] for replica in replicas)
+    assert first == second
+    assert sum(first["freqs"]) == sum(5 + rank for rank in range(2)) * 2
+
+
+@pytest.mark.parametrize("when", ["evaluation past the wrapper", "after the group's end"])
+def test_past_the_wrapper_it_is_evaluated_and_trained_when_there_are_no_replicas_any_more(
+    replicas: list[dict[str, Any]], when: str
+) -> None:
+    assert [replica[when] for replica in replicas] == ["", ""]
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -57,6 +73,11 @@ def test_replicas_are_trained_by_the_gradients_of_all(
         ("other rates", "table: replicas must start alike, but their optimizers differ"),
         ("no_sync", "table: in no_sync() its replicas would be trained apart"),
         ("join", "table: its replicas can't be trained in join()"),
+        ("past the wrapper", "table: its replicas would be trained apart"),
+        ("reentrant", "table: its replicas would be trained apart"),
+        ("fully_shard", "table: FullyShardedDataParallel, fully_shard, a"),
+        ("FSDP", "table: FullyShardedDataParallel, fully_shard, a"),
+        ("FSDP with original parameters", "table: FullyShardedDataParallel, fully_shard, a"),
     ],
 )
 def test_what_would_let_replicas_diverge_is_refused_in_all_of_them(

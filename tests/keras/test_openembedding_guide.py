@@ -332,7 +332,8 @@ def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
         try:
             if not can_exchange:
                 without_exchange(monkeypatch)
-            rename, renamed = Path.rename, []
+            rename = Path.rename
+            renamed: list[Path] = []
 
             def rename_once(self: Path, target: Path) -> Path:
                 if renamed:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._compile import _disable_dynamo
 
-from embstore.errors import InvalidArgumentError
+from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.table.checks import NotFiniteError
 from embstore.table.many import lookup_many
 from embstore.torch import replicas
@@ -37,6 +37,7 @@ __all__ = ["Request", "current_pass", "lookup"]
 class Request:
     """What a module looks up of a variable."""
 
+    module: torch.nn.Module  # that has the variable's `Rows` as its parameter `rows`
     variable: EmbeddingVariable
     ids: Tensor  # int64 of any shape
     training: bool
@@ -61,6 +62,7 @@ def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
     alike: dict[tuple[bool, bool], list[int]] = {}
     for number, of in enumerate(requests):
         rows = rows_of(of.variable)
+        _check_is_parameter(rows, of.module)
         is_trained = of.training and rows.requires_grad and torch.is_grad_enabled()
         alike.setdefault((is_trained, is_trained or of.count), []).append(number)
     found: dict[int, Tensor] = {}
@@ -79,6 +81,21 @@ def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
         found[number].to(of.ids.device, rows_of(of.variable).dtype)
         for number, of in enumerate(requests)
     ]
+
+
+def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
+    """Raises UnsupportedError where something else trains what the module has in their place."""
+    if getattr(module, "_is_replica", False):  # of DataParallel, which has no parameters
+        return
+    # FSDP's mark is on those that it holds on to.
+    if module._parameters.get("rows") is not rows or getattr(rows, "_fsdp_flattened", False):
+        raise UnsupportedError(
+            f"{rows.variable.name}: FullyShardedDataParallel, fully_shard, a parametrization or "
+            "the like has taken the parameter rows of its module, and can't train a table by it; "
+            "leave the module out (of FSDP by ignored_modules, of fully_shard by ignored_params) "
+            "and wrap it in DistributedDataParallel, or let the processes share the table by "
+            "embstore.cluster"
+        )
 
 
 # As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
@@ -179,6 +196,8 @@ class _Pass:
         ordered = sorted(self.parts, key=lambda rows: rows.variable.name)
         for rows in ordered:
             _check_is_wanted(rows, rows in self.accumulated, self.is_scaled)
+            if rows not in self.groups:
+                replicas.check_not_apart(rows.variable)
         # Checks and hooks may raise, and come before anything is gathered or trained.
         parts = {rows: self._part_of(rows) for rows in ordered}
         at_once: list[tuple[EmbeddingVariable, GradientPart]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 __all__ = ["Bags", "Embedding", "EmbeddingBag", "as_ids", "check_weights"]
 
@@ -46,6 +48,7 @@ class _OfVariable(torch.nn.Module):
 
     def _request(self, ids: Tensor, refused: Tensor | None = None) -> Request:
         return Request(
+            self,
             self.variable,
             ids,
             training=self.training,
@@ -64,6 +67,37 @@ class _OfVariable(torch.nn.Module):
                 "on the CPU or a GPU"
             )
         return ids
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Converts `rows` in place, whatever torch.__future__ says: a conversion that put another
+        parameter there, or swapped what is in this one, would part it from its variable.
+        """
+        own = {
+            name: parameter
+            for name, parameter in self._parameters.items()
+            if isinstance(parameter, Rows)
+        }
+        with torch.no_grad():
+            converted = {rows: fn(rows.data) for rows in set(own.values())}
+        for data in converted.values():
+            self._check_can_be_rows(data)
+        try:
+            for name in own:
+                self._parameters[name] = None  # keeps its place among them
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters.update(own)
+        for rows, data in converted.items():
+            rows.data = data
+        return self
+
+    def _check_can_be_rows(self, data: Tensor) -> None:
+        if data.is_meta or not data.is_floating_point():
+            got = "the device meta" if data.is_meta else str(data.dtype)
+            raise UnsupportedError(
+                f"{self.variable.name}: its module can't be converted to {got}, since its rows lie "
+                "in the tiers of this process, as floats; convert the other modules alone"
+            )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Leaves out `rows`, which `embstore.save` saves. A derived class may have more state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -158,10 +159,34 @@ class Optimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "global_step": self.global_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+        """Takes the group of each variable by its name, in whatever order the state has them.
+
+        Raises InvalidArgumentError, and changes nothing, where the state is of other variables.
+        """
+        super().load_state_dict({**state_dict, "param_groups": self._in_order(state_dict)})
         self.global_step = state_dict["global_step"]
         # Whatever the variables train by: the next step sets the rates that were loaded.
         self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
+
+    def _in_order(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns the groups of the state in the order of the optimizer's own."""
+        saved: list[dict[str, Any]] = list(state_dict["param_groups"])
+        names = [group["name"] for group in self.param_groups]
+        if len(saved) == len(names) and not any("name" in group for group in saved):
+            return [{**group, "name": name} for group, name in zip(saved, names, strict=True)]
+        own, others = Counter(names), Counter(group.get("name") for group in saved)
+        if own != others:
+            missing, unknown = (
+                ", ".join(map(repr, names.elements())) or "none"
+                for names in (own - others, others - own)
+            )
+            raise InvalidArgumentError(
+                "state_dict must have a group for each variable that is trained: missing are "
+                f"{missing}, not known are {unknown}; make the Optimizer of the variables that it "
+                "was saved with"
+            )
+        # Of equal names the first to the first.
+        return [saved.pop([group["name"] for group in saved].index(name)) for name in names]
 
     def _updates(self) -> list[tuple[EmbeddingVariable, GradientPart]]:
         """What has gathered. Where a GradScaler calls the step, and nobody called `unscale_`, it is

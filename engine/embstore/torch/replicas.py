@@ -5,6 +5,9 @@ rows (say, restored from one checkpoint). The first forward checks as much as it
 then trains with the gradients of all, as dense parameters do: their mean, gathered when a backward
 pass ends. So rows stay equal, bit for bit, and so do frequencies, which count all replicas' ids.
 
+A backward pass through look-ups outside of the wrapper's forward would train one replica alone; it
+is refused.
+
 Backward passes in `no_sync()` gather in the process, with an `embstore.torch.Optimizer` alone.
 A variable must take part in a backward pass in all processes or in none; `join()`, for batches
 that run out in some of them, isn't supported.
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
     from embstore.variable import EmbeddingVariable
 
-__all__ = ["Replicas", "current"]
+__all__ = ["Replicas", "check_not_apart", "current"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,34 @@ def current(variable: EmbeddingVariable) -> Replicas | None:
         return None
     _check_equal(variable, wrapper.process_group)
     return Replicas(wrapper.process_group, wrapper.require_backward_grad_sync)
+
+
+def check_not_apart(variable: EmbeddingVariable) -> None:
+    """Raises UnsupportedError where a backward pass would train one of several replicas alone: none
+    of the look-ups that it goes through was in a forward of DistributedDataParallel, but others
+    were, whose process group still lives.
+
+    A look-up alone can't tell: `torch.utils.checkpoint(use_reentrant=False)` repeats it outside of
+    the wrapper, and lets the gradients flow back through the first one.
+    """
+    with _compared_lock:
+        compared_in = _compared.get(variable)
+    group = None if compared_in is None else compared_in()
+    if group is not None and _lives(group):
+        raise UnsupportedError(
+            f"{variable.name}: its replicas would be trained apart, since it was looked up outside "
+            "of DistributedDataParallel's forward; call the DistributedDataParallel wrapper and "
+            "not the module in it, and checkpoint activations with use_reentrant=False"
+        )
+
+
+def _lives(group: dist.ProcessGroup) -> bool:
+    """Whether it wasn't destroyed: a wrapper holds the object for longer."""
+    try:
+        dist.get_process_group_ranks(group)
+    except KeyError:
+        return False
+    return True
 
 
 def _padded(tensor: Tensor, length: int) -> Tensor:
