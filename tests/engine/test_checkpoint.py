@@ -195,6 +195,24 @@ def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_pat
         assert es.restore(tmp_path / "save", [often, seldom]) == 20
 
 
+def test_each_shard_goes_on_from_its_own_count_and_others_from_the_largest(tmp_path: Path) -> None:
+    """Shards that asynchronous updates reach have counted differently."""
+
+    def counts(var: es.EmbeddingVariable) -> list[int]:
+        return [shard.apply_count() for shard in var.internals.shards]
+
+    with variable(partition_num=2) as var, variable(partition_num=3) as other:
+        var.apply_gradients([1, 2], np.ones((2, 3), np.float32))
+        var.internals.shards[1].advance_apply_count(7)
+        assert counts(var) == [1, 7]
+        es.save(tmp_path, [var], 1)
+        var.apply_gradients([1, 2], np.ones((2, 3), np.float32))
+        es.restore(tmp_path, [var])
+        es.restore(tmp_path, [other])
+        assert counts(var) == [1, 7]
+        assert counts(other) == [7, 7, 7]
+
+
 @pytest.mark.parametrize("stack", TIERED_STACKS, ids=lambda stack: stack.name)
 @pytest.mark.parametrize("partition_num", [1, 2])
 def test_the_most_frequent_rows_come_back_into_the_upper_tiers(

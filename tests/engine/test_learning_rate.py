@@ -164,24 +164,42 @@ def test_an_incremental_save_brings_its_own_rate(tmp_path: Path) -> None:
         assert var.learning_rate == 0.1
 
 
-def _as_version_1(save: Path) -> None:
-    """Rewrites a manifest as it was before it had learning rates."""
+def _as_version(version: int, save: Path) -> None:
+    """Rewrites a manifest as it was before each shard's own counts, and before learning rates."""
     path = save / "manifest.json"
     fields = json.loads(path.read_bytes())
     del fields["checksum"]
-    fields["version"] = 1
+    fields["version"] = version
     for entry in fields["variables"]:
-        del entry["learning_rate"]
+        for name in ("apply_count", "beta1_power", "beta2_power"):
+            counts = [file.pop(name) for file in entry["files"]]
+            entry[name] = counts[0]
+        if version == 1:
+            del entry["learning_rate"]
     unsigned = (json.dumps(fields, indent=1) + "\n").encode()
     fields["checksum"] = f"{_core.crc32c(unsigned):08x}"
     path.write_bytes((json.dumps(fields, indent=1) + "\n").encode())
+
+
+def test_a_save_from_before_each_shard_had_its_own_counts_goes_on_to_the_bit(
+    tmp_path: Path,
+) -> None:
+    adam = optimizers.Adam(0.1)
+    with variable(optimizer=adam, partition_num=2) as var, variable(optimizer=adam) as other:
+        train(var, 3)
+        es.save(tmp_path, [var], 1)
+        _as_version(2, tmp_path / "save-00000001")
+        es.restore(tmp_path, [other])
+        for each in (var, other):
+            train(each, 4)
+        assert_same(other.export(), var.export())
 
 
 def test_a_save_from_before_rates_were_kept_leaves_the_variables_own(tmp_path: Path) -> None:
     with variable() as var, variable(optimizer=optimizers.Adagrad(0.4)) as other:
         train(var, 1)
         es.save(tmp_path, [var], 1)
-        _as_version_1(tmp_path / "save-00000001")
+        _as_version(1, tmp_path / "save-00000001")
         other.learning_rate = 0.05
         es.restore(tmp_path, [other])
         assert other.learning_rate == 0.05

@@ -16,17 +16,18 @@ from embstore.errors import CheckpointError, StorageError
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer
 
-__all__ = ["FILE_FACTS", "FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
+__all__ = ["COUNTED", "FILE_FACTS", "FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
 
 FILE_NAME = "manifest.json"
 FORMAT = "embstore checkpoint"
-VERSION = 2
-READ_VERSIONS = (1, 2)
+VERSION = 3
+READ_VERSIONS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """The rows of one partition."""
+    """The rows of one partition, and what its shard counted: of asynchronous updates each counts
+    those that it had."""
 
     name: str
     size: int
@@ -35,10 +36,15 @@ class FileEntry:
     removed_keys: int
     waiting_keys: int
     sketches: int
+    apply_count: int
+    beta1_power: float
+    beta2_power: float
 
 
 # What is told of a file by whoever wrote it, and by whoever verifies it.
 FILE_FACTS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
+# And what its shard counted.
+COUNTED = ("apply_count", "beta1_power", "beta2_power")
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,6 @@ class VariableEntry:
     name: str
     dim: int
     optimizer: OptimizerEntry | None
-    apply_count: int
-    beta1_power: float
-    beta2_power: float
     learning_rate: float | None  # None: without an optimizer, or of a save that didn't keep it yet
     clock: int
     follows: str | None  # the save_id that an incremental save goes on from
@@ -100,7 +103,7 @@ class Manifest:
             if fields.pop("format") == FORMAT and version not in READ_VERSIONS:
                 raise CheckpointError(
                     f"{path}: its format has version {version}, and this program reads "
-                    f"versions {' and '.join(map(str, READ_VERSIONS))}"
+                    f"versions {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}"
                 )
             del fields["checksum"]
             if not is_as_written(text):
@@ -143,6 +146,9 @@ def _manifest(fields: dict[str, Any], version: int) -> Manifest:
 def _variable(fields: dict[str, Any], version: int) -> VariableEntry:
     if version == 1:
         fields["learning_rate"] = None
+    if version < 3:  # what the first shard counted
+        counted = {name: fields.pop(name) for name in COUNTED}
+        fields["files"] = [{**file, **counted} for file in fields["files"]]
     optimizer = fields.pop("optimizer")
     if optimizer is not None:
         optimizer = OptimizerEntry(**{**optimizer, "slots": tuple(optimizer["slots"])})

@@ -15,7 +15,7 @@ from embstore.checkpoint.manifest import (
     OptimizerEntry,
     VariableEntry,
 )
-from embstore.checkpoint.variable_entry import saved_state
+from embstore.checkpoint.variable_entry import saved_states
 from embstore.errors import (
     CheckpointError,
     ClosedError,
@@ -96,18 +96,18 @@ class RestorePlan:
     def carry_out(self) -> None:
         """REQUIRES: the variable's `checkpoint_locks` are held."""
         variable, internals = self.variable, self.variable.internals
-        state = saved_state(variable, self.entry)
+        states = saved_states(variable, self.entry)
         internals.forget_prefetched()
         with cut([variable]):
             internals.last_save = None
             internals.rate_changes += 1
             try:
-                self._fill(self.chain, state)
+                self._fill(self.chain, states)
             except (ClosedError, ShardLostError, WorkerLostError):
                 raise  # nothing more can be done to it; a job begins again
             except BaseException as error:
                 if self.pool_numbers is None:
-                    self._fill([], state)  # a part of the rows is of no use
+                    self._fill([], states)  # a part of the rows is of no use
                 if not isinstance(error, EmbStoreError):
                     raise
                 raise CheckpointError(f"{variable.name} is left empty: {error}") from error
@@ -119,9 +119,9 @@ class RestorePlan:
                 f"{self.entry.total_rows} rows"
             )
 
-    def _fill(self, chain: list[list[str]], state: ShardState) -> None:
+    def _fill(self, chain: list[list[str]], states: list[ShardState]) -> None:
         shards = self.variable.internals.shards
-        for partition, shard in enumerate(shards):
+        for partition, (shard, state) in enumerate(zip(shards, states, strict=True)):
             request = RestoreRequest(chain, partition, len(shards), state, self.waiting_keys)
             if self.pool_numbers is None:
                 shard.restore(request)

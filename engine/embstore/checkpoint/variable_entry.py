@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from embstore.checkpoint.manifest import FILE_FACTS, FileEntry, OptimizerEntry, VariableEntry
+from embstore.checkpoint.manifest import (
+    COUNTED,
+    FILE_FACTS,
+    FileEntry,
+    OptimizerEntry,
+    VariableEntry,
+)
 from embstore.table.shard import BegunShard, SavedShard, ShardState
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["saved_state", "variable_entry"]
+__all__ = ["saved_states", "variable_entry"]
 
 
 def variable_entry(
@@ -19,34 +25,43 @@ def variable_entry(
     follows: str | None = None,
 ) -> VariableEntry:
     """files: the name of each partition's, and what its shard said of it."""
-    state = files[0][1].state  # but for the clock, that of all
+    states = [part.state for _, part in files]
     return VariableEntry(
         name=variable.name,
         dim=variable.dim,
         optimizer=OptimizerEntry.of(variable.optimizer),
-        apply_count=state.apply_count,
-        beta1_power=state.beta1_power,
-        beta2_power=state.beta2_power,
-        learning_rate=None if variable.optimizer is None else state.learning_rate,
-        clock=max(part.state.clock for _, part in files),
+        learning_rate=None if variable.optimizer is None else states[0].learning_rate,
+        clock=max(state.clock for state in states),
         follows=follows,
         total_rows=total_rows,
         files=tuple(
-            FileEntry(name, **{fact: getattr(part, fact) for fact in FILE_FACTS})
+            FileEntry(
+                name,
+                **{fact: getattr(part, fact) for fact in FILE_FACTS},
+                **{name: getattr(part.state, name) for name in COUNTED},
+            )
             for name, part in files
         ),
     )
 
 
-def saved_state(variable: EmbeddingVariable, entry: VariableEntry) -> ShardState:
-    """The state that each shard gets back. A learning rate that wasn't saved stays as it is."""
+def saved_states(variable: EmbeddingVariable, entry: VariableEntry) -> list[ShardState]:
+    """The state that each shard gets back: its own, or, where there are more or fewer shards now,
+    that of the one that had applied most, so that no row's version is ahead of its shard. A
+    learning rate that wasn't saved stays as it is.
+    """
     learning_rate = entry.learning_rate
     if variable.optimizer is None or learning_rate is None:
         learning_rate = variable.internals.shards[0].learning_rate()
-    return ShardState(
-        apply_count=entry.apply_count,
-        beta1_power=entry.beta1_power,
-        beta2_power=entry.beta2_power,
-        learning_rate=learning_rate,
-        clock=entry.clock,
-    )
+    shards = len(variable.internals.shards)
+    files = entry.files
+    if len(files) != shards:
+        files = (max(files, key=lambda file: file.apply_count),) * shards
+    return [
+        ShardState(
+            **{name: getattr(file, name) for name in COUNTED},
+            learning_rate=learning_rate,
+            clock=entry.clock,
+        )
+        for file in files
+    ]
