@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmemlab.errors import LabError
-from pmemlab.machines.guest.agent import Unpacker, pack
+from pmemlab.machines.guest.agent import RESIZE, SIGNAL, SPAWN, Unpacker, pack
 from pmemlab.machines.guest.link import Link
 
 LAB = Path(__file__).parents[2] / "lab"
@@ -72,3 +73,34 @@ def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) 
         pass
     assert command.returncode == 3
     assert slow_link.run(["/bin/echo", "alive"], {}, timeout=5).stdout == "alive\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"argv": [], "env": {}},
+        {"argv": ["true"], "env": {"A": 1}},
+        {"argv": [1], "env": {}},
+        {"argv": None, "env": {}},
+        {"argv": ["true"], "env": {}, "terminal": {}},
+        {"env": {}},
+        [],
+    ],
+)
+def test_a_command_that_it_can_t_run_is_told_and_it_lives(
+    slow_link: Link, request_: object
+) -> None:
+    command = slow_link._begin(SPAWN, json.dumps(request_).encode())
+    with pytest.raises(LabError, match="can't be run"):
+        list(command.output(timeout=10))
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=10).stdout == "alive\n"
+
+
+def test_it_outlives_requests_that_it_can_t_read(slow_link: Link) -> None:
+    command = slow_link.spawn(["/bin/cat"], {}, {"rows": 24, "columns": 80})
+    for kind in (SIGNAL, RESIZE):
+        slow_link._send(pack(kind, command._channel, b"{}"))
+    command.signal(4095)
+    slow_link._send(pack(SPAWN, 4095, b"no JSON"))
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=10).stdout == "alive\n"
+    command.kill()

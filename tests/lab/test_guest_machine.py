@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from pmemlab.errors import (
     ProofError,
     ProvisionError,
 )
-from pmemlab.machines.guest.agent import OUTPUT_WINDOW
+from pmemlab.machines.guest.agent import OUTPUT_WINDOW, SPAWN
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.link import Spawner
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
@@ -612,6 +613,16 @@ def test_a_client_that_hangs_up_takes_its_commands_along(
             output = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}).output()
             _, data = next(output)
         _wait_until(lambda: not played_qemu.is_running(int(data)))
+
+
+def test_a_client_hears_that_what_it_asked_for_can_t_be_run(
+    machine: GuestMachine, tmp_path: Path
+) -> None:
+    with ControlServer(tmp_path, machine), attach(tmp_path) as link:
+        request = json.dumps({"argv": [], "env": {}, "input": False}).encode()
+        with pytest.raises(LabError, match="argv is empty"):
+            list(link._begin(SPAWN, request).output(timeout=10))
+        assert link.run(["echo", "alive"], {}).stdout == "alive\n"
 
 
 def test_attaching_where_nothing_is_served_names_the_command(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -35,6 +37,14 @@ PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 def machine() -> Iterator[ProcessMachine]:
     with open_process_machine(PLAIN) as machine:
         yield machine
+
+
+def _runs(process: int) -> bool:
+    """Whether it is there and has not ended: who has to bury it may be slow."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _has_memkind() -> bool:
@@ -124,6 +134,20 @@ def test_a_computer_without_memkind_names_the_package(monkeypatch: pytest.Monkey
         open_process_machine(load_topology("kmem-dax"))
 
 
+def test_a_memkind_without_its_nodes_is_not_told_to_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "memkind_malloc(MEMKIND_DAX_KMEM): no memory; MEMKIND_DAX_KMEM_NODES is not set"
+    facts = {"memkind": {}, "unreadable": {"memkind.page_nodes": why}}
+    result = SimpleNamespace(returncode=0, stdout=json.dumps(facts), stderr="")
+    monkeypatch.setattr(ProcessMachine, "run", lambda *_, **__: result)
+    with pytest.raises(
+        MissingRequirementError, match=r"no memory.*environment.*NODES: \"0\""
+    ) as told:
+        open_process_machine(load_topology("kmem-dax"))
+    assert "apt-get" not in str(told.value)
+
+
 def test_too_little_shared_memory_is_told() -> None:
     pmem = PersistentMemory("/mnt/pmem0", size_bytes=1 << 60)
     with pytest.raises(LabError, match="/dev/shm has"):
@@ -153,6 +177,130 @@ def test_a_timeout_kills_the_command_with_its_children(machine: ProcessMachine) 
         machine.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], timeout=0.3)
     assert time.monotonic() - started < 5
     assert caught.value.stdout == "begun\n"
+
+
+def test_a_timeout_holds_though_a_child_left_the_group_with_the_pipes(
+    machine: ProcessMachine,
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandTimeoutError) as caught:
+        machine.run(["sh", "-c", "echo begun; setsid sleep 60 & sleep 60"], timeout=0.3)
+    assert time.monotonic() - started < 5
+    assert caught.value.stdout == "begun\n"
+
+
+def test_a_child_that_keeps_the_pipes_does_not_keep_the_command(machine: ProcessMachine) -> None:
+    started = time.monotonic()
+    result = machine.run(["sh", "-c", "sleep 60 & echo started; echo err >&2; exit 3"], timeout=30)
+    assert time.monotonic() - started < 5
+    assert (result.returncode, result.stdout, result.stderr) == (3, "started\n", "err\n")
+
+
+def test_a_child_that_writes_on_does_not_keep_the_command(machine: ProcessMachine) -> None:
+    assert machine.run(["sh", "-c", "yes & sleep 0.2; exit 3"], timeout=30).returncode == 3
+
+
+def test_all_that_a_command_left_in_its_pipes_arrives(machine: ProcessMachine) -> None:
+    told: list[str] = []
+
+    def on_line(line: str) -> None:
+        time.sleep(0.2)  # the command has ended before the rest is read
+        told.append(line)
+
+    script = "echo first; sleep 0.1; head -c 60000 /dev/zero; echo; echo last"
+    result = machine.run(["sh", "-c", script], on_line=on_line)
+    assert len(result.stdout) == len("first\n") + 60000 + len("\nlast\n")
+    assert (told[0], told[-1]) == ("first", "last")
+
+
+def test_a_command_that_closes_its_output_is_waited_for(machine: ProcessMachine) -> None:
+    assert machine.run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 4"]).returncode == 4
+    with pytest.raises(CommandTimeoutError):
+        machine.run(["sh", "-c", "exec >&- 2>&-; sleep 60"], timeout=0.3)
+
+
+@pytest.mark.parametrize("end", ["power_cut", "stop"])
+def test_what_its_commands_left_running_ends_with_its_power(
+    machine: ProcessMachine, end: str, tmp_path: Path
+) -> None:
+    # One in the command's group, one in a session of its own whose parent has ended.
+    script = """
+        sleep 60 & echo $!
+        (setsid sh -c 'echo $$ > "$0"; exec sleep 60' "$1" &)
+        until [ -s "$1" ]; do sleep 0.01; done
+        cat "$1"
+    """
+    done = machine.run(["sh", "-c", script, "sh", tmp_path / "process"])
+    left = [int(word) for word in done.stdout.split()]
+    assert len(left) == 2
+    assert all(map(_runs, left))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        getattr(machine, end)()
+        assert not any(map(_runs, left))
+        assert other.poll() is None
+        other.kill()
+
+
+def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_s(
+    machine: ProcessMachine,
+) -> None:
+    machine.power_cut()
+    machine.power_on()
+    left = int(machine.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"]).stdout)
+    assert _runs(left)
+    machine.stop()
+    assert not _runs(left)
+
+
+def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: ProcessMachine) -> None:
+    with open_process_machine(PLAIN) as inner, pytest.MonkeyPatch.context() as patched:
+        for name, value in machine._mark.environment.items():  # as in a command of `machine`
+            patched.setenv(name, value)
+        left = int(inner.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"]).stdout)
+        machine.power_cut()
+        assert not _runs(left)
+
+
+def test_temporary_files_of_commands_go_with_it(machine: ProcessMachine) -> None:
+    file = Path(machine.run(["mktemp"]).stdout.strip())
+    made = machine.run([machine.python, "-c", "import tempfile; print(tempfile.mkdtemp())"])
+    folder = Path(made.stdout.strip())
+    for path in (file, folder):
+        assert path.is_relative_to(tempfile.gettempdir())
+        assert path.exists()
+    machine.stop()
+    assert not file.exists()
+    assert not folder.exists()
+    assert file.parent.parent.name.startswith("pmemlab-machine-")
+
+
+def test_a_folder_for_temporary_files_that_the_topology_names_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    with open_process_machine(replace(PLAIN, environment={"TMPDIR": str(tmp_path)})) as machine:
+        assert Path(machine.run(["mktemp"]).stdout.strip()).parent == tmp_path
+        assert machine.run(["printenv", "RAY_TMPDIR"]).stdout == ""
+
+
+@pytest.mark.parametrize(("length", "has_its_own"), [(46, True), (47, False)])
+def test_sockets_of_commands_have_short_enough_paths(
+    length: int, has_its_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(
+        "x" * (length - len("/tmp/tmp12345678")), dir="/tmp"
+    ) as parent:
+        monkeypatch.delenv("RAY_TMPDIR", raising=False)
+        monkeypatch.setenv("TMPDIR", parent)
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        with open_process_machine(PLAIN) as machine:
+            used = machine.run(["printenv", "TMPDIR"]).stdout.strip()
+            assert (used != parent) == has_its_own
+            script = "from multiprocessing.connection import Listener; Listener(family='AF_UNIX')"
+            listening = machine.run([machine.python, "-c", script])
+            assert (listening.returncode, listening.stderr) == (0, "")
+            ray = machine.run(["sh", "-c", "echo ${RAY_TMPDIR:-$TMPDIR}"]).stdout.strip()
+            assert ray == parent
 
 
 def test_a_power_cut_ends_what_runs(machine: ProcessMachine) -> None:

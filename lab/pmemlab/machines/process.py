@@ -10,6 +10,7 @@ The `host` machine runs commands in the same way, on the topology's own media: s
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import shutil
@@ -29,7 +30,9 @@ from pmemlab.errors import (
     MissingFactError,
     MissingRequirementError,
 )
+from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.facts import read_facts
+from pmemlab.machines.leftovers import Mark
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
 from pmemlab.machines.room import gibibytes
@@ -45,6 +48,8 @@ LOST_BY_POWER_CUT = "what was not flushed is lost by a power cut"
 
 _SHARED_MEMORY = Path("/dev/shm")
 _READ_BYTES = 1 << 16
+# A socket's path may have 107 bytes; the longest that Python's multiprocessing adds has 32.
+_MOST_TMPDIR_BYTES = 75
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
@@ -92,7 +97,9 @@ class ProcessMachine:
         self._folders: list[StateFolder] = []
         self._replaced: list[str] = []
         self._facts: dict[str, object] = {}
+        self._temporary: dict[str, str] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._mark = Mark()
         self._uptime = self._new_uptime()
         self._was_cut = False
 
@@ -100,6 +107,7 @@ class ProcessMachine:
         """Find places for the topology's media, and prove what can be proved. Raises LabError."""
         try:
             self.topology = self._place(self.topology)
+            self._temporary = self._new_temporary()
             self.start()
         except BaseException:
             self.stop()
@@ -112,11 +120,14 @@ class ProcessMachine:
             try:
                 find_fact(facts, "memkind.page_nodes")
             except MissingFactError as error:
-                nodes = ", ".join(map(str, self.topology.pmem.nodes))
+                nodes = ",".join(map(str, self.topology.pmem.nodes))
                 raise MissingRequirementError(
                     f"memkind (libmemkind.so.0), with memory of its KMEM DAX kind on node {nodes} "
                     f"({error.why})",
-                    "apt-get install libmemkind0",
+                    "apt-get install libmemkind0"
+                    if "libmemkind.so.0" in error.why
+                    else "have the topology's `environment` name the nodes that memkind is to use "
+                    f'(MEMKIND_DAX_KMEM_NODES: "{nodes}")',
                 ) from error
         facts["unproved"] = self._unproved(facts) + [LOST_BY_POWER_CUT] * self._was_cut
         self._facts = facts
@@ -152,14 +163,28 @@ class ProcessMachine:
         self._folders.append(StateFolder.temporary(parent))
         return str(self._folders[-1].path)
 
+    def _new_temporary(self) -> dict[str, str]:
+        """Return the environment that has commands put their temporary files where `stop` removes
+        them, also those of commands that were killed.
+        """
+        folder = Path(self._folder_in(Path(tempfile.gettempdir())), "tmp")
+        folder.mkdir()
+        if len(os.fsencode(folder)) > _MOST_TMPDIR_BYTES:
+            return {}
+        # Ray's own folder stays: its sockets have longer paths, and the cluster of this computer
+        # is found by it.
+        ray = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+        return {"TMPDIR": str(folder), "RAY_TMPDIR": ray}
+
     def run(
         self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]] | None = None,
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        uptime = self._uptime
+        argv = checked_argv(argv)
+        uptime, mark = self._uptime, self._mark  # in this order: see `power_on`
         uptime.check()
         # What this process can import, the command can: PYTHONPATH is for programs, not for us.
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
@@ -170,7 +195,9 @@ class ProcessMachine:
             for name, value in os.environ.items()
             if name not in MISLEADING or name.startswith("LD_")
         }
-        environment = {**own, "PYTHONPATH": path, **self.topology.environment, **(env or {})}
+        given = {**self.topology.environment, **checked_environment(env or {})}
+        temporary = {} if "TMPDIR" in given else self._temporary
+        environment = {**own, "PYTHONPATH": path, **temporary, **given, **mark.environment}
         try:
             process = subprocess.Popen(
                 argv,
@@ -185,6 +212,7 @@ class ProcessMachine:
         self._running.add(process)
         output = _Output(process)
         try:
+            uptime.check()  # it may have ended before the process was known
             output.read(timeout, Lines(on_line))
         except TimeoutError:
             _kill(process)
@@ -197,6 +225,8 @@ class ProcessMachine:
         finally:
             self._running.discard(process)
             output.close()
+            if uptime.how_it_ended:
+                mark.end_processes()
         uptime.check()
         return Result(process.returncode, *output.texts())
 
@@ -204,6 +234,7 @@ class ProcessMachine:
         return self._facts
 
     def prove(self) -> None:
+        self._uptime.check()
         self.start()
 
     def power_cut(self) -> None:
@@ -216,6 +247,8 @@ class ProcessMachine:
             self._uptime.check()
         if not how_it_ended:
             raise LabError(f"machine {self.topology.name} has power; cut it first")
+        # `run` reads them the other way round: no command of the new uptime has the old mark.
+        self._mark = Mark()
         self._uptime = self._new_uptime()
         try:
             self.start()
@@ -241,10 +274,11 @@ class ProcessMachine:
         self._uptime.end(how)
         for process in list(self._running):
             _kill(process)
+        self._mark.end_processes()
 
 
 class _Output:
-    """What a process writes, read until its end."""
+    """What a process writes, read until its end, whoever else holds its pipes then."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -252,27 +286,50 @@ class _Output:
         self._process = process
         self._streams = (process.stdout, process.stderr)
         self._written = (bytearray(), bytearray())
+        self._end = os.pidfd_open(process.pid)
         self._selector = selectors.DefaultSelector()
+        self._selector.register(self._end, selectors.EVENT_READ)
         for number, stream in enumerate(self._streams):
+            os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, number)
 
     def read(self, timeout: float | None, lines: Lines) -> None:
         """Raises TimeoutError past the timeout; reading can then go on."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._selector.get_map():
+        has_ended = False
+        while not has_ended:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
             for key, _ in self._selector.select(left):
-                data = os.read(key.fd, _READ_BYTES)
-                if not data:
-                    self._selector.unregister(key.fileobj)
-                self._written[key.data].extend(data)
-                lines.feed(key.data, data)
+                if key.fd == self._end:
+                    has_ended = True
+                else:
+                    self._pump(key, lines, _READ_BYTES)
+        for key in list(self._selector.get_map().values()):
+            if key.fd != self._end:
+                self._drain(key, lines)
+        self._process.wait()
+
+    def _pump(self, key: selectors.SelectorKey, lines: Lines, limit: int) -> int:
+        """Reads what a pipe has now, up to a limit. Returns the number of bytes."""
         try:
-            self._process.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            raise TimeoutError from None
+            data = os.read(key.fd, min(limit, _READ_BYTES))
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._selector.unregister(key.fileobj)
+        self._written[key.data].extend(data)
+        lines.feed(key.data, data)
+        return len(data)
+
+    def _drain(self, key: selectors.SelectorKey, lines: Lines) -> None:
+        """Reads what the ended process left in a pipe, and no more than the pipe holds at a time: a
+        child that it left behind may go on writing for ever.
+        """
+        left = fcntl.fcntl(key.fd, fcntl.F_GETPIPE_SZ)
+        while left > 0 and (count := self._pump(key, lines, left)):
+            left -= count
 
     def texts(self) -> tuple[str, str]:
         """Returns stdout and stderr."""
@@ -281,6 +338,7 @@ class _Output:
 
     def close(self) -> None:
         self._selector.close()
+        os.close(self._end)
         for stream in self._streams:
             stream.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -53,12 +54,13 @@ class Machine(Protocol):
 
     def run(
         self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]] | None = None,
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        """Run a command to its end.
+        """Run a command to its end. Processes that it leaves behind run on; their output is not
+        waited for.
 
         argv: the program and its arguments; no shell.
         env: added to the machine's environment, which has the topology's `environment` already.
@@ -67,7 +69,8 @@ class Machine(Protocol):
             the machine's power.
 
         Raises `CommandTimeoutError` past the timeout, `MachineDiedError` where the machine dies
-        meanwhile. A command that fails is no error: see `Result.returncode`.
+        meanwhile, TypeError or ValueError for what no machine can run (`command`). A command that
+        fails is no error: see `Result.returncode`.
         """
         ...
 
@@ -88,7 +91,7 @@ class Machine(Protocol):
         Commands that run raise `MachineDiedError`. What is lost is a matter of the machine's kind:
         of a guest all that its kernel had in memory; its media keep what they were given, and its
         persistent memory every store that its CPU had made. Of a process or a host nothing but the
-        commands: what they had written, flushed or not, is there.
+        commands, with all that they left running: what they had written, flushed or not, is there.
         """
         ...
 

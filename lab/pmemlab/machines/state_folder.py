@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +78,7 @@ class StateFolder:
         self.path = path.absolute()
         self._is_temporary = is_temporary
         self._lock_file = self.path / "lock"
+        self._releasing = threading.Lock()
         _check_is_no_users(self.path)
         try:
             self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,13 +104,18 @@ class StateFolder:
         return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), is_temporary=True)
 
     def release(self, *names: str) -> None:
-        """Remove it, or these files in it if it is the caller's, and unlock it. Idempotent."""
-        if self._lock < 0:
-            return
-        if self._is_temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            for name in (*names, self._lock_file.name):
-                (self.path / name).unlink(missing_ok=True)
-        os.close(self._lock)
-        self._lock = -1
+        """Remove it, or these files in it if it is the caller's, and unlock it. Idempotent, and
+        for any thread: the second one waits until it is removed.
+        """
+        with self._releasing:
+            if self._lock < 0:
+                return
+            if self._is_temporary:
+                shutil.rmtree(self.path, ignore_errors=True)
+            else:
+                for name in (*names, self._lock_file.name):
+                    (self.path / name).unlink(missing_ok=True)
+            # In this order: an interrupt in between must not have it closed again, since its
+            # number may be another file's then.
+            lock, self._lock = self._lock, -1
+            os.close(lock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from pmemlab.errors import (
     LabError,
     MissingRequirementError,
 )
+from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
 from pmemlab.machines.container.connection import connect, told_as_lab_errors
@@ -217,12 +219,13 @@ class ContainerMachine:
 
     def run(
         self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]] | None = None,
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        uptime, command = self._begin(argv, env or {})
+        argv = checked_argv(argv)
+        uptime, command = self._begin(argv, checked_environment(env or {}))
         try:
             status = command.wait(timeout, on_line)
         except TimeoutError:

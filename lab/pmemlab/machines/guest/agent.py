@@ -158,7 +158,10 @@ class Agent:
                     if not data:
                         return
                     for kind, channel, payload in self._unpacker.feed(data):
-                        self._handle(kind, channel, payload)
+                        try:
+                            self._handle(kind, channel, payload)
+                        except Exception as error:  # the kernel panics if its first process ends
+                            print(f"pmemlab: request {kind} failed: {error!r}", flush=True)
                 elif key.fd == self._wakeup:
                     os.read(self._wakeup, 4096)
                 elif key.fd in self._pipes:
@@ -198,15 +201,15 @@ class Agent:
 
     def _spawn(self, channel: int, request: dict[str, Any]) -> None:
         terminal = end = None
-        argv, env = request["argv"], request["env"]
-        if self._prepared:
-            argv = self._prepared.prepared_command(argv, sys.executable)
-            env[self._prepared.VARIABLE] = "1"
-        stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
-        if "terminal" in request:
-            terminal, end = os.openpty()
-            _resize(terminal, request["terminal"])
         try:
+            argv, env = request["argv"], request["env"]
+            if self._prepared:
+                argv = self._prepared.prepared_command(argv, sys.executable)
+                env[self._prepared.VARIABLE] = "1"
+            stdin = subprocess.PIPE if request.get("input") else subprocess.DEVNULL
+            if "terminal" in request:
+                terminal, end = os.openpty()
+                _resize(terminal, request["terminal"])
             process = subprocess.Popen(
                 argv,
                 env=env,
@@ -217,10 +220,10 @@ class Agent:
                 start_new_session=True,
                 preexec_fn=None if end is None else _take_terminal,
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, who asked waits for an answer
             if terminal is not None:
                 os.close(terminal)
-            self._send(EXIT, channel, {"error": f"{request['argv'][:1]} can't be run: {error}"})
+            self._send(EXIT, channel, {"error": f"{_program(request)} can't be run: {error}"})
             return
         finally:
             if end is not None:
@@ -346,6 +349,12 @@ class Agent:
         view = memoryview(data)
         while view:
             view = view[os.write(self._port, view) :]
+
+
+def _program(request: object) -> object:
+    """Returns what a request asks to run, for errors: it may be anything."""
+    argv = request.get("argv") if isinstance(request, dict) else request
+    return argv[:1] if isinstance(argv, list) else argv
 
 
 def _capacity(pipe: int) -> int:

@@ -171,7 +171,7 @@ class _Client:
                 command = self._guest.spawn(
                     request["argv"], request["env"], request.get("terminal"), request["input"]
                 )
-            except LabError as error:
+            except (LabError, TypeError, ValueError) as error:
                 self._send_end(channel, {"error": str(error)})
                 return
             running = _Running(command)

@@ -19,6 +19,7 @@ from pmemlab.errors import (
     MissingRequirementError,
     ProvisionError,
 )
+from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.boot import Boot
@@ -259,8 +260,8 @@ class GuestMachine:
 
     def run(
         self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]] | None = None,
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
@@ -269,8 +270,8 @@ class GuestMachine:
 
     def spawn(
         self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]],
         terminal: Mapping[str, int] | None = None,
         takes_input: bool = False,
     ) -> Command:
@@ -295,14 +296,14 @@ class GuestMachine:
             with (self._state.path / f"{name}.img").open("wb") as file:
                 file.truncate(size)
 
-    def _refreshed_link(self, argv: Sequence[str]) -> Link:
+    def _refreshed_link(self, argv: Sequence[str | os.PathLike[str]]) -> Link:
         """The way to a guest that sees what was edited here since its last command."""
         link = self.link
-        if self._host_files.changed(argv):
+        if self._host_files.changed(checked_argv(argv)):
             link.refresh()
         return link
 
-    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str | os.PathLike[str]]) -> dict[str, str]:
         python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
         return {
             "PATH": PROGRAM_PATH,
@@ -310,7 +311,7 @@ class GuestMachine:
             "LANG": "C.UTF-8",
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
             **self.topology.environment,
-            **env,
+            **checked_environment(env),
         }
 
     def facts(self) -> Mapping[str, object]:
