@@ -367,9 +367,8 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(tmp_path: Path) ->
             folder.mkdir()
             print(folder / "m", file=program.stdin, flush=True)
             child = int(program.stdout.readline())
-            for line in program.stdout:
-                if line == "saved 3\n":
-                    break
+            until = next(line for line in program.stdout if line in ("saved 3\n", "killed\n"))
+            assert until == "saved 3\n", "it ended by itself"
             time.sleep(random.uniform(0, 0.3))
             os.kill(child, signal.SIGKILL)
             told = 3

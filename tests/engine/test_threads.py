@@ -166,3 +166,36 @@ def test_closing_waits_for_the_calls_under_way(make_variable: MakeVariable) -> N
                 pass
 
         in_threads(3, work)
+
+
+@pytest.mark.parametrize("how", [{"train": True}, {"count": False}], ids=["to train", "to look"])
+def test_a_row_that_is_trained_where_it_lies_is_read_whole(
+    make_variable: MakeVariable, storage_of: StorageOf, how: dict[str, bool]
+) -> None:
+    """A row below hotter ones is updated in place, while others copy it."""
+    dim, cold = 512, 1000
+    var = make_variable(
+        dim=dim,
+        storage=storage_of(es.StorageType.DRAM_PMEM, upper_bytes=8 * 4 * dim),
+        optimizer=es.optimizers.SGD(1.0),
+        initializer=es.initializers.Zeros(),
+    )
+    hot = np.repeat(np.arange(16), 500)
+    for _ in range(20):
+        var.apply_gradients(hot, np.zeros((len(hot), dim), np.float32))
+    var.drain()
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            for _ in range(5_000):
+                var.apply_gradients([cold], np.full((1, dim), -1, np.float32))
+            done.set()
+            return
+        ids = np.full(64, cold)
+        while not done.is_set():
+            rows = var.lookup(ids, **how)
+            assert (rows == rows[:, :1]).all(), "a row is torn"
+
+    in_threads(2, work)
+    assert var.lookup_tier([cold]) == [1]

@@ -235,7 +235,7 @@ void LookUp::leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& ou
 
 // What lies there isn't copied twice, and needs no memory in between, which a large batch would take from the system.
 void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
-                              const BatchInFlight& lower, std::vector<size_t>& moved) const {
+                              const BatchInFlight& lower, std::vector<size_t>& again) const {
   constexpr size_t kBucketsAhead = 8;
   Phase phase(tier.meter());
   const size_t row_bytes = store_.layout().block_floats() * sizeof(float);
@@ -256,13 +256,11 @@ void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& o
     }
   }
   if (changed.empty()) return;
-  // A neighbour's change voids what was found, not the row.
-  IndexReader reader(store_.index());
+  // Whether a neighbour has changed, or the row itself, where it is, nobody can tell.
   std::sort(changed.begin(), changed.end());
   for (size_t i = 0; i < lower.size(); ++i) {
-    const BatchInFlight::Found& found = lower.found(i);
-    if (!std::binary_search(changed.begin(), changed.end(), out.place(found.tag))) continue;
-    if (!lower.holds_at(i, reader.find(found.hash(), found.key).ref, store_.tiers())) moved.push_back(i);
+    const bool is_void = std::binary_search(changed.begin(), changed.end(), out.place(lower.found(i).tag));
+    if (is_void) again.push_back(i);
   }
 }
 

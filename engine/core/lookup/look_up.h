@@ -64,10 +64,10 @@ class LookUp {
   // Leaves those of `lower` that are in a tier of memory where they are.
   void leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
                        const BatchInFlight& lower) const;
-  // Copies those of `lower` that are in a tier of memory; adds the numbers of those that have changed places meanwhile to `moved`.
+  // Copies those of `lower` that are in a tier of memory; adds to `again` the numbers of those that may have changed meanwhile.
   void copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out, const BatchInFlight& lower,
-                        std::vector<size_t>& moved) const;
-  // Reads the weights of rows of `lower` that moved meanwhile, wherever they are now, or that are damaged elsewhere.
+                        std::vector<size_t>& again) const;
+  // Reads the weights of rows of `lower` that moved or changed meanwhile, wherever they are now, or that are damaged elsewhere.
   void read_again(const RowsOut& out, const BatchInFlight& lower, std::span<const size_t> which,
                   Damage& damage) const;
   // What a key without a row reads.
