@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from durable_table import (
     train,
 )
 from engine_storage import GPU, skip_without_library
+from forked import forked
 from programs import run_program
 
 import embstore as es
@@ -745,18 +746,6 @@ def test_checkpoints_stay_where_an_older_one_cannot_be_restored(
                     es.persist([a, b], checkpoints)
             assert es.restore_persisted([a, b], checkpoints) == 199
             assert [contents(variable) for variable in (a, b)] == wanted
-
-
-def forked(work: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import forked
 from keras_models import ON_TENSORFLOW, keras
 from openembedding_models import (
     IDS,
@@ -326,27 +327,23 @@ def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
 ) -> None:
     path = tmp_path / name
     save_text(path, "old")
-    child = os.fork()
-    if child == 0:
-        ended_by = 1
-        try:
-            if not can_exchange:
-                without_exchange(monkeypatch)
-            rename = Path.rename
-            renamed: list[Path] = []
 
-            def rename_once(self: Path, target: Path) -> Path:
-                if renamed:
-                    os._exit(9)
-                renamed.append(target)
-                return rename(self, target)
+    def save() -> None:
+        if not can_exchange:
+            without_exchange(monkeypatch)
+        rename = Path.rename
+        renamed: list[Path] = []
 
-            monkeypatch.setattr(Path, "rename", rename_once)
-            save_text(path, "new")
-            ended_by = 0
-        finally:
-            os._exit(ended_by)
-    killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        def rename_once(self: Path, target: Path) -> Path:
+            if renamed:
+                os._exit(9)
+            renamed.append(target)
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "rename", rename_once)
+        save_text(path, "new")
+
+    killed = forked(save)
     assert killed == (0 if left == "new" else 9)
     assert saved_text(path) == (left, left)
     with pytest.raises(InvalidArgumentError, match="overwrite"):

@@ -82,7 +82,8 @@ class BatchInFlight {
   // REQUIRES: the guard that was held when rows were found still is.
   bool holds(size_t i) const { return found_[i].hit.holds(); }
   // True if row i, which is at `now`, is still where it was when it was read. Needs no guard, and neighbours in
-  // the index don't matter; but it's false too where the tier has used places again.
+  // the index don't matter; but it's false too where the tier has used places again. Of a row in memory it doesn't say that
+  // what was read is the row: that may have been changed where it is.
   bool holds_at(size_t i, RowRef now, const TierStack& tiers) const {
     const RowRef then = found_[i].hit.ref;
     return now == then && tiers.tier(then.tier()).reused_places() == reused_places_[then.tier()];

@@ -38,7 +38,7 @@ def variable_entry(
             FileEntry(
                 name,
                 **{fact: getattr(part, fact) for fact in FILE_FACTS},
-                **{name: getattr(part.state, name) for name in COUNTED},
+                **{count: getattr(part.state, count) for count in COUNTED},
             )
             for name, part in files
         ),

@@ -7,6 +7,7 @@ controller has from it when it ends.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,9 @@ class Findings:
         paths = [self._results / name for name in self._names]
         return [path for path in paths if path.exists()]
 
-    @property
+    @functools.cached_property
     def metrics(self) -> list[Metric]:
+        """Those of all workers, when these have ended."""
         return [metric for path in self.written_files() for metric in read_results(path)]
 
     def tables(self, width: int) -> str:

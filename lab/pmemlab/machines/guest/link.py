@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import queue
 import socket
 import threading
@@ -18,7 +17,6 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from pmemlab.errors import CommandTimeoutError, LabError
-from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.guest import agent
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Result
@@ -78,8 +76,8 @@ class Link:
 
     def spawn(
         self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]],
+        argv: Sequence[str],
+        env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
         takes_input: bool = False,
     ) -> Command:
@@ -88,14 +86,8 @@ class Link:
         terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
         takes_input: whether `Command.send_input` gives it a standard input. Default: it has an
             empty one.
-
-        Raises TypeError or ValueError for what no machine can run.
         """
-        request: dict[str, object] = {
-            "argv": checked_argv(argv),
-            "env": checked_environment(env),
-            "input": takes_input,
-        }
+        request: dict[str, object] = {"argv": list(argv), "env": dict(env), "input": takes_input}
         if terminal is not None:
             request["terminal"] = dict(terminal)
         return self._begin(agent.SPAWN, json.dumps(request).encode())
@@ -120,8 +112,8 @@ class Link:
 
     def run(
         self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]],
+        argv: Sequence[str],
+        env: Mapping[str, str],
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
@@ -136,7 +128,7 @@ class Link:
                     lines.feed(stream, data)
         except TimeoutError:
             out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
-            raise CommandTimeoutError(checked_argv(argv), timeout or 0.0, out, err) from None
+            raise CommandTimeoutError(argv, timeout or 0.0, out, err) from None
         stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in output.values())
         return Result(command.returncode, stdout, stderr)
 
@@ -217,8 +209,8 @@ class Spawner(Protocol):
 
     def spawn(
         self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]],
+        argv: Sequence[str],
+        env: Mapping[str, str],
         terminal: Mapping[str, int] | None = None,
         takes_input: bool = False,
     ) -> Command: ...

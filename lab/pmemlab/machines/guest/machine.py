@@ -265,8 +265,8 @@ class GuestMachine:
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        link = self._refreshed_link(argv)
-        return link.run(argv, self._environment(env or {}), timeout, on_line)
+        argv, env = checked_argv(argv), self._environment(env or {})
+        return self._refreshed_link(argv).run(argv, env, timeout, on_line)
 
     def spawn(
         self,
@@ -279,8 +279,8 @@ class GuestMachine:
 
         terminal, takes_input: as `Link.spawn` has them.
         """
-        link = self._refreshed_link(argv)
-        return link.spawn(argv, self._environment(env), terminal, takes_input)
+        argv, env = checked_argv(argv), self._environment(env)
+        return self._refreshed_link(argv).spawn(argv, env, terminal, takes_input)
 
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""
@@ -296,10 +296,10 @@ class GuestMachine:
             with (self._state.path / f"{name}.img").open("wb") as file:
                 file.truncate(size)
 
-    def _refreshed_link(self, argv: Sequence[str | os.PathLike[str]]) -> Link:
+    def _refreshed_link(self, argv: Sequence[str]) -> Link:
         """The way to a guest that sees what was edited here since its last command."""
         link = self.link
-        if self._host_files.changed(checked_argv(argv)):
+        if self._host_files.changed(argv):
             link.refresh()
         return link
 
