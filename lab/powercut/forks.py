@@ -145,10 +145,15 @@ class Fork:
         if self._pid is None:  # it's being imported
             self._server.kill()
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # which it killed
             self.wait()
+
+    def send(self, signal_number: int) -> None:
+        """Send the signal to it and what it has started, but for sessions of their own."""
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal_number)
 
 
 class _Server:

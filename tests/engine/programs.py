@@ -9,12 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from forked_programs import WHERE_IT_IS
 
 import embstore as es
 from powercut.forks import Forks
@@ -34,7 +36,8 @@ def run_program(
     timeout: float = 100,
     environment: Mapping[str, str] = os.environ,
 ) -> subprocess.CompletedProcess[str]:
-    """A Python program that finds these tests' modules; TimeoutExpired where it doesn't end.
+    """A Python program that finds these tests' modules; an AssertionError that says what its
+    threads and forks were at where it doesn't end.
 
     environment: what is read while Python, NumPy or the engine is loaded has no effect.
     """
@@ -54,6 +57,12 @@ def run_program(
         output = [readers.submit(_read, descriptor) for descriptor in told]
         try:
             ended = fork.wait(timeout)
+        except subprocess.TimeoutExpired:
+            fork.send(WHERE_IT_IS)
+            time.sleep(1)
+            fork.end()
+            told_of = "".join(each.result() for each in output)
+            raise AssertionError(f"still running after {timeout:g} s:\n{told_of}") from None
         except BaseException:  # such as a test's time limit
             fork.end()  # with what it forked itself
             raise

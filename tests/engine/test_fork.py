@@ -314,7 +314,7 @@ def fork_in_the_middle_of_updates() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(40):  # each finds a lock that is held in half of the cases
+        for _ in range(15):  # each finds a lock that is held in half of the cases
             in_child(work)
     finally:
         done.set()
