@@ -325,6 +325,8 @@ class Table::PreparedApply::Scope {
         reads_(table.parts_.reads) {}
   ~Scope() { end(); }
 
+  bool is_finite() const { return shares_.is_finite(); }
+
   void prepare() NO_THREAD_SAFETY_ANALYSIS {
     uint64_t new_rows = 0;
     parts_.image_memory.wait_for_room();
@@ -425,10 +427,12 @@ void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients
 
 std::optional<size_t> Table::apply_if_finite(std::span<const int64_t> ids, const float* gradients,
                                              std::optional<int64_t> global_step) {
-  const std::optional<size_t> not_finite =
-      first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
-  if (!not_finite) apply_gradients(ids, gradients, global_step);
-  return not_finite;
+  raise_kept_error();
+  PreparedApply::Scope scope(*this, ids, gradients, {});
+  if (!scope.is_finite()) return first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
+  scope.prepare();
+  scope.commit(global_step);
+  return std::nullopt;
 }
 
 void Table::put(std::span<const int64_t> keys, const float* values, bool with_slots,

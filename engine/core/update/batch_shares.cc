@@ -28,6 +28,10 @@ size_t BatchShares::key_count() const {
   return keys;
 }
 
+bool BatchShares::is_finite() const {
+  return std::ranges::all_of(shares_, [](const auto& share) { return share->is_finite(); });
+}
+
 void BatchShares::recycle(size_t number) {
   if (shares_[number] != nullptr) GradientBatch::recycle(std::move(shares_[number]), count());
 }

@@ -26,6 +26,7 @@ class BatchShares {
   size_t count() const { return shares_.size(); }
   const GradientBatch& share(size_t number) const { return *shares_[number]; }
   size_t key_count() const;
+  bool is_finite() const;
   // The share's buffers stay with the calling thread.
   void recycle(size_t number);
 

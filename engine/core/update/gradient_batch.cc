@@ -1,12 +1,16 @@
 #include "update/gradient_batch.h"
-#include "platform/prefetch.h"
 
 #include <algorithm>
 #include <bit>
 
+#include "platform/prefetch.h"
+#include "update/checked_sums.h"
+
 namespace embstore {
 
 namespace {
+
+constexpr size_t kPlacesFetchedAhead = 16;
 
 std::vector<std::unique_ptr<GradientBatch>>& spare_batches() {
   thread_local std::vector<std::unique_ptr<GradientBatch>> batches;
@@ -30,82 +34,104 @@ void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch, size_t threads
 }
 
 size_t GradientBatch::size_bytes() const {
-  return occurrences_.capacity() * sizeof(Occurrence) + keys_.capacity() * sizeof(KeyGradient) +
-         table_.capacity() * sizeof(uint32_t) + sums_.capacity() * sizeof(float);
+  return occurrences_.capacity() * sizeof(Occurrence) +
+         (found_.capacity() + keys_.capacity()) * sizeof(KeyGradient) + table_.capacity() * sizeof(uint32_t) +
+         sums_.capacity() * sizeof(float);
 }
 
 void GradientBatch::group(const Gradients& of, Shards shards) {
-  sort_by_shard(of.ids, shards);
-  const size_t taken = first_occurrence_[kShards];
-  keys_.clear();
-  keys_.reserve(taken);
-  sums_.clear();
-  if (!of.are_distinct()) sums_.reserve(taken / 2 * static_cast<size_t>(of.dim));
-  for (int s = 0; s < kShards; ++s) {
-    first_key_[s] = keys_.size();
-    const std::span occurrences(occurrences_.data() + first_occurrence_[s],
-                                first_occurrence_[s + 1] - first_occurrence_[s]);
-    if (of.are_distinct()) {
-      for (const auto& [hash, i] : occurrences) {
-        keys_.push_back({of.ids[i], hash, of.row(i), of.occurrences_of(i), of.last_positions[i]});
-      }
-    } else if (!occurrences.empty()) {
-      group_shard(occurrences, of);
-    }
+  take_occurrences(of.ids, shards);
+  if (found_.size() <= occurrences_.size()) found_.resize(occurrences_.size() + 1);
+  found_[0].gradient = of.rows;
+  found_end_ = 1;
+  is_finite_ = true;
+  if (of.are_distinct()) {
+    take_distinct(of);
+  } else if (!occurrences_.empty()) {
+    sum_equal_keys(of);
   }
-  first_key_[kShards] = keys_.size();
+  sort_by_shard();
 }
 
-void GradientBatch::sort_by_shard(std::span<const int64_t> ids, Shards of) {
-  size_t next[kShards] = {};
-  for (const int64_t id : ids) ++next[shard_of(hash_key(id))];
-  size_t start = 0;
-  for (int s = 0; s < kShards; ++s) {
-    first_occurrence_[s] = start;
-    if (s >= of.begin && s < of.end) start += next[s];
-    next[s] = first_occurrence_[s];
-  }
-  first_occurrence_[kShards] = start;
-  occurrences_.resize(start);
+void GradientBatch::take_occurrences(std::span<const int64_t> ids, Shards of) {
   const bool are_all = of.begin == 0 && of.end == kShards;
+  occurrences_.clear();
+  if (are_all) occurrences_.reserve(ids.size() + kPlacesFetchedAhead);
   for (size_t i = 0; i < ids.size(); ++i) {
     const KeyHash hash = hash_key(ids[i]);
     const int shard = shard_of(hash);
     if (!are_all && (shard < of.begin || shard >= of.end)) continue;
-    occurrences_[next[shard]++] = {hash, static_cast<uint32_t>(i)};
+    occurrences_.push_back({hash, static_cast<uint32_t>(i)});
   }
 }
 
-void GradientBatch::group_shard(std::span<const Occurrence> occurrences, const Gradients& of) {
-  constexpr size_t kGradientsFetchedAhead = 8;  // they are visited out of order
-  const size_t size = std::bit_ceil(2 * occurrences.size() + 1);
-  table_.assign(size, 0);
+void GradientBatch::take_distinct(const Gradients& of) {
+  for (const auto& [hash, i] : occurrences_)
+    found_[found_end_++] = {of.ids[i], hash, of.row(i), of.occurrences_of(i), of.last_positions[i]};
+}
+
+// In the batch's order, so that gradients are read one after the other. What an id needs is fetched ahead, each stage by what the
+// one before it has fetched: a place of the table, the key that is there, and the key's sum.
+void GradientBatch::sum_equal_keys(const Gradients& of) {
+  constexpr size_t kCachedBytes = size_t{1} << 20;  // where all is in the cache, nothing is fetched
+  constexpr size_t kGradientsFetchedAhead = 12;
+  constexpr size_t kKeysFetchedAhead = 8;
+  constexpr size_t kSumsFetchedAhead = 4;
+  const size_t count = occurrences_.size();
   const size_t width = static_cast<size_t>(of.dim);
-  for (size_t i = 0; i < occurrences.size(); ++i) {
-    if (i + kGradientsFetchedAhead < occurrences.size()) {
-      prefetch_line(of.row(occurrences[i + kGradientsFetchedAhead].position));
+  const bool fetches_ahead = count * (width * sizeof(float) + 2 * sizeof(KeyGradient)) > kCachedBytes;
+  const size_t mask = std::bit_ceil(2 * count + 1) - 1;
+  table_.assign(mask + 1, 0);
+  sums_.clear();
+  sums_.reserve(count / 2 * width);
+  occurrences_.resize(count + kPlacesFetchedAhead, occurrences_.back());  // all stages have one ahead of them
+  const Occurrence* const ids = occurrences_.data();
+  uint32_t* const table = table_.data();
+  KeyGradient* const found = found_.data();
+  size_t end = 1;
+  CheckedSums adder;
+  for (size_t i = 0; i < count; ++i) {
+    if (fetches_ahead) {
+      prefetch_line(table + (ids[i + kPlacesFetchedAhead].hash & mask));
+      prefetch_row(of.row(ids[i + kGradientsFetchedAhead].position), width);
+      prefetch_line(found + table[ids[i + kKeysFetchedAhead].hash & mask]);
+      prefetch_row(found[table[ids[i + kSumsFetchedAhead].hash & mask]].gradient, width);
     }
-    const auto [hash, position] = occurrences[i];
-    const int64_t key = of.ids[position];
+    const auto [hash, position] = ids[i];
     const float* const gradient = of.row(position);
-    size_t probe = hash & (size - 1);
-    while (table_[probe] != 0 && keys_[table_[probe] - 1].key != key) probe = (probe + 1) & (size - 1);
-    if (table_[probe] == 0) {
-      keys_.push_back({key, hash, gradient, of.occurrences_of(position), position});
-      table_[probe] = static_cast<uint32_t>(keys_.size());
+    size_t probe = hash & mask;
+    while (table[probe] != 0 && found[table[probe]].hash != hash) probe = (probe + 1) & mask;
+    if (table[probe] == 0) {
+      found[end] = {of.ids[position], hash, gradient, of.occurrences_of(position), position};
+      table[probe] = static_cast<uint32_t>(end++);
+      adder.see(gradient, width);
       continue;
     }
-    KeyGradient& grouped = keys_[table_[probe] - 1];
-    grouped.occurrences += of.occurrences_of(position);
-    const bool is_callers = grouped.gradient == of.row(grouped.last_position);
-    grouped.last_position = position;
-    if (is_callers) {
-      sums_.insert(sums_.end(), grouped.gradient, grouped.gradient + width);
-      grouped.gradient = &sums_.back() + 1 - width;
+    KeyGradient& key = found[table[probe]];
+    key.occurrences += of.occurrences_of(position);
+    const float* const before = key.gradient;
+    if (before == of.row(key.last_position)) {  // its first one's
+      key.gradient = sums_.data() + sums_.size();
+      sums_.resize(sums_.size() + width);
     }
-    float* __restrict sum = const_cast<float*>(grouped.gradient);  // ours since it was inserted into sums_
-    for (size_t d = 0; d < width; ++d) sum[d] += gradient[d];
+    key.last_position = position;
+    adder.add(before, gradient, const_cast<float*>(key.gradient), width);  // ours: it's in sums_
   }
+  found_end_ = end;
+  is_finite_ = adder.saw_only_finite();
+}
+
+void GradientBatch::sort_by_shard() {
+  const std::span found = std::span(found_).first(found_end_).subspan(1);
+  size_t next[kShards] = {};
+  for (const KeyGradient& key : found) ++next[shard_of(key.hash)];
+  first_key_[0] = 0;
+  for (int s = 0; s < kShards; ++s) {
+    first_key_[s + 1] = first_key_[s] + next[s];
+    next[s] = first_key_[s];
+  }
+  if (keys_.size() < found.size()) keys_.resize(found.size());
+  for (const KeyGradient& key : found) keys_[next[shard_of(key.hash)]++] = key;
 }
 
 }  // namespace embstore

@@ -57,7 +57,10 @@ class GradientBatch {
   std::span<const KeyGradient> shard(int i) const {
     return {keys_.data() + first_key_[i], first_key_[i + 1] - first_key_[i]};
   }
-  std::span<const KeyGradient> keys() const { return keys_; }
+  // Of all shards, one behind the other.
+  std::span<const KeyGradient> keys() const { return {keys_.data(), first_key_[kShards]}; }
+  // Whether all gradients are that were summed here. Those of distinct ids aren't looked at.
+  bool is_finite() const { return is_finite_; }
 
  private:
   struct Occurrence {
@@ -65,19 +68,24 @@ class GradientBatch {
     uint32_t position;
   };
 
-  void sort_by_shard(std::span<const int64_t> ids, Shards of);
-  void group_shard(std::span<const Occurrence> occurrences, const Gradients& of);
+  void take_occurrences(std::span<const int64_t> ids, Shards of);
+  void take_distinct(const Gradients& of);
+  void sum_equal_keys(const Gradients& of);
+  void sort_by_shard();
   size_t size_bytes() const;
 
   static constexpr size_t kMostSpareBytes = size_t{32} << 20;
 
-  PageVector<Occurrence> occurrences_;  // by shard, in the batch's order within one
-  size_t first_occurrence_[kShards + 1];
-  PageVector<KeyGradient> keys_;
+  PageVector<Occurrence> occurrences_;  // in the batch's order
+  // In the order of their first occurrence, so that frequent ones lie together; the first is no key. What is behind the end is an
+  // earlier batch's.
+  PageVector<KeyGradient> found_;
+  size_t found_end_ = 0;
+  PageVector<uint32_t> table_;    // open addressing; position in found_, 0 = empty
+  PageVector<float> sums_;        // keys point into them: they never move within a batch
+  PageVector<KeyGradient> keys_;  // by shard, and then an earlier batch's
   size_t first_key_[kShards + 1];
-  PageVector<uint32_t> table_;  // open addressing; position in keys_ + 1, 0 = empty
-
-  PageVector<float> sums_;  // keys_ points into them: they never move within a batch
+  bool is_finite_ = true;
 };
 
 }  // namespace embstore

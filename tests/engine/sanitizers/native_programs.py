@@ -45,6 +45,7 @@ OF_ONE_THREAD = [
     "coldest_rows_test",
     "crc32c_test",
     "cuda_device_test",
+    "gradient_batch_test",
     "interleavings_test",  # of its threads one runs at a time
     "kernels_test",
     "key_partition_test",
