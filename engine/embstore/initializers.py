@@ -76,12 +76,7 @@ class Constant:
     value: ArrayLike
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
-        try:
-            values = np.asarray(self.value, np.float32)
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(
-                "Constant: value must be numbers in a regular array"
-            ) from None
+        values = checks.as_float32("Constant: value", self.value)
         rows, dim = shape
         if values.shape not in ((), (dim,), shape):
             raise InvalidArgumentError(
@@ -100,8 +95,8 @@ class RandomUniform:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        checks.real("minval", self.minval)
-        checks.real("maxval", self.maxval, at_least=self.minval)
+        checks.real("minval", self.minval, float32=True)
+        checks.real("maxval", self.maxval, at_least=self.minval, float32=True)
         _check_seed(self.seed)
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
@@ -122,7 +117,7 @@ class RandomNormal:
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
         values = _stream(self.seed).normal(self.mean, self.stddev, shape)
-        return values.astype(np.float32)
+        return checks.as_float32("mean + a multiple of stddev", values)
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class TruncatedNormal:
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]:
         values = self.mean + self.stddev * _truncated_standard_normal(shape, self.seed)
-        return values.astype(np.float32)
+        return checks.as_float32("mean + a multiple of stddev", values)
 
 
 @dataclass(frozen=True)
@@ -262,12 +257,12 @@ def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
             f"initializer must return numbers of the shape {shape}, "
             f"got {rows.dtype} of the shape {rows.shape}"
         )
-    return np.ascontiguousarray(rows, np.float32)
+    return np.ascontiguousarray(checks.as_float32("initializer: values", rows))
 
 
 def _check_normal(mean: float, stddev: float, seed: int | None) -> None:
-    checks.real("mean", mean)
-    checks.real("stddev", stddev, at_least=0)
+    checks.real("mean", mean, float32=True)
+    checks.real("stddev", stddev, at_least=0, float32=True)
     _check_seed(seed)
 
 

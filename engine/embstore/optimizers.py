@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 
@@ -35,9 +33,6 @@ __all__ = [
 ]
 
 
-_MOST = float(np.finfo(np.float32).max)  # the core has rates as float32
-
-
 @dataclass(frozen=True)
 class Optimizer:
     """What every optimizer has: its slots' names, and its numbers as fields."""
@@ -54,7 +49,7 @@ class Optimizer:
 
     def check_learning_rate(self, value: object) -> float:
         """`value` as a learning rate; InvalidArgumentError where the rule can't work with it."""
-        return checks.real("learning_rate", value, at_least=0, at_most=_MOST)
+        return checks.real("learning_rate", value, at_least=0, float32=True)
 
     def params(self) -> dict[str, float]:
         """The arguments as the core takes them."""
@@ -87,7 +82,9 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+        checks.real(
+            "initial_accumulator_value", self.initial_accumulator_value, above=0, float32=True
+        )
 
 
 @dataclass(frozen=True)
@@ -108,11 +105,15 @@ class AdagradDecay(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        checks.real("initial_accumulator_value", self.initial_accumulator_value, above=0)
+        checks.real(
+            "initial_accumulator_value", self.initial_accumulator_value, above=0, float32=True
+        )
         checks.integer(
             "accumulator_decay_step", self.accumulator_decay_step, at_least=1, unit="steps"
         )
-        checks.real("accumulator_decay_rate", self.accumulator_decay_rate, above=0, below=1)
+        checks.real(
+            "accumulator_decay_rate", self.accumulator_decay_rate, above=0, below=1, float32=True
+        )
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,13 @@ class AdamAsync(Optimizer):
     apply_sparse_rmsprop: bool = False
 
     def __post_init__(self) -> None:
-        _check_adam(self)
         if not isinstance(self.apply_sparse_rmsprop, bool):
             raise InvalidArgumentError(
                 f"apply_sparse_rmsprop must be True or False, got {self.apply_sparse_rmsprop!r}"
             )
+        _check_adam(self)
+        # Adam takes the difference to 1 in float64; this rule's momentum is float32.
+        checks.real("beta1", self.beta1, below=1, float32=self.apply_sparse_rmsprop)
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class AdamW(Optimizer):
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        checks.real("weight_decay", self.weight_decay, at_least=0)
+        checks.real("weight_decay", self.weight_decay, at_least=0, float32=True)
         _check_adam(self)
 
 
@@ -203,6 +206,7 @@ class Adamax(Optimizer):
 
     def __post_init__(self) -> None:
         _check_adam(self)
+        checks.real("beta2", self.beta2, below=1, float32=True)  # u fades by it, in float32
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ class Adadelta(Optimizer):
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
         checks.real("rho", self.rho, at_least=0, below=1)
-        checks.real("epsilon", self.epsilon, above=0)
+        checks.real("epsilon", self.epsilon, above=0, float32=True)
 
 
 @dataclass(frozen=True)
@@ -243,8 +247,8 @@ class RMSprop(Optimizer):
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
         checks.real("rho", self.rho, at_least=0, below=1)
-        checks.real("momentum", self.momentum, at_least=0, below=1)
-        checks.real("epsilon", self.epsilon, above=0)
+        checks.real("momentum", self.momentum, at_least=0, below=1, float32=True)
+        checks.real("epsilon", self.epsilon, above=0, float32=True)
 
     @property
     def name(self) -> str:
@@ -265,6 +269,7 @@ class Ftrl(Optimizer):
     w = linear * (l1 / |linear| - 1) / (accum'^p / learning_rate + 2 * l2),
     where |linear| is the Euclidean norm of the whole row: l1 drops rows, not single weights.
     TensorFlow's Ftrl differs in this: it holds l1 against each weight.
+    learning_rate must be at least 1.2e-38, so that 1 / learning_rate is finite in float32.
 
     A GPU raises to other powers than 0.5 and 0 by itself, within 1 ulp of the CPU at each step; so
     rows that it trained then differ from a CPU's in their last bits.
@@ -273,7 +278,10 @@ class Ftrl(Optimizer):
     slots = ("accum", "linear")
 
     def check_learning_rate(self, value: object) -> float:
-        return checks.real("learning_rate", value, above=0, at_most=_MOST)  # it is divided by
+        # It is divided by, so 1 / learning_rate must be finite in float32, too.
+        return checks.real(
+            "learning_rate", value, above=0, at_least=checks.FLOAT32_TINY, float32=True
+        )
 
     learning_rate: float
     learning_rate_power: float = -0.5
@@ -283,10 +291,14 @@ class Ftrl(Optimizer):
 
     def __post_init__(self) -> None:
         self.check_learning_rate(self.learning_rate)
-        checks.real("learning_rate_power", self.learning_rate_power, at_most=0)
-        checks.real("initial_accumulator_value", self.initial_accumulator_value, at_least=0)
+        checks.real("learning_rate_power", self.learning_rate_power, at_most=0, float32=True)
+        checks.real(
+            "initial_accumulator_value", self.initial_accumulator_value, at_least=0, float32=True
+        )
         checks.real("l1_regularization_strength", self.l1_regularization_strength, at_least=0)
-        checks.real("l2_regularization_strength", self.l2_regularization_strength, at_least=0)
+        checks.real(
+            "l2_regularization_strength", self.l2_regularization_strength, at_least=0, float32=True
+        )
 
 
 _NAMES = ", ".join(name for name in __all__ if name != "Optimizer")
@@ -296,7 +308,7 @@ def _check_adam(optimizer: Adam | AdamAsync | AdamW | Adamax) -> None:
     optimizer.check_learning_rate(optimizer.learning_rate)
     checks.real("beta1", optimizer.beta1, at_least=0, below=1)
     checks.real("beta2", optimizer.beta2, at_least=0, below=1)
-    checks.real("epsilon", optimizer.epsilon, above=0)
+    checks.real("epsilon", optimizer.epsilon, above=0, float32=True)
 
 
 def check_optimizer(optimizer: object) -> None:

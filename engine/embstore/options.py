@@ -384,7 +384,7 @@ class InitializerOption:
         if self.initializer is not None:
             _set(self, "initializer", made_initializer(self.initializer))
         checks.integer("default_value_dim", self.default_value_dim, at_least=1, unit="rows")
-        checks.real("default_value_no_permission", self.default_value_no_permission)
+        checks.real("default_value_no_permission", self.default_value_no_permission, float32=True)
 
 
 @dataclass(frozen=True)

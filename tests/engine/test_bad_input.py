@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ PMEM = es.StorageType.PMEM_LIBPMEM
         (np.ma.masked_array([1, 2], [False, True]), r"ids must be a plain array.*ids\.compressed"),
         ([np.array([1]), np.ma.masked_array([2], [True])], "ids must be a plain array"),
         (None, "ids must be int64"),
+        ([1 + 0j], "ids must be int64, got complex128"),
+        ([2**70], "ids must be int64, got object"),
     ],
 )
 def test_ids_of_another_kind_are_refused_everywhere(
@@ -51,6 +55,7 @@ def test_ids_of_another_kind_are_refused_everywhere(
     assert var.total_count() == (0, 3)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("grads", "message"),
     [
@@ -62,6 +67,16 @@ def test_ids_of_another_kind_are_refused_everywhere(
         (np.float32(1), r"got \(\)"),
         ([["a", "b", "c"]] * 2, "grads must be numbers"),
         ([[1, 2, 3], [1]], "grads must be"),
+        ([[1j] * 3] * 2, "grads must be numbers, got complex128"),
+        (np.full((2, 3), 1j), "grads must be numbers, got complex128"),
+        ([["1"] * 3] * 2, "grads must be numbers, got <U1"),
+        ([[b"1"] * 3] * 2, "grads must be numbers, got |S1"),
+        ([[None] * 3] * 2, "grads must be numbers, got object"),
+        ([["1", 2**70, 3]] * 2, "grads must be numbers"),
+        ([[2**70, 1j, 3]] * 2, "grads must be numbers"),
+        ([[math.inf] * 3] * 2, "grads must be finite"),
+        ([[1e39] * 3] * 2, r"grads must be at most 3\.40282e\+38 in size"),
+        ([[10**400] * 3] * 2, r"grads must be at most 3\.40282e\+38 in size"),
         (np.ma.masked_array(np.ones((2, 3), np.float32)), "grads must be a plain array"),
     ],
 )
@@ -74,7 +89,36 @@ def test_gradients_that_dont_fit_are_refused(
     assert var.total_count() == (0, 3)
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "7", True, 2**63])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1j] * 3] * 2, "values must be numbers, got complex128"),
+        ([["1"] * 3] * 2, "values must be numbers, got <U1"),
+        ([[1e39] * 3] * 2, r"values must be at most 3\.40282e\+38 in size"),
+    ],
+)
+def test_values_that_arent_numbers_cant_be_put(
+    make_variable: MakeVariable, values: Any, message: str
+) -> None:
+    var = make_variable()
+    with pytest.raises(InvalidArgumentError, match=message):
+        var.put([1, 2], values)
+    with pytest.raises(InvalidArgumentError, match=message.replace("values", r"slots\[.*\]")):
+        var.put([1, 2], [[1.0] * 3] * 2, slots={"accumulator": values})
+    assert var.total_count() == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "grads", [[[True, False, True]], [[1, 2**70, 3]], [[Fraction(1, 2), 1, 0.5]]]
+)
+def test_lists_of_any_real_numbers_are_gradients(make_variable: MakeVariable, grads: Any) -> None:
+    var = make_variable()
+    var.apply_gradients([1], grads)
+    assert np.isfinite(var.lookup([1])).all()
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "7", True, 2**63, pytest.param(10**5000, id="huge")])
 def test_a_global_step_that_cant_be_one_is_refused(make_variable: MakeVariable, step: Any) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match="global_step must be"):
@@ -193,6 +237,10 @@ def test_a_storage_option_that_cant_work_says_why(arguments: dict[str, Any], mes
         ({"default_value_dim": 0}, "default_value_dim must be at least 1"),
         ({"default_value_dim": 1.5}, "default_value_dim must be an integer"),
         ({"default_value_no_permission": "no"}, "default_value_no_permission must be a number"),
+        (
+            {"default_value_no_permission": 1e300},
+            r"default_value_no_permission must be at most 3\.4",
+        ),
         ({"initializer": es.initializers.Constant}, "initializer is the class Constant"),
     ],
 )

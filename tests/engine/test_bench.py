@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import mmap
 import re
 import signal
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,15 @@ from numpy.typing import NDArray
 import embstore as es
 from embstore import _core
 from embstore.bench import _yardsticks, computer_limits, peers_suite
-from embstore.bench.__main__ import main
+from embstore.bench.__main__ import SUITES, main
 from embstore.bench.contenders import Embstore
 from embstore.bench.durability_suite import TABLE_OF_RUN
 from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
+from embstore.bench.own_process import call_apart
 from embstore.bench.peers_suite import NAMES
 from embstore.bench.stores import STORE_NAMES
+from embstore.bench.tables import table
 
 TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
 TINY_TIERS = [*TINY, "--dim", "5", "--served-batches", "2"]
@@ -258,6 +263,68 @@ def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
     assert (
         updates.count("emulated") == len(TABLE_OF_RUN) * 2 * 2
     )  # batches, and rounds with the first
+
+
+# Of each suite, every argument that has a value of its own.
+EVERY_ARGUMENT = {
+    "rows": "--rows 3 --dim 4 5 --batch-size 6 7 --threads 8 --batches 9 --small-batches 11 "
+    "--rounds 12 --seed 13 --clock process",
+    "tiers": "--rows 3 --dim 4 5 --first-tier .3 --skew 1.5 --batch-size 6 --batches 7 --rounds 8 "
+    "--warm-up-batches 9 --served-batches 11 --store LMDB DRAM --path / --direct --clock process "
+    "--seed 13",
+    "peers": "--rows 3 --dim 4 5 --first-tier .3 --batch-size 6 --batches 7 --rounds 8 "
+    "--peer LMDB TFRA --path / --clock process --seed 13",
+    "memory": "--rows 3 --dim 4 --store DRAM_PMEM --path / --seed 13",
+    "durability": "--storage-type DRAM_PMEM_SSDHASH --device cuda:3 --rows 3 --dim 4 "
+    "--first-tier .3 --pool .4 --batch-size 6 --batches 7 --rounds 8 --path / --seed 13",
+    "gpu": "--device cuda:3 --rows 3 --dim 4 5 --batch-size 6 --fraction .3 --settling-batches 7 "
+    "--batches 8 --rounds 9 --seed 13",
+    "keras": "--rows 3 --dim 4 --batch-size 6 --features 7 --steps 8 --rounds 9 --skew 1.5 "
+    "--seed 13",
+    "cluster": "--rows 3 --dim 4 --shards 5 6 --batch-size 7 --batches 8 --rounds 9 --seed 13 "
+    "--tables 11 --samples 12",
+}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_argument_of_a_suite_is_among_its_options(name: str) -> None:
+    parser = argparse.ArgumentParser()
+    SUITES[name].add_arguments(parser)
+    given = EVERY_ARGUMENT[name].split()
+    flags = {action.option_strings[-1] for action in parser._actions} - {"--help"}
+    assert {each for each in given if each.startswith("--")} == flags
+    changed = SUITES[name].options_of(parser.parse_args(given))
+    default = SUITES[name].options_of(parser.parse_args([]))
+    assert len(changed_fields(default, changed)) == len(flags) + (2 if name == "cluster" else 0)
+    hash(changed)  # its lists are tuples
+
+
+def changed_fields(before: Any, after: Any) -> list[str]:
+    """Of dataclasses, and of dataclasses in them."""
+    if not is_dataclass(before):
+        return [] if before == after else [str(after)]
+    pairs = ((getattr(before, one.name), getattr(after, one.name)) for one in fields(before))
+    return [name for pair in pairs for name in changed_fields(*pair)]
+
+
+def test_a_section_of_a_table_begins_where_the_setting_changes() -> None:
+    cells = [("8", "read", "1"), ("8", "read", "2"), ("8", "write", "3"), ("16", "write", "4")]
+    names, figures = ("dim", "operation"), ("rate",)
+    ends = {
+        section: [row.end_section for row in table("", names, figures, cells, section=section).rows]
+        for section in (0, 1, 2)
+    }
+    assert ends == {
+        0: [False, False, False, False],
+        1: [False, False, True, False],
+        2: [False, True, True, False],
+    }
+
+
+def test_a_process_that_measures_and_fails_is_told_of() -> None:
+    assert call_apart(dict, {"rows": 3}, "rows") == {"rows": 3}
+    with pytest.raises(RuntimeError, match="the process that measures a table ended with 1"):
+        call_apart(math.sqrt, {"rows": 3}, "a table")  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_not_there_is_refused(

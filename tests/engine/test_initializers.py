@@ -140,6 +140,38 @@ def test_an_argument_that_cant_work_is_named(make: Make, argument: str) -> None:
         make()
 
 
+def test_constant_takes_numbers_that_numpy_has_not() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rows = initializers.Constant(np.array([1.5, -2], ml_dtypes.bfloat16))((2, 2))
+    np.testing.assert_array_equal(rows, np.array([[1.5, -2]] * 2, np.float32))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: initializers.Constant(1e39), "value must be at most 3.40282e"),
+        (lambda: initializers.Constant([1, 10**400, 1]), "value must be at most 3.40282e"),
+        (lambda: initializers.Constant(1j), "value must be numbers, got complex128"),
+        (lambda: initializers.Constant(["1"] * 3), "value must be numbers, got <U1"),
+        (lambda: initializers.Constant(None), "value must be numbers, got object"),  # type: ignore[arg-type]
+        (lambda: initializers.Constant([[1], [2, 3]]), "value must be a regular array"),
+        (lambda: initializers.RandomUniform(-1e39, 0), "minval must be at most 3.40282e"),
+        (lambda: initializers.RandomUniform(0, 1e39), "maxval must be at most 3.40282e"),
+        (lambda: initializers.RandomNormal(1e39), "mean must be at most 3.40282e"),
+        (lambda: initializers.RandomNormal(0, 1e39), "stddev must be at most 3.40282e"),
+        (lambda: initializers.RandomNormal(0, 3e38), "stddev must be at most 3.40282e"),
+        (lambda: initializers.TruncatedNormal(0, 3e38), "stddev must be at most 3.40282e"),
+        (lambda: lambda shape: np.full(shape, 1e39), "values must be at most 3.40282e"),
+    ],
+)
+def test_initial_rows_that_float32_cant_have_are_refused(
+    make_variable: MakeVariable, make: Callable[[], initializers.Initializer], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make_variable(dim=3, initializer=make())
+
+
 @pytest.mark.parametrize("kind", [None, *RANDOM])
 def test_variables_start_apart_and_each_starts_alike_every_time(
     make_variable: MakeVariable, kind: Make | None

@@ -65,7 +65,20 @@ def test_a_rate_that_changes_between_steps_gives_the_formulas_bits(
     assert_same_rows(var, plain)
 
 
-@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, 1e39, "fast", None, True])
+@pytest.mark.parametrize(
+    "rate",
+    [
+        -0.1,
+        math.nan,
+        math.inf,
+        1e39,
+        pytest.param(10**400, id="too large for a float"),
+        pytest.param(10**5000, id="huge"),
+        "fast",
+        None,
+        True,
+    ],
+)
 def test_a_rate_that_cant_be_is_refused_by_name(make_variable: MakeVariable, rate: Any) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match=r"^learning_rate must be"):
@@ -81,6 +94,33 @@ def test_only_ftrl_refuses_a_rate_of_0(make_variable: MakeVariable) -> None:
     var = make_variable(optimizer=optimizers.Ftrl(0.1))
     with pytest.raises(InvalidArgumentError, match="learning_rate must be greater than 0"):
         var.learning_rate = 0
+
+
+def test_ftrl_refuses_a_rate_whose_inverse_is_infinite_in_float32(
+    make_variable: MakeVariable,
+) -> None:
+    var = make_variable(optimizer=optimizers.Ftrl(0.1))
+    for rate in (1e-46, 1e-39):
+        with pytest.raises(
+            InvalidArgumentError, match=r"learning_rate must be at least 1\.17549e-38"
+        ):
+            var.learning_rate = rate
+    var.learning_rate = 1.2e-38
+    var.apply_gradients([1], np.ones((1, 3), np.float32))
+    assert np.isfinite(var.lookup([1])).all()
+
+
+@pytest.mark.parametrize(
+    "optimizer", [rule for rule in OPTIMIZERS if rule.name != "Ftrl"], ids=lambda rule: rule.name
+)
+def test_a_schedule_may_decay_until_the_rate_is_0_in_float32(
+    make_variable: MakeVariable, optimizer: optimizers.Optimizer
+) -> None:
+    var = make_variable(optimizer=optimizer)
+    for rate in (0.1, 1e-30, 1e-46, 1e-300, 0.0):
+        var.learning_rate = rate
+        var.apply_gradients([1], np.ones((1, 3), np.float32))
+    assert np.isfinite(var.lookup([1])).all()
 
 
 def test_a_variable_without_an_optimizer_has_no_rate(make_variable: MakeVariable) -> None:

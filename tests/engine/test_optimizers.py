@@ -302,6 +302,76 @@ def test_a_parameter_that_cant_work_is_named(
         make()
 
 
+# Each is used as float32: there the first is 0, the second 1, the third infinite.
+ZERO, ONE, INFINITE = 1e-46, 1 - 1e-9, 1e39
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        *(
+            (optimizers.AdamW, {"weight_decay": 0.1, "epsilon": value})
+            if rule is optimizers.AdamW
+            else (rule, {"epsilon": value})
+            for rule in (
+                optimizers.Adam,
+                optimizers.AdamW,
+                optimizers.AdamAsync,
+                optimizers.Adamax,
+                optimizers.Adadelta,
+                optimizers.RMSprop,
+            )
+            for value in (ZERO, INFINITE)
+        ),
+        *(
+            (rule, {"learning_rate": 0.1, "initial_accumulator_value": value})
+            for rule in (optimizers.Adagrad, optimizers.AdagradDecay, optimizers.AdagradDecayV2)
+            for value in (ZERO, INFINITE)
+        ),
+        (optimizers.AdagradDecay, {"learning_rate": 0.1, "accumulator_decay_rate": ZERO}),
+        (optimizers.AdagradDecay, {"learning_rate": 0.1, "accumulator_decay_rate": ONE}),
+        (optimizers.AdamW, {"weight_decay": INFINITE}),
+        (optimizers.AdamAsync, {"apply_sparse_rmsprop": True, "beta1": ONE}),
+        (optimizers.Adamax, {"beta2": ONE}),
+        (optimizers.RMSprop, {"momentum": ONE}),
+        (optimizers.Ftrl, {"learning_rate": ZERO}),
+        (optimizers.Ftrl, {"learning_rate": 1e-39}),
+        (optimizers.Ftrl, {"learning_rate": 0.1, "initial_accumulator_value": INFINITE}),
+        (optimizers.Ftrl, {"learning_rate": 0.1, "l2_regularization_strength": INFINITE}),
+        (optimizers.Ftrl, {"learning_rate": 0.1, "learning_rate_power": -INFINITE}),
+        (optimizers.SGD, {"learning_rate": 10**400}),
+        (optimizers.Adam, {"beta1": 10**400}),
+        (optimizers.Adam, {"beta2": 10**5000}),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_parameter_that_float32_cant_have_is_named(
+    rule: Callable[..., optimizers.Optimizer], arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{list(arguments)[-1]} must be"):
+        rule(**arguments)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optimizers.Adam(0.1, beta1=ONE, beta2=ONE),  # the difference to 1 is taken in float64
+        optimizers.AdamAsync(0.1, beta1=ONE),
+        optimizers.Adagrad(0.1, initial_accumulator_value=1e-37),
+        optimizers.Adam(0.1, epsilon=1e-37),
+        optimizers.Ftrl(0.1, initial_accumulator_value=ZERO),  # 0 is allowed
+        optimizers.Ftrl(0.1, l1_regularization_strength=INFINITE),  # used as float64
+    ],
+    ids=str,
+)
+def test_a_parameter_that_float32_has_leaves_rows_finite(
+    make_variable: MakeVariable, optimizer: optimizers.Optimizer
+) -> None:
+    var = make_variable(optimizer=optimizer, dim=3)
+    var.apply_gradients([1, 2], [[0.0] * 3, [1.0] * 3])
+    assert np.isfinite(var.lookup([1, 2])).all()
+
+
 def trained_with_vectors(extensions: str) -> subprocess.CompletedProcess[str]:
     """Prints Ftrl's row after a step, computed by the named vector instructions."""
     program = """

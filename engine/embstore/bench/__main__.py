@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     if parsed.json is not None:
         document = {**report.document, "machine": _machine()}
         try:
-            parsed.json.write_text(json.dumps(document, indent=1) + "\n")
+            parsed.json.write_text(json.dumps(document, indent=1, default=os.fspath) + "\n")
         except OSError as error:
             sys.exit(f"--json {parsed.json}: can't be written: {error.strerror}")
         print(f"written: {parsed.json}")

@@ -11,31 +11,28 @@ from embstore.bench import arguments, cluster_suite, many_tables_suite
 from embstore.bench.cluster_suite import ClusterOptions, ClusterResult
 from embstore.bench.many_tables_suite import ManyTablesOptions, ManyTablesResult
 from embstore.bench.report import Report
+from embstore.bench.tables import number, span, table
 from embstore.bench.watcher import Watcher
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = ClusterOptions()
-    positive = arguments.positive
-    parser.add_argument("--rows", type=positive, default=default.rows, help="of a table")
-    parser.add_argument("--dim", type=positive, default=default.dim)
-    parser.add_argument("--shards", type=positive, nargs="+", default=default.shards)
-    parser.add_argument("--batch-size", type=positive, default=default.batch_size, help="ids")
-    parser.add_argument("--batches", type=positive, default=default.batches, help="a round")
-    parser.add_argument("--rounds", type=positive, default=default.rounds)
-    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
-    many = ManyTablesOptions()
-    parser.add_argument(
-        "--tables",
-        type=positive,
-        default=many.tables,
-        help="of the job of many tables (default: %(default)s)",
+    arguments.add_counts(
+        parser,
+        default,
+        rows="of a table",
+        dim=None,
+        shards=None,
+        batch_size="ids",
+        batches="a round",
+        rounds=None,
     )
-    parser.add_argument(
-        "--samples",
-        type=positive,
-        default=many.samples,
-        help="of a step of that job, each with an id in every table (default: %(default)s)",
+    arguments.add_seed(parser, default.seed)
+    arguments.add_counts(
+        parser,
+        ManyTablesOptions(),
+        tables="of the job of many tables (default: %(default)s)",
+        samples="of a step of that job, each with an id in every table (default: %(default)s)",
     )
 
 
@@ -46,19 +43,10 @@ class Options:
 
 
 def options_of(parsed: argparse.Namespace) -> Options:
-    one_table = ClusterOptions(
-        rows=parsed.rows,
-        dim=parsed.dim,
-        shards=tuple(parsed.shards),
-        batch_size=parsed.batch_size,
-        batches=parsed.batches,
-        rounds=parsed.rounds,
-        seed=parsed.seed,
-    )
     many_tables = ManyTablesOptions(
         tables=parsed.tables, samples=parsed.samples, rounds=parsed.rounds, seed=parsed.seed
     )
-    return Options(one_table, many_tables)
+    return Options(arguments.options(ClusterOptions, parsed), many_tables)
 
 
 def advance_count(options: Options) -> int:
@@ -74,13 +62,7 @@ def run(options: Options, watcher: Watcher) -> Report:
 
 
 def _table_of_many(options: ManyTablesOptions, result: ManyTablesResult) -> Table:
-    table = Table(
-        title=f"A job of {options.workers} workers with {options.tables} tables, shards="
-        f"{options.shards}; steps of {options.samples} samples (medians)"
-    )
-    table.add_column("figure", no_wrap=True)
-    table.add_column("value", justify="right", no_wrap=True)
-    for name, value in (
+    rows = [
         ("servers", f"{result.servers}"),
         ("start", f"{result.start_s:.1f} s"),
         (f"memory of all {result.processes} processes (PSS)", f"{result.pss_bytes / 1e9:.2f} GB"),
@@ -88,29 +70,34 @@ def _table_of_many(options: ManyTablesOptions, result: ManyTablesResult) -> Tabl
         ("step of one process without shards", f"{result.here_ms:.1f} ms"),
         ("ratio, in the same rounds", f"{result.ratio:.2f}"),
         ("step, one table after the other", f"{result.one_by_one_ms:.1f} ms"),
-    ):
-        table.add_row(name, value)
-    return table
+    ]
+    return table(
+        f"A job of {options.workers} workers with {options.tables} tables, shards="
+        f"{options.shards}; steps of {options.samples} samples (medians)",
+        ("figure",),
+        ("value",),
+        rows,
+        one_line="all",
+    )
 
 
 def _table(results: list[ClusterResult]) -> Table:
-    table = Table(
-        title="Zipf ids, Adagrad: million ids/s (median; min to max), and ratio to "
-        f"{cluster_suite.YARDSTICK}, or of DeepFM {cluster_suite.LOCAL}, in the same rounds"
-    )
-    for column in ("operation", "server"):
-        table.add_column(column, no_wrap=True)
-    for column in ("M ids/s", "range", "ratio"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for before, result in zip([None, *results], results, strict=False):
-        if before is not None and before.operation != result.operation:
-            table.add_section()
-        figure = result.ids_per_s
-        table.add_row(
+    rows = [
+        (
             result.operation,
             result.server,
-            f"{figure.median / 1e6:.2f}",
-            f"{figure.minimum / 1e6:.1f} to {figure.maximum / 1e6:.1f}",
-            "-" if figure.ratio is None else f"{figure.ratio:.2f}",
+            f"{result.ids_per_s.median / 1e6:.2f}",
+            span(result.ids_per_s, 1),
+            number(result.ids_per_s.ratio),
         )
-    return table
+        for result in results
+    ]
+    return table(
+        "Zipf ids, Adagrad: million ids/s (median; min to max), and ratio to "
+        f"{cluster_suite.YARDSTICK}, or of DeepFM {cluster_suite.LOCAL}, in the same rounds",
+        ("operation", "server"),
+        ("M ids/s", "range", "ratio"),
+        rows,
+        one_line="all",
+        section=1,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,19 +54,38 @@ def scrambled_keys(rows: int, seed: int) -> Ids:
     return random.permutation(keys)[:rows]
 
 
+def row_bytes(dim: int) -> int:
+    """Of a row with Adagrad's accumulators, padded as a row of the engine is."""
+    return 2 * 4 * ((dim + 3) // 4 * 4)
+
+
+def adagrad() -> es.optimizers.Adagrad:
+    return es.optimizers.Adagrad(
+        learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+    )
+
+
+def torch_adagrad(embedding: Any) -> Any:
+    """The same, for the weights of a module of PyTorch."""
+    import torch
+
+    # Its default, chosen aloud: else it warns.
+    torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
+    return torch.optim.Adagrad(
+        embedding.parameters(), lr=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
+    )
+
+
 def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
     """With a row for each key, and room for no more. Calls are one thread's from now on."""
     es.set_num_threads(1)
-    row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
     variable = es.get_embedding_variable(
         name,
         embedding_dim=dim,
         initializer=es.initializers.Ones(),
-        optimizer=es.optimizers.Adagrad(
-            learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
-        ),
+        optimizer=adagrad(),
         ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(storage_size=[max(1, keys.size) * row_bytes])
+            storage_option=es.StorageOption(storage_size=[max(1, keys.size) * row_bytes(dim)])
         ),
     )
     for part in loads_of(keys):
@@ -186,16 +205,10 @@ class TorchSparse:
         import torch
 
         torch.set_num_threads(1)
-        # Its default, chosen aloud: else it warns.
-        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         self._torch = torch
         self._embedding = torch.nn.Embedding(keys.size, dim, sparse=True)
         torch.nn.init.ones_(self._embedding.weight)
-        self._optimizer = torch.optim.Adagrad(
-            self._embedding.parameters(),
-            lr=LEARNING_RATE,
-            initial_accumulator_value=INITIAL_ACCUMULATOR,
-        )
+        self._optimizer = torch_adagrad(self._embedding)
         # Rows in no order of popularity, as everywhere else.
         self._places = np.random.default_rng(0).permutation(keys.size)
 

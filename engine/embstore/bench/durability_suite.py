@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import embstore as es
-from embstore.bench.contenders import Ids, scrambled_keys
+from embstore.bench.contenders import Ids, row_bytes, scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure, figures, quiesce
 from embstore.bench.tiers_figures import Goal
@@ -72,7 +72,7 @@ class DurabilityOptions:
 
     @property
     def row_bytes(self) -> int:
-        return 2 * 4 * ((self.dim + 3) // 4 * 4)
+        return row_bytes(self.dim)
 
     @property
     def tiers(self) -> Sequence[TierKind]:
@@ -189,7 +189,7 @@ def to_json(options: DurabilityOptions, results: DurabilityResults) -> dict[str,
     document: dict[str, object] = {
         "suite": "durability",
         "kind": options.kind,
-        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "options": asdict(options),
         "file_system": file_system_of(Path(_parent(options) or tempfile.gettempdir())),
     }
     if options.kind == FUNCTIONAL_ONLY:

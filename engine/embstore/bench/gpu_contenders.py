@@ -9,7 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 
 import embstore as es
-from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, scrambled_keys
+from embstore.bench.contenders import (
+    Ids,
+    Rows,
+    adagrad,
+    row_bytes,
+    scrambled_keys,
+    torch_adagrad,
+)
 
 SERVING, TRAINING, STEP = OPERATIONS = (
     "look-up to serve",
@@ -38,24 +45,19 @@ class EmbstoreOnGpu:
     name = "embstore"
 
     def __init__(self, rows: int, rows_in_hbm: int, dim: int, device: str, seed: int) -> None:
-        row_bytes = 2 * 4 * ((dim + 3) // 4 * 4)
         is_whole = rows_in_hbm >= rows
+        tier_rows = [rows_in_hbm] if is_whole else [rows_in_hbm, rows]
         self._dim, self._device = dim, device
         self._keys = scrambled_keys(rows, seed)
         self._variable = es.get_embedding_variable(
             "bench",
             embedding_dim=dim,
             initializer=es.initializers.Ones(),
-            optimizer=es.optimizers.Adagrad(
-                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
-            ),
+            optimizer=adagrad(),
             ev_option=es.EmbeddingVariableOption(
                 storage_option=es.StorageOption(
                     es.StorageType.HBM if is_whole else es.StorageType.HBM_DRAM,
-                    storage_size=[
-                        rows_in_hbm * row_bytes,
-                        *([] if is_whole else [rows * row_bytes]),
-                    ],
+                    storage_size=[row_bytes(dim) * held for held in tier_rows],
                     device=device,
                 )
             ),
@@ -96,15 +98,9 @@ class TorchOnGpu:
     def __init__(self, rows: int, dim: int, device: str, seed: int) -> None:
         import torch
 
-        # Its default, chosen aloud: else it warns.
-        torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
         self._torch, self._device = torch, device
         self._bag = torch.nn.EmbeddingBag(rows, dim, sparse=True, mode="sum", device=device)
-        self._optimizer = torch.optim.Adagrad(
-            self._bag.parameters(),
-            lr=LEARNING_RATE,
-            initial_accumulator_value=INITIAL_ACCUMULATOR,
-        )
+        self._optimizer = torch_adagrad(self._bag)
         # Rows in no order of popularity, as everywhere else.
         self._places = np.random.default_rng(seed).permutation(rows)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
+from embstore.bench.own_process import call_apart
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 from embstore.cluster.ray.cluster import join_or_start
@@ -70,15 +68,13 @@ class ManyTablesResult:
 def run(options: ManyTablesOptions, watcher: Watcher) -> ManyTablesResult:
     """In a process of its own, whose memory has nothing of other suites'."""
     watcher.begin(f"{options.tables} tables at servers")
-    done = subprocess.run(
-        [sys.executable, "-m", "embstore.bench.many_tables_process", json.dumps(asdict(options))],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the process that measures many tables ended with {done.returncode}")
+    result = ManyTablesResult(**call_apart(_answer, asdict(options), "many tables"))
     watcher.advance()
-    return ManyTablesResult(**json.loads(done.stdout.splitlines()[-1]))
+    return result
+
+
+def _answer(options: dict[str, Any]) -> dict[str, Any]:
+    return asdict(measure(ManyTablesOptions(**options)))
 
 
 def measure(options: ManyTablesOptions) -> ManyTablesResult:

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from rich.table import Table
 
 from embstore.bench import arguments, memory_suite
 from embstore.bench.memory_suite import TIERS, MemoryOptions, MemoryResults
 from embstore.bench.report import Report
+from embstore.bench.tables import number, reached, table, unavailable_table
 from embstore.bench.watcher import Watcher
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = MemoryOptions()
-    positive = arguments.positive
-    parser.add_argument("--rows", type=positive, default=default.rows, help="rows a table")
-    parser.add_argument("--dim", type=positive, default=default.dim)
+    arguments.add_counts(parser, default, rows="rows a table", dim=None)
     parser.add_argument(
         "--store",
+        dest="storage_types",
         nargs="+",
         choices=[tier.storage_type for tier in TIERS],
         default=default.storage_types,
         help="which storage types to measure; all of these by default",
     )
-    parser.add_argument(
-        "--path",
-        type=arguments.folder,
-        metavar="FOLDER",
-        help="where files are made, and removed again: a folder on a disk; the system's temporary "
+    arguments.add_path(
+        parser,
+        "where files are made, and removed again: a folder on a disk; the system's temporary "
         "folder by default",
     )
-    parser.add_argument("--seed", type=arguments.seed, default=default.seed)
+    arguments.add_seed(parser, default.seed)
 
 
-def options_of(parsed: argparse.Namespace) -> MemoryOptions:
-    return MemoryOptions(
-        rows=parsed.rows,
-        dim=parsed.dim,
-        storage_types=tuple(parsed.store),
-        path=parsed.path,
-        seed=parsed.seed,
-    )
+options_of = partial(arguments.options, MemoryOptions)
 
 
 def advance_count(options: MemoryOptions) -> int:
@@ -52,37 +44,30 @@ def run(options: MemoryOptions, watcher: Watcher) -> Report:
     results = memory_suite.run(options, watcher)
     tables = [_tier_table(options, results)]
     if results.unavailable:
-        tables.append(_unavailable_table(results))
+        missing = [(one.storage_type, one.reason) for one in results.unavailable]
+        tables.append(unavailable_table(("store",), missing))
     return Report(tables, memory_suite.to_json(options, results))
 
 
 def _tier_table(options: MemoryOptions, results: MemoryResults) -> Table:
-    table = Table(
-        title=f"DRAM a row of dim {options.dim}, {options.rows:,} rows",
-        caption="all that the process grows by, pages of files aside; index: a part of that. "
-        "Of LEVELDB up to 32 MiB are buffers, whatever the rows",
-    )
-    for column in ("store", "rows lie in"):
-        table.add_column(column, no_wrap=True)
-    for column in ("dram bytes/row", "index", "aim"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    for tier in results.tiers:
-        table.add_row(
+    rows = [
+        (
             tier.storage_type,
             tier.tier,
-            f"{tier.dram_bytes:.1f}",
-            f"{tier.index_bytes:.1f}",
+            number(tier.dram_bytes, 1),
+            number(tier.index_bytes, 1),
             "-" if tier.at_most is None else f"≤ {tier.at_most:g}",
-            {None: "", True: "reached", False: "missed"}[tier.reached],
+            "" if tier.reached is None else reached(tier.reached),
         )
-    return table
-
-
-def _unavailable_table(results: MemoryResults) -> Table:
-    table = Table(title="Not measured: not available here")
-    for column in ("store", "why"):
-        table.add_column(column)
-    for one in results.unavailable:
-        table.add_row(one.storage_type, one.reason)
-    return table
+        for tier in results.tiers
+    ]
+    return table(
+        f"DRAM a row of dim {options.dim}, {options.rows:,} rows",
+        ("store", "rows lie in"),
+        ("dram bytes/row", "index", "aim"),
+        rows,
+        caption="all that the process grows by, pages of files aside; index: a part of that. "
+        "Of LEVELDB up to 32 MiB are buffers, whatever the rows",
+        remark=True,
+        one_line="names",
+    )

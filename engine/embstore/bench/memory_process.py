@@ -1,23 +1,17 @@
-"""What the memory suite runs in processes of their own: one table is filled, and its DRAM measured.
-
-    python -m embstore.bench.memory_process REQUEST
-
-REQUEST and what is printed are JSON.
-"""
+"""What the memory suite runs in processes of their own: it fills a table and measures its DRAM."""
 
 from __future__ import annotations
 
 import ctypes
-import json
-import subprocess
-import sys
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import embstore as es
 from embstore.bench.contenders import Ids, scrambled_keys
 from embstore.bench.measure import quiesce
+from embstore.bench.own_process import call_apart
 from embstore.bench.stores import Sizes, UnavailableError, Variable, open_variable
 
 # Few, so that what a batch of them takes for a while is little beside the rows.
@@ -44,19 +38,17 @@ class Measured:
 
 def measure_apart(request: Request) -> Measured:
     """In a process of its own; raises UnavailableError where this computer lacks what it needs."""
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, json.dumps(asdict(request))],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"the process that measures {request.storage_type} ended with {done.returncode}"
-        )
-    answer = json.loads(done.stdout)
+    answer = call_apart(_answer, asdict(request), request.storage_type)
     if "unavailable" in answer:
         raise UnavailableError(answer["unavailable"])
     return Measured(**answer)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return asdict(measure(Request(**request)))
+    except UnavailableError as error:
+        return {"unavailable": str(error)}
 
 
 def measure(request: Request) -> Measured:
@@ -107,15 +99,3 @@ def dram_bytes() -> int:
     if "Pss_Anon" not in fields:
         raise OSError("/proc/self/smaps_rollup has no Pss_Anon: this kernel is older than 5.3")
     return fields["Pss_Anon"] + fields["Pss_Shmem"] + fields["SwapPss"]
-
-
-def main() -> None:
-    try:
-        answer = asdict(measure(Request(**json.loads(sys.argv[1]))))
-    except UnavailableError as error:
-        answer = {"unavailable": str(error)}
-    print(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()

@@ -146,7 +146,7 @@ def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
 def to_json(options: MemoryOptions, results: MemoryResults) -> dict[str, object]:
     return {
         "suite": "memory",
-        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "options": asdict(options),
         "file_system": file_system_of(options.folder),
         "tiers": [{**asdict(tier), "reached": tier.reached} for tier in results.tiers],
         "unavailable": [asdict(one) for one in results.unavailable],

@@ -194,7 +194,7 @@ def _check_rows(peers: dict[str, Contender], ranks: Ids, dim: int) -> None:
 def to_json(options: PeersOptions, results: PeersResults) -> dict[str, object]:
     return {
         "suite": "peers",
-        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "options": asdict(options),
         "yardstick": YARDSTICK,
         "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),
         **asdict(results),

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.bench._yardsticks import LevelDbStore
-from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, loads_of
+from embstore.bench.contenders import (
+    INITIAL_ACCUMULATOR,
+    LEARNING_RATE,
+    Ids,
+    Rows,
+    adagrad,
+    loads_of,
+    row_bytes,
+)
 from embstore.options import TIER_KINDS, TierKind
 
 YARDSTICK = es.StorageType.DRAM.name
@@ -35,12 +43,11 @@ class Sizes:
 
     @property
     def row_floats(self) -> int:
-        """Weights and accumulators, padded as a row of the engine is."""
-        return 2 * ((self.dim + 3) // 4 * 4)
+        return self.row_bytes // 4
 
     @property
     def row_bytes(self) -> int:
-        return 4 * self.row_floats
+        return row_bytes(self.dim)
 
 
 @dataclass(frozen=True)
@@ -91,9 +98,7 @@ class Variable:
             "bench",
             embedding_dim=sizes.dim,
             initializer=es.initializers.Ones(),
-            optimizer=es.optimizers.Adagrad(
-                learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
-            ),
+            optimizer=adagrad(),
             ev_option=es.EmbeddingVariableOption(
                 storage_option=es.StorageOption(
                     storage_type=storage_type,

@@ -108,7 +108,7 @@ def _folder(options: TiersOptions) -> Iterator[Path]:
 def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
     return {
         "suite": "tiers",
-        "options": {**asdict(options), "path": None if options.path is None else str(options.path)},
+        "options": asdict(options),
         "yardstick": YARDSTICK,
         "file_yardstick": file_tier_rounds.YARDSTICK,
         "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),

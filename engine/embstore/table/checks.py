@@ -6,7 +6,9 @@ import math
 import numbers
 import os
 import re
+import sys
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +24,8 @@ Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[flo
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number: 1 / it is finite
+_FINITE_FLOAT32 = f"at most {np.finfo(np.float32).max:g} in size, the largest float32"
 MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with what tells partitions apart
 
 
@@ -36,7 +40,9 @@ def integer(
         )
     if not at_least <= int(value) <= at_most:
         limit = f"at least {at_least}" if int(value) < at_least else f"at most {at_most}"
-        raise InvalidArgumentError(f"{name} must be {limit}{unit and f' {unit}'}, got {value}")
+        raise InvalidArgumentError(
+            f"{name} must be {limit}{unit and f' {unit}'}, got {_digits(value)}"
+        )
     return int(value)
 
 
@@ -119,24 +125,64 @@ def real(
     at_least: float = -math.inf,
     below: float = math.inf,
     at_most: float = math.inf,
+    float32: bool = False,
 ) -> float:
-    """`value` as a finite float within the given bounds."""
+    """`value` as a finite float within the given bounds.
+
+    float32: it is used as float32, so rounded to that it is finite and within the bounds, too.
+    What is returned isn't rounded.
+    """
+    number = _finite(name, value)
+    for used in (number, _rounded(name, number)) if float32 else (number,):
+        for holds, bound in (
+            (used > above, f"greater than {above:g}"),
+            (used >= at_least, f"at least {at_least:g}"),
+            (used < below, f"less than {below:g}"),
+            (used <= at_most, f"at most {at_most:g}"),
+        ):
+            if not holds:
+                raise InvalidArgumentError(
+                    f"{name} must be {bound}, got {number:g}"
+                    if used == number
+                    else f"{name} must be {bound} as float32, got {number!r}, which is {used:g} "
+                    "there; give a number further from the bound"
+                )
+    return number
+
+
+def _finite(name: str, value: object) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise InvalidArgumentError(
             f"{name} must be a number, got {value!r} ({type(value).__name__})"
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidArgumentError(
+            f"{name} must be a number that a float has, at most {sys.float_info.max:g} in size, "
+            f"got {_digits(value)}"
+        ) from None
     if not math.isfinite(number):
         raise InvalidArgumentError(f"{name} must be finite, got {number}")
-    for holds, bound in (
-        (number > above, f"greater than {above:g}"),
-        (number >= at_least, f"at least {at_least:g}"),
-        (number < below, f"less than {below:g}"),
-        (number <= at_most, f"at most {at_most:g}"),
-    ):
-        if not holds:
-            raise InvalidArgumentError(f"{name} must be {bound}, got {number:g}")
     return number
+
+
+def _rounded(name: str, number: float) -> float:
+    """The nearest float32, which is finite."""
+    with np.errstate(all="ignore"):
+        rounded = float(np.float32(number))
+    if math.isinf(rounded):
+        raise InvalidArgumentError(f"{name} must be {_FINITE_FLOAT32}, got {number:g}")
+    return rounded
+
+
+def _digits(number: object) -> str:
+    """`number` for a message; Python writes an integer of thousands of digits only on request."""
+    try:
+        text = str(number)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 50 else f"{text[:20]}... ({len(text)} characters)"
 
 
 def _array(name: str, value: object) -> NDArray[Any]:
@@ -187,7 +233,7 @@ def ids(value: object) -> NDArray[np.int64]:
 
 
 def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """`value` as a C-contiguous float32 array of `shape`; lists of floats are converted."""
+    """`value` as a C-contiguous float32 array of `shape`; lists of numbers are converted."""
     if (  # as they mostly come
         type(value) is np.ndarray
         and value.dtype == FLOAT32
@@ -196,11 +242,9 @@ def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32
     ):
         return value
     array = _array(name, value)
+    _check_numbers(name, array)
     if isinstance(value, (list, tuple)):
-        try:
-            array = array.astype(np.float32)
-        except (TypeError, ValueError):
-            raise InvalidArgumentError(f"{name} must be numbers, got {array.dtype}") from None
+        array = as_float32(name, array)
     if array.dtype != np.float32:
         raise InvalidArgumentError(
             f"{name} must be float32, got {array.dtype}; "
@@ -211,6 +255,47 @@ def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32
             f"{name} must have the shape ids.shape + (dim,) = {shape}, got {array.shape}"
         )
     return np.ascontiguousarray(array)
+
+
+def as_float32(name: str, value: object) -> NDArray[np.float32]:
+    """An array, or lists, of real numbers as float32; a new array if anything is converted.
+
+    Raises InvalidArgumentError for complex numbers and text, and for a finite number that would
+    become infinite.
+    """
+    array = _array(name, value)
+    _check_numbers(name, array)
+    try:
+        with np.errstate(all="ignore"):
+            values = array.astype(np.float32, copy=False)
+    except OverflowError:  # an integer that no float has
+        too_large = True
+    else:
+        wide = array.dtype != FLOAT32
+        too_large = wide and bool(np.isinf(values).any() and _gained_infinity(array, values))
+    if too_large:
+        raise InvalidArgumentError(
+            f"{name} must be {_FINITE_FLOAT32}, got numbers beyond; scale or clip them first"
+        )
+    return values
+
+
+def _check_numbers(name: str, array: NDArray[Any]) -> None:
+    """Raises InvalidArgumentError for complex numbers, text and whatever else isn't real."""
+    kind = array.dtype.kind
+    if kind == "O":
+        are_numbers = all(isinstance(entry, (numbers.Real, Decimal)) for entry in array.flat)
+    else:  # bfloat16, say, is of a kind that isn't NumPy's own
+        are_numbers = kind in "biuf" or np.can_cast(array.dtype, FLOAT32)
+    if not are_numbers:
+        raise InvalidArgumentError(
+            f"{name} must be numbers, got {array.dtype}; give integers or floats"
+        )
+
+
+def _gained_infinity(before: NDArray[Any], after: NDArray[np.float32]) -> bool:
+    """Whether a number that was finite is infinite now."""
+    return any(math.isfinite(number) for number in before[np.isinf(after)].tolist())
 
 
 def counts(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.uint32]:

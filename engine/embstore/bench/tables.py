@@ -1,0 +1,83 @@
+"""Tables of results for the terminal, and how figures stand in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rich.table import Table
+
+from embstore.bench.measure import Figure
+from embstore.bench.tiers_figures import Goal
+
+
+def table(
+    title: str,
+    names: Sequence[str],
+    figures: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    caption: str | None = None,
+    remark: bool = False,
+    one_line: Literal["", "names", "all"] = "",
+    section: int = 0,
+) -> Table:
+    """A table whose columns of names stand on the left, and those of figures on the right.
+
+    remark: whether a column without a heading follows. one_line: the columns whose cells aren't
+    wrapped. section: how many of the first cells name a setting; a new section begins where it
+    changes. 0: there are no sections.
+    """
+    made = Table(title=title, caption=caption)
+    for name in names:
+        made.add_column(name, no_wrap=one_line != "")
+    for figure in figures:
+        made.add_column(figure, justify="right", no_wrap=one_line == "all")
+    if remark:
+        made.add_column("")
+    setting = None
+    for row in rows:
+        last, setting = setting, row[:section]
+        if last is not None and last != setting:
+            made.add_section()
+        made.add_row(*row)
+    return made
+
+
+def number(value: float | None, decimals: int = 2) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def span(figure: Figure, decimals: int) -> str:
+    """From the slowest round to the fastest, in million items/s."""
+    return f"{figure.minimum / 1e6:.{decimals}f} to {figure.maximum / 1e6:.{decimals}f}"
+
+
+def reached(is_reached: bool) -> str:
+    return "reached" if is_reached else "missed"
+
+
+def goal_table(goals: Iterable[Goal], decimals: int, *, with_dim: bool = True) -> Table:
+    rows = [
+        (
+            str(goal.dim),
+            goal.what,
+            f"≥ {goal.at_least:g}" if goal.at_least is not None else f"≤ {goal.at_most:g}",
+            number(goal.value, decimals),
+            reached(goal.reached),
+        )
+        for goal in goals
+    ]
+    first = 0 if with_dim else 1
+    return table(
+        "What is aimed at",
+        ("dim", "figure")[first:],
+        ("aim", "measured"),
+        [row[first:] for row in rows],
+        remark=True,
+    )
+
+
+def unavailable_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """What could not be measured; the last cell of a row says why."""
+    return table("Not measured: not available here", (*names, "why"), (), rows)
