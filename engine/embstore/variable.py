@@ -45,7 +45,7 @@ from embstore.table.elsewhere import (
     push_together,
     together,
 )
-from embstore.table.internals import VariableInternals
+from embstore.table.internals import VariableInternals, cut
 from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
 
@@ -105,6 +105,9 @@ class EmbeddingVariable:
         # the same. It takes them.
         self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
         self._gave_shards_up = False
+        # Held by the thread that closes the variable, while others wait. It may call close() once
+        # more, from a signal handler.
+        self._closing = threading.RLock()
         if ev_option.storage_option.keeps_rows:
             _take_over_kept_rows(name, self._shards)
         close_at_exit(self)
@@ -434,16 +437,21 @@ class EmbeddingVariable:
         return sum(shard.size() for shard in self._shards), self._dim
 
     def export(self, *, on_damage: OnDamage = "raise") -> dict[str, NDArray[Any]]:
-        """Every row, in ascending order of keys.
+        """Every row at one moment between two batches, in ascending order of keys.
 
         keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64 (n,), and for
         each of the optimizer's slots, by its name, float32 (n, dim).
+
+        Partitions in other processes (`shards=`) have had the same batches of this process. Batches
+        of other workers may come in between: each partition is at one moment.
 
         on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
             DamagedRowsError, which has their `keys`, or "skip" them.
         """
         skip = checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
-        return self._exported([shard.export(skip) for shard in self._shards])
+        with self._between_batches():
+            parts = [shard.export(skip) for shard in self._shards]
+        return self._exported(parts)
 
     def export_in_chunks(
         self,
@@ -458,8 +466,8 @@ class EmbeddingVariable:
         Each chunk has at most so many `rows`, as `export()` gives them, and no other is in memory;
         the keys of the range are, 8 bytes each, and 16 while they are looked up. Which keys there
         are is looked up at the first chunk, and a chunk has its rows as they are when it is asked
-        for; those that were removed meanwhile are left out. So where a table is trained meanwhile,
-        the chunks aren't of one moment; `embstore.save` keeps one.
+        for, at one moment as `export()`; those that were removed meanwhile are left out. So where a
+        table is trained meanwhile, the chunks aren't of one moment; `embstore.save` keeps one.
         """
         most = checks.integer("rows", rows, at_least=1)
         first = checks.integer("first_key", first_key, at_least=checks.INT64_MIN)
@@ -470,18 +478,27 @@ class EmbeddingVariable:
     def _chunks(
         self, most: int, first: int, last: int, skip: bool
     ) -> Iterator[dict[str, NDArray[Any]]]:
-        held = [shard.keys(first, last) for shard in self._shards]
+        with self._between_batches():
+            held = [shard.keys(first, last) for shard in self._shards]
         keys = held[0]
         if len(held) > 1:
             keys = np.concatenate(held)
             keys.sort()
         del held
         for begin in range(0, keys.size, most):
-            chunk = keys[begin : begin + most]
             # Not kept here: the next chunk is made beside what the caller has.
-            yield self._exported(
-                [shard.export(skip, chunk[where]) for shard, where in self._routed(chunk)]
-            )
+            yield self._chunk(keys[begin : begin + most], skip)
+
+    def _chunk(self, keys: NDArray[np.int64], skip: bool) -> dict[str, NDArray[Any]]:
+        with self._between_batches():
+            parts = [shard.export(skip, keys[where]) for shard, where in self._routed(keys)]
+        return self._exported(parts)
+
+    def _between_batches(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which all partitions have had the same batches of this process. A single
+        partition needs no lock for that.
+        """
+        return cut([self]) if len(self._shards) > 1 else contextlib.nullcontext()
 
     def _exported(self, parts: Sequence[ShardRows]) -> dict[str, NDArray[Any]]:
         """In ascending order of keys. parts: of each shard, in that order."""
@@ -662,7 +679,7 @@ class EmbeddingVariable:
         """Gives memory and files back. Later calls raise ClosedError, except for close() itself.
 
         Waits for pending checkpoints (`persist`), and raises their errors. Changes since the last
-        checkpoint are lost.
+        checkpoint are lost. Waits for a close() in another thread.
 
         If files are kept (`SSDHashOption.keep_files`), close() first makes a checkpoint of all
         rows. If that fails it raises StorageError, nothing is lost, and close() may be called
@@ -671,6 +688,10 @@ class EmbeddingVariable:
         """
         if self.internals.is_inherited():
             return
+        with self._closing:
+            self._close()
+
+    def _close(self) -> None:
         refused: Exception | None = None
         self.internals.prefetched.forget()
         try:
@@ -816,9 +837,9 @@ def _take_over_kept_rows(name: str, shards: Sequence[Shard]) -> None:
     """Begins with the newest checkpoint that every shard has; with no rows where none has any.
 
     A process that ended while it closed the variable may have left some shards with a newer one.
-    Several shards begin with a checkpoint of no rows, so that a shard without any is one whose
-    files are gone. Raises StorageError then, and if each has some, and none in common: no process
-    leaves that.
+    Shards begin with a checkpoint of no rows, so that a shard without any is one whose files are
+    gone. Raises StorageError then, and if each has some, and none in common: no process leaves
+    that. (`prepare_places` refuses rows without a checkpoint.)
     """
     kept = [shard.kept_rows() for shard in shards]
     newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)
@@ -837,6 +858,6 @@ def _take_over_kept_rows(name: str, shards: Sequence[Shard]) -> None:
     keep_as = os.urandom(16)
     for shard in shards:
         shard.take_over_kept_rows(newest, keep_as)
-    if newest is None and len(shards) > 1:
+    if newest is None:
         for shard in shards:
             shard.keep_no_rows(_NO_ROWS)

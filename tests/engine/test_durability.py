@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import textwrap
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +33,15 @@ from forked import forked
 from programs import run_program
 
 import embstore as es
+from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.persist import checkpoints as checkpoint_directories
+from embstore.checkpoint.persist import persisting
+from embstore.checkpoint.persist.writer import PersistWriter
+from embstore.checkpoint.training import tables as training_tables
 from embstore.errors import (
     CheckpointError,
+    ClosedError,
     EmbStoreError,
     InUseError,
     InvalidArgumentError,
@@ -668,6 +675,197 @@ def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
     with durable(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 40
         assert contents(variable) == plain(40)
+
+
+class PersistComesFirst:
+    """Has a persist come in when the locks of a restore are asked for, which stays pending until
+    it is waited for.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, variable: es.EmbeddingVariable, checkpoints: Path
+    ) -> None:
+        self.may_finish = threading.Event()
+        finish_in_background, finish = PersistWriter._finish, PersistWriter.finish
+
+        def when_it_may(writer: PersistWriter, *checkpoint: Any) -> None:
+            assert self.may_finish.wait(30)
+            finish_in_background(writer, *checkpoint)
+
+        def waited_for(writer: PersistWriter) -> None:
+            self.may_finish.set()
+            finish(writer)
+
+        def after_a_persist(
+            variables: list[es.EmbeddingVariable],
+        ) -> contextlib.AbstractContextManager[None]:
+            for module in (persisting, training_tables):
+                patch.setattr(module, "checkpoint_locks", checkpoint_locks)
+            self.may_finish.clear()
+            train(variable, range(10, 20))
+            es.persist([variable], checkpoints, 1, global_step=20, keep=3)
+            return checkpoint_locks(variables)
+
+        patch.setattr(PersistWriter, "_finish", when_it_may)
+        patch.setattr(PersistWriter, "finish", waited_for)
+        for module in (persisting, training_tables):
+            patch.setattr(module, "checkpoint_locks", after_a_persist)
+
+
+def test_a_persist_that_comes_in_before_a_restore_is_waited_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints", global_step=10)
+        first = PersistComesFirst(monkeypatch, variable, place / "checkpoints")
+        try:
+            assert es.restore_persisted([variable], place / "checkpoints") == 20
+        finally:
+            first.may_finish.set()
+        assert contents(variable) == plain(20)
+        assert es.persisted(place / "checkpoints") == [1, 2]
+
+
+def test_a_persist_that_comes_in_before_a_restore_of_a_training_is_given_up(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with durable(place) as variable, es.Checkpoints(place / "trained") as checkpoints:
+        train(variable, range(10))
+        with checkpoints.checkpoint(10, [variable]):
+            pass
+        first = PersistComesFirst(monkeypatch, variable, place / "trained" / "pools")
+        try:
+            found = checkpoints.restore([variable])
+        finally:
+            first.may_finish.set()
+        assert found is not None
+        assert found.step == 10
+        assert contents(variable) == plain(10)
+        assert es.persisted(place / "trained" / "pools") == [1]
+
+
+@pytest.mark.parametrize("fails_at", ["the name", "the sync"])
+def test_all_checkpoints_stay_listed_where_one_of_those_that_are_newer_cant_be_taken_off(
+    place: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    checkpoints = place / "checkpoints"
+    in_the_way = checkpoints / ".checkpoint-00000003.removed"
+    synced: list[Path] = []
+
+    def fails_once(path: Path) -> None:
+        synced.append(path)
+        if len(synced) == 2:
+            raise OSError(errno.EIO, "lost", str(path))
+
+    with durable(place) as variable:
+        for number in (1, 2, 3):
+            train(variable, range(10 * number - 10, 10 * number))
+            es.persist([variable], checkpoints, global_step=10 * number, keep=3)
+        if fails_at == "the name":
+            (in_the_way / "file").mkdir(parents=True)
+        else:
+            monkeypatch.setattr(checkpoint_directories, "sync", fails_once)
+        with pytest.raises(StorageError, match="checkpoint"):
+            es.restore_persisted([variable], checkpoints, 1)
+        assert es.persisted(checkpoints) == [1, 2, 3]
+        assert contents(variable) == plain(30)
+        if fails_at == "the name":
+            shutil.rmtree(in_the_way)
+        for number in (3, 2, 1):
+            assert es.restore_persisted([variable], checkpoints, number) == 10 * number
+            assert contents(variable) == plain(10 * number)
+        assert es.persisted(checkpoints) == [1]
+
+
+def test_a_newer_checkpoint_that_cant_be_listed_again_keeps_no_other_off_the_list(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = place / "checkpoints"
+    with durable(place) as variable:
+        for number in (1, 2, 3):
+            train(variable, range(10 * number - 10, 10 * number))
+            es.persist([variable], checkpoints, global_step=10 * number, keep=3)
+
+        def cant(*_: object) -> None:
+            (checkpoints / "checkpoint-00000002" / "file").mkdir(parents=True)
+            raise StorageError("the pool is lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalShard, "restore_persisted", cant)
+            with pytest.raises(StorageError):
+                es.restore_persisted([variable], checkpoints, 1)
+        assert es.persisted(checkpoints) == [1, 2, 3]
+        shutil.rmtree(checkpoints / "checkpoint-00000002")
+        assert es.restore_persisted([variable], checkpoints, 3) == 30
+        assert contents(variable) == plain(30)
+
+
+def test_a_variable_that_is_closed_while_a_checkpoint_begins_is_told_as_closed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = PersistWriter.begin
+    variable = durable(place)
+    train(variable, range(10))
+    es.persist([variable], place / "checkpoints", global_step=10)
+
+    def closed_meanwhile(writer: PersistWriter, *arguments: Any, **options: Any) -> Any:
+        begun = begin(writer, *arguments, **options)
+        variable.close()
+        return begun
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PersistWriter, "begin", closed_meanwhile)
+        with pytest.raises(ClosedError, match="closed"):
+            es.persist([variable], place / "checkpoints", 1)
+    assert [entry.name for entry in place.glob("checkpoints/.checkpoint-*")] == []
+    with durable(place) as variable:
+        assert es.restore_persisted([variable], place / "checkpoints") == 10
+        assert contents(variable) == plain(10)
+
+
+def test_a_persist_beside_the_end_of_a_close_is_told_as_closed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds no writer of the variable's any more, whose directory is in use still."""
+    close = checkpoint_directories.CheckpointDirectory.close
+    refused: list[str] = []
+
+    def persists_first(directory: checkpoint_directories.CheckpointDirectory) -> None:
+        with pytest.raises(ClosedError) as error:
+            es.persist([variable], place / "checkpoints")
+        refused.append(str(error.value))
+        close(directory)
+
+    with durable(place) as variable:
+        train(variable, range(10))
+        es.persist([variable], place / "checkpoints")
+        monkeypatch.setattr(checkpoint_directories.CheckpointDirectory, "close", persists_first)
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_variable_that_is_closed_during_its_first_persist_keeps_no_directory(
+    place: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    take = PersistWriter._take
+    variable = durable(place)
+    train(variable, range(10))
+
+    def closed_meanwhile(writer: PersistWriter, variables: list[es.EmbeddingVariable]) -> None:
+        if when == "before":
+            variable.close()
+        take(writer, variables)
+        if when == "after":
+            variable.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PersistWriter, "_take", closed_meanwhile)
+        with pytest.raises(ClosedError):
+            es.persist([variable], place / "checkpoints")
+    with durable(place) as again:
+        train(again, range(10))
+        assert es.persist([again], place / "checkpoints") == 1
 
 
 @pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever

@@ -6,11 +6,13 @@ import gc
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from programs import kept_variable, run_program
+from telling_lock import TellingLock
 
 import embstore as es
 
@@ -104,6 +106,30 @@ def test_what_closing_at_the_end_of_the_program_failed_on_is_told(tmp_path: Path
     assert "var wasn't closed" in ended.stderr
     assert "StorageError" in ended.stderr
     assert str(tmp_path) in ended.stderr
+
+
+def test_a_close_beside_another_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    var = kept_variable(tmp_path)
+    var.apply_gradients([1, 2], np.ones((2, 16), np.float32))
+    lock = TellingLock(threading.RLock())
+    monkeypatch.setattr(var, "_closing", lock)
+    begun: list[str] = []
+    with ThreadPoolExecutor(1) as thread:
+
+        def closed_beside() -> None:
+            begun.append("a close")
+            if len(begun) == 1:
+                other = thread.submit(var.close)
+                lock.wait_for(other)
+                assert not other.done()
+
+        var.internals.before_close.append(closed_beside)
+        var.close()
+    assert len(begun) == 1
+    with kept_variable(tmp_path) as again:
+        assert again.total_count()[0] == 2
 
 
 def test_what_closes_variables_at_the_end_keeps_none_alive() -> None:

@@ -583,6 +583,83 @@ def test_a_variable_that_was_never_closed_as_a_whole_begins_without_rows(
     assert_same(export_of(open_variable(partition_num=3)), before)
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_rows_without_a_checkpoint_beside_them_are_refused_and_stay(
+    open_variable: Open, tmp_path: Path, partitions: int
+) -> None:
+    rows, away = tmp_path / "rows", tmp_path / "away"
+    with open_variable(partition_num=partitions) as variable:
+        train(variable, 1)
+        before = variable.export()
+    away.mkdir()
+    for manifest in list(rows.glob("*.checkpoint-*")):  # as a backup may leave them out
+        manifest.rename(away / manifest.name)
+    left = files_in(rows)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"var: .*var.*\.ssdhash has rows, .* to begin with"):
+            open_variable(partition_num=partitions)
+        assert files_in(rows) == left
+    for manifest in list(away.iterdir()):
+        manifest.rename(rows / manifest.name)
+    assert_same(export_of(open_variable(partition_num=partitions)), before)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_variable_that_was_killed_before_its_first_close_begins_without_rows(
+    open_variable: Open, tmp_path: Path, partitions: int
+) -> None:
+    with open_variable(directory="running", partition_num=partitions) as variable:
+        train(variable, 1, keys=400)
+        variable.drain()
+        shutil.copytree(tmp_path / "running", tmp_path / "rows")
+    assert list((tmp_path / "rows").rglob("rows-*"))
+    with open_variable(partition_num=partitions) as variable:
+        assert variable.total_count()[0] == 0
+        train(variable, 2)
+        before = variable.export()
+    assert_same(export_of(open_variable(partition_num=partitions)), before)
+
+
+def test_what_an_earlier_version_left_that_was_never_closed_may_be_removed(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    """It wrote no checkpoint before the first close."""
+    rows = tmp_path / "rows"
+    with open_variable(directory="running") as variable:
+        train(variable, 1, keys=400)
+        variable.drain()
+        shutil.copytree(tmp_path / "running", rows)
+    for manifest in rows.glob("*.checkpoint-*"):
+        manifest.unlink()
+    with pytest.raises(StorageError, match=r"remove .*var\.ssdhash to begin with no rows"):
+        open_variable()
+    shutil.rmtree(rows / "var.ssdhash")
+    with open_variable() as variable:
+        assert variable.total_count()[0] == 0
+        train(variable, 2)
+        before = variable.export()
+    assert_same(export_of(open_variable()), before)
+
+
+def test_what_a_killed_variable_left_that_kept_no_rows_goes(
+    open_variable: Open, tmp_path: Path
+) -> None:
+    with open_variable(directory="running", ssdhash=None) as variable:
+        train(variable, 1, keys=400)
+        variable.drain()
+        shutil.copytree(tmp_path / "running", tmp_path / "rows")
+    (left,) = (tmp_path / "rows").rglob("rows-*")
+    (left.parent / "rows-0000000013.ssdhash").write_bytes(bytes(40))
+    with open_variable() as variable:
+        assert variable.total_count()[0] == 0
+        assert not list((tmp_path / "rows").rglob("rows-0*"))
+
+
 def test_files_of_different_closes_are_refused_and_stay(
     open_variable: Open, tmp_path: Path
 ) -> None:

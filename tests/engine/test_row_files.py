@@ -16,9 +16,11 @@ from checkpoint_variables import assert_same, train, variable
 from engine_storage import STACKS, Stack
 from numpy.typing import NDArray
 from programs import run_program
+from telling_lock import TellingLock
 
 import embstore as es
 from embstore.errors import InUseError, InvalidArgumentError, MissingLibraryError, StorageError
+from embstore.table.shard import LocalShard, Shard
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 FORMATS = ("parquet", "safetensors")
@@ -116,6 +118,61 @@ def test_rows_that_are_removed_between_two_chunks_are_left_out(var: es.Embedding
     found += list(chunks)
     assert joined(found)["keys"].tolist() == np.delete(keys, [12, 13]).tolist()
     np.testing.assert_array_equal(found[1]["values"][2], var.lookup(keys[14]))
+
+
+@pytest.mark.parametrize(
+    ("how", "asked"),
+    [
+        ("export", "export"),
+        ("export_in_chunks", "keys"),
+        ("export_in_chunks", "export"),
+        ("write_rows", "export"),
+    ],
+)
+def test_no_batch_comes_between_the_partitions_of_an_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, asked: str
+) -> None:
+    if how == "write_rows":
+        pytest.importorskip("safetensors")
+    ids = np.arange(40)
+    with (
+        variable(initializer=es.initializers.Ones(), optimizer=SGD, partition_num=2) as var,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        var.apply_gradients(ids, np.ones((40, 3), np.float32))
+        lock = TellingLock(var.internals.batch_lock)
+        monkeypatch.setattr(var.internals, "batch_lock", lock)
+        ask = getattr(Shard, asked)
+
+        def trained_meanwhile(shard: Shard, *arguments: Any) -> Any:
+            """Between the first partition's answer and the second's."""
+            answer = ask(shard, *arguments)
+            if shard is var.internals.shards[0]:
+                more = np.arange(80)  # of these half are new
+                grads = np.ones((80, 3), np.float32)
+                lock.wait_for(thread.submit(var.apply_gradients, more, grads))
+            return answer
+
+        monkeypatch.setattr(LocalShard, asked, trained_meanwhile)
+        if how == "export":
+            columns = var.export()
+        elif how == "export_in_chunks":
+            (columns,) = var.export_in_chunks(1000)
+        else:
+            es.write_rows(tmp_path / "rows", var, file_format="safetensors")
+            columns = columns_of(tmp_path / "rows" / "rows-00000.safetensors")
+    if asked == "export":
+        assert len(np.unique(columns["freqs"])) == 1
+    else:  # the rows are of a later moment than the keys
+        assert columns["keys"].tolist() == ids.tolist()
+
+
+def test_the_table_may_be_trained_between_two_chunks() -> None:
+    with variable(partition_num=2) as var:
+        train(var, seed=1)
+        for chunk in var.export_in_chunks(10):
+            var.apply_gradients(chunk["keys"], np.ones(chunk["values"].shape, np.float32))
+        assert len(var) == len(var.export()["keys"])
 
 
 @pytest.mark.parametrize(

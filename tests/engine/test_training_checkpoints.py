@@ -8,6 +8,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,13 @@ from checkpoint_variables import assert_same, train, variable
 from durable_table import CACHE_ROWS, contents, durable, pool_bytes_above_ssd, rows_a_tier
 from durable_table import train as train_durable
 from engine_storage import Stack, skip_without_library
+from forked import forked
 from programs import run_program
+from telling_lock import TellingLock
 
 import embstore as es
+from embstore.checkpoint.training import checkpoints as training_checkpoints
+from embstore.checkpoint.training.tables import restore_tables
 from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 
 
@@ -269,7 +274,7 @@ def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None
         with checkpoints.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("1")
             with (
-                pytest.raises(InvalidArgumentError, match="in the block of another checkpoint"),
+                pytest.raises(InvalidArgumentError, match="in the block of a checkpoint"),
                 checkpoints.checkpoint(2, [var]),
             ):
                 raise AssertionError("the block has begun")
@@ -302,6 +307,102 @@ def test_threads_write_their_checkpoints_one_after_the_other(tmp_path: Path) -> 
         found = checkpoints.newest()
         assert found is not None
         assert (found.step, (found.path / "dense.txt").read_text()) == (2, "2")
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_restore_waits_for_the_block_of_another_thread(
+    place: Path, monkeypatch: pytest.MonkeyPatch, is_durable: bool
+) -> None:
+    """Else it would give up the block's rows in the pool, or read what the block removes."""
+    if is_durable:
+        skip_without_library(es.StorageType.DRAM_PMEM)
+
+    def opened() -> contextlib.AbstractContextManager[es.EmbeddingVariable]:
+        return durable(place) if is_durable else variable(dim=4)
+
+    with opened() as var, ThreadPoolExecutor(1) as thread:
+        checkpoints = es.Checkpoints(place / "checkpoints", keep=1)
+        train_durable(var, range(10))
+        with checkpoints.checkpoint(1, [var]):
+            pass
+        train_durable(var, range(10, 20))
+        with checkpoints.checkpoint(2, [var]):
+            wanted = contents(var)
+            lock = TellingLock(checkpoints._writing)
+            monkeypatch.setattr(checkpoints, "_writing", lock)
+            restored = thread.submit(checkpoints.restore, [var])
+            lock.wait_for(restored)
+            assert not restored.done()
+        found = restored.result(30)
+        assert found is not None
+        assert found.step == 2
+        assert contents(var) == wanted
+        checkpoints.close()
+    with opened() as var, es.Checkpoints(place / "checkpoints", keep=1) as checkpoints:
+        found = checkpoints.restore([var])
+        assert found is not None
+        assert found.step == 2
+        assert contents(var) == wanted
+
+
+def test_a_restore_in_the_block_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+        train(var, seed=1)
+        with checkpoints.checkpoint(1, [var]):
+            pass
+        train(var, seed=2)
+        with checkpoints.checkpoint(2, [var]):
+            wanted = var.export()
+            with pytest.raises(InvalidArgumentError, match="in the block of a checkpoint"):
+                checkpoints.restore([var])
+            assert_same(var.export(), wanted)
+        found = checkpoints.restore([var])  # and it goes on
+        assert found is not None
+        assert found.step == 2
+
+
+@pytest.mark.timeout(60)  # a child that waits for its parent's lock would wait for ever
+def test_a_restore_in_a_forked_child_is_refused_during_a_block_of_the_parents(
+    tmp_path: Path,
+) -> None:
+    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+
+        def restore() -> None:
+            with (
+                variable() as own,
+                pytest.raises(InvalidArgumentError, match="was opened by the process"),
+            ):
+                checkpoints.restore([own])
+
+        with checkpoints.checkpoint(1, [var]), ThreadPoolExecutor(1) as thread:
+            assert thread.submit(forked, restore).result() == 0
+
+
+def test_what_a_restore_reads_stays_though_another_process_has_taken_the_folder_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with variable() as var, variable(name="other") as other, es.Checkpoints(tmp_path) as reader:
+        train(var, seed=1)
+        with reader.checkpoint(1, [var]) as folder:
+            (folder / "dense.txt").write_text("1")
+        wanted = var.export()
+        train(var, seed=2)
+        with es.Checkpoints(tmp_path, keep=1) as writer:
+
+            def restore_beside_a_checkpoint(checkpoint: Any, *rest: Any) -> None:
+                with writer.checkpoint(2, [other]):
+                    pass
+                assert (checkpoint.path / "dense.txt").read_text() == "1"
+                restore_tables(checkpoint, *rest)
+
+            monkeypatch.setattr(training_checkpoints, "restore_tables", restore_beside_a_checkpoint)
+            found = reader.restore([var])
+            assert found is not None
+            assert found.step == 1
+            assert_same(var.export(), wanted)
+            with writer.checkpoint(3, [other]):
+                pass
+            assert [path.name[-1] for path in tmp_path.glob("step-*")] == ["3"]
 
 
 def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:

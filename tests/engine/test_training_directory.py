@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from embstore.checkpoint.training.directory import TrainingDirectory
+from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
 from embstore.errors import CheckpointError
 
 
@@ -54,6 +54,40 @@ def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
     assert [path.name[-1] for path in sorted(checkpoints.folder.glob("step-*"))] == ["3", "4"]
 
 
+def test_a_checkpoint_that_is_read_is_removed_by_a_later_one(
+    checkpoints: TrainingDirectory,
+) -> None:
+    publish(checkpoints, 1)
+    with checkpoints.reading_newest() as read:
+        assert read is not None
+        for step in (2, 3):
+            publish(checkpoints, step)
+        read.check()
+    publish(checkpoints, 4)
+    assert [path.name[-1] for path in sorted(checkpoints.folder.glob("step-*"))] == ["3", "4"]
+
+
+def test_a_checkpoint_that_goes_before_it_is_read_is_not_the_newest(
+    checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checkpoints.reading_newest() as read:
+        assert read is None
+    publish(checkpoints, 1)
+    newest = checkpoints.newest
+
+    def goes_at_once() -> TrainingCheckpoint | None:
+        found = newest()
+        monkeypatch.undo()
+        for step in (2, 3):
+            publish(checkpoints, step)
+        return found
+
+    monkeypatch.setattr(checkpoints, "newest", goes_at_once)
+    with checkpoints.reading_newest() as read:
+        assert read is not None
+        assert read.step == 3
+
+
 def test_files_are_checked_by_their_sha_256_on_every_python(
     checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +104,26 @@ def test_files_are_checked_by_their_sha_256_on_every_python(
     (newest.path / "dense").write_bytes(content[:-1] + b"?")
     with pytest.raises(CheckpointError, match="dense: isn't as it was written"):
         newest.check()
+
+
+@pytest.mark.timeout(20)  # it would be looked for again and again
+def test_a_link_to_a_checkpoint_that_leads_nowhere_is_refused(
+    checkpoints: TrainingDirectory,
+) -> None:
+    (checkpoints.folder / "step-000000000001").symlink_to("elsewhere")
+    with checkpoints.reading_newest() as read:
+        assert read is not None
+        with pytest.raises(CheckpointError, match=r"checkpoint\.json: can't be read"):
+            read.check()
+
+
+def test_a_file_in_the_place_of_a_checkpoint_is_refused(checkpoints: TrainingDirectory) -> None:
+    (checkpoints.folder / "step-000000000001").write_text("")
+    with (
+        pytest.raises(CheckpointError, match="step-000000000001: is a file"),
+        checkpoints.reading_newest(),
+    ):
+        raise AssertionError("it is read")
 
 
 @pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever

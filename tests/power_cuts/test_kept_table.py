@@ -25,6 +25,8 @@ def test_every_sync_of_kept_rows_is_needed(power_cut: PowerCut) -> None:
     # Those of directories: as it is found at opening, which matters where a process was killed
     # before; and of the tier's own name, which the manifest's sync brings to this medium as well.
     # That one is needed on a medium that keeps names in any order, which the tier's own tests have.
-    assert len(unnoticed) <= 2
+    # And where close() drops the checkpoint that the table began with: it has no rows, whose places
+    # might be written to too early.
+    assert len(unnoticed) <= 3
     assert all((site.function, site.calls) == ("fsync", 1) for site in unnoticed)
     assert len(mutations) - len(unnoticed) >= 3

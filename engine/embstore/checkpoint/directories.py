@@ -26,8 +26,10 @@ __all__ = [
     "numbered",
     "only_incremental",
     "publishing",
+    "reading",
     "reading_from",
     "reading_newest_full",
+    "remove_unless_read",
     "sync",
     "writing_to",
 ]
@@ -109,13 +111,34 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
         if not published:
             shutil.rmtree(unfinished, ignore_errors=True)
     for save in older:
-        _remove_unless_read(save)  # what stays is removed by the next save
+        remove_unless_read(save)  # what stays is removed by the next save
 
 
-def _remove_unless_read(save: Path) -> None:
-    with contextlib.suppress(OSError), _opened(save) as descriptor:
+def remove_unless_read(directory: Path) -> None:
+    """Removes a directory, unless a process is `reading` it; what can't be removed stays."""
+    with contextlib.suppress(OSError), _opened(directory) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(save, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def reading(directory: Path) -> Iterator[bool]:
+    """The scope in which `remove_unless_read` leaves a directory. Yields False if it is gone.
+
+    Raises CheckpointError where a file is in its place, and StorageError.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            with reading_from(directory):
+                descriptor = held.enter_context(_opened(directory))
+        except FileNotFoundError:
+            is_there = False
+        except NotADirectoryError:
+            raise CheckpointError(f"{directory}: is a file, not a directory") from None
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            is_there = directory.exists()
+        yield is_there
 
 
 @contextlib.contextmanager
@@ -125,14 +148,8 @@ def reading_newest_full(path: Path) -> Iterator[Path]:
     """
     while True:  # until no newer one takes its place before it's held
         save = newest_full(path)
-        with contextlib.ExitStack() as held:
-            try:
-                with reading_from(save):
-                    descriptor = held.enter_context(_opened(save))
-            except FileNotFoundError:
-                continue
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if save.exists():
+        with reading(save) as is_there:
+            if is_there:
                 yield save
                 return
 

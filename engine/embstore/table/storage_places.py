@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from embstore.checkpoint.directories import reading_from
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["partition_numbers", "prepare_places", "tier_file"]
+
+_ROW_FILE = b"ESROWLOG"
+_UUID_BEGIN, _UUID_END = 16, 32  # in a file of rows; all 0: the file goes with its process
 
 _MOST_QUOTED = 160  # a file's name has at most 255 bytes, with the number of its partition and more
 
@@ -47,9 +51,11 @@ def _quoted(name: str) -> str:
 
 
 def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
-    """Makes the directories of the tiers; StorageError where they can't be, or where rows were kept
-    for more partitions, or fewer.
+    """Makes the directories of the tiers. Raises StorageError where they can't be made, and where
+    rows lie in one without the checkpoint that tells which of them count; InvalidArgumentError
+    where rows were kept for more partitions, or fewer.
     """
+    has_pool = any(tier.kind is TierKind.PMEM_POOL for tier in tiers)  # which has the checkpoints
     for tier in tiers:
         if tier.path == NODE_PMEM:
             raise InvalidArgumentError(
@@ -57,11 +63,11 @@ def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
             )
         if tier.path is not None:
             _make_directory(tier.path)
-            _refuse_other_partitions(tier, name, partitions)
+            _check_kept_rows(tier, name, partitions, has_pool=has_pool)
 
 
-def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
-    """Those of as many partitions are left to the core."""
+def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) -> None:
+    """Those of as many partitions, with checkpoints, are left to the core."""
     ending = {TierKind.SSDHASH: ".ssdhash", TierKind.PMEM_POOL: ".pool"}.get(tier.kind)
     if ending is None or tier.path is None:
         return
@@ -70,6 +76,7 @@ def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
     ours = {_stem(name, number) for number in partition_numbers(partitions)}
     # Of thousands of tables' files few are this one's.
     files = [file for file in os.listdir(tier.path) if file.startswith(quoted)]  # noqa: PTH208
+    have_checkpoints = set()
     for file in sorted(files):
         kept = manifest.fullmatch(file)
         if kept and kept[1] not in ours:
@@ -77,6 +84,39 @@ def _refuse_other_partitions(tier: Tier, name: str, partitions: int) -> None:
                 f"{Path(tier.path) / file}: rows of {name} were kept here by a variable of another "
                 f"partition_num; take them over with that one, or remove {kept[1]}.*"
             )
+        if kept:
+            have_checkpoints.add(kept[1])
+    if tier.kind is TierKind.SSDHASH and not has_pool:
+        for stem in sorted(ours - have_checkpoints):
+            _refuse_kept_rows(name, Path(tier.path) / f"{stem}{ending}")
+
+
+def _refuse_kept_rows(name: str, folder: Path) -> None:
+    """Raises StorageError for rows without a checkpoint; else they would be removed."""
+    # Looked for once more: a close() meanwhile replaces it, and one listing may miss both files.
+    checkpoints = folder.parent.glob(f"{folder.name}.checkpoint-*")
+    if _has_kept_rows(folder) and all(file.suffix == ".new" for file in checkpoints):
+        raise StorageError(
+            f"{name}: {folder} has rows, but {folder}.checkpoint-* is gone, the file that says "
+            f"which of them count; put that back as close() left it, or remove {folder} to begin "
+            "with no rows (an earlier version had no such file before the first close())"
+        )
+
+
+def _has_kept_rows(folder: Path) -> bool:
+    """Whether the folder of an SSDHASH tier has a file of rows that were to outlive their process,
+    as its header says (engine/FORMAT.md, section LOG).
+    """
+    with reading_from(folder):
+        return any(_was_kept(file) for file in folder.glob("rows-*.ssdhash"))
+
+
+def _was_kept(file: Path) -> bool:
+    if not file.is_file():  # a FIFO would have its reader wait for ever
+        return False
+    with file.open("rb") as opened:
+        header = opened.read(_UUID_END)
+    return header.startswith(_ROW_FILE) and any(header[_UUID_BEGIN:])
 
 
 def _make_directory(path: str) -> None:

@@ -25,6 +25,7 @@ from embstore.checkpoint.directories import (
 )
 from embstore.checkpoint.manifest import Manifest
 from embstore.errors import CheckpointError
+from embstore.table.attempts import Attempts
 
 __all__ = [
     "CheckpointDirectory",
@@ -137,26 +138,40 @@ class CheckpointDirectory:
         back of which is_held() says that the pools have them still.
         """
         newer = [n for n in listed_numbers(self.path) if n > number_of(checkpoint)]
-        taken_off = {number: self._taken_off(number) for number in newer}
+        taken_off: dict[int, Path] = {}
         try:
+            for number in newer:
+                taken_off[number] = self._taken_off(number)
             yield
         except BaseException:
+            listing = Attempts()
             for number, removed in taken_off.items():
-                if is_held(bytes.fromhex(Manifest.read(removed).save_id)):
-                    self._rename(removed, self.path / f"checkpoint-{number:08}")
+                with listing.one():
+                    if is_held(bytes.fromhex(Manifest.read(removed).save_id)):
+                        self._list_again(number, removed)
+            listing.end()
             raise
         finally:
             for removed in taken_off.values():
                 shutil.rmtree(removed, ignore_errors=True)
 
     def _taken_off(self, number: int) -> Path:
+        """Where it lies then. It stays listed where that can't be brought to the medium."""
+        listed = self.path / f"checkpoint-{number:08}"
         removed = self.path / f".checkpoint-{number:08}.removed"
-        self._rename(self.path / f"checkpoint-{number:08}", removed)
+        with writing_to(removed):
+            listed.rename(removed)
+            try:
+                sync(self.path)
+            except OSError:
+                removed.rename(listed)
+                raise
         return removed
 
-    def _rename(self, old: Path, new: Path) -> None:
-        with writing_to(new):
-            old.rename(new)
+    def _list_again(self, number: int, removed: Path) -> None:
+        listed = self.path / f"checkpoint-{number:08}"
+        with writing_to(listed):
+            removed.rename(listed)
             sync(self.path)
 
     def abandon(self, unfinished: Path) -> None:

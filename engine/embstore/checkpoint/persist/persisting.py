@@ -175,8 +175,6 @@ def restore_persisted(
     there even so.
     """
     chosen = _durable(variables)
-    for variable in chosen:
-        finish_persists(variable)
     with (
         checkpoint_locks(chosen),
         planned_restore_persisted(chosen, directory_path(path), checkpoint_id) as carry_out,
@@ -195,8 +193,11 @@ def planned_restore_persisted(
 
     save_id: that the checkpoint must have.
 
-    REQUIRES: the variables' `checkpoint_locks` are held, and none of their persists is pending.
+    REQUIRES: the variables' `checkpoint_locks` are held, so that none of their persists begins. The
+    thread that finishes those that have begun takes none of these locks.
     """
+    for variable in chosen:
+        finish_persists(variable)
     waiting_keys = saves_waiting_keys()
     checkpoint_path(directory, checkpoint_id)  # where there is none, nothing is made either
     with PersistWriter.writing(chosen, directory, restores=True) as writer:

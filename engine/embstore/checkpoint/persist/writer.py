@@ -20,7 +20,7 @@ from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
-from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError
 from embstore.table.internals import cut, shards_of
 from embstore.table.shard import BegunShard, PersistRequest, Shard
 from embstore.variable import EmbeddingVariable
@@ -87,6 +87,8 @@ class PersistWriter:
                 "variables: were not persisted together before; persist the same ones together "
                 "each time"
             )
+        for variable in variables:
+            variable.total_count()  # a closed one may have left a writer that isn't closed yet
         writer = _sole_writer(path, variables if restores else []) or cls(CheckpointDirectory(path))
         shards = shards_of(variables)
         try:
@@ -108,11 +110,17 @@ class PersistWriter:
         for variable in variables:
             if writer_of(variable) is self:
                 continue
-            _leave(weakref.ref(variable))
+            leave = partial(_leave, weakref.ref(variable))
+            leave()
             _writers[variable] = self
             self.users += 1
             variable.internals.before_close.append(self.finish)
-            variable.internals.after_close.append(partial(_leave, weakref.ref(variable)))
+            variable.internals.after_close.append(leave)
+            try:
+                variable.total_count()
+            except ClosedError:  # by a thread that may not have seen what was appended
+                leave()
+                raise
 
     def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
         refuse_awaiting(variables)
@@ -196,8 +204,19 @@ class PersistWriter:
         return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
     def submit(self, checkpoint: _Begun, keep: int, *, counts_when_listed: bool) -> Future[None]:
-        """counts_when_listed: else it does when `confirm` is called."""
-        future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
+        """counts_when_listed: else it does when `confirm` is called.
+
+        Raises ClosedError where a variable was closed since the checkpoint was begun.
+        """
+        try:
+            future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
+        except RuntimeError as error:
+            _drop(checkpoint.parts)
+            self.directory.abandon(checkpoint.unfinished)
+            names = ", ".join(entry.name for entry in checkpoint.manifest.variables)
+            raise ClosedError(
+                f"persist: {names} was closed, or the program ends, while the checkpoint began"
+            ) from error
         with self.mutex:
             self.pending.append(future)
         return future

@@ -62,14 +62,18 @@ class Checkpoints:
 
         What the program kept beside them lies in the checkpoint's `path`, and has been verified.
         Partitions and the storage type may be others than they were, but of variables with durable
-        pools. Raises CheckpointError, and what `embstore.restore` does.
+        pools.
+
+        Waits until other threads have left the blocks of their checkpoints. Raises
+        InvalidArgumentError in the block of a checkpoint, CheckpointError, and what
+        `embstore.restore` does.
         """
         check_variables(variables)
-        checkpoint = self._directory.newest()
-        if checkpoint is not None:
-            checkpoint.check()
-        restore_tables(checkpoint, self._directory.pools, variables)
-        return checkpoint
+        with self._alone(), self._directory.reading_newest() as checkpoint:
+            if checkpoint is not None:
+                checkpoint.check()
+            restore_tables(checkpoint, self._directory.pools, variables)
+            return checkpoint
 
     @contextlib.contextmanager
     def checkpoint(self, step: int, variables: Sequence[EmbeddingVariable]) -> Iterator[Path]:
@@ -83,28 +87,38 @@ class Checkpoints:
 
         step: that many are done; later than that of every checkpoint in the folder.
 
-        Other threads' checkpoints wait until the block is left. Raises InvalidArgumentError in the
-        block of another checkpoint, and ClosedError after `close`.
+        Other threads' checkpoints and restores wait until the block is left. Raises
+        InvalidArgumentError in the block of another checkpoint, and ClosedError after `close`.
         """
         done = checks.integer("step", step, at_least=0)
         check_variables(variables)
+        directory = self._directory
+        with self._alone():
+            directory.check_step(done)
+            with writing_checkpoint(directory, variables, done, directory.publish) as folder:
+                yield folder
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The scope in which no other thread writes or restores a checkpoint.
+
+        Raises InvalidArgumentError in this thread's own scope, and in a forked process, where
+        nobody would release the lock that another thread held at the fork.
+        """
         if os.getpid() != self._made_in:
             raise InvalidArgumentError(
                 f"checkpoints: {self._directory.folder} was opened by the process that this one "
                 "was forked from; open it here"
             )
-        directory = self._directory
         with self._writing:
             if self._is_writing:
                 raise InvalidArgumentError(
-                    "checkpoints: this thread is in the block of another checkpoint of "
-                    f"{directory.folder}; leave that first"
+                    "checkpoints: this thread is in the block of a checkpoint of "
+                    f"{self._directory.folder}; leave that first"
                 )
             self._is_writing = True
             try:
-                directory.check_step(done)
-                with writing_checkpoint(directory, variables, done, directory.publish) as folder:
-                    yield folder
+                yield
             finally:
                 self._is_writing = False
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.checksummed import checksummed, is_as_written
-from embstore.checkpoint.directories import sync
+from embstore.checkpoint.directories import reading, remove_unless_read, sync
 from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 
@@ -147,6 +147,22 @@ class TrainingDirectory:
         all_of_them = self._all()
         return all_of_them[-1] if all_of_them else None
 
+    @contextlib.contextmanager
+    def reading_newest(self) -> Iterator[TrainingCheckpoint | None]:
+        """The newest one, which stays in the scope, whoever publishes newer ones meanwhile; None
+        where there is none.
+        """
+        while True:  # until no newer one takes its place before it's held
+            found = self.newest()
+            if found is None:
+                yield None
+                return
+            with reading(found.folder) as is_there:
+                # A link that leads nowhere is listed still, and told by check().
+                if is_there or self.newest() == found:
+                    yield found
+                    return
+
     def begin(self) -> TrainingCheckpoint:
         """One that nobody will see until it is published."""
         begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
@@ -186,14 +202,16 @@ class TrainingDirectory:
             )
 
     def publish(self, written: Path, step: int) -> None:
-        """Names a finished one, whose step is later than all others'."""
+        """Names a finished one, whose step is later than all others'. Older ones that nobody reads
+        are removed.
+        """
         self.check_step(step)
         name = f"step-{step:012d}"
         with self._told_where():
             written.rename(self.folder / name)
             sync(self.folder)
         for old in self._all()[: -self._keep]:
-            shutil.rmtree(old.folder, ignore_errors=True)  # what stays is removed by the next
+            remove_unless_read(old.folder)  # what stays is removed by the next
         for unfinished in (self.folder / self._job).glob("*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -20,7 +20,6 @@ from embstore.checkpoint.persist.persisting import (
     planned_restore_persisted,
 )
 from embstore.checkpoint.persist.unlisted import begun_for
-from embstore.checkpoint.persist.writer import finish_persists
 from embstore.checkpoint.restore import planned_restore
 from embstore.checkpoint.save import save_apart
 from embstore.checkpoint.training.directory import (
@@ -105,8 +104,6 @@ def restore_tables(
             f"{checkpoint.folder}: was made of variables without durable pools; give these a "
             "storage_option without durability, or the job another folder for its checkpoints"
         )
-    for variable in durable:
-        finish_persists(variable)
     restores: list[Callable[[], int]] = []
     with checkpoint_locks(variables), contextlib.ExitStack() as planned:
         # All is verified before any table changes.

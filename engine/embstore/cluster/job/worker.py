@@ -145,14 +145,14 @@ class Worker:
         raises. Raises InvalidArgumentError for a variable that the workers don't share.
         """
         self._check_variables(variables)
-        checkpoint = self._folder().newest()
         for variable in variables:
             variable.internals.forget_prefetched()
-        if checkpoint is not None:
-            checkpoint.check()
-        if self._rank == 0:
-            with self._keeping():
-                restore_tables(checkpoint, self._folder().pools, variables)
+        with self._folder().reading_newest() as checkpoint:
+            if checkpoint is not None:
+                checkpoint.check()
+            if self._rank == 0:
+                with self._keeping():
+                    restore_tables(checkpoint, self._folder().pools, variables)
         # Each looks by itself: a network file system may show some nodes an older listing.
         found = self.meet(None if checkpoint is None else checkpoint.step)
         if other := _differing(found):
