@@ -1,10 +1,8 @@
 // The admission filters: what they count, admit, keep and refuse; against std::map, and from many threads.
-//   admission_test bench   prints what counting a key costs
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <map>
 #include <random>
@@ -14,7 +12,7 @@
 
 #include "admission/admission_filter.h"
 #include "admission/counting_bloom_filter.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -72,7 +70,7 @@ std::vector<FilterSpec> every_kind(uint64_t filter_freq, uint64_t max_element_si
   return specs;
 }
 
-void a_key_is_admitted_by_the_batch_that_reaches_the_threshold() {
+TEST(a_key_is_admitted_by_the_batch_that_reaches_the_threshold) {
   for (const FilterSpec& spec : every_kind(3, 5, 0.01)) {
     Admission admission(spec);
     check(admission.apply(3, 1, 0) == 0 && admission.apply(3, 1, 1) == 0, "twice is too few");
@@ -82,7 +80,7 @@ void a_key_is_admitted_by_the_batch_that_reaches_the_threshold() {
   }
 }
 
-void occurrences_count_duplicates_too() {
+TEST(occurrences_count_duplicates_too) {
   for (const FilterSpec& spec : every_kind(3, 100, 1e-6)) {
     Admission admission(spec);
     uint64_t frequency_of_1 = 0, frequency_of_2 = 0;
@@ -155,7 +153,7 @@ void exact_counts_are_a_map(uint64_t seed) {
   }
 }
 
-void counts_end_at_the_greatest_number() {
+TEST(counts_end_at_the_greatest_number) {
   const auto filter = make_filter(CounterFilterSpec{5});
   filter->add(1, hash_key(1), std::numeric_limits<uint64_t>::max() - 1, 0);
   check(filter->add(1, hash_key(1), 5, 1) == std::numeric_limits<uint64_t>::max(), "no wrap");
@@ -190,7 +188,7 @@ void a_batch_counts_in_any_order(uint64_t seed) {
   }
 }
 
-void admission_does_not_overflow() {
+TEST(admission_does_not_overflow) {
   const auto filter = make_filter(CounterFilterSpec{5});
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   check(filter->admits_after(kMost, 1) && filter->admits_after(kMost, kMost), "after any count");
@@ -198,7 +196,7 @@ void admission_does_not_overflow() {
   check(!filter->admits_after(0, 4) && !filter->admits_after(3, 1), "below");
 }
 
-void a_restored_key_over_the_threshold_reads_its_initial_value() {
+TEST(a_restored_key_over_the_threshold_reads_its_initial_value) {
   for (const FilterSpec& spec : every_kind(3, 5, 0.01)) {
     Admission admission(spec);
     admission.filter(8).restore({8, 2, 17});
@@ -229,7 +227,7 @@ void estimates_are_never_below_the_count(uint64_t seed, uint32_t bits) {
   }
 }
 
-void false_positives_stay_below_what_was_asked_for() {
+TEST(false_positives_stay_below_what_was_asked_for) {
   constexpr int64_t kKeys = 100000;
   for (const double p : {0.3, 0.1, 0.01, 0.001}) {
     Admission admission(BloomFilterSpec{3, kKeys, p, 8});
@@ -247,13 +245,13 @@ void false_positives_stay_below_what_was_asked_for() {
   }
 }
 
-void sizes_are_those_of_the_literature() {
+TEST(sizes_are_those_of_the_literature) {
   const BloomSize size = BloomSize::of(1e6, 0.01);
   check(size.hashes == 7, "k = -log2 p");
   check(size.counters >= 9585059 && size.counters < 9600000, "m = -n ln p / (ln 2)^2, and k's rounding");
 }
 
-void a_sketch_goes_on_where_it_was_saved() {
+TEST(a_sketch_goes_on_where_it_was_saved) {
   const BloomFilterSpec spec{3, 1000, 0.01, 16};
   Admission first(spec), second(spec), merged(spec);
   for (int64_t key = 0; key < 500; ++key) {
@@ -283,7 +281,7 @@ void a_sketch_goes_on_where_it_was_saved() {
         message);
 }
 
-void options_that_cannot_work_are_refused() {
+TEST(options_that_cannot_work_are_refused) {
   const auto refusal = [](const FilterSpec& spec, const std::string& names) {
     const std::string message = error_of(ErrorKind::kInvalidArgument, [&] { make_filter(spec); });
     check(message.find(names) != std::string::npos, message);
@@ -300,7 +298,7 @@ void options_that_cannot_work_are_refused() {
         "nothing to filter");
 }
 
-void threads_count_in_shards_and_ask_without_locks() {
+TEST(threads_count_in_shards_and_ask_without_locks) {
   const std::vector<FilterSpec> specs = {CounterFilterSpec{1000000}, BloomFilterSpec{1000000, 5000, 0.01, 32},
                                          BloomFilterSpec{1000000, 5000, 0.01, 64}};
   for (const FilterSpec& spec : specs) {
@@ -329,7 +327,7 @@ void threads_count_in_shards_and_ask_without_locks() {
   }
 }
 
-void a_reset_filter_is_as_new() {
+TEST(a_reset_filter_is_as_new) {
   for (const FilterSpec& spec : every_kind(3, 100, 1e-6)) {
     const auto filter = make_filter(spec);
     for (int64_t key = 0; key < 50; ++key) filter->add(key, hash_key(key), 2, 7);
@@ -349,7 +347,7 @@ void a_reset_filter_is_as_new() {
   }
 }
 
-void a_key_restored_below_the_threshold_is_admitted_no_longer() {
+TEST(a_key_restored_below_the_threshold_is_admitted_no_longer) {
   const auto filter = make_filter(CounterFilterSpec{3});
   filter->restore({1, 4, 0});
   filter->restore({1, 2, 0});
@@ -357,7 +355,7 @@ void a_key_restored_below_the_threshold_is_admitted_no_longer() {
 }
 
 // What a restore does to a table that others look up in.
-void a_filter_is_replaced_beside_those_who_ask() {
+TEST(a_filter_is_replaced_beside_those_who_ask) {
   for (const FilterSpec& spec : every_kind(3, 100, 0.01)) {
     const auto saved = make_filter(spec);
     for (int64_t key = 0; key < 50; ++key) saved->add(key, hash_key(key), 5, 0);
@@ -395,75 +393,13 @@ void a_filter_is_replaced_beside_those_who_ask() {
   }
 }
 
-double cpu_seconds() {
-  timespec time;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-void bench() {
-  constexpr uint64_t kKeys = 4000000;
-  for (const FilterSpec& spec : every_kind(200, kKeys, 0.01)) {
-    Admission admission(spec);
-    std::mt19937_64 random(1);
-    std::vector<int64_t> keys(2 * kKeys);
-    for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
-    const auto ns_a_key = [&](const auto& work, bool fetches_ahead = true) {
-      const double start = cpu_seconds();
-      for (size_t i = 0; i < keys.size(); ++i) {
-        const int64_t ahead = keys[std::min(i + 8, keys.size() - 1)];
-        if (fetches_ahead) admission.filter(ahead).prefetch(hash_key(ahead));
-        work(keys[i]);
-      }
-      return 1e9 * (cpu_seconds() - start) / static_cast<double>(keys.size());
-    };
-    const double first = ns_a_key([&](int64_t key) { admission.filter(key).add(key, hash_key(key), 1, 0); });
-    const double again = ns_a_key([&](int64_t key) { admission.filter(key).add(key, hash_key(key), 1, 1); });
-    const double unfetched =
-        ns_a_key([&](int64_t key) { admission.filter(key).add(key, hash_key(key), 1, 1); }, false);
-    const double fetch = ns_a_key([](int64_t) {});
-    uint64_t sum = 0;
-    const double ask = ns_a_key([&](int64_t key) { sum += admission.count(key); });
-    const auto* bloom = std::get_if<BloomFilterSpec>(&spec);
-    std::printf(
-        "%-24s add %5.1f ns, again %5.1f ns (%5.1f not fetched ahead; fetching alone %5.1f), count %5.1f ns; "
-        "%5.1f bytes a key (%llu)\n",
-        bloom == nullptr ? "CounterFilter"
-                         : ("CBFFilter, " + std::to_string(bloom->counter_bits) + " bits").c_str(),
-        first, again, unfetched, fetch, ask,
-        static_cast<double>(admission.size_bytes()) / static_cast<double>(kKeys),
-        static_cast<unsigned long long>(sum));
+TEST(counts_at_random_are_those_of_a_map_and_no_estimate_is_below) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    exact_counts_are_a_map(seed);
+    a_batch_counts_in_any_order(seed);
   }
-}
-
-void run() {
-  a_key_is_admitted_by_the_batch_that_reaches_the_threshold();
-  occurrences_count_duplicates_too();
-  for (uint64_t seed = 1; seed <= 5; ++seed) exact_counts_are_a_map(seed);
-  counts_end_at_the_greatest_number();
-  for (uint64_t seed = 1; seed <= 5; ++seed) a_batch_counts_in_any_order(seed);
-  admission_does_not_overflow();
-  a_restored_key_over_the_threshold_reads_its_initial_value();
   for (const uint32_t bits : kCounterBits) estimates_are_never_below_the_count(bits, bits);
-  false_positives_stay_below_what_was_asked_for();
-  sizes_are_those_of_the_literature();
-  a_sketch_goes_on_where_it_was_saved();
-  options_that_cannot_work_are_refused();
-  threads_count_in_shards_and_ask_without_locks();
-  a_reset_filter_is_as_new();
-  a_key_restored_below_the_threshold_is_admitted_no_longer();
-  a_filter_is_replaced_beside_those_who_ask();
 }
 
 }  // namespace
 }  // namespace embstore
-
-int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "bench") {
-    embstore::bench();
-    return 0;
-  }
-  embstore::run();
-  std::printf("held: admission\n");
-  return 0;
-}

@@ -12,7 +12,7 @@
 
 #include "memory/memory.h"
 #include "movement/coldest_rows.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "tiers/memory/memory_tier.h"
 
 namespace embstore {
@@ -212,7 +212,7 @@ class ModelledTier {
 };
 
 // However many of the coldest rows are pinned, and so stay.
-void pinned_rows_hide_none_that_may_leave() {
+TEST(pinned_rows_hide_none_that_may_leave) {
   constexpr uint64_t kRows = 2000;  // of a full tier
   constexpr uint64_t kPinned = 1500;
   constexpr uint64_t kCount = 1600;
@@ -239,7 +239,7 @@ void pinned_rows_hide_none_that_may_leave() {
 }
 
 // A tier whose coldest rows are wanted: so many that a scan finds no others where it doesn't look for them.
-void wanted_rows_hide_none_that_may_leave() {
+TEST(wanted_rows_hide_none_that_may_leave) {
   constexpr uint64_t kRows = 20'000;  // more than are sorted to find the coldest
   constexpr uint64_t kWanted = 19'000;
   const RowLayout layout(4, 0);
@@ -301,20 +301,14 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
   }
 }
 
-}  // namespace
-}  // namespace embstore
-
-int main() {
-  using embstore::CacheStrategy;
-  using embstore::Kind;
+TEST(the_coldest_rows_of_every_kind_of_tier_are_given_once_each) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     for (const Kind kind : {Kind::kFirst, Kind::kMiddle, Kind::kLagging}) {
-      embstore::the_coldest_rows_are_given_once_each(kind, CacheStrategy::kLfu, seed);
-      embstore::the_coldest_rows_are_given_once_each(kind, CacheStrategy::kLru, seed);
+      the_coldest_rows_are_given_once_each(kind, CacheStrategy::kLfu, seed);
+      the_coldest_rows_are_given_once_each(kind, CacheStrategy::kLru, seed);
     }
   }
-  embstore::pinned_rows_hide_none_that_may_leave();
-  embstore::wanted_rows_hide_none_that_may_leave();
-  std::printf("held: the coldest rows\n");
-  return 0;
 }
+
+}  // namespace
+}  // namespace embstore

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
@@ -33,7 +33,7 @@ class Counted : public Retirable {
   std::atomic<uint64_t> value_{kAlive};
 };
 
-void what_nobody_looks_at_is_freed_at_once() {
+TEST(what_nobody_looks_at_is_freed_at_once) {
   Epochs epochs;
   std::atomic<int> alive{0};
   epochs.retire(std::make_unique<Counted>(alive));
@@ -44,7 +44,7 @@ void what_nobody_looks_at_is_freed_at_once() {
   }
 }
 
-void an_object_goes_with_the_last_guard_that_was_held_when_it_was_retired() {
+TEST(an_object_goes_with_the_last_guard_that_was_held_when_it_was_retired) {
   Epochs epochs;
   std::atomic<int> alive{0};
   std::optional<Epochs::Guard> first;
@@ -73,7 +73,7 @@ void an_object_goes_with_the_last_guard_that_was_held_when_it_was_retired() {
   check(alive == 0, "an object outlived the last guard that held it back");
 }
 
-void a_refreshed_guard_keeps_only_what_is_retired_from_then_on() {
+TEST(a_refreshed_guard_keeps_only_what_is_retired_from_then_on) {
   Epochs epochs;
   std::atomic<int> alive{0};
   {
@@ -93,7 +93,7 @@ void a_refreshed_guard_keeps_only_what_is_retired_from_then_on() {
   check(alive == 0, "an object outlived the guards");
 }
 
-void what_is_still_retired_goes_with_the_epochs() {
+TEST(what_is_still_retired_goes_with_the_epochs) {
   std::atomic<int> alive{0};
   Epochs epochs;
   std::optional<std::thread> holder;
@@ -114,7 +114,7 @@ void what_is_still_retired_goes_with_the_epochs() {
 }
 
 // All hold two guards each at the same time: were there an end to the guards, this would not end.
-void a_thousand_threads_hold_nested_guards_at_once() {
+TEST(a_thousand_threads_hold_nested_guards_at_once) {
   constexpr int kThreads = 1000;
   Epochs epochs;
   std::atomic<int> alive{0};
@@ -137,7 +137,7 @@ void a_thousand_threads_hold_nested_guards_at_once() {
   check(alive == 0, "an object outlived a thousand guards");
 }
 
-void one_thread_holds_any_number_of_guards() {
+TEST(one_thread_holds_any_number_of_guards) {
   Epochs epochs;
   std::atomic<int> alive{0};
   {
@@ -196,19 +196,13 @@ void readers_never_meet_what_was_freed(int threads, int rounds) {
   delete current.load();
 }
 
+TEST(few_readers_never_meet_what_was_freed) {
+  readers_never_meet_what_was_freed(/*threads=*/4, /*rounds=*/20'000);
+}
+
+TEST(many_readers_never_meet_what_was_freed) {
+  readers_never_meet_what_was_freed(/*threads=*/100, /*rounds=*/200);
+}
+
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  using namespace embstore;
-  what_nobody_looks_at_is_freed_at_once();
-  an_object_goes_with_the_last_guard_that_was_held_when_it_was_retired();
-  a_refreshed_guard_keeps_only_what_is_retired_from_then_on();
-  what_is_still_retired_goes_with_the_epochs();
-  a_thousand_threads_hold_nested_guards_at_once();
-  one_thread_holds_any_number_of_guards();
-  readers_never_meet_what_was_freed(/*threads=*/4, /*rounds=*/20'000);
-  readers_never_meet_what_was_freed(/*threads=*/100, /*rounds=*/200);
-  std::printf("held: the epochs\n");
-  return 0;
-}

@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
@@ -45,8 +45,35 @@ void wait_until(const std::function<bool()>& holds, const std::string& otherwise
   }
 }
 
-void a_job_that_never_ends_leaves_the_others_their_turns() {
-  EvictionPool& pool = EvictionPool::instance();
+EvictionPool& pool_of_one_thread() {
+  setenv("TF_MULTI_TIER_EV_EVICTION_THREADS", "1", 1);
+  return EvictionPool::instance();
+}
+
+uint64_t address_space_bytes() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The first test, as long as there is no such thread.
+TEST(a_thread_that_cant_be_started_is_an_error_and_is_tried_again) {
+  if (kUnderSanitizer) return;  // it has its own use for the address space
+  rlimit usual{};
+  check(getrlimit(RLIMIT_AS, &usual) == 0, "the limit of the address space can't be had");
+  const rlimit no_further_stack{address_space_bytes() + (1 << 20), usual.rlim_max};
+  check(setrlimit(RLIMIT_AS, &no_further_stack) == 0, "the address space can't be limited");
+  std::string told;
+  for (int time = 0; time < 2; ++time) told = error_of(ErrorKind::kStorage, pool_of_one_thread);
+  check(setrlimit(RLIMIT_AS, &usual) == 0, "the limit can't be taken back");
+  check(told.starts_with("an eviction thread can't be started: "), told);
+  Brief brief;
+  pool_of_one_thread().schedule(brief);
+  wait_until([&] { return brief.turns == 1; }, "a job has no turn after threads couldn't be started");
+}
+
+TEST(a_job_that_never_ends_leaves_the_others_their_turns) {
+  EvictionPool& pool = pool_of_one_thread();
   Restless restless;
   Brief brief;
   pool.schedule(restless);
@@ -61,8 +88,8 @@ void a_job_that_never_ends_leaves_the_others_their_turns() {
   pool.cancel(brief);
 }
 
-void a_job_that_was_cancelled_has_no_turn_any_more() {
-  EvictionPool& pool = EvictionPool::instance();
+TEST(a_job_that_was_cancelled_has_no_turn_any_more) {
+  EvictionPool& pool = pool_of_one_thread();
   Restless restless;
   pool.schedule(restless);
   wait_until([&] { return restless.turns > 0; }, "a job that was scheduled has no turn");
@@ -76,37 +103,5 @@ void a_job_that_was_cancelled_has_no_turn_any_more() {
   pool.cancel(after);
 }
 
-uint64_t address_space_bytes() {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// REQUIRES: the process has no such threads yet.
-void a_thread_that_cant_be_started_is_an_error_and_is_tried_again() {
-  rlimit usual{};
-  check(getrlimit(RLIMIT_AS, &usual) == 0, "the limit of the address space can't be had");
-  const rlimit no_further_stack{address_space_bytes() + (1 << 20), usual.rlim_max};
-  check(setrlimit(RLIMIT_AS, &no_further_stack) == 0, "the address space can't be limited");
-  std::string told;
-  for (int time = 0; time < 2; ++time) told = error_of(ErrorKind::kStorage, EvictionPool::instance);
-  check(setrlimit(RLIMIT_AS, &usual) == 0, "the limit can't be taken back");
-  check(told.starts_with("an eviction thread can't be started: "), told);
-  Brief brief;
-  EvictionPool::instance().schedule(brief);
-  wait_until([&] { return brief.turns == 1; }, "a job has no turn after threads couldn't be started");
-}
-
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  using namespace embstore;
-  setenv("TF_MULTI_TIER_EV_EVICTION_THREADS", "1", 1);
-  // A sanitizer has its own use for the address space.
-  if (!kUnderSanitizer) a_thread_that_cant_be_started_is_an_error_and_is_tried_again();
-  a_job_that_never_ends_leaves_the_others_their_turns();
-  a_job_that_was_cancelled_has_no_turn_any_more();
-  std::printf("held: the eviction threads' turns\n");
-  return 0;
-}

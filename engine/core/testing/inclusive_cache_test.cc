@@ -10,7 +10,7 @@
 #include "gpu/emulated/emulated_device.h"
 #include "memory/memory.h"
 #include "store/inclusive_cache.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/log/testing/table.h"
 #include "tiers/medium/testing/pmem_medium.h"
@@ -71,7 +71,7 @@ void check_that_all_is_durable(Tiers& tiers) {
   check(tiers.is_durable(), "a checkpoint has a row that may be lost");
 }
 
-void rows_that_updates_write_first() {
+TEST(rows_that_updates_write_first) {
   Tiers tiers;
   tiers.pool().try_claim(kRows);
   for (Slot first = 0; first < kRows; first += 10) {
@@ -84,7 +84,7 @@ void rows_that_updates_write_first() {
   check_that_all_is_durable(tiers);
 }
 
-void rows_that_go_for_good() {
+TEST(rows_that_go_for_good) {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     check(!tiers.has_all(), "a checkpoint has rows that nobody wrote");
@@ -93,7 +93,7 @@ void rows_that_go_for_good() {
   check_that_all_is_durable(tiers);
 }
 
-void rows_that_are_written_where_they_are() {
+TEST(rows_that_are_written_where_they_are) {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     InclusiveCache::WritePhase phase(tiers.copies());
@@ -170,7 +170,7 @@ class WithHbm {
       *pool_.tier};
 };
 
-void copies_stay_while_rows_move_above() {
+TEST(copies_stay_while_rows_move_above) {
   WithHbm tiers;
   using T = WithHbm;
   const uint64_t free = tiers.free_slots();
@@ -204,7 +204,7 @@ void copies_stay_while_rows_move_above() {
 }
 
 // Where steps of the device could change them, no more rows are wanted than at the checkpoint's moment.
-void wanted_rows_are_written_before_they_go_down_to_hbm() {
+TEST(wanted_rows_are_written_before_they_go_down_to_hbm) {
   WithHbm tiers;
   InclusiveCache& cache = tiers.cache;
   const RowRef in_hbm = tiers.want_two();
@@ -221,21 +221,3 @@ void wanted_rows_are_written_before_they_go_down_to_hbm() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  using embstore::tested_case;
-  const std::pair<const char*, void (*)()> tests[] = {
-      {"rows that updates write first", embstore::rows_that_updates_write_first},
-      {"rows that go for good", embstore::rows_that_go_for_good},
-      {"rows that are written where they are", embstore::rows_that_are_written_where_they_are},
-      {"copies stay while rows move above", embstore::copies_stay_while_rows_move_above},
-      {"wanted rows are written before they go down to HBM",
-       embstore::wanted_rows_are_written_before_they_go_down_to_hbm},
-  };
-  for (const auto& [name, run] : tests) {
-    tested_case() = name;
-    run();
-  }
-  std::printf("held: copies in a pool\n");
-  return 0;
-}

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "store/index/index_reader.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
@@ -192,7 +192,7 @@ class ModelledShard {
 };
 
 // Keys are compared by halves: those of one bucket share them here, and some were removed.
-void a_bucket_tells_keys_apart_by_both_halves() {
+TEST(a_bucket_tells_keys_apart_by_both_halves) {
   static constexpr std::array<uint32_t, 4> kHalves = {0, 1, 0x80000000, 0xffffffff};
   std::mt19937_64 random(5);
   const auto any_key = [&random] {
@@ -398,7 +398,7 @@ void memory_comes_back_where_most_entries_went() {
   for (int64_t key = 0; key < kRows / 20; ++key) index.erase(key);
 }
 
-void room_is_kept_whatever_others_insert() {
+TEST(room_is_kept_whatever_others_insert) {
   Epochs epochs;
   IndexShard shard(epochs);
   IndexShard::Room room;
@@ -571,23 +571,21 @@ void readers_find_a_key_that_moves_towards_them(int rounds) {
   check(looked > 0, "no reader looked while the key moved");
 }
 
-}  // namespace
-}  // namespace embstore
+// By one thread: the thread sanitizer has nothing to see.
+TEST(what_one_thread_does_is_right) {
+  if (kUnderThreadSanitizer) return;
+  for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(seed);
+  for (uint64_t seed = 1; seed <= 3; ++seed)
+    what_changes_while_a_larger_array_is_filled_changes_in_both(seed);
+  shards_grow_at_different_sizes();
+  for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(share);
+  memory_comes_back_where_most_entries_went();
+}
 
-int main() {
-  using namespace embstore;
-  a_bucket_tells_keys_apart_by_both_halves();
-  if (!kUnderThreadSanitizer) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(seed);
-    for (uint64_t seed = 1; seed <= 3; ++seed)
-      what_changes_while_a_larger_array_is_filled_changes_in_both(seed);
-    shards_grow_at_different_sizes();
-    for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(share);
-    memory_comes_back_where_most_entries_went();
-  }
-  room_is_kept_whatever_others_insert();
+TEST(readers_without_locks_find_what_is_there) {
   readers_find_what_stays(static_cast<int>(scenes(40)));
   readers_find_a_key_that_moves_towards_them(static_cast<int>(scenes(240'000)));
-  std::printf("held: the index\n");
-  return 0;
 }
+
+}  // namespace
+}  // namespace embstore

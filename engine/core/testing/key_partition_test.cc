@@ -13,7 +13,7 @@
 #include "row/key_hash.h"
 #include "row/keys_by_partition.h"
 #include "store/index/bucket_array.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
@@ -73,7 +73,7 @@ double worst_within_partitions(const std::vector<int64_t>& keys, size_t partitio
   return worst;
 }
 
-void test_the_keys_of_one_partition_use_all_of_its_index() {
+TEST(the_keys_of_one_partition_use_all_of_its_index) {
   const std::vector<std::vector<int64_t>> streams = {keys_of_stride(1), keys_of_stride(2), keys_of_stride(60),
                                                      keys_of_stride(int64_t{1} << 32), random_keys()};
   for (const size_t partitions : {1, 2, 3, 4, 5, 8, 16, 17}) {
@@ -86,7 +86,7 @@ void test_the_keys_of_one_partition_use_all_of_its_index() {
 }
 
 // What the check above is for: partitions by the index's own hash, whichever of its bits they take.
-void test_partitions_by_the_indexs_own_hash_would_be_told() {
+TEST(partitions_by_the_indexs_own_hash_would_be_told) {
   const std::vector<int64_t> keys = keys_of_stride(1);
   const PartitionOf by_remainder = [](int64_t key, size_t count) { return hash_key(key) % count; };
   const PartitionOf by_range = [](int64_t key, size_t count) { return (hash_key(key) >> 32) * count >> 32; };
@@ -98,13 +98,13 @@ void test_partitions_by_the_indexs_own_hash_would_be_told() {
   }
 }
 
-void test_the_hash_is_the_published_one() {
+TEST(the_hash_is_the_published_one) {
   check(partition_hash(0) == 0xe220a8397b1dcdafULL, "SplitMix64 of 0");
   check(partition_hash(1234567) == 6457827717110365317ULL, "SplitMix64 of 1234567");
 }
 
 // Of the whole product, of which kernels compute the halves.
-void test_a_partition_is_a_range_of_hashes() {
+TEST(a_partition_is_a_range_of_hashes) {
   __extension__ using Product = unsigned __int128;
   std::mt19937_64 random(2);
   for (int i = 0; i < 200'000; ++i) {
@@ -116,7 +116,7 @@ void test_a_partition_is_a_range_of_hashes() {
   }
 }
 
-void test_a_batch_is_taken_apart_in_order() {
+TEST(a_batch_is_taken_apart_in_order) {
   const std::vector<int64_t> keys = {7, 7, -1, 0, 7, INT64_MIN, INT64_MAX, -1};
   for (size_t partitions = 1; partitions <= 20; ++partitions) {
     const KeysByPartition parts(keys, partitions);
@@ -135,12 +135,3 @@ void test_a_batch_is_taken_apart_in_order() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  embstore::test_the_keys_of_one_partition_use_all_of_its_index();
-  embstore::test_partitions_by_the_indexs_own_hash_would_be_told();
-  embstore::test_the_hash_is_the_published_one();
-  embstore::test_a_partition_is_a_range_of_hashes();
-  embstore::test_a_batch_is_taken_apart_in_order();
-  std::printf("held: keys are spread over partitions, and a partition's over its index\n");
-}

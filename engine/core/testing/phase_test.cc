@@ -6,12 +6,12 @@
 #include "access/phase.h"
 #include "access/shared_medium.h"
 #include "access/tier_meter.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
 
-void phases_within_phases_count_their_own_time_alone() {
+TEST(phases_within_phases_count_their_own_time_alone) {
   TierMeter outer;
   TierMeter inner;
   {
@@ -26,7 +26,7 @@ void phases_within_phases_count_their_own_time_alone() {
   check(inner.counts().at(0).accesses == 2 && inner.counts().at(0).bytes == 128, "it counted something else");
 }
 
-void a_thread_is_at_a_medium_once() {
+TEST(a_thread_is_at_a_medium_once) {
   const std::shared_ptr<SharedMedium> medium = SharedMedium::named("one for two");
   check(medium == SharedMedium::named("one for two") && medium != SharedMedium::named("another"), "names");
   TierMeter first;
@@ -49,10 +49,3 @@ void a_thread_is_at_a_medium_once() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  using namespace embstore;
-  phases_within_phases_count_their_own_time_alone();
-  a_thread_is_at_a_medium_once();
-  std::puts("held: phases and media");
-}

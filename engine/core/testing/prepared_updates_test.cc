@@ -10,7 +10,7 @@
 
 #include "parts/table_parts.h"
 #include "table.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "update/gathered_update.h"
 
 namespace embstore {
@@ -62,7 +62,7 @@ class PreparedUpdate {
   std::unique_ptr<GatheredUpdate> update_;
 };
 
-void readers_see_an_update_although_another_was_taken_back() {
+TEST(readers_see_an_update_although_another_was_taken_back) {
   constexpr int64_t kOthers = 20'000;
   constexpr int64_t kKeys = 200;
   TableParts table(two_tiers());
@@ -97,7 +97,7 @@ uint64_t filled_slots(const Table& table) {
   return filled;
 }
 
-void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows() {
+TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows) {
   constexpr auto kUpdates = static_cast<int>(scenes(2000));
   Table table(two_tiers());
   std::vector<int64_t> ids(1000);
@@ -117,7 +117,7 @@ void an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
 }
 
 // Of a key that is admitted at its third occurrence. Batches in which it comes so often are prepared in that order.
-void occurrences_of_a_key_count_whoever_else_brings_it() {
+TEST(occurrences_of_a_key_count_whoever_else_brings_it) {
   enum class First { kWaiting, kAdmitted };
   enum class Admitted { kCommittedFirst, kCommittedLast, kTakenBack };
   for (const First first : {First::kWaiting, First::kAdmitted}) {
@@ -234,7 +234,7 @@ class RestingRows {
 };
 
 // A look-up's accesses are counted after it was found out that the row stays outranked, and before it's updated below.
-void a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others() {
+TEST(a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others) {
   RestingRows rows(1);
   rows.train(0, RestingRows::kRows, 9);
   rows.train(50, 10, 1);
@@ -279,21 +279,18 @@ void a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(bool co
   rows.check_tier(10, 1, "a row is pinned although its update has ended");
 }
 
+TEST(filters_do_not_grow_for_keys_that_they_know_or_that_have_a_row) {
+  const TierSpec tier = one_tier();
+  a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier});
+  a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
+}
+
+TEST(rows_stay_where_their_update_is_until_it_has_ended) {
+  for (const bool commit : {true, false}) {
+    a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(commit);
+    a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(commit);
+  }
+}
+
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  embstore::readers_see_an_update_although_another_was_taken_back();
-  const embstore::TierSpec tier = embstore::one_tier();
-  embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier});
-  embstore::a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row({tier, tier});
-  embstore::an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows();
-  embstore::a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others();
-  for (const bool commit : {true, false}) {
-    embstore::a_row_that_rests_in_a_middle_tier_stays_there_until_its_update_has_ended(commit);
-    embstore::a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(commit);
-  }
-  embstore::occurrences_of_a_key_count_whoever_else_brings_it();
-  std::printf("held: prepared updates\n");
-  return 0;
-}

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -32,7 +32,7 @@ void expect_success(pid_t child) {
   check(waitpid(child, &status, 0) == child && status == 0, "a process failed");
 }
 
-void threads_that_ask_first_at_the_same_time_get_the_same() {
+TEST(threads_that_ask_first_at_the_same_time_get_the_same) {
   struct Fresh {
     int unused = 0;
   };
@@ -51,7 +51,7 @@ void threads_that_ask_first_at_the_same_time_get_the_same() {
   check(std::set<Fresh*>(got.begin(), got.end()).size() == 1, "threads have two of a process's objects");
 }
 
-void a_child_starts_with_another_whose_lock_nobody_holds() {
+TEST(a_child_starts_with_another_whose_lock_nobody_holds) {
   check(next() == 1 && next() == 2, "a process's object stays");
   Counter& parents = ProcessLocal<Counter>::get();
   parents.mutex.lock();  // as another thread would, whose work the fork cuts off
@@ -75,9 +75,3 @@ void a_child_starts_with_another_whose_lock_nobody_holds() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  embstore::threads_that_ask_first_at_the_same_time_get_the_same();
-  embstore::a_child_starts_with_another_whose_lock_nobody_holds();
-  std::printf("held: one object a process\n");
-}

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore {
 namespace {
@@ -19,7 +19,7 @@ void wait_for_waiting(const RightToMove& right, size_t threads) {
   while (right.waiting_threads() != threads) std::this_thread::yield();
 }
 
-void threads_get_the_right_in_the_order_in_which_they_asked() {
+TEST(threads_get_the_right_in_the_order_in_which_they_asked) {
   RightToMove right;
   std::vector<size_t> order;
   std::vector<std::thread> threads;
@@ -38,7 +38,7 @@ void threads_get_the_right_in_the_order_in_which_they_asked() {
   check(order.size() == kThreads, "a thread didn't get the right");
 }
 
-void one_thread_has_the_right_at_a_time() {
+TEST(one_thread_has_the_right_at_a_time) {
   constexpr int kTurns = 2000;
   RightToMove right;
   int turns = 0;
@@ -61,7 +61,7 @@ void one_thread_has_the_right_at_a_time() {
   check(turns == 8 * kTurns, "two threads had the right at once");
 }
 
-void nobody_gets_the_right_past_those_who_wait() {
+TEST(nobody_gets_the_right_past_those_who_wait) {
   RightToMove right;
   std::atomic<bool> got{false};
   std::atomic<bool> done{false};
@@ -84,7 +84,7 @@ void nobody_gets_the_right_past_those_who_wait() {
   check(is_free, "nobody has the right, and it can't be had");
 }
 
-void a_pause_turns_away_who_waits_for_moves_alone() {
+TEST(a_pause_turns_away_who_waits_for_moves_alone) {
   RightToMove right;
   std::atomic<size_t> refused{0};
   std::atomic<bool> paused{false};
@@ -126,12 +126,3 @@ void a_pause_turns_away_who_waits_for_moves_alone() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  embstore::threads_get_the_right_in_the_order_in_which_they_asked();
-  embstore::one_thread_has_the_right_at_a_time();
-  embstore::nobody_gets_the_right_past_those_who_wait();
-  embstore::a_pause_turns_away_who_waits_for_moves_alone();
-  std::printf("held: the right to move\n");
-  return 0;
-}

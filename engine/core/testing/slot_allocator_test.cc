@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "tiers/memory/slot_allocator.h"
 
 namespace embstore {
@@ -118,24 +118,18 @@ void begin_with_taken_slots(uint64_t seed) {
   check(others == expected, "free slots don't come in ascending order");
 }
 
-void claims_leave_what_they_are_told_to() {
+TEST(claims_leave_what_they_are_told_to) {
   SlotAllocator slots(10, 10, 0);
   check(!slots.try_claim(7, 4) && slots.free_slots() == 10, "a claim leaves too little");
   check(slots.try_claim(6, 4) && slots.free_slots() == 4, "a claim that leaves enough is refused");
   check(slots.try_claim(0, 4) && !slots.try_claim(0, 5), "what is to be left isn't looked at");
 }
 
-}  // namespace
-}  // namespace embstore
-
-int main() {
-  using namespace embstore;
-  constexpr uint64_t kSeeds = 200;
-  constexpr int kSteps = 400;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+TEST(slots_are_given_as_a_plain_model_gives_them) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     ModelledSlots slots(seed);
-    for (int i = 0; i < kSteps; ++i) {
+    for (int i = 0; i < 400; ++i) {
       slots.step();
       slots.expect();
     }
@@ -143,7 +137,7 @@ int main() {
     begin_with_taken_slots(seed);
   }
   tested_case().clear();
-  claims_leave_what_they_are_told_to();
-  std::printf("held: %d steps of %d tiers' slots\n", kSteps, static_cast<int>(kSeeds));
-  return 0;
 }
+
+}  // namespace
+}  // namespace embstore

@@ -14,7 +14,7 @@
 #include "pacing/device.h"
 #include "pacing/owed_waits.h"
 #include "pacing/tier_pacer.h"
-#include "testing/check.h"
+#include "testing/tests.h"
 #include "threads/safe_point.h"
 
 namespace embstore {
@@ -90,7 +90,7 @@ std::vector<TouchedLine> lines_of(const std::vector<Touch>& touches) {
   return lines;
 }
 
-void small_caches_are_simulated_line_by_line() {
+TEST(small_caches_are_simulated_line_by_line) {
   for (const CacheSizes sizes : {CacheSizes{64 << 10, 0}, CacheSizes{0, 100 << 10},
                                  CacheSizes{48 << 10, 200 << 10}, CacheSizes{8 << 20, 100 << 10}}) {
     tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
@@ -110,7 +110,7 @@ void small_caches_are_simulated_line_by_line() {
   }
 }
 
-void large_caches_are_simulated_by_a_sample_of_their_sets() {
+TEST(large_caches_are_simulated_by_a_sample_of_their_sets) {
   // Sets are whole in the sample: of the lines in it every outcome is right.
   for (const CacheSizes sizes :
        {CacheSizes{8 << 20, 0}, CacheSizes{0, 4 << 20}, CacheSizes{12 << 20, 64 << 20}}) {
@@ -130,7 +130,7 @@ void large_caches_are_simulated_by_a_sample_of_their_sets() {
   }
 }
 
-void shares_of_the_sample_are_those_of_all_lines() {
+TEST(shares_of_the_sample_are_those_of_all_lines) {
   for (const CacheSizes sizes :
        {CacheSizes{8 << 20, 0}, CacheSizes{0, 16 << 20}, CacheSizes{12 << 20, 48 << 20}}) {
     tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
@@ -163,7 +163,7 @@ void shares_of_the_sample_are_those_of_all_lines() {
   }
 }
 
-void a_hot_line_is_no_more_in_the_sample_than_elsewhere() {
+TEST(a_hot_line_is_no_more_in_the_sample_than_elsewhere) {
   // Half of all touches are of one line, be it simulated or not; the others never come again.
   uint64_t hot[2] = {0, 0};
   while (!LineClasses::is_sampled(hot[0])) ++hot[0];
@@ -184,7 +184,7 @@ void a_hot_line_is_no_more_in_the_sample_than_elsewhere() {
   }
 }
 
-void the_sample_takes_the_same_share_of_lines_at_any_distance() {
+TEST(the_sample_takes_the_same_share_of_lines_at_any_distance) {
   for (const uint64_t distance : {1, 2, 3, 4, 5, 7, 8, 16, 33, 64}) {
     tested_case() = std::to_string(distance);
     uint64_t sampled = 0;
@@ -223,7 +223,7 @@ Device example_device(const CacheSizes& caches) {
   return Device("example", caches, sizes, times, alone);
 }
 
-void times_are_those_of_the_table_and_lie_between_them() {
+TEST(times_are_those_of_the_table_and_lie_between_them) {
   const Device device = example_device({});
   const auto is = [](double a, double b) { return std::abs(a - b) < 1e-6 * b; };
   using Where = Device::Where;
@@ -246,7 +246,7 @@ void times_are_those_of_the_table_and_lie_between_them() {
         "by what the caches had");
 }
 
-void a_phase_takes_no_less_than_one_access_alone_in_each_round() {
+TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
   const Device device = example_device({});
   const OutcomeShares::Values all_miss = OutcomeShares().values();
   const double one = told(0, 5, 256, 1);
@@ -278,7 +278,7 @@ std::shared_ptr<const Device> microsecond_device() {
       std::vector<double>(kAccesses, 1000.0));
 }
 
-void what_a_phase_took_less_than_its_device_is_waited_for() {
+TEST(what_a_phase_took_less_than_its_device_is_waited_for) {
   TierMeter meter;
   const auto pacer = std::make_shared<TierPacer>(microsecond_device());
   meter.lies_on(pacer->medium());
@@ -313,16 +313,3 @@ void what_a_phase_took_less_than_its_device_is_waited_for() {
 
 }  // namespace
 }  // namespace embstore
-
-int main() {
-  using namespace embstore;
-  small_caches_are_simulated_line_by_line();
-  large_caches_are_simulated_by_a_sample_of_their_sets();
-  shares_of_the_sample_are_those_of_all_lines();
-  the_sample_takes_the_same_share_of_lines_at_any_distance();
-  a_hot_line_is_no_more_in_the_sample_than_elsewhere();
-  times_are_those_of_the_table_and_lie_between_them();
-  a_phase_takes_no_less_than_one_access_alone_in_each_round();
-  what_a_phase_took_less_than_its_device_is_waited_for();
-  std::puts("held: caches, times and waits");
-}

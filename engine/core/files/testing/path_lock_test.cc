@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "testing/check.h"
+#include "testing/tests.h"
 
 namespace embstore::files {
 
@@ -65,7 +65,7 @@ void expect_in_use(const std::string& path) {
   check(told.starts_with(path + ": is in use by another variable"), told);
 }
 
-void a_path_has_one_owner() {
+TEST(a_path_has_one_owner) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   fs::create_directory_symlink(directory.path(), directory / "link");
@@ -81,7 +81,7 @@ void a_path_has_one_owner() {
   expect_in_use(path);
 }
 
-void a_path_that_cant_be_locked_is_an_error_that_names_it() {
+TEST(a_path_that_cant_be_locked_is_an_error_that_names_it) {
   const TemporaryDirectory directory;
   const std::string path = directory / "missing/rows";
   const std::string told = error_of(ErrorKind::kStorage, [&] { PathLock{path}; });
@@ -104,7 +104,7 @@ void own_alone(const std::string& path, int rounds) {
   }
 }
 
-void of_many_processes_and_threads_one_owns_a_path_at_a_time() {
+TEST(of_many_processes_and_threads_one_owns_a_path_at_a_time) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   const int rounds = kUnderSanitizer ? 300 : 1000;
@@ -117,7 +117,7 @@ void of_many_processes_and_threads_one_owns_a_path_at_a_time() {
   check(!fs::exists(path + ".lock"), "the last owner's lock is left");
 }
 
-void a_lock_ends_with_its_process_though_its_child_lives_on() {
+TEST(a_lock_ends_with_its_process_though_its_child_lives_on) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   const Signal is_forked, parent_is_gone, inherited_is_gone, is_free, is_owned, is_over;
@@ -156,7 +156,7 @@ void a_lock_ends_with_its_process_though_its_child_lives_on() {
   is_over.give();
 }
 
-void a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up() {
+TEST(a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up) {
   const TemporaryDirectory directory;
   const std::string lock_path = directory / "lock", path = directory / "rows";
   const Signal is_given_up;
@@ -181,7 +181,7 @@ size_t open_lock_files() {
   return found;
 }
 
-void a_child_has_no_lock_at_whatever_moment_it_is_forked() {
+TEST(a_child_has_no_lock_at_whatever_moment_it_is_forked) {
   const TemporaryDirectory directory;
   const PathLock held(directory / "held");
   std::atomic<bool> done{false};
@@ -205,14 +205,3 @@ void a_child_has_no_lock_at_whatever_moment_it_is_forked() {
 
 }  // namespace
 }  // namespace embstore::files
-
-int main() {
-  using namespace embstore::files;
-  a_path_has_one_owner();
-  a_path_that_cant_be_locked_is_an_error_that_names_it();
-  of_many_processes_and_threads_one_owns_a_path_at_a_time();
-  a_lock_ends_with_its_process_though_its_child_lives_on();
-  a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up();
-  a_child_has_no_lock_at_whatever_moment_it_is_forked();
-  std::printf("held: one owner of a path\n");
-}
