@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from ray_node import ray_node
+from tables_behind_sockets import TablesBehindSockets
 
 _running = contextlib.ExitStack()
 _found: list[Any] = []
@@ -27,6 +29,17 @@ def ray() -> Any:
     if not _found:
         _found.append(_running.enter_context(ray_node()))
     return _found[0]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[TablesBehindSockets]:
+    """Tables whose shards are behind servers of this process, for Keras's models."""
+    import keras
+
+    keras.utils.set_random_seed(5)
+    tables = TablesBehindSockets(monkeypatch)
+    yield tables
+    tables.close()
 
 
 @pytest.hookimpl(trylast=True)  # once no fixture uses it any more

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from job_training import DIM, Export, batch, gradients, variable
 from numpy.typing import NDArray
-from sharded import remote_shards
+from sharded import all_workers_parts, remote_shards
 
 import embstore as es
 from embstore.cluster.ray.calls import wait_for
@@ -106,21 +106,9 @@ def trained_here() -> Export:
         for step in range(STEPS):
             everyones = [batch(rank, step) for rank in range(WORKERS)]
             rows = [items.lookup(ids, train=True) for ids in everyones]
-            all_ids, all_means = [], []
-            for ids, found in zip(everyones, rows, strict=True):
-                unique, where = np.unique(ids, return_inverse=True)
-                sums = np.zeros((unique.size, DIM), np.float32)
-                np.add.at(sums, where, gradients(found, dense.weights))
-                # A key occurs as often as it did; its gradient comes with the first time.
-                again = np.repeat(unique, np.bincount(where) - 1)
-                all_ids += [unique, again]
-                all_means += [
-                    sums * np.float32(1 / WORKERS),
-                    np.zeros((again.size, DIM), np.float32),
-                ]
-            items.apply_gradients(
-                np.concatenate(all_ids), np.concatenate(all_means), global_step=step
-            )
+            grads = [gradients(found, dense.weights) for found in rows]
+            parts = all_workers_parts(zip(everyones, grads, strict=True), WORKERS)
+            items.apply_gradients(*parts, global_step=step)
             dense.train(rows)
         return {**items.export(), "dense": dense.weights, "losses": np.array(dense.losses)}
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from processes import command
 from servers import Server, end, first_line, free_port, sessions_folder, start
 
 __all__ = ["Hunt", "Kill", "drawn", "hunt"]
@@ -303,12 +304,6 @@ def _signal(process: int, number: signal.Signals) -> None:
         os.kill(process, number)
 
 
-def _command(process: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ").strip()
-    return ""
-
-
 def _state(process: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -317,7 +312,7 @@ def _state(process: int) -> str:
 
 def _described(processes: object) -> list[str]:
     return [
-        f"{process} {_state(process)} {_command(process)[:100]}"
+        f"{process} {_state(process)} {command(process)[:100]}"
         for process in sorted(processes)  # type: ignore[call-overload]
     ]
 

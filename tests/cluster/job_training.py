@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sharded import remote_shards
+from sharded import all_workers_parts, remote_shards
 
 import embstore as es
 
@@ -96,19 +96,9 @@ def trained_here(workers: int, steps: int = STEPS) -> Export:
     with variable() as items:
         dense = np.zeros(DIM, np.float32)
         for step in range(steps):
-            all_ids, all_means = [], []
-            for rank in range(workers):
-                ids = batch(rank, step)
-                unique, where = np.unique(ids, return_inverse=True)
-                sums = np.zeros((unique.size, DIM), np.float32)
-                np.add.at(sums, where, gradients(items.lookup(ids, train=True), dense))
-                means = sums * np.float32(1 / workers)
-                # A key occurs as often as it did; its gradient comes with the first time.
-                again = np.repeat(unique, np.bincount(where) - 1)
-                all_ids += [unique, again]
-                all_means += [means, np.zeros((again.size, DIM), np.float32)]
-            items.apply_gradients(
-                np.concatenate(all_ids), np.concatenate(all_means), global_step=step
-            )
+            everyones = [batch(rank, step) for rank in range(workers)]
+            grads = [gradients(items.lookup(ids, train=True), dense) for ids in everyones]
+            parts = all_workers_parts(zip(everyones, grads, strict=True), workers)
+            items.apply_gradients(*parts, global_step=step)
             dense = trained_dense(dense, step)
         return items.export()

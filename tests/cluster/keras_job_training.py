@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 import torch
+from sharded import all_workers_parts
 from torch import distributed
 
 import embstore as es
@@ -121,25 +122,16 @@ def trained_here(workers: int) -> tuple[Export, list[NDArray[np.float32]]]:
         "table", DIM, initializer=initializer(), optimizer=rule_of(optimizer())
     ) as table:
         for step in range(STEPS):
-            all_ids, all_means = [], []
+            parts = []
             for rank in range(workers):
                 ids, labels = batch(rank, step)
                 rows = torch.from_numpy(table.lookup(ids, train=True)).requires_grad_()
                 predicted = dense(rows, training=True)
                 dense.compute_loss(rows, torch.from_numpy(labels), predicted).backward()
                 assert rows.grad is not None
-                unique, where = np.unique(ids, return_inverse=True)
-                sums = np.zeros((unique.size, DIM), np.float32)
-                np.add.at(sums, where.ravel(), rows.grad.numpy().reshape(-1, DIM))
-                # A key occurs as often as it did; its gradient comes with the first time.
-                again = np.repeat(unique, np.bincount(where.ravel()) - 1)
-                all_ids += [unique, again]
-                all_means += [
-                    sums * np.float32(1 / workers),
-                    np.zeros((again.size, DIM), np.float32),
-                ]
+                parts.append((ids, rows.grad.numpy()))
             table.learning_rate = float(by.learning_rate)
-            table.apply_gradients(np.concatenate(all_ids), np.concatenate(all_means))
+            table.apply_gradients(*all_workers_parts(parts, workers))
             with torch.no_grad():
                 by.apply([weight.value.grad / workers for weight in weights], weights)
             dense.zero_grad()

@@ -13,7 +13,7 @@ _LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def descendants(process: int) -> set[int]:
-    """Of a process that lives: its children, theirs, and so on."""
+    """Of a process that lives: its children, theirs, and so on; not by what servers end them by."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (status := _read(entry / "stat")):
@@ -27,7 +27,7 @@ def descendants(process: int) -> set[int]:
 def assert_gone(processes: Iterable[int], *, at_once: bool = False) -> None:
     """Within 30 s, but for Ray's agents, which are ended; or at once, them too."""
     began = time.monotonic()
-    while left := {process: name for process in processes if (name := _name(process))}:
+    while left := {process: name for process in processes if (name := command(process))}:
         took_s = time.monotonic() - began
         assert took_s < (1 if at_once else 30), f"still there: {left}"
         agents = [process for process, name in left.items() if name.startswith(_LINGERING)]
@@ -37,7 +37,7 @@ def assert_gone(processes: Iterable[int], *, at_once: bool = False) -> None:
         time.sleep(0.05)
 
 
-def _name(process: int) -> str:
+def command(process: int) -> str:
     """Its command line; "" where it has ended."""
     return _read(Path(f"/proc/{process}/cmdline")).replace("\0", " ").strip()
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sharded import all_workers_parts
 
 import embstore as es
 
@@ -93,23 +94,16 @@ def trained_here(workers: int) -> tuple[Export, dict[str, torch.Tensor]]:
     optimizer = torch.optim.SGD(dense.parameters(), 0.1)
     with variable() as items:
         for step in range(STEPS):
-            all_ids, all_means = [], []
+            parts = []
             for rank in range(workers):
                 ids, labels = batch(rank, step)
                 rows = torch.from_numpy(items.lookup(ids.numpy(), train=True)).requires_grad_()
                 loss = loss_of(dense(rows), labels) / workers
                 loss.backward()  # type: ignore[no-untyped-call]
                 assert rows.grad is not None
-                unique, where = np.unique(ids.numpy(), return_inverse=True)
-                means = np.zeros((unique.size, DIM), np.float32)
-                np.add.at(means, where.ravel(), rows.grad.numpy().reshape(-1, DIM))
-                # A key occurs as often as it did; its gradient comes with the first time.
-                again = np.repeat(unique, np.bincount(where.ravel()) - 1)
-                all_ids += [unique, again]
-                all_means += [means, np.zeros((again.size, DIM), np.float32)]
-            items.apply_gradients(
-                np.concatenate(all_ids), np.concatenate(all_means), global_step=step
-            )
+                parts.append((ids.numpy(), rows.grad.numpy()))
+            # The losses are divided by the workers already.
+            items.apply_gradients(*all_workers_parts(parts, workers=1), global_step=step)
             optimizer.step()
             optimizer.zero_grad()
         torch.set_num_threads(threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,26 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
         ids = np.minimum(random.zipf(1.3, (40, 5)), 300).astype(np.int64) * 7919 - 40_000
         var.lookup(ids, train=True)
         var.apply_gradients(ids, random.standard_normal((40, 5, var.dim)).astype(np.float32))
+
+
+def all_workers_parts(
+    parts: Iterable[tuple[NDArray[Any], NDArray[np.float32]]], workers: int
+) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Returns ids and gradients of a step for one process that takes all workers' parts.
+
+    parts: ids and gradients of each worker, of which the mean is taken.
+    """
+    all_ids, all_means = [], []
+    for ids, grads in parts:
+        dim = grads.shape[-1]
+        unique, where = np.unique(ids, return_inverse=True)
+        sums = np.zeros((unique.size, dim), np.float32)
+        np.add.at(sums, where.ravel(), grads.reshape(-1, dim))  # in order
+        # A key occurs as often as it did; its gradient comes with the first time.
+        again = np.repeat(unique, np.bincount(where.ravel()) - 1)
+        all_ids += [unique, again]
+        all_means += [sums * np.float32(1 / workers), np.zeros((again.size, dim), np.float32)]
+    return np.concatenate(all_ids), np.concatenate(all_means)
 
 
 def train_a_little(var: es.EmbeddingVariable) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from embstore.keras.look_ups import LookUps  # noqa: E402
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 KEYS, DIM, BATCH, BATCHES, LENGTH = 200, 4, 16, 6, 3
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("served")]
 on_torch = pytest.mark.skipif(ON_TENSORFLOW, reason="PyTorch's")
 
 # Room in HBM for the rows of one batch, of Adam's two slots.
@@ -38,14 +38,6 @@ ON_A_GPU = es.EmbeddingVariableOption(
 )
 
 Arrays = tuple[dict[str, NDArray[Any]], NDArray[np.float32]]
-
-
-@pytest.fixture(autouse=True)
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[TablesBehindSockets]:
-    keras.utils.set_random_seed(5)
-    tables = TablesBehindSockets(monkeypatch)
-    yield tables
-    tables.close()
 
 
 def samples(seed: int = 0) -> Arrays:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from row_connection import DIM, BreakingWire, served
-from sharded import remote_shards
+from sharded import all_workers_parts, assert_same, remote_shards
 
 import embstore as es
 from embstore.cluster.rows.connections import ServerAddress
@@ -55,22 +55,14 @@ def trained_here(workers: int) -> list[es.EmbeddingVariable]:
     for step in range(STEPS):
         of_workers = [batches(worker, step) for worker in range(workers)]
         for table, var in enumerate(tables):
-            keys, means = [], []
-            for ids, grads in of_workers:
-                unique, where = np.unique(ids[table], return_inverse=True)
-                sums = np.zeros((unique.size, DIM), np.float32)
-                np.add.at(sums, where, grads[table])  # in order
-                keys.append(unique)
-                means.append(sums * np.float32(1 / workers))
-            var.apply_gradients(np.concatenate(keys), np.concatenate(means))
+            parts = [(ids[table], grads[table]) for ids, grads in of_workers]
+            var.apply_gradients(*all_workers_parts(parts, workers))
     return tables
 
 
 def assert_same_rows(got: list[es.EmbeddingVariable], wanted: list[es.EmbeddingVariable]) -> None:
     for one, other in zip(got, wanted, strict=True):
-        rows, expected = one.export(), other.export()
-        for name in set(expected) - {"freqs"}:
-            np.testing.assert_array_equal(rows[name], expected[name], err_msg=name)
+        assert_same(one.export(), other.export())
 
 
 def test_a_step_is_one_request_of_look_ups_and_one_of_updates_to_each_server() -> None:

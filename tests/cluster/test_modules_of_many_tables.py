@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -21,14 +20,6 @@ keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install 
 TABLES, DIM, BATCH, STEPS = 3, 4, 8, 4
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[TablesBehindSockets]:
-    keras.utils.set_random_seed(5)
-    tables = TablesBehindSockets(monkeypatch)
-    yield tables
-    tables.close()
 
 
 def requests(served: TablesBehindSockets) -> list[dict[str, int]]:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from row_connection import DIM, BreakingWire, served
+from sharded import all_workers_parts, assert_same
 
 import embstore as es
 from embstore.cluster.rows.connections import ServerAddress
@@ -53,24 +54,13 @@ def train(var: es.EmbeddingVariable, worker: int, pause: Callable[[], None] = la
         var.apply_gradients(ids, grads)
 
 
-def trained_here(workers: int) -> tuple[es.EmbeddingVariable, NDArray[np.int64]]:
-    """The rows that the workers' gradients make, and how often their keys occurred."""
+def trained_here(workers: int) -> es.EmbeddingVariable:
+    """The rows that the workers' gradients make."""
     var = untrained()
-    all_ids = []
     for step in range(STEPS):
-        keys, means = [], []
-        for worker in range(workers):
-            ids, grads = batch(worker, step)
-            all_ids.append(ids)
-            unique, where = np.unique(ids, return_inverse=True)
-            sums = np.zeros((unique.size, DIM), np.float32)
-            np.add.at(sums, where, grads)  # in order
-            keys.append(unique)
-            means.append(sums * np.float32(1 / workers))
-        var.apply_gradients(np.concatenate(keys), np.concatenate(means))
-    found, counts = np.unique(np.concatenate(all_ids), return_counts=True)
-    np.testing.assert_array_equal(found, var.export()["keys"])
-    return var, counts
+        parts = [batch(worker, step) for worker in range(workers)]
+        var.apply_gradients(*all_workers_parts(parts, workers))
+    return var
 
 
 def untrained() -> es.EmbeddingVariable:
@@ -104,12 +94,12 @@ def test_rows_are_the_same_to_the_bit_over_wires_that_break(
             ]
             for each in done:
                 each.result()
-        wanted, counts = trained_here(workers)
         rows = replicas[-1].export()
-        for name, column in wanted.export().items():
-            if name == "freqs":
-                column = counts
-            np.testing.assert_array_equal(rows[name], column, err_msg=name)
+        assert_same(rows, trained_here(workers).export())
+        ids = [batch(worker, step)[0] for worker in range(workers) for step in range(STEPS)]
+        keys, counts = np.unique(np.concatenate(ids), return_counts=True)
+        np.testing.assert_array_equal(rows["keys"], keys)
+        np.testing.assert_array_equal(rows["freqs"], counts)
     assert sum(wire.broken for wire in wires) >= 3, "it was a quiet day"
     for wire in wires:
         wire.close()

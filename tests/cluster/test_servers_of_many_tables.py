@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from processes import assert_gone, descendants
-from sharded import MIB, remote_shards
+from processes import assert_gone, command, descendants
+from sharded import MIB, all_workers_parts, remote_shards
 
 import embstore as es
 from embstore.errors import ShardLostError
@@ -61,13 +61,7 @@ def requests(ray: Any, of: Tables) -> list[dict[str, int]]:
 
 
 def python_processes() -> set[int]:
-    return {process for process in descendants(os.getpid()) if "ServerActor" in _command(process)}
-
-
-def _command(process: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_text()
-    return ""
+    return {process for process in descendants(os.getpid()) if "ServerActor" in command(process)}
 
 
 @pytest.mark.long
@@ -207,16 +201,8 @@ def trained_here() -> list[dict[str, NDArray[Any]]]:
         for step in range(STEPS):
             of_workers = [batch(rank, step) for rank in range(2)]
             for number, table in enumerate(many):
-                all_ids, all_means = [], []
-                for ids in (of_worker[number] for of_worker in of_workers):
-                    unique, where = np.unique(ids, return_inverse=True)
-                    sums = np.zeros((unique.size, DIM), np.float32)
-                    np.add.at(sums, where, np.tanh(table.lookup(ids, train=True)))
-                    again = np.repeat(unique, np.bincount(where) - 1)
-                    all_ids += [unique, again]
-                    all_means += [
-                        sums * np.float32(0.5),
-                        np.zeros((again.size, DIM), np.float32),
-                    ]
-                table.apply_gradients(np.concatenate(all_ids), np.concatenate(all_means), step)
+                ids = [of_worker[number] for of_worker in of_workers]
+                grads = [np.tanh(table.lookup(each, train=True)) for each in ids]
+                parts = all_workers_parts(zip(ids, grads, strict=True), workers=2)
+                table.apply_gradients(*parts, step)
         return [table.export() for table in many]

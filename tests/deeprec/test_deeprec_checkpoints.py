@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import assert_same
 
 import embstore as es
 from embstore.errors import UnsupportedError
@@ -74,12 +75,6 @@ class Model:
     def exported(self, session: Any) -> dict[str, Any]:
         columns: dict[str, Any] = self.rows.table(session).export()
         return columns
-
-
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert np.asarray(value).tobytes() == np.asarray(other[name]).tobytes(), name
 
 
 @pytest.fixture

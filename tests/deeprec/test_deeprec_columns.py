@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import evaluated
 
 import embstore as es
 
@@ -33,13 +34,6 @@ def column(key: str = "item", dimension: int = 2, combiner: str = "mean", **opti
         combiner,
         es.initializers.RandomNormal(seed=3),
     )
-
-
-def evaluated(*tensors: Any) -> list[Any]:
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        found: list[Any] = session.run(list(tensors))
-        return found
 
 
 @pytest.mark.parametrize(

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
-
-
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ,
-    )
+from interpreter import run_python
 
 
 @pytest.mark.parametrize("how", ["import embstore.deeprec", "import embstore; embstore.deeprec"])
 def test_without_tensorflow_the_error_says_how_to_get_it(how: str) -> None:
-    result = run(f"import sys; sys.modules['tensorflow'] = None; {how}")
+    result = run_python(f"import sys; sys.modules['tensorflow'] = None; {how}")
     assert "MissingLibraryError" in result.stderr
     assert "pip install 'embstore[deeprec]'" in result.stderr
 
@@ -47,5 +33,5 @@ else:
 )
 def test_programs_may_import_it_before_or_after_tensorflow(program: str) -> None:
     pytest.importorskip("tensorflow")
-    result = run(program.format(use="tf.get_embedding_variable('var', 2)"))
+    result = run_python(program.format(use="tf.get_embedding_variable('var', 2)"))
     assert result.returncode == 0, result.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import evaluated
 
 import embstore as es
 
@@ -29,13 +30,6 @@ def both() -> tuple[Any, Any]:
 
 def sparse(values: list[Any], dtype: Any) -> Any:
     return tf.SparseTensor(INDICES, tf.constant(values, dtype), [5, 4])
-
-
-def evaluated(*tensors: Any) -> list[Any]:
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        found: list[Any] = session.run(list(tensors))
-        return found
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])

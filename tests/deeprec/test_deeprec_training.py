@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from graphs import assert_same
 from numpy.typing import NDArray
 
 import embstore as es
@@ -109,12 +110,6 @@ def trained_by_the_python_api(
         for step, (ids, values) in enumerate(gradients):
             table.apply_gradients(ids, values, global_step=step)
         return table.export()
-
-
-def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name, column in one.items():
-        assert column.tobytes() == other[name].tobytes(), name
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -25,9 +25,9 @@ def ids_without_duplicates(batches: int = 6) -> NDArray[np.int64]:
     )
 
 
-def ids_with_duplicates(batches: int = 6) -> NDArray[np.int64]:
+def ids_with_duplicates() -> NDArray[np.int64]:
     random = np.random.RandomState(4)
-    return (KEYS * random.rand(batches * BATCH, LENGTH) ** 2).astype(np.int64)
+    return (KEYS * random.rand(6 * BATCH, LENGTH) ** 2).astype(np.int64)
 
 
 def labels_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:

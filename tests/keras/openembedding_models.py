@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 import embstore.openembedding as embed
 
 IDS, FEW_IDS, DIM = 1000, 20, 8
+SAMPLES = 128
 
 Inputs = dict[str, NDArray[Any]]
 
 
-def criteo_like(samples: int = 128, seed: int = 0) -> tuple[Inputs, NDArray[np.float32]]:
+def criteo_like(seed: int = 0) -> tuple[Inputs, NDArray[np.float32]]:
     """Features and labels by the names that Criteo's columns have."""
     random = np.random.RandomState(seed)
     inputs: Inputs = {
-        "C1": (IDS * random.rand(samples, 1) ** 3).astype(np.int64),
-        "C2": random.randint(0, FEW_IDS, (samples, 1)).astype(np.int64),
-        "I1": random.rand(samples, 1).astype(np.float32),
+        "C1": (IDS * random.rand(SAMPLES, 1) ** 3).astype(np.int64),
+        "C2": random.randint(0, FEW_IDS, (SAMPLES, 1)).astype(np.int64),
+        "I1": random.rand(SAMPLES, 1).astype(np.float32),
     }
     labels = ((inputs["C1"] + inputs["C2"]) % 3 == 0).astype(np.float32)
     return inputs, labels
@@ -60,7 +61,7 @@ def compiled(model: Any, optimizer: Any) -> Any:
 
 def train(model: Any, epochs: int = 1, seed: int = 0, **arguments: Any) -> list[float]:
     """The losses of the epochs."""
-    inputs, labels = criteo_like(seed=seed)
+    inputs, labels = criteo_like(seed)
     history = model.fit(
         inputs, labels, batch_size=32, epochs=epochs, shuffle=False, verbose=0, **arguments
     )

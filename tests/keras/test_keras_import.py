@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
-
-
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ,
-    )
+from interpreter import run_python
 
 
 def test_embstore_alone_imports_neither_keras_nor_torch() -> None:
     program = "import sys, embstore; assert not {'keras', 'torch', 'tensorflow'} & set(sys.modules)"
-    result = run(program)
+    result = run_python(program)
     assert result.returncode == 0, result.stderr
 
 
@@ -31,13 +17,13 @@ def test_without_keras_backend_the_error_says_so() -> None:
         "import os, sys; os.environ['KERAS_BACKEND'] = 'tensorflow'; "
         "sys.modules['tensorflow'] = None; import embstore; embstore.keras"
     )
-    result = run(program)
+    result = run_python(program)
     assert "Keras needs tensorflow, which isn't installed" in result.stderr
     assert "KERAS_BACKEND=torch" in result.stderr
 
 
 def test_without_keras_the_error_says_how_to_get_it() -> None:
-    result = run("import sys; sys.modules['keras'] = None; import embstore; embstore.keras")
+    result = run_python("import sys; sys.modules['keras'] = None; import embstore; embstore.keras")
     assert "MissingLibraryError" in result.stderr
     assert "pip install embstore[keras]" in result.stderr
 
@@ -51,6 +37,6 @@ keras.backend.backend = lambda: "jax"
 import embstore
 embstore.keras.Embedding(4, 2)
 """
-    result = run(program)
+    result = run_python(program)
     assert "UnsupportedError" in result.stderr
     assert "KERAS_BACKEND=torch" in result.stderr

@@ -5,23 +5,10 @@ TensorFlow, which needs a process of its own.
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-
-def _python_with_tensorflow() -> str | None:
-    """This one, or that of the environment which `make check` makes beside it."""
-    if importlib.util.find_spec("tensorflow"):
-        return sys.executable
-    beside = Path(sys.prefix) / "tensorflow" / "bin" / "python"
-    return str(beside) if beside.exists() else None
-
-
-PYTHON = _python_with_tensorflow()
+from tensorflow_environment import PYTHON, assert_tests_pass, run
 
 HERE = Path(__file__).parent
 CLUSTER = HERE.parent / "cluster"
@@ -53,30 +40,15 @@ model.fit(np.zeros((8, 2), np.int64), np.zeros(8), verbose=0)
 
 
 def test_training_on_several_replicas_is_refused() -> None:
-    assert PYTHON is not None
-    result = subprocess.run(
-        [PYTHON, "-c", ON_TWO_REPLICAS],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run("-c", ON_TWO_REPLICAS, KERAS_BACKEND="tensorflow")
     assert result.returncode == 1
     assert "rows can't be trained by several replicas" in result.stderr, result.stderr[-2000:]
 
 
 def test_keras_on_tensorflow_passes_the_same_tests() -> None:
-    assert PYTHON is not None
-    result = subprocess.run(
-        [
-            *(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE),
-            CLUSTER / "test_keras_pulling.py",
-            CLUSTER / "test_modules_of_many_tables.py",
-        ],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
+    assert_tests_pass(
+        HERE,
+        CLUSTER / "test_keras_pulling.py",
+        CLUSTER / "test_modules_of_many_tables.py",
+        KERAS_BACKEND="tensorflow",
     )
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout, result.stdout[-2000:]
