@@ -1,8 +1,6 @@
 // A table of DRAM and SSDHASH under random operations, where the calls on its files fail, each in turn: once, or
 // until that is repaired. Compared with a plain map after every operation.
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -17,6 +15,7 @@
 #include "keep/checkpoint/writer.h"
 #include "table.h"
 #include "testing/check.h"
+#include "testing/failing_calls.h"
 
 namespace embstore {
 namespace {
@@ -26,66 +25,6 @@ constexpr uint64_t kRowBytes = kDim * sizeof(float);
 constexpr uint64_t kFirstTierRows = 280;  // so that twice as many are more than its slots, headroom included
 constexpr uint64_t kKeys = 2000;
 constexpr int kSteps = 26;
-
-enum class Fault { kIoError, kNoSpace, kShort };
-struct Failure {
-  int64_t call = INT64_MAX;  // the number of the call that fails
-  Fault fault = Fault::kIoError;
-  bool lasts = false;  // until it is repaired
-};
-
-// Calls of the system, some of which fail or do less than was asked.
-class FailingCalls final : public files::FileCalls {
- public:
-  explicit FailingCalls(const Failure& failure) : failure_(failure) {}
-
-  int64_t calls() const { return calls_; }
-  bool struck() const { return calls_ > failure_.call; }
-  bool fails_still() const { return struck() && failure_.lasts && !repaired_; }
-  void repair() { repaired_ = true; }
-
-  int open(const char* path, int flags, mode_t mode) override {
-    return fails() ? -1 : files::FileCalls::open(path, flags, mode);
-  }
-  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
-    if (!strikes()) return files::FileCalls::pread(descriptor, data, bytes, offset);
-    if (failure_.fault == Fault::kShort) {
-      return files::FileCalls::pread(descriptor, data, (bytes + 1) / 2, offset);
-    }
-    return refused();
-  }
-  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-    if (!strikes()) return files::FileCalls::pwrite(descriptor, data, bytes, offset);
-    const ssize_t some = files::FileCalls::pwrite(descriptor, data, (bytes + 1) / 2, offset);
-    return failure_.fault == Fault::kShort ? some : refused();
-  }
-  // The medium isn't waited for: no machine goes down here.
-  int fdatasync(int) override { return fails() ? -1 : 0; }
-  int fsync(int) override { return fails() ? -1 : 0; }
-  int unlink(const char* path) override { return fails() ? -1 : files::FileCalls::unlink(path); }
-  int rename(const char* from, const char* to) override {
-    return fails() ? -1 : files::FileCalls::rename(from, to);
-  }
-
- private:
-  bool strikes() {
-    const int64_t call = calls_++;
-    return call == failure_.call || (call > failure_.call && failure_.lasts && !repaired_);
-  }
-  int refused() const {
-    errno = failure_.fault == Fault::kNoSpace ? ENOSPC : EIO;
-    return -1;
-  }
-  bool fails() {
-    if (!strikes() || failure_.fault == Fault::kShort) return false;
-    refused();
-    return true;
-  }
-
-  const Failure failure_;
-  std::atomic<int64_t> calls_{0};
-  std::atomic<bool> repaired_{false};
-};
 
 struct ModelRow {
   float value;

@@ -17,7 +17,6 @@
 #define GUARDED_BY(lock) EMBSTORE_THREAD_ANNOTATION(guarded_by(lock))
 #define PT_GUARDED_BY(lock) EMBSTORE_THREAD_ANNOTATION(pt_guarded_by(lock))
 #define REQUIRES(...) EMBSTORE_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
-#define REQUIRES_SHARED(...) EMBSTORE_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
 #define ACQUIRE(...) EMBSTORE_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define ACQUIRE_SHARED(...) EMBSTORE_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) EMBSTORE_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
@@ -26,7 +25,6 @@
 #define RELEASE_GENERIC(...) EMBSTORE_THREAD_ANNOTATION(release_generic_capability(__VA_ARGS__))
 #define EXCLUDES(...) EMBSTORE_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ASSERT_CAPABILITY(lock) EMBSTORE_THREAD_ANNOTATION(assert_capability(lock))
-#define RETURN_CAPABILITY(lock) EMBSTORE_THREAD_ANNOTATION(lock_returned(lock))
 #define NO_THREAD_SAFETY_ANALYSIS EMBSTORE_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace embstore {

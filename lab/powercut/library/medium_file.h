@@ -67,7 +67,6 @@ class MediumFile {
   size_t page_count() const { return pages_.size(); }
   // The medium's, then each that the file has had since.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
-  void set_size(uint64_t bytes) { sizes_ = {bytes}; }
   // Zeros from there on.
   void cut_off(uint64_t bytes);
 

@@ -54,8 +54,6 @@ class Names {
 
   bool in_order() const { return in_order_; }
   const std::vector<NameCall>& calls() const { return calls_; }
-  // That some call concerns.
-  bool knows_folder(uint64_t folder) const { return by_folder_.contains(folder); }
 
  private:
   void make_durable(size_t call, bool& changed);

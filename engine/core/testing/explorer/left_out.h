@@ -46,7 +46,6 @@ class LeftOut {
   bool is_it(Synchronisation what, const void* caller);
   // How often it was left out.
   uint64_t times() const { return times_; }
-  void start_counting() { times_ = 0; }
 
  private:
   uint64_t times_ = 0;

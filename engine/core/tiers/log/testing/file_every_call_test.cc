@@ -1,64 +1,18 @@
 // One scenario, in which every system call on a file fails once, each in turn.
-#include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <optional>
 #include <random>
 #include <string>
 
 #include "table.h"
+#include "testing/failing_calls.h"
 
 namespace embstore::log::testing {
 namespace {
 
-enum class Fault { kIoError, kNoSpace, kShort };
-
-// The call of a number fails, or does less than was asked.
-class OneFault final : public UnwaitingCalls {
- public:
-  OneFault(int64_t call, Fault fault) : call_(call), fault_(fault) {}
-  int64_t calls() const { return calls_; }
-  bool struck() const { return calls_ > call_; }
-
-  int open(const char* path, int flags, mode_t mode) override {
-    return fails() ? -1 : files::FileCalls::open(path, flags, mode);
-  }
-  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
-    if (calls_++ != call_) return files::FileCalls::pread(descriptor, data, bytes, offset);
-    if (fault_ == Fault::kShort) return files::FileCalls::pread(descriptor, data, (bytes + 1) / 2, offset);
-    return refused();
-  }
-  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-    if (calls_++ != call_) return files::FileCalls::pwrite(descriptor, data, bytes, offset);
-    const ssize_t some = files::FileCalls::pwrite(descriptor, data, (bytes + 1) / 2, offset);
-    return fault_ == Fault::kShort ? some : refused();
-  }
-  int fdatasync(int) override { return fails() ? -1 : 0; }
-  int fsync(int) override { return fails() ? -1 : 0; }
-  int unlink(const char* path) override { return fails() ? -1 : files::FileCalls::unlink(path); }
-  int rename(const char* from, const char* to) override {
-    return fails() ? -1 : files::FileCalls::rename(from, to);
-  }
-
- private:
-  int refused() const {
-    errno = fault_ == Fault::kNoSpace ? ENOSPC : EIO;
-    return -1;
-  }
-  bool fails() {
-    if (calls_++ != call_ || fault_ == Fault::kShort) return false;
-    refused();
-    return true;
-  }
-
-  const int64_t call_;
-  const Fault fault_;
-  std::atomic<int64_t> calls_{0};
-};
-
 // Does `step` again where it fails, which it may once.
 template <class Step>
-void with_one_retry(const OneFault& calls, const Step& step) {
+void with_one_retry(const FailingCalls& calls, const Step& step) {
   const bool struck_before = calls.struck();
   try {
     step();
@@ -73,7 +27,7 @@ void with_one_retry(const OneFault& calls, const Step& step) {
 // Returns how many calls were made.
 int64_t run(SsdHashOptions options, int64_t call, Fault fault) {
   const TemporaryDirectory directory;
-  OneFault calls(call, fault);
+  FailingCalls calls({call, fault});
   options.file_bytes = 32 << 10;
   options.io_scheme = IoScheme::kPread;
   options.file_calls = &calls;
