@@ -12,6 +12,7 @@
 #include "bench/tier_alone.h"
 #include "bindings/array_arguments.h"
 #include "bindings/error_translation.h"
+#include "bindings/gil_released.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,7 +27,7 @@ void bind_hand_written_table(nb::module_& module) {
           "insert",
           [](HandWrittenTable& table, const Ids& ids, const Rows& rows) {
             check_rows("rows", rows, ids, static_cast<size_t>(table.dim()));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table.insert(span_of(ids), rows.data());
           },
           "ids"_a.noconvert(), "rows"_a.noconvert())
@@ -34,7 +35,7 @@ void bind_hand_written_table(nb::module_& module) {
           "lookup",
           [](const HandWrittenTable& table, const Ids& ids, const MutableRows& out) {
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table.lookup(span_of(ids), out.data());
           },
           "ids"_a.noconvert(), "out"_a.noconvert())
@@ -42,7 +43,7 @@ void bind_hand_written_table(nb::module_& module) {
           "adagrad",
           [](HandWrittenTable& table, const Ids& ids, const Rows& grads, float learning_rate) {
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table.adagrad(span_of(ids), grads.data(), learning_rate);
           },
           "ids"_a.noconvert(), "grads"_a.noconvert(), "learning_rate"_a);
@@ -55,7 +56,7 @@ void bind_batches(nb::class_<Store>& type) {
           "write",
           [](Store& store, const Ids& ids, const Rows& rows) {
             check_rows("rows", rows, ids, store.row_floats());
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             store.write(span_of(ids), rows.data());
           },
           "ids"_a.noconvert(), "rows"_a.noconvert())
@@ -63,11 +64,11 @@ void bind_batches(nb::class_<Store>& type) {
           "read",
           [](const Store& store, const Ids& ids, const MutableRows& rows) {
             check_rows("rows", rows, ids, store.row_floats());
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             store.read(span_of(ids), rows.data());
           },
           "ids"_a.noconvert(), "rows"_a.noconvert())
-      .def("close", &Store::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Store::close, nb::call_guard<GilReleased>());
 }
 
 void bind_stores(nb::module_& module) {
@@ -78,7 +79,7 @@ void bind_stores(nb::module_& module) {
   nb::class_<TierAlone> tier(module, "TierAlone");
   tier.def(nb::init<const std::string&, std::string, int, int, size_t, bool>(), "kind"_a, "directory"_a,
            "dim"_a, "slot_count"_a, "row_count"_a, "direct"_a)
-      .def("drain", &TierAlone::drain, nb::call_guard<nb::gil_scoped_release>())
+      .def("drain", &TierAlone::drain, nb::call_guard<GilReleased>())
       .def("file_bytes", &TierAlone::file_bytes);
   bind_batches(tier);
 }
@@ -90,7 +91,7 @@ void bind_devices(nb::module_& module) {
       .value("STORE_FLUSHED", MemoryOperation::kStoreFlushed)
       .value("STORE_STREAMED", MemoryOperation::kStoreStreamed);
 
-  const auto without_gil = nb::call_guard<nb::gil_scoped_release>();
+  const auto without_gil = nb::call_guard<GilReleased>();
   nb::class_<MemoryYardstick>(module, "MemoryYardstick")
       .def(nb::init<size_t, int>(), "bytes"_a, "node"_a, without_gil)
       .def(nb::init<size_t, std::string>(), "bytes"_a, "directory"_a, without_gil)

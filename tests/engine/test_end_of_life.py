@@ -108,6 +108,33 @@ def test_what_closing_at_the_end_of_the_program_failed_on_is_told(tmp_path: Path
     assert str(tmp_path) in ended.stderr
 
 
+DAEMONS = """
+import threading, time
+import numpy as np
+import embstore as es
+
+var = es.get_embedding_variable("var", 16, optimizer=es.optimizers.SGD(1.0))
+ids, grads = np.arange(100), np.ones((100, 16), np.float32)
+
+def call_for_ever(call):
+    while True:
+        try:
+            call()
+        except es.errors.ClosedError:
+            pass
+
+for call in (lambda: var.lookup(ids), lambda: var.apply_gradients(ids, grads), var.stats):
+    threading.Thread(target=call_for_ever, args=(call,), daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_daemon_threads_that_are_in_the_engine_let_the_program_end() -> None:
+    for _ in range(5):
+        ended = run_program(DAEMONS)
+        assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
+
+
 def test_a_close_beside_another_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/array_arguments.h"
+#include "bindings/gil_released.h"
 #include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "keep/checkpoint/restore.h"
@@ -65,7 +66,7 @@ class SaveHandle {
     SavedTable saved;
     FileSummary summary;
     {
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       saved = save().write(skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
       save_.reset();  // before the file comes to its medium, which takes its time
       summary = file_.finish();
@@ -96,7 +97,7 @@ std::unique_ptr<SaveHandle> prepare_save(const TableHandle& handle, std::string 
                                          std::optional<int64_t> least_version,
                                          std::optional<double> least_half_square) {
   const FileIdentity identity{to_save_id(save_id), partition, partition_count, incremental};
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   return std::make_unique<SaveHandle>(handle.table(), std::move(path), identity,
                                       EvictionRule{least_version, least_half_square});
 }
@@ -107,7 +108,7 @@ nb::tuple to_tuple(const SketchShape& shape) {
 
 nb::dict verify(const std::string& path, size_t partition_count) {
   const VerifiedFile file = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return verify_file(path, partition_count);
   }();
   nb::dict dict;
@@ -129,7 +130,7 @@ nb::dict verify(const std::string& path, size_t partition_count) {
 void restore(const TableHandle& table, const Chain& chain, size_t partition, size_t partition_count,
              int64_t apply_count, double beta1_power, double beta2_power, double learning_rate,
              uint64_t clock, bool waiting_keys) {
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   table->restore({partition, partition_count}, chain,
                  {apply_count, {beta1_power, beta2_power, learning_rate}, clock}, waiting_keys);
 }
@@ -141,7 +142,7 @@ nb::dict begin_persist(const TableHandle& handle, std::string path, const nb::by
   BegunCheckpoint begun;
   FileSummary summary;
   {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     Writer file(std::move(path), RowLayout(table.dim(), table.slot_count()), identity);
     begun = table.begin_persist(file, waiting_keys);
     try {
@@ -166,14 +167,14 @@ void bind_persisting(nb::module_& module) {
       "finish_persist",
       [](const TableHandle& table, uint64_t number, const nb::bytes& id) {
         const SaveId checkpoint_id = to_save_id(id);
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->finish_persist(number, checkpoint_id);
       },
       "table"_a, "number"_a, "checkpoint_id"_a);
   module.def(
       "drop_persisted",
       [](const TableHandle& table, uint64_t number) {
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->drop_persisted(number);
       },
       "table"_a, "number"_a);
@@ -193,11 +194,11 @@ void bind_persisting(nb::module_& module) {
   module.def("awaits_restore", [](const TableHandle& table) { return table->awaits_restore(); }, "table"_a);
   module.def(
       "await_restore", [](const TableHandle& table) { table->await_restore(); }, "table"_a,
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<GilReleased>());
   module.def(
       "discard_persisted",
       [](const TableHandle& table) {
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->discard_persisted();
       },
       "table"_a);
@@ -206,7 +207,7 @@ void bind_persisting(nb::module_& module) {
       [](const TableHandle& table, uint64_t number, const Chain& chain, size_t partition,
          size_t partition_count, int64_t apply_count, double beta1_power, double beta2_power,
          double learning_rate, uint64_t clock, bool waiting_keys) {
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->restore_persisted(number, {partition, partition_count}, chain,
                                  {apply_count, {beta1_power, beta2_power, learning_rate}, clock},
                                  waiting_keys);
@@ -230,7 +231,7 @@ void bind_keeping(nb::module_& module) {
       [](const TableHandle& table, const std::optional<nb::bytes>& id, const nb::bytes& keep_as) {
         const std::optional<SaveId> wanted = id ? std::optional(to_save_id(*id)) : std::nullopt;
         const SaveId next = to_save_id(keep_as);
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->take_over_kept_rows(wanted ? &*wanted : nullptr, next);
       },
       "table"_a, "id"_a.none(), "keep_as"_a);
@@ -238,16 +239,16 @@ void bind_keeping(nb::module_& module) {
       "keep_no_rows",
       [](const TableHandle& table, const nb::bytes& id) {
         const SaveId made = to_save_id(id);
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->keep_no_rows(made);
       },
       "table"_a, "id"_a);
   module.def(
       "keep_rows", [](const TableHandle& table) { table->keep_rows(); }, "table"_a,
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<GilReleased>());
   module.def(
       "drop_older_rows", [](const TableHandle& table) { table->drop_older_rows(); }, "table"_a,
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<GilReleased>());
 }
 
 }  // namespace
@@ -256,16 +257,16 @@ void bind(nb::module_& module) {
   bind_keeping(module);
   bind_persisting(module);
   nb::class_<SaveHandle>(module, "Save")
-      .def("begin", &SaveHandle::begin, "waiting_keys"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("begin", &SaveHandle::begin, "waiting_keys"_a, nb::call_guard<GilReleased>())
       .def("write", &SaveHandle::write, "skip_damaged"_a)
-      .def("abandon", &SaveHandle::abandon, nb::call_guard<nb::gil_scoped_release>());
+      .def("abandon", &SaveHandle::abandon, nb::call_guard<GilReleased>());
   module.def("prepare_save", &prepare_save, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
              "partition_count"_a, "incremental"_a, "least_version"_a.none(), "least_half_square"_a.none(),
              nb::keep_alive<0, 1>());
   module.def(
       "save_succeeded",
       [](const TableHandle& table, uint16_t next_span) {
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         table->save_succeeded(next_span);
       },
       "table"_a, "next_span"_a);
@@ -280,7 +281,7 @@ void bind(nb::module_& module) {
   module.def(
       "count_rows",
       [](const Chain& chain, size_t partition_count) {
-        const nb::gil_scoped_release release;
+        const GilReleased release;
         return count_rows(chain, partition_count);
       },
       "chain"_a, "partition_count"_a);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings/array_arguments.h"
+#include "bindings/gil_released.h"
 #include "errors/error.h"
 #include "gpu/buffers.h"
 
@@ -67,7 +68,7 @@ class DeviceMemory {
 struct MemoryHandle {
   explicit MemoryHandle(std::unique_ptr<DeviceMemory> of) : memory(std::move(of)) {}
   ~MemoryHandle() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     memory.reset();
   }
   MemoryHandle(const MemoryHandle&) = delete;
@@ -104,7 +105,7 @@ void bind_device_memory(nb::module_& module) {
           "__init__",
           [](MemoryHandle* self, const GpuTuple& gpu, size_t bytes) {
             std::unique_ptr<DeviceMemory> memory = [&] {
-              const nb::gil_scoped_release release;
+              const GilReleased release;
               return std::make_unique<DeviceMemory>(gpu, bytes);
             }();
             new (self) MemoryHandle(std::move(memory));
@@ -114,21 +115,21 @@ void bind_device_memory(nb::module_& module) {
       .def(
           "write",
           [](const MemoryHandle& handle, const Bytes& array) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             handle.memory->write(array.data(), array.size());
           },
           "array"_a.noconvert())
       .def(
           "read",
           [](const MemoryHandle& handle, const MutableBytes& array) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             handle.memory->read(array.data(), array.size());
           },
           "array"_a.noconvert())
       .def(
           "come_before",
           [](const MemoryHandle& handle, uintptr_t stream) { handle.memory->come_before({stream}); },
-          "stream"_a, nb::call_guard<nb::gil_scoped_release>());
+          "stream"_a, nb::call_guard<GilReleased>());
   module.def("described", &described, "array"_a.noconvert());
   module.def("to_dlpack", &to_dlpack, "owner"_a, "address"_a, "shape"_a, "is_float"_a, "device_type"_a,
              "device_id"_a);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/array_arguments.h"
+#include "bindings/gil_released.h"
 #include "errors/error.h"
 #include "row/keys_by_partition.h"
 
@@ -23,7 +24,7 @@ nb::tuple keys_by_partition(const Ids& keys, size_t partition_count) {
                 "partition_count: must be 1 to 2^32 - 1, got " + std::to_string(partition_count));
   }
   KeysByPartition parts = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return KeysByPartition(span_of(keys), partition_count);
   }();
   return nb::make_tuple(to_numpy(std::move(parts.positions)), parts.begins);

@@ -22,6 +22,7 @@
 #include "bindings/checkpoint.h"
 #include "bindings/device_memory.h"
 #include "bindings/error_translation.h"
+#include "bindings/gil_released.h"
 #include "bindings/keys_by_partition.h"
 #include "bindings/table_handle.h"
 #include "bindings/tables_together.h"
@@ -54,7 +55,7 @@ template <class T, class Read>
 nb::object read_per_id(const Ids& ids, Read read) {
   std::vector<T> values(ids.shape(0));
   {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     read(span_of(ids), values.data());
   }
   return to_numpy(std::move(values));
@@ -62,7 +63,7 @@ nb::object read_per_id(const Ids& ids, Read read) {
 
 nb::tuple export_rows(const TableHandle& table, bool skip_damaged, const std::optional<Ids>& keys) {
   ExportedRows rows = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const OnDamage on_damage = skip_damaged ? OnDamage::kSkip : OnDamage::kRaise;
     return keys ? table->export_rows(span_of(*keys), on_damage) : table->export_rows(on_damage);
   }();
@@ -112,7 +113,7 @@ nb::dict to_dict(const TableStats::Level& level, const std::optional<std::string
 
 nb::dict stats(const TableHandle& table) {
   const TableStats stats = [&table] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return table->stats();
   }();
   nb::list tiers;
@@ -254,7 +255,7 @@ void construct_table(TableHandle* self, std::string name, int dim, const Rows& d
     tier.medium = pacer->medium();
     tier.watcher = pacer;
   }
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   new (self) TableHandle(spec, std::move(device_names));
 }
 
@@ -327,35 +328,35 @@ void bind_table(nb::module_& module) {
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
             check_apart("out", out, "ids", ids);
             const auto stand_for = span_of(occurrences, ids);
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table.lookup(span_of(ids), out.data(), purpose_of(train, count), stand_for);
           },
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
           "occurrences"_a.noconvert() = nb::none(), "count"_a = true)
       .def(
           "next_turn", [](const TableHandle& table) { return table->next_turn(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "prefetch",
           [](const TableHandle& handle, const Ids& ids, uint64_t turn) {
             Table& table = handle.table();
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table.prefetch(span_of(ids), turn);
           },
           "ids"_a.noconvert(), "turn"_a)
       .def(
           "forget_prefetched", [](const TableHandle& table) { table->forget_prefetched(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "synchronize", [](const TableHandle& table) { table->synchronise(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "apply_if_finite",
           [](const TableHandle& handle, const Ids& ids, const Rows& grads,
              std::optional<int64_t> global_step) {
             Table& table = handle.table();
             check_rows("grads", grads, ids, static_cast<size_t>(table.dim()));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             return table.apply_if_finite(span_of(ids), grads.data(), global_step);
           },
           "ids"_a.noconvert(), "grads"_a.noconvert(), "global_step"_a = nb::none())
@@ -378,13 +379,12 @@ void bind_table(nb::module_& module) {
           },
           "ids"_a.noconvert())
       .def(
-          "size", [](const TableHandle& table) { return table->row_count(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          "size", [](const TableHandle& table) { return table->row_count(); }, nb::call_guard<GilReleased>())
       .def(
           "keys",
           [](const TableHandle& table, int64_t first, int64_t last) {
             std::vector<int64_t> keys = [&] {
-              const nb::gil_scoped_release release;
+              const GilReleased release;
               return table->keys_in({first, last});
             }();
             return to_numpy(std::move(keys));
@@ -395,7 +395,7 @@ void bind_table(nb::module_& module) {
       .def("find_damaged",
            [](const TableHandle& table) {
              std::vector<int64_t> keys = [&table] {
-               const nb::gil_scoped_release release;
+               const GilReleased release;
                return table->find_damaged();
              }();
              return to_numpy(std::move(keys));
@@ -403,7 +403,7 @@ void bind_table(nb::module_& module) {
       .def(
           "drop",
           [](const TableHandle& table, const Ids& keys) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             return table->drop(span_of(keys));
           },
           "keys"_a.noconvert())
@@ -411,7 +411,7 @@ void bind_table(nb::module_& module) {
           "put",
           [](const TableHandle& table, const Ids& keys, const Rows& values, bool with_slots,
              const Occurrences& frequencies, int64_t version) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             table->put(span_of(keys), values.data(), with_slots, span_of(frequencies, keys), version);
           },
           "keys"_a.noconvert(), "values"_a.noconvert(), "with_slots"_a, "frequencies"_a.noconvert(),
@@ -420,29 +420,29 @@ void bind_table(nb::module_& module) {
           "evict",
           [](const TableHandle& table, std::optional<int64_t> least_version,
              std::optional<double> least_half_square) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             return table->evict({least_version, least_half_square});
           },
           "least_version"_a.none(), "least_half_square"_a.none())
       .def(
           "leave_out_apply", [](const TableHandle& table) { table->leave_out_apply(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "apply_count", [](const TableHandle& table) { return table->apply_count(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "advance_apply_count",
           [](const TableHandle& table, int64_t at_least) { table->advance_apply_count(at_least); },
-          "at_least"_a, nb::call_guard<nb::gil_scoped_release>())
+          "at_least"_a, nb::call_guard<GilReleased>())
       .def(
           "learning_rate", [](const TableHandle& table) { return table->learning_rate(); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<GilReleased>())
       .def(
           "set_learning_rate",
           [](const TableHandle& table, double learning_rate) { table->set_learning_rate(learning_rate); },
-          "learning_rate"_a, nb::call_guard<nb::gil_scoped_release>())
+          "learning_rate"_a, nb::call_guard<GilReleased>())
       .def(
-          "drain", [](const TableHandle& table) { table->drain(); }, nb::call_guard<nb::gil_scoped_release>())
+          "drain", [](const TableHandle& table) { table->drain(); }, nb::call_guard<GilReleased>())
       .def(
           "start_recording",
           [](const TableHandle& table, const RecordingHandle& recording, int32_t number) {
@@ -457,7 +457,7 @@ void bind_table(nb::module_& module) {
             table->unwatch(recording.recording.get());
           },
           "recording"_a)
-      .def("close", &TableHandle::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &TableHandle::close, nb::call_guard<GilReleased>());
 }
 
 // The partitions of a variable; addresses and counts of what a batch has on its device.
@@ -479,7 +479,7 @@ void look_up_on_device(const std::vector<LookUpTuple>& batches, uintptr_t stream
     tables.emplace_back(of.begin(), of.end());
     look_ups.push_back({tables.back(), ids_on_device(ids, ids_count, stream), {out}});
   }
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   Table::lookup_on_device(look_ups, purpose_of(train, count));
 }
 
@@ -496,7 +496,7 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
                        {grads},
                        {{kept}, {refused}, reasons, {left_out}}});
   }
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   std::optional<PutWaitsOff> caller_holds_a_lock;
   if (table_count > 1) caller_holds_a_lock.emplace();
   Table::apply_on_device(applies, global_step);
@@ -505,7 +505,7 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
 void prefetch_on_device(const std::vector<const TableHandle*>& partitions, uint64_t ids, size_t count,
                         uintptr_t stream, const std::vector<uint64_t>& turns) {
   const std::vector<Table*> tables = tables_of(partitions);
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   Table::prefetch_on_device(tables, ids_on_device(ids, count, stream), turns);
 }
 
@@ -524,7 +524,7 @@ NB_MODULE(_core, module) {
   // What a traceback or a cycle of the user's holds when Python ends would be a page of warnings behind its error.
   nb::set_leak_warnings(false);
   module.def("fork_generation", &embstore::fork_generation);
-  module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<nb::gil_scoped_release>());
+  module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<embstore::GilReleased>());
   nb::class_<embstore::files::PathLock>(module, "PathLock")
       .def(nb::init<const std::string&, const std::string&>(), "lock_path"_a, "path"_a)
       .def("release", &embstore::files::PathLock::release);
@@ -532,7 +532,7 @@ NB_MODULE(_core, module) {
   module.def(
       "first_not_finite",
       [](const embstore::Rows& values) {
-        const nb::gil_scoped_release release;
+        const embstore::GilReleased release;
         return embstore::first_not_finite({values.data(), values.size()});
       },
       "values"_a.noconvert());

@@ -15,6 +15,7 @@
 
 #include "bindings/array_arguments.h"
 #include "bindings/error_translation.h"
+#include "bindings/gil_released.h"
 #include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "pacing/owed_waits.h"
@@ -88,7 +89,7 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
   }
   if (floats != rows.shape(0)) refuse_rows(rows, ids);
   const std::vector<std::exception_ptr> errors = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return errors_of(parts.size(), threads_for(ids, any_watched), [&](size_t i) {
       parts[i].table->lookup(parts[i].ids, rows.data() + places[i], purpose, parts[i].occurrences);
     });
@@ -142,7 +143,7 @@ nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batc
   }
   std::vector<std::optional<size_t>> not_finite(batches.size());
   const std::vector<std::exception_ptr> errors = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return errors_of(batches.size(), threads_for(all_ids, any_watched), [&](size_t i) {
       const auto& [handle, ids, grads] = batches[i];
       not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step);
@@ -200,7 +201,7 @@ nb::list prepare_together(const std::vector<GradientParts>& batches, float scale
   }
   std::vector<std::unique_ptr<PreparedHandle>> prepared(batches.size());
   const std::vector<std::exception_ptr> errors = [&] {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     const PutWaitsOff other_batches_are_prepared;
     // All in one: the C library keeps the memory of a large array for the next step.
     const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
@@ -236,7 +237,7 @@ void commit_together(const std::vector<PreparedHandle*>& prepared, std::optional
 
 void bind_tables_together(nb::module_& module) {
   nb::class_<PreparedHandle>(module, "PreparedApply")
-      .def("abort", &PreparedHandle::abort, nb::call_guard<nb::gil_scoped_release>());
+      .def("abort", &PreparedHandle::abort, nb::call_guard<GilReleased>());
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
   module.def("look_up_each", &look_up_each, "tables"_a, "ids"_a.noconvert(), "rows"_a.noconvert(), "train"_a,
@@ -244,7 +245,7 @@ void bind_tables_together(nb::module_& module) {
   module.def("apply_each", &apply_each, "batches"_a.noconvert(), "global_step"_a = nb::none());
   module.def("prepare_together", &prepare_together, "batches"_a.noconvert(), "scale"_a);
   module.def("commit_together", &commit_together, "prepared"_a, "global_step"_a = nb::none(),
-             nb::call_guard<nb::gil_scoped_release>());
+             nb::call_guard<GilReleased>());
 }
 
 }  // namespace embstore

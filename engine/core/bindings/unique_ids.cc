@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/array_arguments.h"
+#include "bindings/gil_released.h"
 #include "errors/error.h"
 #include "row/unique_ids.h"
 
@@ -33,7 +34,7 @@ void bind_unique_ids(nb::module_& module) {
       .def(
           "__init__",
           [](UniqueIds* self, const Ids& ids, size_t partition_count) {
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             new (self) UniqueIds(span_of(ids), partition_count);
           },
           "ids"_a.noconvert(), "partition_count"_a = 1)
@@ -44,7 +45,7 @@ void bind_unique_ids(nb::module_& module) {
           "spread",
           [](const UniqueIds& unique, const Rows& rows, const MutableRows& out) {
             check_pair(unique, "rows", rows.shape(0), out.shape(0), rows.shape(1), out.shape(1));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             unique.spread(rows.data(), rows.shape(1), out.data());
           },
           "rows"_a.noconvert(), "out"_a.noconvert())
@@ -52,7 +53,7 @@ void bind_unique_ids(nb::module_& module) {
           "sum",
           [](const UniqueIds& unique, const Rows& gradients, const MutableRows& sums) {
             check_pair(unique, "sums", sums.shape(0), gradients.shape(0), sums.shape(1), gradients.shape(1));
-            const nb::gil_scoped_release release;
+            const GilReleased release;
             unique.sum(gradients.data(), gradients.shape(1), sums.data());
           },
           "gradients"_a.noconvert(), "sums"_a.noconvert());
