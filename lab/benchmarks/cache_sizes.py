@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.progress_line import progress_line
 from pmemlab.whole_file import write_whole
 from pmemlab.workloads.command_line import (
     column_keys,
@@ -22,7 +22,7 @@ from pmemlab.workloads.command_line import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.cache_sweep import CacheSize, Progress, TableShape
+    from benchmarks.cache_sweep import CacheSize, TableShape
     from pmemlab.model.devices.memory_mode import MemoryModeDevice
 
 _SHARES: Final = (0.1, 0.5, 2.0, 5.0, 12.5, 30.0)
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> None:
         warm_up_steps=arguments.warm_up_steps,
     )
     shares = sorted({percent / 100 for percent in arguments.percent})
-    with _progress(len(shares) + 1) as progress:
+    with progress_line(len(shares) + 1) as progress:
         sizes = sweep(shape, shares, device, arguments.path, progress)
     if arguments.json:
         write_whole(arguments.json, f"{json.dumps(_document(shape, device, sizes))}\n")
@@ -157,21 +157,6 @@ def _percent(text: str) -> float:
     if not 0 < percent < 100:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
     return percent
-
-
-@contextmanager
-def _progress(runs: int) -> Iterator[Progress]:
-    """A bar on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "{task.description}")
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task("", total=runs, completed=-1)
-        yield lambda what: shown.update(task, description=what, advance=1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.errors import Mismatch, MissingFactError, ProofError, UnknownFactError
 from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
 from pmemlab.machines.protocol import Accelerator
 from pmemlab.topology import Topology
@@ -34,14 +34,6 @@ class Proof:
     def write(self, path: Path) -> None:
         """Write it as JSON, whole or not at all: others wait for this file."""
         write_whole(path, json.dumps(asdict(self), indent=1))
-
-    @staticmethod
-    def read(path: Path) -> Proof:
-        """Read one that `write` wrote. Raises `LabError`, naming the file."""
-        try:
-            return Proof(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise LabError(f"{path}: no proof can be read from it: {error}") from error
 
 
 def probe_command(topology: Topology, python: str) -> list[str]:

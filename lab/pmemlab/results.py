@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
 from rich.console import Console
 
@@ -13,8 +15,10 @@ _FILE_COLUMNS = 1000  # more than any table needs
 
 def results_console() -> Console:
     """Of stdout; a file or a pipe is as wide as what is printed, so that nothing is cut, unless
-    COLUMNS says how wide.
+    COLUMNS says how wide. A letter that stdout's encoding lacks is printed as "?".
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     has_width = console.is_terminal or "COLUMNS" in os.environ
     return console if has_width else Console(highlight=False, width=_FILE_COLUMNS)

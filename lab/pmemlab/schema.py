@@ -46,6 +46,8 @@ __all__ = [
     "Size",
     "Text",
     "Texts",
+    "check_bytes",
+    "check_characters",
     "content_of",
     "parse_size",
 ]
@@ -72,6 +74,26 @@ def parse_size(text: object) -> int:
     if match is None:
         raise FieldError(f"{text!r} is no size: give bytes, or a number with K, M, G or T")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def check_characters(text: str, content: object) -> None:
+    """Raises FieldError for half a character (a lone surrogate), which no file can hold.
+
+    text: the JSON that content was read from; such are escapes in it.
+    """
+    if not re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
+        return
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])[1:-1]
+        raise FieldError(f"has half a character, {half}: write both halves, or none") from None
+
+
+def check_bytes(size: float, field: str = "") -> None:
+    """Raises FieldError for less than a byte, and for more than any computer can address."""
+    if not 1 <= size < 1 << 63:
+        raise FieldError(f"must come to 1 byte or more and less than 8 EiB, not to {size:g}", field)
 
 
 @dataclass(frozen=True)
@@ -318,9 +340,10 @@ class File:
         text = _text_of(path, error_type)
         try:
             content = json.loads(text, object_pairs_hook=_without_twins)
+            check_characters(text, content)
         except json.JSONDecodeError as error:
             raise error_type(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-        except (FieldError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # as of a number of thousands of digits
             raise error_type(f"{path}: not JSON: {error}") from error
         return File(path, content, error_type, {})
 

@@ -7,6 +7,7 @@ is like another one, and then says but what differs.
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Collection, Mapping
@@ -16,7 +17,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from pmemlab.errors import TopologyError, UnknownFactError
-from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, is_text, what_is
 from pmemlab.schema import (
     YAML_SUFFIXES,
     AbsolutePath,
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).parent / "topologies"
+_DEVICES = Path(__file__).parent / "model" / "devices"
 
 GPU_VARIABLE: Final = "EMBSTORE_DEVICE"
 """Of a topology's environment: the GPU that its programs use."""
@@ -296,7 +298,12 @@ def _there_are() -> str:
 
 def _check(topology: Topology) -> None:
     _check_proof(topology)
-    for name in topology.environment:
+    _check_proof_s_types(topology.proof)
+    for name, value in topology.environment.items():
+        if "\0" in value:
+            raise FieldError(
+                "has a zero byte, which no variable can; leave it out", f"environment.{name}"
+            )
         if not name or {"=", "\0"} & {*name}:
             raise FieldError(
                 "must be a variable's name, not empty and without `=`", f"environment.{name}"
@@ -305,6 +312,7 @@ def _check(topology: Topology) -> None:
         raise FieldError(
             f"{MISLEADING[name]}: nothing would be proved; leave it out", f"environment.{name}"
         )
+    _check_stands_for(topology.stands_for)
     _check_quoting(topology)
     for name in topology.backing_files:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
@@ -323,6 +331,17 @@ def _check(topology: Topology) -> None:
                 f"of backing_files: {names}",
                 f"qemu[{index}]",
             ) from None
+
+
+def _check_stands_for(devices: StandsFor) -> None:
+    # By the files' names: to load them takes the engine.
+    known = sorted(path.stem for path in _DEVICES.glob("*.yaml"))
+    for field_, name in vars(devices).items():
+        is_path = "/" in name or name.endswith(YAML_SUFFIXES)
+        if name and not is_path and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise FieldError(f"{name}: no device of this name; {hint}", f"stands_for.{field_}")
 
 
 def _check_quoting(topology: Topology) -> None:
@@ -356,6 +375,15 @@ def _check_proof(topology: Topology) -> None:
             f"{'; '.join(missing)}. Where plain memory stands for it, say so: {_PLAIN_MEMORY}: 0",
             "proof",
         )
+
+
+def _check_proof_s_types(proof: Mapping[str, Any]) -> None:
+    for name, value in proof.items():
+        if isinstance(value, str) and not is_text(name):
+            raise FieldError(
+                f"is no text; it is {what_is(name)}: give a number, true or false, or a list",
+                f"proof.{name}",
+            )
 
 
 def _check_proof_of_nodes(topology: Topology) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import mmap
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,10 +34,11 @@ from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
 from embstore.bench.own_process import call_apart
 from embstore.bench.peers_suite import NAMES
-from embstore.bench.stores import STORE_NAMES
+from embstore.bench.stores import STORE_NAMES, Lmdb, RocksDb, Sizes
 from embstore.bench.tables import table
 
 TINY = ["--rows", "2000", "--batch-size", "500", "--batches", "2", "--rounds", "1"]
+FEW = ["--rows", "20000", "--dim", "5", "--store", "DRAM_SSDHASH"]
 TINY_TIERS = [*TINY, "--dim", "5", "--served-batches", "2"]
 
 
@@ -358,6 +363,98 @@ def test_figures_that_can_not_be_written_are_printed_and_that_is_told(
     with pytest.raises(SystemExit, match="--json /dev/full: can't be written: No space left"):
         main(["rows", *TINY, "--json", "/dev/full"])
     assert "Million ids" in capsys.readouterr().out
+
+
+def test_figures_are_written_though_nobody_reads_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = tmp_path / "figures.json"
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stdout", closed)
+    with pytest.raises(SystemExit) as ended:
+        main(["memory", *FEW, "--path", str(tmp_path), "--json", str(written)])
+    assert ended.value.code == 1
+    closed.close()  # has nothing more to write
+    assert json.loads(written.read_text())["suite"] == "memory"
+
+
+def test_a_full_disk_leaves_the_figures_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(path: Path, text: str, *_: object, **__: object) -> int:
+        with path.open("w") as file:
+            file.write(text[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    written = tmp_path / "figures.json"
+    written.write_text("before")
+    monkeypatch.setattr(Path, "write_text", cut_short)
+    with pytest.raises(SystemExit, match="can't be written: No space left"):
+        main(["memory", *FEW, "--path", str(tmp_path), "--json", str(written)])
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("figures.json", "before")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["tiers", "--rows", "1"], "--rows 1, --first-tier 0.1: leave no row below the first tier"),
+        (["tiers", "--rows", "3", "--first-tier", ".9"], "--first-tier 0.9: leave no row below"),
+        (
+            ["tiers", *TINY, "--first-tier", ".8", "--store", "DRAM_PMEM_SSDHASH"],
+            "--first-tier 0.8: leaves the last of DRAM_PMEM_SSDHASH's three tiers no row beside",
+        ),
+        (["memory", "--rows", "1"], "--rows 1: must be 2 or more"),
+        (["durability", "--rows", "1"], "--rows 1, --first-tier 0.1: leave the first tier no row"),
+        (
+            ["durability", "--storage-type", "DRAM_PMEM_SSDHASH", "--rows", "9", "--pool", ".1"],
+            "--rows 9, --first-tier 0.1: leave the first tier no row",
+        ),
+        (
+            ["durability", "--storage-type", "DRAM_PMEM_SSDHASH", "--rows", "10", "--pool", ".01"],
+            "--rows 10, --pool 0.01: leave the pool no row",
+        ),
+    ],
+)
+def test_too_few_rows_are_refused_by_the_option_s_name(
+    arguments: list[str], complaint: str
+) -> None:
+    with pytest.raises(SystemExit, match=complaint):
+        main(arguments)
+
+
+def test_a_full_disk_ends_key_value_stores_with_the_engine_s_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB writes into a mapping of its file, where a full disk would kill the process."""
+
+    class Full:
+        def get(self, *_: object) -> None:
+            raise Exception("IO error: No space left on device")
+
+        write = get
+
+    sizes = Sizes(rows=100, first_tier_rows=10, second_of_three_rows=30, dim=4)
+    keys = np.arange(100)
+    pytest.importorskip("rocksdict")
+    pytest.importorskip("lmdb")
+    (tmp_path / "rows").mkdir()
+    with closing(RocksDb(sizes, tmp_path / "rows")) as rocks, monkeypatch.context() as patched:
+        patched.setattr(rocks, "_database", Full())
+        for call in (rocks.load, lambda ids: rocks.read(rocks.prepare(ids))):
+            with pytest.raises(es.errors.StorageError, match="RocksDB: IO error: No space left"):
+                call(keys)
+    with closing(Lmdb(sizes, tmp_path)) as lmdb, monkeypatch.context() as patched:
+        nothing = SimpleNamespace(f_bavail=3, f_frsize=4096)
+        patched.setattr(os, "statvfs", lambda _: nothing)
+        with pytest.raises(es.errors.StorageError, match=r"LMDB: .* has 12288 bytes left, and a "):
+            lmdb.load(keys)
+        patched.undo()
+        lmdb.load(keys)
+        assert lmdb.read(lmdb.prepare(keys)).shape == (100, 8)
 
 
 def test_a_variable_that_gets_none_of_few_rows_is_made_all_the_same() -> None:

@@ -107,9 +107,9 @@ class Browser:
     def see_no_colours(self) -> None:
         self._call("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
 
-    def screenshot(self, *, whole: bool = False) -> bytes:
-        """Returns a PNG of the window or of the whole page."""
-        taken = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
+    def screenshot(self) -> bytes:
+        """Returns a PNG of the window."""
+        taken = self._call("Page.captureScreenshot")
         return base64.b64decode(taken["data"])
 
     def _call(self, command: str, **parameters: Any) -> dict[str, Any]:

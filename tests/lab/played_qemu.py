@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from pmemlab.topology import Topology
 
 CONSOLE = "[    0.000000] a kernel's last words"
 
+_LIMIT_S = 20.0
 _LAB = Path(__file__).parents[2] / "lab"
 # A shell finds Python, since the path after "#!" may have no space in it; Python sees a text there.
 _PROGRAM = f"""#!/bin/sh
@@ -44,18 +48,37 @@ def program_that_tells(file: Path) -> str:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
-    """From now on `qemu-system-x86_64` is the program, and guests need no kernel."""
+    """From now on `qemu-system-x86_64` is the program, and guests need no kernel.
+
+    folder: also where temporary files go, as guests' own.
+    """
     qemu = folder / "bin" / "qemu-system-x86_64"
     qemu.parent.mkdir(exist_ok=True)
     qemu.write_text(program)
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
     monkeypatch.setattr("pmemlab.machines.guest.machine.get_kernel", lambda: kernel)
     monkeypatch.setattr(
         "pmemlab.machines.guest.machine.get_initramfs", lambda *_: folder / "initramfs"
     )
     monkeypatch.setattr("pmemlab.machines.guest.machine.choose_accelerator", lambda *_: "tcg")
+
+
+def qemu_of(folder: Path, script: str) -> str:
+    """Returns the path of a program in QEMU's place, which does what a shell's script says."""
+    program = folder / "qemu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "took too long"
+        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:

@@ -1,19 +1,22 @@
-"""What a command must be, on machines of every kind. QEMU is played here."""
+"""What a command must be, and what it gives, on machines of every kind. QEMU is played here."""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import played_qemu
 import pytest
 
+from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.machines.process import ProcessMachine, open_process_machine
 from pmemlab.topology import Topology
+
+OwnMachine: TypeAlias = ProcessMachine | GuestMachine
 
 PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 
@@ -21,19 +24,18 @@ PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 @pytest.fixture(params=["process", "guest"])
 def machine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[ProcessMachine | GuestMachine]:
+) -> Iterator[OwnMachine]:
     if request.param == "process":
         with open_process_machine(PLAIN) as process:
             yield process
         return
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with open_guest_machine(played_qemu.TRUE_HERE) as guest:
         yield guest
 
 
 def test_a_command_that_none_can_run_is_refused_and_the_machine_lives(
-    machine: ProcessMachine | GuestMachine,
+    machine: OwnMachine,
 ) -> None:
     refused: list[tuple[Any, Any, type[Exception], str]] = [
         ([], {}, ValueError, "argv is empty"),
@@ -54,6 +56,53 @@ def test_a_command_that_none_can_run_is_refused_and_the_machine_lives(
     assert machine.run(["echo", "alive"]).stdout == "alive\n"
 
 
-def test_paths_are_taken_as_text(machine: ProcessMachine | GuestMachine, tmp_path: Path) -> None:
+def test_paths_are_taken_as_text(machine: OwnMachine, tmp_path: Path) -> None:
     done = machine.run(["sh", "-c", "echo $1 $A", "sh", tmp_path], {"A": tmp_path})
     assert done.stdout == f"{tmp_path} {tmp_path}\n"
+
+
+def test_a_program_that_is_not_there_is_named(machine: OwnMachine) -> None:
+    with pytest.raises(LabError, match="no-such-program"):
+        machine.run(["no-such-program"])
+
+
+def test_output_and_status_come_back_exactly(machine: OwnMachine) -> None:
+    script = "printf 'a\\n\\n b\\377'; printf 'é\\377' >&2; exit 7"
+    result = machine.run(["sh", "-c", script])
+    assert result.returncode == 7
+    assert result.stdout.encode(errors="surrogateescape") == b"a\n\n b\xff"
+    assert result.stderr.encode(errors="surrogateescape") == "é".encode() + b"\xff"
+
+
+def test_a_child_that_keeps_the_pipes_does_not_keep_the_command(machine: OwnMachine) -> None:
+    started = time.monotonic()
+    script = "sleep 60 & echo $!; echo err >&2; exit 3"
+    result = machine.run(["sh", "-c", script], timeout=30)
+    assert time.monotonic() - started < 5
+    assert (result.returncode, result.stderr) == (3, "err\n")
+    assert machine.run(["kill", result.stdout.strip()]).returncode == 0, "the child goes on"
+
+
+def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: OwnMachine) -> None:
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line == "saved":
+            machine.power_cut()
+
+    started = time.monotonic()
+    script = "echo begun >&2; sleep 0.2; printf 'half\\nsav'; sleep 0.2; echo ed; sleep 60"
+    with pytest.raises(MachineDiedError, match="has had its power cut"):
+        machine.run(["sh", "-c", script], on_line=on_line)
+    assert lines == ["begun", "half", "saved"]
+    assert time.monotonic() - started < 5
+
+
+def test_only_a_machine_without_power_can_be_booted_again(machine: OwnMachine) -> None:
+    with pytest.raises(LabError, match="has power; cut it first"):
+        machine.power_on()
+    assert machine.run(["true"]).returncode == 0
+    machine.stop()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        machine.power_on()

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,36 +116,28 @@ def test_a_save_into_a_damaged_file_leaves_it_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def of_version_2(raw: bytes) -> bytes:
+    header = struct.pack("<8sIQ", b"PMLCKPT\0", 2, (len(raw) - HEADER) // 2)
+    header += struct.pack("<I", zlib.crc32(header))
+    return header + raw[len(header) :]
+
+
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("damaged", "complaint"),
     [
-        (b"", "truncated: 0 bytes"),
-        (b"PMLCKPT\0" + bytes(100), "truncated: 108 bytes"),
-        (b"another format" + bytes(9000), "no mapped checkpoint"),
+        (lambda _: b"", "truncated: 0 bytes"),
+        (lambda _: b"PMLCKPT\0" + bytes(100), "truncated: 108 bytes"),
+        (lambda _: b"another format" + bytes(9000), "no mapped checkpoint"),
+        (of_version_2, "format version 2"),
+        (lambda raw: raw + b"x", "too long"),
     ],
 )
-def test_what_is_no_mapped_checkpoint_is_said_so(
-    path: Path, content: bytes, complaint: str
+def test_what_is_no_whole_mapped_checkpoint_of_this_version_is_said_so(
+    path: Path, damaged: Callable[[bytes], bytes], complaint: str
 ) -> None:
-    path.write_bytes(content)
+    save(path, 1)
+    path.write_bytes(damaged(path.read_bytes()))
     with pytest.raises(DamagedCheckpointError, match=complaint):
-        load(path)
-
-
-def test_a_file_of_another_version_is_named_as_such(path: Path) -> None:
-    save(path, 1)
-    header = struct.pack("<8sIQ", b"PMLCKPT\0", 2, slot_bytes(path))
-    with path.open("r+b") as file:
-        file.write(header + struct.pack("<I", zlib.crc32(header)))
-    with pytest.raises(DamagedCheckpointError, match="format version 2"):
-        load(path)
-
-
-def test_a_longer_file_than_the_header_says_is_an_error(path: Path) -> None:
-    save(path, 1)
-    with path.open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(DamagedCheckpointError, match="too long"):
         load(path)
 
 

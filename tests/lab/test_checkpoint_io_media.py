@@ -15,6 +15,7 @@ from benchmarks.checkpoint_io.errors import MediumError
 from benchmarks.checkpoint_io.medium import parse_medium
 from benchmarks.checkpoint_io.page_cache import FilePart, evict, resident_fraction
 from benchmarks.checkpoint_io.yardstick import YardstickError, measure_yardstick, parse_fio
+from pmemlab.mounts import Mount
 
 MEMORY = Path("/dev/shm")
 
@@ -41,8 +42,8 @@ def test_a_disk_is_named_with_its_bus(tmp_path: Path, monkeypatch: pytest.Monkey
     block.mkdir()
     (block / "8:1").symlink_to(disk / "nvme0n1p2")
     monkeypatch.setattr(media, "_SYS_BLOCK", block)
-    mount = media._Mount("8:1", "/", "rw", "ext4", "/dev/whatever")
-    monkeypatch.setattr(media, "_mount_of", lambda _path: mount)
+    mount = Mount("8:1", "/", "rw", "ext4", "/dev/whatever")
+    monkeypatch.setattr(media, "mount_of", lambda _path: mount)
     facts = media.read_facts(tmp_path)
     assert (facts.device, facts.bus, facts.rotates) == ("nvme0n1", "nvme", False)
     assert facts.summary == "ext4 on nvme0n1 (nvme)"

@@ -190,17 +190,27 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
         ([], "--medium, --device: where to"),
         (["--device=sata-s4511"], "did you mean sata-s4510?"),
         (["--device=optane-200-x6"], "no sequential ntstore by size and threads was published"),
+        (["--device=a100-80"], "--device a100-80: is a GPU, whose memory forgets all"),
         (["--device=sata-s4510", "--formats", "mapped"], "none of mapped is for medium sata-s4510"),
         (["--device=sata-s4510", "--device=sata-s4510"], "two of them are named sata-s4510"),
         (["--device=sata-s4510", "--paced-in=/no/folder"], "--paced-in: /no/folder is no folder"),
         (["--device=sata-s4510", "--json=/no/folder/x.json"], "there is no folder /no/folder"),
+        (["--device=sata-s4510", "--json=/tmp"], "--json /tmp: is a folder; give a file"),
+        (["--device=sata-s4510", "--picture=/tmp"], "--picture /tmp: is a folder; give a file"),
     ],
 )
 def test_bad_input_is_named(
     arguments: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(arguments) == 2
+    assert command.main([*arguments, "--models=nothing"]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["-5", "9" * 20])
+def test_a_seed_that_is_none_is_named(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--device=sata-s4510", "--seed", seed])
+    assert f"--seed: {seed} is not between 0 and 4294967295" in capsys.readouterr().err
 
 
 def test_memory_without_room_is_told_of_before_anything_is_saved(

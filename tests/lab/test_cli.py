@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
 import played_qemu
@@ -22,6 +23,7 @@ from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.guest.control import ControlServer
 from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.model.devices import device_names, load_device
+from pmemlab.results import results_console
 
 LAB = Path(__file__).parents[2] / "lab"
 
@@ -37,7 +39,6 @@ def _signals_as_they_were() -> Iterator[None]:
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """The state folder of a guest that is served."""
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
         yield str(tmp_path)
 
@@ -161,7 +162,6 @@ def test_show_prints_what_the_guide_s_commands_do(
     monkeypatch.setattr(
         "pmemlab.machines.guest.machine.PROGRAM_PATH", f"{tmp_path}/bin:/usr/bin:/bin"
     )
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def no_docker() -> frozenset[str]:
         raise MissingRequirementError("no Docker engine answers", "make docker")
@@ -189,7 +189,9 @@ def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
     assert given[0][-3:] == ["--pmemlab-topology", "dram", "-x"]
 
 
-def _pmemlab(*argv: str, cwd: Path, code: str = "") -> subprocess.CompletedProcess[str]:
+def _pmemlab(
+    *argv: str, cwd: Path, code: str = "", stdout: int | IO[bytes] = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     """Runs `pmemlab` in another process, after some code of a test's."""
     script = f"{code}\nimport runpy, sys\nsys.argv[0] = 'pmemlab'\n"
     script += "runpy.run_module('pmemlab', run_name='__main__', alter_sys=True)"
@@ -197,7 +199,8 @@ def _pmemlab(*argv: str, cwd: Path, code: str = "") -> subprocess.CompletedProce
         [sys.executable, "-c", script, *argv],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -227,6 +230,27 @@ def test_what_goes_into_a_file_is_not_cut(
     assert main(["model", "devices"]) == 0
     printed = capsys.readouterr().out
     assert all(load_device(name).title in printed for name in device_names())
+
+
+@pytest.mark.parametrize(
+    "argv", [["model", "predict", "--gpus", "4", "--json"], ["report", "."]], ids=["much", "little"]
+)
+def test_a_reader_who_has_gone_ends_it_without_a_traceback(tmp_path: Path, argv: list[str]) -> None:
+    (tmp_path / "results.json").write_text('{"sections": []}')
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = _pmemlab(*argv, cwd=tmp_path, stdout=closed)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_stdout_can_not_encode_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        results_console().print("2 × 3 ± 1")
+        assert stdout.buffer.getvalue() == b"2 ? 3 ? 1\n"
 
 
 def test_it_tells_its_version(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone, find_clone
-from pmemlab.machines.container.compose_command import Compose, find_compose
+from pmemlab.machines.container.compose_command import Compose
 
 CLONE = Clone(Path(__file__).parents[2])
 
@@ -34,7 +34,7 @@ class Programs:
 
 
 def _compose() -> Compose:
-    return find_compose(
+    return Compose(
         CLONE,
         Path("one.yaml"),
         Path("other.yaml"),

@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -69,19 +67,8 @@ def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with (
-        open_guest_machine(played_qemu.TRUE_HERE) as machine,
-        ControlServer(tmp_path, machine),
-    ):
+    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
         yield machine
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("machine")
@@ -134,7 +121,7 @@ def test_what_runs_in_the_guest_ends_with_whoever_started_it(end: signal.Signals
         pid = int(user.stdout.readline())
         assert played_qemu.is_running(pid)
         user.send_signal(end)
-    _until(lambda: not played_qemu.is_running(pid))
+    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
 
 
 def test_a_guest_that_dies_is_told_of(machine: GuestMachine) -> None:

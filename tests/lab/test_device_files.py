@@ -139,6 +139,8 @@ POINT = ("bandwidth", 0, "points", 0)
         (remove("name"), "name: is missing"),
         (remove("capacity_gb"), "capacity_gb: is missing"),
         (put(-1, "capacity_gb"), "capacity_gb: must be a number above 0"),
+        (put(1e-12, "capacity_gb"), "capacity_gb: must come to 1 byte or more"),
+        (put(1e300, "capacity_gb"), "capacity_gb: must come to 1 byte or more and less than 8 EiB"),
         (remove("media_line_bytes"), "media_line_bytes: is missing"),
         (put(64.5, "media_line_bytes"), "media_line_bytes: must be a whole number above 0"),
         (remove("measured_on"), "measured_on: is missing"),
@@ -289,6 +291,12 @@ def test_what_is_wrong_with_memory_mode_is_told_too(
     change(document)
     path = write(tmp_path, document)
     with pytest.raises(DeviceFileError, match=rf"^{path}:(\d+:)? (.*\.)?{field}"):
+        load_device(path)
+
+
+def test_memory_mode_may_not_be_made_of_itself(tmp_path: Path) -> None:
+    path = write(tmp_path, {**composition(), "dram": "mine.yaml"})
+    with pytest.raises(DeviceFileError, match=r"mine.yaml: dram: .* is no plain memory"):
         load_device(path)
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
         yield machine
 

@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +35,6 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a topology whose guests are played."""
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
     for name in ("get_kernel", "get_initramfs"):
         monkeypatch.setattr(f"pmemlab.machines.guest.by_hand.{name}", _played(name, tmp_path))

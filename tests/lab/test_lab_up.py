@@ -107,7 +107,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
         "sweep_abandoned": None,
         "ensure_image": "pmemlab:now",
         "kvm_works": False,
-        "find_compose": engine,
+        "Compose": engine,
         "read_proof": Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]}),
     }.items():
         monkeypatch.setattr(lab, name, played(value))

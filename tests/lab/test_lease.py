@@ -65,6 +65,25 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
         Lease(tmp_path / "fsdax.lock", limit_s=10).end()
 
 
+def test_a_process_that_the_holder_forked_does_not_hold_it(tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "fsdax.lock")
+    ends, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ends, 1)  # lives until the test lets it go
+        os._exit(0)
+    try:
+        with pytest.raises(LabError, match=f"is used by process {os.getpid()}"):
+            Lease(tmp_path / "fsdax.lock", limit_s=0)
+        lease.end()
+        Lease(tmp_path / "fsdax.lock", limit_s=5).end()
+    finally:
+        os.close(end)
+        os.close(ends)
+        os.waitpid(child, 0)
+
+
 def test_a_lease_that_may_not_be_asked_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "fsdax.lock").mkdir()
     with pytest.raises(LabError, match=r"fsdax\.lock: .*, or take --machine guest"):

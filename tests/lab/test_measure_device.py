@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from full_disk import fill_disk
 
 from embstore.bench._yardsticks import FileYardstick, MemoryOperation, MemoryYardstick
 from embstore.devices import Access
 from embstore.errors import EmbStoreError, MissingDeviceError
+from pmemlab import mounts
 from pmemlab.cli import main
 from pmemlab.errors import MeasuringError
 from pmemlab.model.devices import load_device
-from pmemlab.model.devices.measuring import files
+from pmemlab.model.devices.measuring import command, files
 from pmemlab.model.devices.measuring import target as targets
 from pmemlab.model.devices.measuring.memory import thread_counts
 from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
@@ -122,6 +124,7 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
         (["node0", "-o", "a.txt"], "-o a.txt: must end with .yaml"),
         (["node0", "-o", "no/where/a.yaml"], "-o no/where/a.yaml: there is no folder"),
         (["node0", "-o", "a.yaml", "--size", "many"], "--size: 'many' is no size"),
+        (["node0", "-o", "a.yaml", "--media-line", "wide"], "--media-line: 'wide' is no size"),
         (["node0", "-o", "a.yaml", "--size", "900T"], "node0: has .* MiB free of the"),
         (["node0", "-o", "a.yaml", "--size", "4K"], r"--size 4K: must be \d+K or more"),
         ([".", "-o", "a.yaml", "--size", "1M"], r"--size 1M: must be \d+K or more"),
@@ -137,6 +140,7 @@ def test_what_can_t_be_measured_is_said_before_anything_is(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_measure", lambda *_: pytest.fail("it was measured"))
     assert re.search(message, refused(capsys, *arguments))
     assert list(tmp_path.iterdir()) == []
 
@@ -163,6 +167,16 @@ def test_a_file_that_is_there_is_overwritten_only_by_force(
     assert "is there already" in refused(capsys, "node0", "-o", str(output), *MEASURE)
     assert output.read_text() == "precious"
     assert load_device(node_s_file).name == "mine"
+
+
+def test_a_full_disk_leaves_the_file_that_was_to_be_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "mine.yaml"
+    output.write_text("precious")
+    fill_disk(monkeypatch)
+    assert "No space left" in refused(capsys, "node0", "-o", str(output), "--force", *MEASURE)
+    assert output.read_text() == "precious"
 
 
 def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:
@@ -201,14 +215,14 @@ def test_a_node_without_cpus_is_measured_from_the_nearest_that_has_some(
 def test_a_dax_mount_is_memory_and_the_innermost_mount_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = tmp_path / "pmem"
+    inner = tmp_path / "pmem 0"
     inner.mkdir()
     table = tmp_path / "mountinfo"
     table.write_text(
         "22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-        f"23 22 259:0 / {inner} rw,relatime shared:2 - ext4 /dev/pmem0 rw,dax=always\n"
+        f"23 22 259:0 / {tmp_path}/pmem\\0400 rw shared:2 - ext4 /dev/pmem0 rw,dax=always\n"
     )
-    monkeypatch.setattr(targets, "_MOUNTS", table)
+    monkeypatch.setattr(mounts, "_MOUNTS", table)
     outer = find_target(str(tmp_path))
     assert isinstance(outer, FolderTarget)
     assert (outer.medium, outer.file_system) == ("block", "ext4")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from full_disk import fill_disk
 from test_prediction import Slow
 
 from embstore.devices import Access
@@ -61,6 +62,20 @@ def test_the_page_shows_what_the_file_has_and_says_why_aims_were_missed(tmp_path
     (section,) = measured_sections(kept)
     assert [row.name for row in section.missed] == ["far"]
     assert len(section.remarks) == 1
+
+
+def test_a_full_disk_leaves_what_was_kept_and_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
+    keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
+    page.write_text("before")
+    fill_disk(monkeypatch)
+    with pytest.raises(LabError, match=r"measured.json: can't be written: No space left"):
+        keep_measured(kept, "paced", Measured("later", "here", (FAR,), ()))
+    assert read_measured(kept)["paced"].when == "today"
+    assert main(["model", "fidelity", "--measured", str(kept), "--write", str(page)]) == 2
+    assert page.read_text() == "before"
 
 
 @pytest.mark.parametrize(

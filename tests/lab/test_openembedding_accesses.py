@@ -129,10 +129,10 @@ def test_between_counts_touched_rows_lie_on_a_line_in_logarithms() -> None:
 
 @pytest.mark.parametrize("cached", [0.4 * SCALE, ROWS])
 def test_a_cache_that_cant_be_counted_is_refused_by_its_argument(cached: float) -> None:
-    with pytest.raises(LabError, match="cache_gb"):
+    with pytest.raises(LabError, match="--cache-gb: a cache of"):
         count_cache_accesses(ROWS, cached, STEP)
 
 
 def test_a_skew_beyond_all_reason_is_refused_by_its_argument() -> None:
-    with pytest.raises(LabError, match="skew: must be between"):
+    with pytest.raises(LabError, match="--skew: must be between"):
         count_cache_accesses(ROWS, CACHE, STEP, skew=100.0)

@@ -38,7 +38,9 @@ def test_it_prints_a_table_of_epochs_and_one_of_the_cache(
 @pytest.mark.parametrize(
     ("argv", "problem"),
     [
-        (["--gpus", "0"], "--gpus: 0: must be between"),
+        (["--gpus", "0"], "--gpus: 0: must be a whole number between 1 and 1024"),
+        (["--gpus", "x"], "--gpus: x: must be a whole number between 1 and 1024"),
+        (["--cache-gb", "x"], "--cache-gb: x: must be above 0"),
         (["--cache-gb", "-1"], "--cache-gb: -1: must be above 0"),
         (["--skew", "nan"], "--skew: nan: must be above 0"),
         (["--checkpoint-minutes", "601"], "--checkpoint-minutes: 601: must be 600 or less"),
@@ -55,4 +57,4 @@ def test_wrong_arguments_are_refused_by_name(
 
 def test_a_cache_as_large_as_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "predict", "--cache-gb", "5000"]) == 2
-    assert "cache_gb" in capsys.readouterr().err
+    assert "--cache-gb: a cache of" in capsys.readouterr().err

@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 
 def test_tests_of_guests_pass_after_a_newer_qemu_was_unpacked() -> None:
     # Not in this process, which has neither by now.
-    test = TESTS / "test_guest_machine.py::test_output_and_status_come_back_exactly"
+    test = TESTS / "test_checked_command.py::test_output_and_status_come_back_exactly"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
         env={**os.environ, "PMEMLAB_QEMU": "/bin/false", "PMEMLAB_KERNEL": str(TESTS)},

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import fill_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned_devices import CXL, DISK, DRAM, MEMORY_MODE, PMEM, Device
@@ -23,6 +24,7 @@ from embstore.devices import Access
 from embstore.options import StorageType
 from pmemlab.cli import main
 from pmemlab.errors import NotPublishedError, PlanError
+from pmemlab.model.devices.loading import device_path
 from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
@@ -362,6 +364,29 @@ def test_a_device_on_a_tier_that_it_can_t_hold_is_refused(names: list[str], prob
         named_devices(names)
 
 
+def test_a_file_s_path_may_have_an_equals_sign(tmp_path: Path) -> None:
+    file = tmp_path / "size=1" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(device_path("optane-100-x6").read_text())
+    pool = named_devices([str(file), f"DRAM={file}"])
+    assert [len(pool[role]) for role in ("DRAM", "PMEM")] == [1, 1]
+
+
+def test_two_device_files_of_one_name_are_refused_and_one_file_may_serve_two_tiers(
+    tmp_path: Path,
+) -> None:
+    text = device_path("optane-100-x6").read_text().replace("optane-100-x6", "here", 1)
+    files = [tmp_path / folder / "here.yaml" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(text)
+    with pytest.raises(PlanError, match=rf"--devices PMEM={files[1]}: .* {files[0]} .* rename one"):
+        named_devices([f"DRAM={files[0]}", f"PMEM={files[1]}"])
+    (tmp_path / "link").symlink_to(files[0].parent)
+    pool = named_devices([f"DRAM={files[0]}", f"PMEM={tmp_path}/link/here.yaml"])
+    assert [device.name for role in ("DRAM", "PMEM") for device in pool[role]] == ["here", "here"]
+
+
 def test_a_disk_as_a_first_tier_is_refused_by_name() -> None:
     with pytest.raises(PlanError, match=r"DRAM_SSDHASH: disk .* can't be the first tier"):
         _plans(pool={"DRAM": (DISK,), "SSD": (DISK,)}, storage_types=[StorageType.DRAM_SSDHASH])
@@ -458,6 +483,17 @@ def test_the_command_prints_a_table_that_fits_and_writes_json(
     best = document["plans"][0]
     assert best["usd_per_month"] == min(p["usd_per_month"] or 1e9 for p in document["plans"])
     assert f"{best['storage_type']} in {best['machines']} × {best['machine']}" in out
+
+
+def test_a_full_disk_leaves_the_plans_that_were_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text("before")
+    fill_disk(monkeypatch)
+    assert main([*COMMAND, *DEVICES, "--json", str(file)]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert file.read_text() == "before"
 
 
 def test_the_function_gives_what_the_command_writes(tmp_path: Path) -> None:

@@ -115,6 +115,20 @@ class _Lru:
         return hit
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [LeastFrequent, LeastRecent])
+def test_rows_that_are_never_asked_for_take_nothing(
+    kind: type[LeastFrequent] | type[LeastRecent],
+) -> None:
+    """Of a very steep skew nearly all probabilities are 0 in floating point."""
+    zipf = BoundedZipf(10_000, 400.0)
+    assert kind(zipf, [100, 300]).hit_rates() == pytest.approx((1.0, 0.0, 0.0))
+    cache = CpuCache(zipf, 100 * 512, 512)
+    assert zipf.total(lambda p: p * cache.missing(p)) == pytest.approx(0.0)
+    none = CpuCache(zipf, 0, 512)
+    assert zipf.total(lambda p: p * none.missing(p)) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(("skew", "fraction"), [(1.05, 0.1), (0.8, 0.3), (0.0, 0.5), (1.3, 0.01)])
 def test_a_simulated_lru_cache_hits_as_calculated(skew: float, fraction: float) -> None:
     rows = 10_000

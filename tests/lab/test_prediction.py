@@ -113,14 +113,14 @@ def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path)
         phases, caches, ran = recorded(variable, [[slow, slow]])
     phases["thread"] = 2
     phases["thread"][: len(phases) // 2] = 1
+    phases["thread"][-1] = 3  # which trained, and did one thing
     busy = [phases["thread"] == thread for thread in (1, 2)]
     takes = np.maximum(phases["elapsed_ns"], phases["accesses"] * 1e3) / 1e9
     predicted = predict_run(phases, caches, [slow, slow], RanIn(ran.seconds, 3))
-    assert predicted.tier_seconds == (0.0, 0.0)
-    assert predicted.seconds == pytest.approx(
-        max(ran.seconds, takes[busy[0]].sum(), takes[busy[1]].sum())
-    )
-    assert predicted.behind_seconds == pytest.approx(predicted.seconds - ran.seconds)
+    assert sum(predicted.tier_seconds) == pytest.approx(takes[-1])
+    own = ran.seconds - phases["elapsed_ns"][-1] / 1e9 + takes[-1]
+    assert predicted.seconds == pytest.approx(max(own, takes[busy[0]].sum(), takes[busy[1]].sum()))
+    assert predicted.behind_seconds == pytest.approx(predicted.seconds - own)
 
 
 def test_what_was_not_recorded_cannot_be_predicted(tmp_path: Path) -> None:
@@ -134,3 +134,9 @@ def test_what_was_not_recorded_cannot_be_predicted(tmp_path: Path) -> None:
         predict_run(phases, caches, [other, None], ran)
     with pytest.raises(LabError, match="less than its phases"):
         predict_run(phases, caches, [slow, None], RanIn(1e-9, ran.thread))
+    for seconds in (float("nan"), float("inf")):
+        with pytest.raises(LabError, match=f"ran.seconds: must be finite, not {seconds}"):
+            predict_run(phases, caches, [slow, None], RanIn(seconds, ran.thread))
+    with pytest.raises(LabError, match=rf"ran.thread: thread 3 .* nothing; .* {ran.thread}"):
+        predict_run(phases, caches, [slow, None], RanIn(ran.seconds, 3))
+    assert predict_run(phases[:0], caches, [slow, None], RanIn(1.0, 3)).seconds == 1.0

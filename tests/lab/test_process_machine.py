@@ -154,21 +154,9 @@ def test_too_little_shared_memory_is_told() -> None:
         open_process_machine(replace(PLAIN, pmem=pmem))
 
 
-def test_output_and_status_come_back_exactly(machine: ProcessMachine) -> None:
-    result = machine.run(["sh", "-c", "printf 'a\\n\\377'; echo err >&2; exit 7"])
-    assert result.returncode == 7
-    assert result.stdout.encode(errors="surrogateescape") == b"a\n\xff"
-    assert result.stderr == "err\n"
-
-
 def test_it_imports_what_this_process_does(machine: ProcessMachine) -> None:
     result = machine.run([machine.python, "-c", "import pmemlab; print(pmemlab.__file__)"])
     assert result.stdout.endswith("pmemlab/__init__.py\n")
-
-
-def test_a_program_that_is_not_there_is_named(machine: ProcessMachine) -> None:
-    with pytest.raises(LabError, match="no-such-program"):
-        machine.run(["no-such-program"])
 
 
 def test_a_timeout_kills_the_command_with_its_children(machine: ProcessMachine) -> None:
@@ -187,13 +175,6 @@ def test_a_timeout_holds_though_a_child_left_the_group_with_the_pipes(
         machine.run(["sh", "-c", "echo begun; setsid sleep 60 & sleep 60"], timeout=0.3)
     assert time.monotonic() - started < 5
     assert caught.value.stdout == "begun\n"
-
-
-def test_a_child_that_keeps_the_pipes_does_not_keep_the_command(machine: ProcessMachine) -> None:
-    started = time.monotonic()
-    result = machine.run(["sh", "-c", "sleep 60 & echo started; echo err >&2; exit 3"], timeout=30)
-    assert time.monotonic() - started < 5
-    assert (result.returncode, result.stdout, result.stderr) == (3, "started\n", "err\n")
 
 
 def test_a_child_that_writes_on_does_not_keep_the_command(machine: ProcessMachine) -> None:
@@ -335,31 +316,6 @@ def test_it_says_that_its_power_cuts_lose_nothing(machine: ProcessMachine) -> No
     assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
     machine.prove()
     assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
-
-
-def test_only_a_machine_without_power_gets_it_again(machine: ProcessMachine) -> None:
-    with pytest.raises(LabError, match="has power; cut it first"):
-        machine.power_on()
-    machine.stop()
-    with pytest.raises(MachineDiedError, match="is stopped"):
-        machine.power_on()
-
-
-def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: ProcessMachine) -> None:
-    lines: list[str] = []
-
-    def on_line(line: str) -> None:
-        lines.append(line)
-        if line == "saved":
-            machine.power_cut()
-
-    started = time.monotonic()
-    with pytest.raises(MachineDiedError, match="power cut"):
-        machine.run(
-            ["sh", "-c", "echo begun >&2; sleep 0.2; echo saved; sleep 60"], on_line=on_line
-        )
-    assert lines == ["begun", "saved"]
-    assert time.monotonic() - started < 5
 
 
 def test_who_reads_lines_gets_the_output_too(machine: ProcessMachine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import mmap
 import os
 import struct
@@ -14,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.errors import Mismatch, MissingFactError, ProofError, UnknownFactError
 from pmemlab.machines.guest import pmem_facts, storage_facts
 from pmemlab.machines.guest.probe import read_facts
 from pmemlab.proof import Proof, find_fact, mismatches, prove
@@ -129,19 +130,18 @@ def test_a_value_of_another_type_does_not_hold(expected: object, found: object) 
     assert mismatches(_demanding(nodes=expected), {"nodes": found})
 
 
-def test_a_proof_is_written_whole_and_read_back(tmp_path: Path) -> None:
+def test_a_proof_is_written_whole(tmp_path: Path) -> None:
     proof = Proof("dram", "tcg", _FACTS, {"nodes": [0, 1]}, {"boot": 1.5})
     proof.write(tmp_path / "proof.json")
-    assert Proof.read(tmp_path / "proof.json") == proof
+    written = json.loads((tmp_path / "proof.json").read_text())
+    assert written == {
+        "topology": "dram",
+        "accelerator": "tcg",
+        "facts": _FACTS,
+        "proved": {"nodes": [0, 1]},
+        "seconds": {"boot": 1.5},
+    }
     assert [path.name for path in tmp_path.iterdir()] == ["proof.json"]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"topology": "dram"}'])
-def test_a_file_that_is_no_proof_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "proof.json"
-    path.write_text(text)
-    with pytest.raises(LabError, match=r"proof\.json"):
-        Proof.read(path)
 
 
 def test_plain_memory_is_not_taken_for_persistent(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_qemu_that_was_unpacked_has_its_own_firmware(
 ) -> None:
     for name in ("bin", "share/qemu", "share/seabios"):
         (tmp_path / "usr" / name).mkdir(parents=True)
-    program = _qemu(tmp_path / "usr/bin", "exit 0")
+    program = played_qemu.qemu_of(tmp_path / "usr/bin", "exit 0")
     monkeypatch.setenv("PMEMLAB_QEMU", program)
     line = _line(tmp_path)
     assert line[0] == program
@@ -80,18 +80,16 @@ def test_a_qemu_that_was_unpacked_has_its_own_firmware(
     ]
 
 
-def _qemu(folder: Path, script: str) -> str:
-    program = folder / "qemu"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return str(program)
-
-
 def test_the_sandbox_is_on_where_qemu_starts_in_it(tmp_path: Path) -> None:
-    option, value = sandbox_arguments(_qemu(tmp_path, "exit 0"))
+    option, value = sandbox_arguments(played_qemu.qemu_of(tmp_path, "exit 0"))
     assert option == "-sandbox"
     assert "spawn=deny" in value
 
 
 def test_a_qemu_without_a_sandbox_is_started_without(tmp_path: Path) -> None:
-    assert sandbox_arguments(_qemu(tmp_path, "echo -sandbox: invalid option >&2; exit 1")) == ()
+    assert (
+        sandbox_arguments(
+            played_qemu.qemu_of(tmp_path, "echo -sandbox: invalid option >&2; exit 1")
+        )
+        == ()
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> Non
     assert [choice.usd_per_month for choice in plan.choices] == [4100.0, 5000.0, 9200.0, None]
     assert plan.choices[0].devices == ("ddr4-2666-x6", "optane-100-x6")
     rows = [row for section in results.fidelity for row in section.rows]
-    assert [row.holds for row in rows] == [True, None, False]
+    assert [row.reached for row in rows] == [True, None, False]
     assert [arm.kind for arm in results.checkpoints] == [
         *("measured", "modelled", "functional-only")
     ]
@@ -111,7 +112,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_said_so(tmp_path: Path) ->
         *[("name", 7), ("name", None), ("name", {}), ("name", "")],
         *[("storage_type", 7), ("scenario", []), ("topology", None), ("machine", {})],
         *[("accelerator", []), ("facts", 7), ("commit", {}), ("time", 2026)],
-        *[("devices", [1]), ("devices", "nvme")],
+        *[("devices", [1]), ("devices", "nvme"), ("not_judged", [1])],
     ],
 )
 def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
@@ -121,6 +122,28 @@ def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
     lines = [json.dumps(good), json.dumps({**good, field: value})]
     (tmp_path / "run.jsonl").write_text("\n".join(lines))
     with pytest.raises(ResultsError, match=rf"run\.jsonl:2: {field}(\[0\])?: (must be|is missing)"):
+        read_folder(tmp_path)
+
+
+def test_facts_that_are_not_proved_must_be_a_list(tmp_path: Path) -> None:
+    facts = {**RUN.facts, "unproved": "abc"}
+    (tmp_path / "run.jsonl").write_text(json.dumps(replace(RUN, facts=facts).as_json()))
+    with pytest.raises(ResultsError, match=r"run.jsonl:1: facts.unproved: must be a list of texts"):
+        read_folder(tmp_path)
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    line = json.dumps(replace(RUN, scenario="\ud800").as_json())
+    (tmp_path / "run.jsonl").write_text(f"{line}\n")
+    with pytest.raises(ResultsError, match=r"run.jsonl:1: not a metric: has half a character"):
+        read_folder(tmp_path)
+    (tmp_path / "run.jsonl").unlink()
+    assert "has half a character" in refused(tmp_path, {"plans": [], "workload": {"\udfff": 1}})
+
+
+def test_numbers_that_are_too_long_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(f'{{"plans": {"9" * 5000}}}')
+    with pytest.raises(ResultsError, match=r"plan.json: not JSON: Exceeds the limit"):
         read_folder(tmp_path)
 
 
@@ -144,6 +167,14 @@ def test_a_file_that_is_no_json_is_named_with_the_line(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
+def test_a_document_that_a_full_disk_left_empty_is_left_out_and_said_so(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    (tmp_path / "other.json").touch()
+    read = read_folder(tmp_path)
+    assert read.left_out == ["other.json"]
+    assert read.rows
+
+
 def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / "pytest.json").write_text('{"tests": 3}')
@@ -162,8 +193,12 @@ def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> N
         (changed(PLAN, "plans", tiers=[{"device": 3}]), "plans[0].tiers[0].device: must be text"),
         (changed(PLAN, "plans", lookups_per_s="5"), "lookups_per_s: must be a number above 0"),
         (changed(PLAN, "plans", lookups_per_s=0), "lookups_per_s: must be a number above 0"),
-        (changed(PLAN, "plans", step_ms=float("nan")), "step_ms: must be a number or null"),
-        (changed(PLAN, "plans", usd_per_month="1"), "usd_per_month: must be a number or null"),
+        (changed(PLAN, "plans", step_ms=float("nan")), "step_ms: must be a number of at least 0"),
+        (changed(PLAN, "plans", usd_per_month="1"), "usd_per_month: must be a number of"),
+        (changed(PLAN, "plans", usd_per_month=-5), "usd_per_month: must be a number of at least"),
+        (changed(PLAN, "plans", usd_per_million_lookups=-5.0), "usd_per_million_lookups: must be"),
+        (changed(PLAN, "plans", machines=-3), "machines: must be a number above 0 or null"),
+        (changed(CHECKPOINTS, "arms", save_bytes_per_s=-1), "save_bytes_per_s: must be a number"),
         (changed(FIDELITY, "sections", title=3), "sections[0].title: must be text"),
         (changed(FIDELITY, "sections", rows=None), "sections[0].rows: is missing"),
         (changed(FIDELITY, "sections", rows=[{"name": "x"}]), "rows[0].published: is missing"),
@@ -202,6 +237,23 @@ def test_of_two_fidelity_documents_the_later_file_s_sections_count(tmp_path: Pat
     assert [len(section.rows) for section in read_folder(tmp_path).fidelity] == [0, 1]
 
 
+def test_of_two_documents_the_newest_counts_whatever_its_name(tmp_path: Path) -> None:
+    older, newer = tmp_path / "z.json", tmp_path / "a.json"
+    for day, file in enumerate((older, newer), start=1):
+        rows = changed(
+            FIDELITY, "sections", rows=[{"name": f"{day}", "published": 1, "predicted": 1}]
+        )
+        file.write_text(json.dumps(rows))
+        os.utime(file, (day, day))
+    assert [row.name for row in read_folder(tmp_path).fidelity[0].rows] == ["2"]
+    # The time that it says counts, not that of the file, which may have been copied.
+    for file, time, rate in ((older, "2026-01-01", 1.0), (newer, "2026-01-02", 2.0)):
+        document = changed(CHECKPOINTS, "arms", save_bytes_per_s=rate)
+        file.write_text(json.dumps({**document, "time": f"{time}T00:00:00+00:00"}))
+    os.utime(newer, (1, 1))
+    assert read_folder(tmp_path).checkpoints[0].save_bytes_per_s == 2.0
+
+
 @pytest.mark.parametrize(("predicted", "holds"), [(115.0, True), (115.1, False), (85.0, True)])
 def test_an_error_of_just_the_aim_is_within_it(
     tmp_path: Path, predicted: float, holds: bool
@@ -210,4 +262,4 @@ def test_an_error_of_just_the_aim_is_within_it(
     document = {"sections": [{"title": "t", "rows": [row]}]}
     (tmp_path / "fidelity.json").write_text(json.dumps(document))
     (section,) = read_folder(tmp_path).fidelity
-    assert section.rows[0].holds is holds
+    assert section.rows[0].reached is holds

@@ -18,10 +18,7 @@ _PICKY = replace(played_qemu.TRUE_HERE, requires=Requirements(qemu="8.2", kernel
 
 
 def _qemu(folder: Path, says: str, status: int = 0) -> str:
-    path = folder / "qemu"
-    path.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
-    path.chmod(0o755)
-    return str(path)
+    return played_qemu.qemu_of(folder, f"echo '{says}'\nexit {status}")
 
 
 @pytest.mark.parametrize("version", ["8.2", "8.2.0", "8.10.1", "10.0.2 (Debian 1:10.0.2+ds-2)"])

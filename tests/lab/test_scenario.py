@@ -264,6 +264,11 @@ def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) 
         ("expect:", "workload: {arguments: {stepz: 1}}\nexpect:", "wdl does not take --stepz 1"),
         (
             "expect:",
+            "workload: {arguments: {help: true}}\nexpect:",
+            "workload.arguments.help: shows the workload's options and trains nothing",
+        ),
+        (
+            "expect:",
             "workload: {arguments: {storage-path: /x}}\nexpect:",
             "workload.arguments.storage-path: is set by the runner",
         ),

@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +33,6 @@ Spawn = Callable[[list[str]], Command]
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with open_guest_machine(played_qemu.TRUE_HERE) as machine:
         yield machine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pmemlab.errors import LabError
 from pmemlab.machines.state_folder import StateFolder
 
 
@@ -42,3 +44,25 @@ def test_two_threads_that_release_it_close_its_lock_once(
         found = list(threads.map(lambda _: release(), range(2)))
     assert found == [False, False]
     assert closed.count(lock) == 1
+
+
+def test_a_folder_that_was_released_while_it_was_being_locked_has_one_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first owner removes the lock file after the second one has opened it; a third one, which
+    comes later, makes another.
+    """
+
+    def late_flock(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        first.release()
+        flock(descriptor, operation)
+
+    flock = fcntl.flock
+    first = StateFolder(tmp_path, is_temporary=False)
+    monkeypatch.setattr(fcntl, "flock", late_flock)
+    second = StateFolder(tmp_path, is_temporary=False)
+    with pytest.raises(LabError, match="another machine is using it"):
+        StateFolder(tmp_path, is_temporary=False)
+    second.release()
+    assert list(tmp_path.iterdir()) == []

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from commands import refusal_of
 from deepctr_runs import SHARED_DATA
 from rich.console import Console
 
@@ -29,11 +32,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
+complaint = partial(refusal_of, main)
 
 
 def test_a_file_is_trained_on_and_the_result_told(
@@ -105,6 +104,9 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
         (["--generated", "9", "--all", "--model", "WDL"], "--model is of one model"),
         (["--generated", "9", "--save", "model.h5"], "--save model.h5: the name must end with"),
         (["--generated", "9", "--json", "/nowhere/x"], "--json /nowhere/x: there is no folder"),
+        (["--generated", "9", "--json", "/tmp"], "--json /tmp: is a folder; give a file"),
+        (["--generated", "9", "--seed", "-5"], "--seed: -5 is not between 0 and 4294967295"),
+        (["--generated", "9", "--seed", "9" * 20], "9 is not between 0 and 4294967295"),
         (["--generated", "9", "--load", "/nowhere"], "/nowhere has no checkpoint"),
         (["--generated", "9", "--storage_type", "TAPE"], "storage type 'TAPE' is unknown"),
         (["--generated", "9", "--keys_per_column", "5"], "keys_per_column is 5"),
@@ -114,6 +116,22 @@ def test_bad_arguments_are_named(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert said in complaint(capsys, *arguments)
+
+
+def test_more_held_out_rows_than_memory_has_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(SyntheticSource, "held_out_batches", too_many)
+    error = complaint(capsys, "--generated", "64", "--held_out_rows", "100000000000")
+    assert "--held_out_rows 100000000000: don't fit this computer's memory; give fewer" in error
+
+
+def test_a_learning_rate_that_diverges_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--generated", "640", "--learning_rate", "1e30"]) == 1
+    assert "criteo_deepctr: step " in capsys.readouterr().err
 
 
 def test_a_file_of_other_columns_is_refused(

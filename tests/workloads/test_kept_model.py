@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import refusal_of
 
 import embstore as es
 from pmemlab.scenarios.document import Expectations, RowPlacement, Scenario, Workload
@@ -373,11 +375,7 @@ def test_a_run_that_begins_anew_though_something_was_kept_is_found(
 # --- What can't be gone on from
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *given: str) -> str:
-    assert wdl.main([*given]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
+complaint = partial(refusal_of, wdl.main)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "another step's"])

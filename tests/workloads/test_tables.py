@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import document_of, refusal_of, skip_without
 
 from pmemlab.workloads import tables
 from pmemlab.workloads.keeping import kept_step, resumed_from
@@ -20,11 +20,7 @@ SMALL = [
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status = tables.main([*SMALL, "--json", *arguments])
-    captured = capsys.readouterr()
-    assert status == 0, captured.err
-    document: dict[str, Any] = json.loads(captured.out)
-    return document
+    return document_of(tables.main, capsys, *SMALL, *arguments)
 
 
 def on_disk(path: Path, kind: str = "DRAM_SSDHASH") -> list[str]:
@@ -37,7 +33,7 @@ def test_rows_on_a_disk_have_the_bits_of_dram(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str, strategy: str
 ) -> None:
     if kind == "DRAM_LEVELDB":
-        skip_without("libleveldb.so.1d")
+        skip_without("libleveldb.so.1d", "libleveldb1d")
     document = run(
         capsys, *on_disk(tmp_path, kind), "--reference", "DRAM", "--cache-strategy", strategy
     )
@@ -92,10 +88,7 @@ def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_bad_arguments_are_named(
     capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
-    assert tables.main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert complaint in captured.err
+    assert complaint in refusal_of(tables.main, capsys, *arguments)
 
 
 def device_of(path: Path) -> str:
@@ -103,13 +96,6 @@ def device_of(path: Path) -> str:
 
     number = path.stat().st_dev
     return f"{os.major(number)}:{os.minor(number)}"
-
-
-def skip_without(library: str) -> None:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        pytest.skip(f"{library} is missing")
 
 
 def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
@@ -154,8 +140,8 @@ def test_a_damaged_save_is_no_reason_to_begin_anew(
 
 
 def test_there_is_one_save_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tables.main([*SMALL, "--kept-in", "a", "--restore", "b"]) == 2
-    assert "--kept-in" in capsys.readouterr().err
+    both = ["--kept-in", "a", "--restore", "b"]
+    assert "--kept-in" in refusal_of(tables.main, capsys, *SMALL, *both)
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:

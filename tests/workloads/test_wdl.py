@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import document_of, refusal_of, skip_without
 
 import pmemlab.model.devices
 from pmemlab.workloads import wdl
@@ -25,18 +25,10 @@ SMALL = [
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    status = wdl.main([*SMALL, "--json", *arguments])
-    captured = capsys.readouterr()
-    assert status == 0, captured.err
-    document: dict[str, Any] = json.loads(captured.out)
-    return document
+    return document_of(wdl.main, capsys, *SMALL, *arguments)
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert wdl.main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
+complaint = partial(refusal_of, wdl.main)
 
 
 @pytest.mark.parametrize("dense", DENSE_LIBRARIES)
@@ -267,10 +259,3 @@ def test_training_leaves_pytorchs_compiler_alone() -> None:
         [sys.executable, "-c", script], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-
-
-def skip_without(library: str, package: str) -> None:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        pytest.skip(f"needs {library}; apt-get install {package}")

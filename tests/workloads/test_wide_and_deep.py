@@ -22,11 +22,9 @@ OPTIONS = ModelOptions(embedding_dim=8, hidden_units=(32, 16))
 
 
 @contextmanager
-def new_network(
-    dense: DenseLibrary, options: ModelOptions = OPTIONS
-) -> Iterator[tuple[Network, EmbeddingTables]]:
-    with EmbeddingTables(es.StorageOption(es.StorageType.DRAM), options) as tables:
-        yield make_network(dense, tables, options), tables
+def new_network(dense: DenseLibrary) -> Iterator[tuple[Network, EmbeddingTables]]:
+    with EmbeddingTables(es.StorageOption(es.StorageType.DRAM), OPTIONS) as tables:
+        yield make_network(dense, tables, OPTIONS), tables
 
 
 def test_from_the_same_state_both_train_the_same() -> None:

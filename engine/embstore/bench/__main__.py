@@ -29,6 +29,7 @@ from embstore.bench import (
     rows_command,
     tiers_command,
 )
+from embstore.bench.report import Report
 from embstore.errors import (
     InvalidArgumentError,
     MissingLibraryError,
@@ -63,15 +64,40 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"too large for this computer's memory: {error}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    for table in report.tables:
-        print_table(table)
-    if parsed.json is not None:
-        document = {**report.document, "machine": _machine()}
-        try:
-            parsed.json.write_text(json.dumps(document, indent=1, default=os.fspath) + "\n")
-        except OSError as error:
-            sys.exit(f"--json {parsed.json}: can't be written: {error.strerror}")
-        print(f"written: {parsed.json}")
+    # The file first: whoever reads the tables may have gone.
+    problem = None if parsed.json is None else _write_json(parsed.json, report)
+    try:
+        for table in report.tables:
+            print_table(table)
+        if problem is not None:
+            sys.exit(problem)
+        if parsed.json is not None:
+            print(f"written: {parsed.json}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere, or the interpreter complains at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        sys.exit(1)
+
+
+def _write_json(path: Path, report: Report) -> str | None:
+    """Writes the file whole, or leaves what was there; returns what went wrong."""
+    document = {**report.document, "machine": _machine()}
+    text = json.dumps(document, indent=1, default=os.fspath) + "\n"
+    target = path.resolve()
+    is_plain = target.is_file() or not target.exists()
+    part = target.with_name(f"{target.name}.part") if is_plain else target
+    try:
+        part.write_text(text, encoding="utf-8")
+        if is_plain:
+            part.replace(target)
+    except OSError as error:
+        if is_plain:
+            part.unlink(missing_ok=True)
+        return f"--json {path}: can't be written: {error.strerror}"
+    return None
 
 
 class _Bar:

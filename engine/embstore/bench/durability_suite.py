@@ -31,6 +31,7 @@ from embstore.bench.tiers_figures import Goal
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 from embstore.checkpoint.persist.writer import finish_persists
+from embstore.errors import InvalidArgumentError
 from embstore.gpu.choice import EMULATED
 from embstore.options import TIER_KINDS, TierKind
 
@@ -153,8 +154,21 @@ def advance_count(options: DurabilityOptions) -> int:
     return len(set(TABLE_OF_RUN.values())) + len(TABLE_OF_RUN) * (options.rounds + 1) + 2
 
 
+def _check_rows(options: DurabilityOptions) -> None:
+    parts = [("--first-tier", options.first_tier, "first tier")]
+    if options.pool_number < len(options.tiers) - 1:
+        parts.append(("--pool", options.pool, "pool"))
+    for option, part, name in parts:
+        if int(part * options.rows) < 1:
+            raise InvalidArgumentError(
+                f"--rows {options.rows}, {option} {part:g}: leave the {name} no row; give more "
+                "rows or a larger part"
+            )
+
+
 def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
-    """Leaves no file behind, however it ends."""
+    """Leaves no file behind, however it ends. Raises InvalidArgumentError for too few rows."""
+    _check_rows(options)
     if options.path is None and Path("/dev/shm").is_dir():
         # Memory as PMem's stand-in: flushed as PMem is, where libpmem isn't told otherwise.
         os.environ.setdefault("PMEM_IS_PMEM_FORCE", "1")

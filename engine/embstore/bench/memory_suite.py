@@ -96,7 +96,10 @@ def tiers_of(options: MemoryOptions) -> list[TierOfRows]:
 
 
 def run(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
-    """Leaves no file behind. Raises InvalidArgumentError where files would lie in memory."""
+    """Leaves no file behind. Raises InvalidArgumentError for files that would lie in memory, and
+    for fewer rows than tiers."""
+    if options.rows < 2:
+        raise InvalidArgumentError(f"--rows {options.rows}: must be 2 or more, one for each tier")
     kind = file_system_of(options.folder)
     if kind in _MEMORY_FILE_SYSTEMS:
         raise InvalidArgumentError(

@@ -7,8 +7,11 @@ timing.
 
 from __future__ import annotations
 
+import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +30,7 @@ from embstore.bench.contenders import (
     loads_of,
     row_bytes,
 )
+from embstore.errors import StorageError
 from embstore.options import TIER_KINDS, TierKind
 
 YARDSTICK = es.StorageType.DRAM.name
@@ -251,16 +255,20 @@ class RocksDb(KeyValueStore):
         self._unlogged = rocksdict.WriteOptions()
         # A property, which its stubs take for a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
-        self._database: Any = rocksdict.Rdict(str(directory / "rocksdb"), options)
+        with _named("RocksDB"):
+            self._database: Any = rocksdict.Rdict(str(directory / "rocksdb"), options)
 
     def read(self, batch: KeyBatch) -> Rows:
-        return _rows(self._database.get(list(batch.encoded)), self._dim)
+        with _named("RocksDB"):
+            found = self._database.get(list(batch.encoded))
+        return _rows(found, self._dim)
 
     def write(self, batch: KeyBatch, rows: Rows) -> None:
         writes = self._module.WriteBatch(raw_mode=True)
         for key, value in zip(batch.encoded, _values(rows), strict=True):
             writes.put(key, value)
-        self._database.write(writes, self._unlogged)
+        with _named("RocksDB"):
+            self._database.write(writes, self._unlogged)
 
     def close(self) -> None:
         self._database.close()
@@ -268,12 +276,21 @@ class RocksDb(KeyValueStore):
 
 class Lmdb(KeyValueStore):
     """LMDB: multi-gets and multi-puts in one transaction a batch, never synced; its cache is the
-    page cache."""
+    page cache.
+
+    It writes into a mapping of its file, which has holes: a full disk would kill the process by
+    SIGBUS. So each write looks first whether there is room.
+    """
 
     def __init__(self, sizes: Sizes, directory: Path) -> None:
         super().__init__(sizes)
         import lmdb
 
+        self._directory = directory
+        # Of a row that a batch writes: it copies the leaf that the row is on, and may split it. All
+        # together are no more than a copy of the table in half-empty pages, and the table.
+        self._written_bytes = 2 * mmap.PAGESIZE + sizes.row_bytes
+        self._most_written_bytes = (1 << 20) + 4 * sizes.rows * (sizes.row_bytes + 64)
         # Address space, not memory: room for half-empty pages and what transactions copy.
         map_bytes = (1 << 30) + 8 * sizes.rows * (sizes.row_bytes + 64)
         self._database = lmdb.open(
@@ -290,11 +307,37 @@ class Lmdb(KeyValueStore):
             return _rows((value for _, value in cursor.getmulti(batch.encoded)), self._dim)
 
     def write(self, batch: KeyBatch, rows: Rows) -> None:
-        with self._database.begin(write=True) as transaction, transaction.cursor() as cursor:
+        self._check_room(batch.keys.size)
+        with (
+            _named("LMDB"),
+            self._database.begin(write=True) as transaction,
+            transaction.cursor() as cursor,
+        ):
             cursor.putmulti(zip(batch.encoded, _values(rows), strict=True))
+
+    def _check_room(self, row_count: int) -> None:
+        left = os.statvfs(self._directory)
+        left_bytes = left.f_bavail * left.f_frsize
+        wanted = min(row_count * self._written_bytes, self._most_written_bytes)
+        if left_bytes < wanted:
+            raise StorageError(
+                f"LMDB: {self._directory} has {left_bytes} bytes left, and a batch may write "
+                f"{wanted}; free some, or give another folder with --path"
+            )
 
     def close(self) -> None:
         self._database.close()
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Raises StorageError, with the store's name, for any error of its client: RocksDB's has no
+    type of its own.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise StorageError(f"{name}: {error}") from error
 
 
 _KEY_VALUE_STORES: dict[str, type[LevelDb] | type[RocksDb] | type[Lmdb]] = {
@@ -316,7 +359,12 @@ STORE_NAMES: tuple[str, ...] = (
 
 def moves_rows(name: str) -> bool:
     """Whether the store is a variable whose rows change tiers."""
-    return name not in _KEY_VALUE_STORES and len(TIER_KINDS[es.StorageType[name]]) > 1
+    return tier_count(name) > 1
+
+
+def tier_count(name: str) -> int:
+    """Of a storage type; 1 for a key-value store."""
+    return 1 if name in _KEY_VALUE_STORES else len(TIER_KINDS[es.StorageType[name]])
 
 
 class UnavailableError(Exception):

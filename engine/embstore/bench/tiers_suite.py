@@ -21,9 +21,10 @@ from embstore.bench import file_tier_rounds, store_rounds
 from embstore.bench.contenders import scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.store_rounds import LoadedStore
-from embstore.bench.stores import YARDSTICK, UnavailableError
+from embstore.bench.stores import YARDSTICK, UnavailableError, tier_count
 from embstore.bench.tiers_figures import StoreResult, TiersOptions, TiersResults, Unavailable
 from embstore.bench.watcher import Watcher
+from embstore.errors import InvalidArgumentError
 
 
 def advance_count(options: TiersOptions) -> int:
@@ -37,7 +38,8 @@ def advance_count(options: TiersOptions) -> int:
 
 
 def run(options: TiersOptions, watcher: Watcher) -> TiersResults:
-    """Leaves no file behind, however it ends."""
+    """Leaves no file behind, however it ends. Raises InvalidArgumentError for too few rows."""
+    _check_rows(options)
     results = TiersResults()
     traffic = store_rounds.Traffic(options)
     for dim in options.dims:
@@ -47,6 +49,23 @@ def run(options: TiersOptions, watcher: Watcher) -> TiersResults:
         results.file_tiers.extend(file_tiers)
         results.unavailable.extend(unavailable)
     return results
+
+
+def _check_rows(options: TiersOptions) -> None:
+    sizes = options.sizes(options.dims[0])
+    said = f"--rows {options.rows}, --first-tier {options.first_tier:g}"
+    if sizes.first_tier_rows >= options.rows:
+        raise InvalidArgumentError(
+            f"{said}: leave no row below the first tier; give more rows or a smaller part"
+        )
+    upper_rows = sizes.first_tier_rows + sizes.second_of_three_rows
+    for name in options.stores:
+        if tier_count(name) == 3 and upper_rows >= options.rows:
+            raise InvalidArgumentError(
+                f"{said}: leaves the last of {name}'s three tiers no row beside the second's "
+                f"{sizes.second_of_three_rows}; give a smaller part or more rows, or other stores "
+                "with --store"
+            )
 
 
 def _measure_stores(

@@ -7,15 +7,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.progress_line import progress_line
 from pmemlab.whole_file import write_whole
-from pmemlab.workloads.command_line import positive
+from pmemlab.workloads.command_line import positive, seed
 
 if TYPE_CHECKING:
     from benchmarks.checkpoint_io.checkpoint import Checkpoint
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _MODELS: Final = ("vgg16", "dpn92", "simpledla")
 _GENERATED_IMAGES: Final = 1024
-
-Progress = Callable[[str], None]
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -81,7 +79,7 @@ def argument_parser() -> argparse.ArgumentParser:
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=positive, default=2, metavar="N")
     training.add_argument("--batch-size", type=positive, default=16, metavar="IMAGES")
-    training.add_argument("--seed", type=int, default=2021, metavar="N")
+    training.add_argument("--seed", type=seed, default=2021, metavar="N")
     training.add_argument(
         "--cifar",
         type=Path,
@@ -171,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> None:
     results: list[ArmResult] = []
     models: list[dict[str, Any]] = []
     largest = 0
-    with _progress() as progress:
+    with progress_line() as progress:
         for model in arguments.models:
             trainer = _trained(arguments, model, images, kept_in, progress)
             checkpoint = trainer.checkpoint()
@@ -197,7 +195,7 @@ def _run(arguments: argparse.Namespace) -> None:
             yardsticks.append(measure_yardstick(medium, largest, arguments.repeats))
     report = reports.Report(rates_kind(guest), media, yardsticks, results)
     if arguments.picture:
-        arguments.picture.write_text(reports.chart_svg(report), encoding="utf-8")
+        write_whole(arguments.picture, reports.chart_svg(report))
     if arguments.json is not None:
         text = json.dumps(_document(arguments, report, models, eviction, guest))
         if not arguments.json:
@@ -215,6 +213,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     for option, file in (("--json", arguments.json), ("--picture", arguments.picture)):
         if file and not Path(file).parent.is_dir():
             raise DataError(f"{option} {file}: there is no folder {Path(file).parent}")
+        if file and Path(file).is_dir():
+            raise DataError(f"{option} {file}: is a folder; give a file")
 
 
 def _media(arguments: argparse.Namespace) -> list[Medium]:
@@ -306,7 +306,7 @@ def _trained(
     model: str,
     images: Images,
     kept_in: tuple[Medium, str],
-    progress: Progress,
+    progress: Callable[[str], None],
 ) -> Trainer:
     from benchmarks.checkpoint_io.training import Trainer
 
@@ -360,22 +360,3 @@ def _document(
         "models": models,
         "arms": report.as_json(),
     }
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A line of progress on stderr where that is a terminal.
-
-    Elsewhere it shows nothing and imports nothing: rich takes seconds in an emulated machine.
-    """
-    if not sys.stderr.isatty():
-        yield lambda _what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TimeElapsedColumn
-
-    with Progress(
-        BarColumn(), TimeElapsedColumn(), "{task.description}", console=Console(stderr=True)
-    ) as shown:
-        task = shown.add_task("", total=None)
-        yield lambda what: shown.update(task, description=what)

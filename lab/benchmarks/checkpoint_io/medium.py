@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from benchmarks.checkpoint_io.errors import MediumError
 from benchmarks.checkpoint_io.libpmem import can_map_sync
 from benchmarks.checkpoint_io.pacing import PacedDevice
+from pmemlab.mounts import mount_of
 
 if TYPE_CHECKING:
     from pmemlab.model.devices import DeviceModel
@@ -134,7 +135,7 @@ def paced_medium(device: DeviceModel, path: Path) -> Medium:
 
 def read_facts(path: Path) -> MediumFacts:
     """Ask the kernel. Raises MediumError where the folder can't be written."""
-    mount = _mount_of(path.resolve())
+    mount = mount_of(path.resolve())
     device = _block_device(mount.device_number)
     return MediumFacts(
         mount_point=mount.point,
@@ -146,40 +147,6 @@ def read_facts(path: Path) -> MediumFacts:
         rotates=_rotates(device) if device else None,
         map_sync=_maps_sync(path),
     )
-
-
-@dataclass(frozen=True)
-class _Mount:
-    device_number: str
-    point: str
-    options: str
-    filesystem: str
-    source: str
-
-
-def _mount_of(path: Path) -> _Mount:
-    found: _Mount | None = None
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        _, _, number, _, point, options, *_ = left.split()
-        filesystem, source, super_options = [*right.split(), ""][:3]
-        mount = _Mount(
-            *(number, _unescaped(point), f"{options},{super_options}"),
-            *(filesystem, _unescaped(source)),
-        )
-        # The last of the longest: later mounts hide earlier ones.
-        if path.is_relative_to(mount.point) and len(mount.point) >= len(
-            found.point if found else ""
-        ):
-            found = mount
-    if found is None:
-        raise MediumError(f"{path}: no mount has it")
-    return found
-
-
-def _unescaped(text: str) -> str:
-    """mountinfo writes spaces and the like as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _block_device(number: str) -> Path | None:

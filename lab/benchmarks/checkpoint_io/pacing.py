@@ -79,6 +79,11 @@ class PacedDevice:
                 f"--device {device.name}: is memory mode, which forgets all when the power goes; "
                 "take the device behind its cache"
             )
+        if device.bus is not None:
+            raise MediumError(
+                f"--device {device.name}: is a GPU, whose memory forgets all when the power goes; "
+                "take a disk or persistent memory"
+            )
         if device.is_addressable:
             writes, streamed, reads = (
                 _MEMORY_BLOCK_BYTES * 1e3 / device.time_ns(access, _MEMORY_BLOCK_BYTES, _ONE_THREAD)

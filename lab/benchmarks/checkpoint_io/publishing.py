@@ -10,13 +10,13 @@ from pathlib import Path
 
 from benchmarks.checkpoint_io.errors import CheckpointInUseError, NoCheckpointError
 from benchmarks.checkpoint_io.phases import PhaseClock
+from pmemlab.whole_file import sync_folder
 
 __all__ = [
     "ClockedFile",
     "demand_readable",
     "publish",
     "replacing",
-    "sync_folder",
     "unfinished_file",
 ]
 
@@ -83,14 +83,6 @@ def demand_readable(path: Path) -> None:
         path.open("rb").close()
     except FileNotFoundError as error:
         raise NoCheckpointError(path) from error
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

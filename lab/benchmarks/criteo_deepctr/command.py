@@ -21,8 +21,9 @@ from benchmarks.criteo_deepctr.options import (
     TableOptions,
     TrainingOptions,
 )
+from pmemlab.whole_file import write_whole
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.command_line import NO_PATH, not_negative, parse, positive, storage_option
+from pmemlab.workloads.command_line import NO_PATH, parse, positive, seed, storage_option
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
@@ -123,7 +124,7 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="RATE",
         help=f"(default: {', '.join(f'{r} of {o}' for o, r in OPTIMIZERS.items())})",
     )
-    training.add_argument("--seed", type=not_negative, default=0, metavar="N")
+    training.add_argument("--seed", type=seed, default=0, metavar="N")
     training.add_argument(
         "--judge_every",
         type=positive,
@@ -219,6 +220,10 @@ def _check(arguments: argparse.Namespace) -> None:
         path = getattr(arguments, name)
         if path is not None and not path.absolute().parent.is_dir():
             raise _UsageError(f"--{name} {path}: there is no folder {path.absolute().parent}")
+    for name in ("save", "json"):
+        path = getattr(arguments, name)
+        if path is not None and path.is_dir():
+            raise _UsageError(f"--{name} {path}: is a folder; give a file")
 
 
 def _check_kept_together(arguments: argparse.Namespace) -> None:
@@ -341,7 +346,7 @@ def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> Non
         "arguments": {name: str(value) for name, value in vars(arguments).items()},
         "results": [result.as_json() for result in results],
     }
-    arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    write_whole(arguments.json, json.dumps(document, indent=1) + "\n")
 
 
 def _complain(error: Exception) -> int:

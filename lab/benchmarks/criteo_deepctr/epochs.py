@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from pmemlab.workloads.batches import Batch
+from pmemlab.workloads.batches import Batch, DataError
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.synthetic import SyntheticSource
 
@@ -130,7 +130,13 @@ class GeneratedEpochs:
             yield _rows(_joined(left), worker.number * share, (worker.number + 1) * share)
 
     def held_out(self) -> Batch:
-        return _first(self.source.held_out_batches(self.source.held_out_rows))
+        count = self.source.held_out_rows
+        try:
+            return _first(self.source.held_out_batches(count))
+        except MemoryError:
+            raise DataError(
+                f"--held_out_rows {count}: don't fit this computer's memory; give fewer"
+            ) from None
 
     def rows_to_train(self) -> int:
         return self.rows

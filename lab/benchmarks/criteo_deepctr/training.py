@@ -208,7 +208,7 @@ class _Run:
         ):
             inputs = [keys, batch.dense]
             read = time.perf_counter()
-            loss = float(self._model.train_on_batch(inputs, batch.labels[:, None]))
+            loss = self._train_on(inputs, batch.labels[:, None])
             ended = time.perf_counter()
             self.steps += 1
             self.rows += len(batch)
@@ -231,6 +231,15 @@ class _Run:
         if self.rows == rows_before:
             raise DataError("there is no row to train on")
         self.done = Progressed(order.epoch + 1, self.done.steps)
+
+    def _train_on(self, inputs: list[Any], labels: Any) -> float:
+        """Returns the batch's loss: NaN if the model gives no chances, for which PyTorch raises."""
+        try:
+            return float(self._model.train_on_batch(inputs, labels))
+        except RuntimeError:
+            if np.isfinite(np.asarray(self._model.predict_on_batch(inputs))).all():
+                raise
+            return math.nan
 
     def judge(self) -> float | None:
         """The AUC on the held-out rows."""

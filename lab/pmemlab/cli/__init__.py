@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -38,7 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # As an exception, so that machines are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        return run(arguments)
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        if not _nobody_reads_stdout():
+            raise
+        return 1
     except (LabError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _MEDIUM_FAILED:
             raise
@@ -46,6 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.lab_error_status)
     except KeyboardInterrupt:
         return 130
+
+
+def _nobody_reads_stdout() -> bool:
+    """Returns whether stdout is a closed pipe; if so, what is left in its buffer goes nowhere, so
+    that the interpreter doesn't complain at its end.
+    """
+    stdout = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(stdout, 0)
+    if not any(found & select.POLLERR for _, found in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stdout)
+    os.close(nowhere)
+    return True
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -20,6 +20,8 @@ from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["add_commands"]
 
+_SERVED = "state folder of a running `pmemlab machine serve`"
+
 
 def add_commands(group: Group) -> None:
     machines = ", ".join(topology_names())
@@ -55,46 +57,28 @@ def add_commands(group: Group) -> None:
     )
     for command in (run, open_shell):
         command.add_argument("machine", nargs="?", metavar="MACHINE", help=f"one of {machines}")
-        command.add_argument(
-            "--state-dir",
-            type=Path,
-            metavar="DIR",
-            help="state folder of a running `pmemlab machine serve`",
-        )
+        _add_state_dir(command, _SERVED)
         command.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
         add_guest_options(command)
 
     copying = group.add("cp", copy)
     copying.add_argument("source", metavar="SOURCE", help="a path here, or MACHINE:PATH")
     copying.add_argument("target", metavar="TARGET", help="a path here, or MACHINE:PATH")
-    copying.add_argument(
-        "--state-dir",
-        type=Path,
-        metavar="DIR",
-        help="state folder of a running `pmemlab machine serve`; then :PATH",
-    )
+    _add_state_dir(copying, f"{_SERVED}; then :PATH")
 
     serve = group.add("serve", _serve)
     serve.add_argument("topology", metavar="TOPOLOGY", help=f"one of {machines}, or a file")
-    serve.add_argument(
-        "--state-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder for the machine's state",
-    )
+    _add_state_dir(serve, "folder for the machine's state", required=True)
 
     power = group.add("power", _power)
     power.add_argument(
         "switch", choices=("cut", "on"), help="cut: at once; on: boot again and prove"
     )
-    power.add_argument(
-        "--state-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="state folder of a running `pmemlab machine serve`",
-    )
+    _add_state_dir(power, _SERVED, required=True)
+
+
+def _add_state_dir(command: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
+    command.add_argument("--state-dir", type=Path, required=required, metavar="DIR", help=help)
 
 
 def _seconds(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,15 @@ _POLL_S = 0.2
 _WAIT_LIMIT_S = 1800.0
 
 
+_held: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
 class Lease:
-    """A lock on a file: it ends with the process that holds it, however that ends."""
+    """A lock on a file: it ends with the process that holds it, however that ends.
+
+    A process that the holder forks doesn't hold it: it closes what it inherited of the lock, which
+    would otherwise last until it ends too.
+    """
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class Lease:
                     on_wait(f"waits for {holder}, which uses {path.stem} of the running lab")
                     told = True
                 time.sleep(_POLL_S)
+        _held.add(self)
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()}")
         self._file.flush()
@@ -69,3 +78,11 @@ class Lease:
     def end(self) -> None:
         """Let others have it. Idempotent."""
         self._file.close()
+
+
+def _leave_to_parent() -> None:
+    for lease in _held:
+        lease.end()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

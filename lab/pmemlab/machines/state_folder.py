@@ -11,14 +11,20 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from pmemlab.errors import LabError
 
-__all__ = ["StateFolder"]
+__all__ = ["POWER_CUT_FILE", "PROOF_FILE", "StateFolder"]
+
+PROOF_FILE: Final = "proof.json"
+"""By which `pmemlab machine serve` says that its machine is proved: the proof."""
+
+POWER_CUT_FILE: Final = "power-cut"
+"""Is there in the place of the proof while the machine is without power."""
 
 _PREFIX = "pmemlab-machine-"
-_NAMES = ("console.log", "control.sock", "lock", "power-cut", "proof.json", "qemu.log")
+_NAMES = ("console.log", "control.sock", "lock", POWER_CUT_FILE, PROOF_FILE, "qemu.log")
 # In the lock file, the second line of a temporary folder's alone.
 _MARK = b"pmemlab: this folder is a machine's\n"
 _IS_TEMPORARY = b"It goes with the machine, or when the next one starts.\n"
@@ -68,6 +74,33 @@ def _remove_if_stale(folder: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _lock(path: Path) -> int:
+    """Returns the descriptor of the file, made and locked. Raises OSError, BlockingIOError if
+    another process has it locked.
+
+    Who unlocks the file removes it first, so what was opened before that is another file than what
+    others find there: only the lock of the one that lies there counts.
+    """
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _lies_at(lock, path):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _lies_at(descriptor: int, path: Path) -> bool:
+    """Returns whether this is the file that is found at the path now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 class StateFolder:
     """A folder that is locked for as long as this process uses it.
 
@@ -81,14 +114,11 @@ class StateFolder:
         self._releasing = threading.Lock()
         _check_is_no_users(self.path)
         try:
-            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = _lock(self._lock_file)
+        except BlockingIOError:
+            raise LabError(f"state folder {path}: another machine is using it") from None
         except OSError as error:
             raise LabError(f"state folder {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise LabError(f"state folder {path}: another machine is using it") from None
         os.ftruncate(self._lock, 0)
         os.write(self._lock, _MARK + (_IS_TEMPORARY if is_temporary else b""))
 

@@ -4,7 +4,8 @@
 writes them.
 
 `*.json`: one object, told apart by the field that it alone has. Numbers that aren't known may be
-null or left out; fields that aren't named here are left alone.
+null or left out; fields that aren't named here are left alone. `time`, where there is one, says
+when it was made, as a metric's.
 
 - `plans`, by `pmemlab model plan --json`: a list of objects, the best first: `storage_type`;
   `tiers`, a list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups);
@@ -31,16 +32,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 
 from pmemlab.errors import LabError
+from pmemlab.model.fidelity.rows import Comparison
 from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
     AtLeast0,
     Document,
     Few,
+    FieldError,
     File,
     From,
     Many,
@@ -50,6 +54,7 @@ from pmemlab.schema import (
     Positive,
     Text,
     Texts,
+    check_characters,
 )
 
 __all__ = [
@@ -67,12 +72,19 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+
+
 class ResultsError(LabError, ValueError):
     """A folder of results, or a file in it, can't be read; the message names file and line or
     field."""
 
 
 _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
+
+
+_Amount = Annotated[float, Must("a number of at least 0 or null", lambda value: value >= 0)]
+_Machines = Annotated[float, Must("a number above 0 or null", lambda value: value > 0)]
 
 
 @dataclass(frozen=True)
@@ -98,10 +110,10 @@ class PlanChoice(Document, context=("rank",), open=True):
     tiers: Few[PlannedTier]
     lookups_per_s: Positive
     machine: MaybeEmpty = ""
-    machines: Number | None = None
-    step_ms: Number | None = None
-    usd_per_month: Number | None = None
-    usd_per_million_lookups: Number | None = None
+    machines: _Machines | None = None
+    step_ms: _Amount | None = None
+    usd_per_month: _Amount | None = None
+    usd_per_million_lookups: _Amount | None = None
     why_unpriced: MaybeEmpty = ""
 
     @property
@@ -123,7 +135,7 @@ class Plan(Document, aliases={"choices": "plans"}, context=("file",), open=True)
 
 
 @dataclass(frozen=True)
-class FidelityRow(Document, open=True):
+class FidelityRow(Comparison, Document, open=True):
     """A prediction beside the truth. aim_percent: the error that it should stay within."""
 
     name: Text
@@ -132,18 +144,6 @@ class FidelityRow(Document, open=True):
     unit: MaybeEmpty = ""
     aim_percent: Number | None = None
     note: MaybeEmpty = ""
-
-    @property
-    def error_percent(self) -> float:
-        """Above 0 where the prediction is too high."""
-        return (self.predicted / self.published - 1) * 100
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the error is within the aim; None where there is none."""
-        if self.aim_percent is None:
-            return None
-        return round(abs(self.error_percent), 10) <= self.aim_percent
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,10 @@ class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
     format: Text
     kind: _Kind
     device: MaybeEmpty | None = None
-    save_bytes_per_s: Number | None = None
-    cold_bytes_per_s: Number | None = None
-    warm_bytes_per_s: Number | None = None
-    stall_seconds: Number | None = None
+    save_bytes_per_s: _Amount | None = None
+    cold_bytes_per_s: _Amount | None = None
+    warm_bytes_per_s: _Amount | None = None
+    stall_seconds: _Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -194,11 +194,11 @@ class FirstTier(Document, open=True):
     share: Positive
     bytes: Positive
     hit_rate: AtLeast0
-    app_direct_memory_ns: Number | None = None
-    memory_mode_memory_ns: Number | None = None
-    app_direct_ids_per_s: Number | None = None
-    memory_mode_ids_per_s: Number | None = None
-    memory_mode_hit_rate: Number | None = None
+    app_direct_memory_ns: _Amount | None = None
+    memory_mode_memory_ns: _Amount | None = None
+    app_direct_ids_per_s: _Amount | None = None
+    memory_mode_ids_per_s: _Amount | None = None
+    memory_mode_hit_rate: _Amount | None = None
 
 
 def _ascending(first_tiers: Sequence[FirstTier]) -> tuple[FirstTier, ...]:
@@ -222,6 +222,14 @@ class _AnyDocument(Document, open=True):
     arms: object = None
     first_tiers: object = None
     kind: object = None
+    time: object = None
+
+    def made(self, path: Path) -> float:
+        """When, in seconds since 1970: as it says, or else as its file does."""
+        try:
+            return datetime.fromisoformat(self.time).timestamp()  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return path.stat().st_mtime
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,12 @@ class _MetricLine(Document, open=True):
         tuple[Annotated[str | None, Must("a device's name or null")], ...],
         Must("a list of devices' names"),
     ] = ()
+    not_judged: Texts = ()
+
+    def check(self) -> None:
+        unproved = self.facts.get("unproved", [])
+        if not (isinstance(unproved, list) and all(type(each) is str for each in unproved)):
+            raise FieldError(f"must be a list of texts, not {unproved!r}", "facts.unproved")
 
 
 @dataclass(frozen=True)
@@ -260,13 +274,29 @@ class Results:
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
+class _Newest(Generic[T]):
+    """Results by what tells them apart, in the order in which that was met first."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[object, tuple[float, T]] = {}
+
+    def add(self, key: object, made: float, result: T) -> None:
+        """made: when; of two that were made at one time the later call counts."""
+        if key not in self._by_key or self._by_key[key][0] <= made:
+            self._by_key[key] = (made, result)
+
+    def results(self) -> list[T]:
+        return [result for _, result in self._by_key.values()]
+
+
 def read_folder(folder: Path) -> Results:
-    """Read every file of the folder; if a result appears twice, take the newest: of metrics by
-    their time, of documents by the names of files.
+    """Read every file of the folder; if a result appears twice, take the newest: by the time that
+    the metric or the document says, or else by that of the file.
 
-    A last line that was cut off, as a killed run leaves one, is left out.
+    A last line that was cut off, as a killed run leaves one, is left out, and so is an empty
+    document, as a full disk leaves one.
 
-    Raises ResultsError.
+    Raises ResultsError for any other damage; it names the file.
     """
     if not folder.is_dir():
         problem = "is no folder" if folder.exists() else "isn't there"
@@ -284,32 +314,37 @@ def read_folder(folder: Path) -> Results:
             if key not in rows or rows[key].time <= row.time:
                 rows[key] = row
     plans: list[Plan] = []
-    fidelity: dict[str, FidelitySection] = {}
-    arms: dict[tuple[str, str, str, str | None], CheckpointArm] = {}
-    sweeps: dict[tuple[str, str, str], CacheSweep] = {}
+    fidelity = _Newest[FidelitySection]()
+    arms = _Newest[CheckpointArm]()
+    sweeps = _Newest[CacheSweep]()
     for path in documents:
+        if path.is_file() and path.stat().st_size == 0:
+            left_out.append(path.name)
+            continue
         file = File.of_json(path, ResultsError)
         told_apart_by = file.read(_AnyDocument)
+        made = told_apart_by.made(path)
         if told_apart_by.plans is not None:
             plans.append(file.read(Plan, {"file": path.name, "rank": 0}))
         elif told_apart_by.sections is not None:
-            fidelity |= {section.title: section for section in file.read(_Fidelity).sections}
+            for section in file.read(_Fidelity).sections:
+                fidelity.add(section.title, made, section)
         elif told_apart_by.arms is not None:
             kind = told_apart_by.kind or _Checkpoints.kind
             for arm in file.read(_Checkpoints, {"kind": kind}).arms:
-                arms[arm.model, arm.medium, arm.format, arm.device] = arm
+                arms.add((arm.model, arm.medium, arm.format, arm.device), made, arm)
         elif told_apart_by.first_tiers is not None:
             sweep = file.read(CacheSweep)
-            sweeps[sweep.table, sweep.dram, sweep.pmem] = sweep
+            sweeps.add((sweep.table, sweep.dram, sweep.pmem), made, sweep)
         else:
             left_out.append(path.name)
     return Results(
         folder=folder,
         rows=list(rows.values()),
         plans=plans,
-        fidelity=list(fidelity.values()),
-        checkpoints=list(arms.values()),
-        cache_sweeps=list(sweeps.values()),
+        fidelity=fidelity.results(),
+        checkpoints=arms.results(),
+        cache_sweeps=sweeps.results(),
         left_out=left_out,
     )
 
@@ -317,20 +352,22 @@ def read_folder(folder: Path) -> Results:
 def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:
     """Yields the metrics of a file. Raises ResultsError, which names the line and the field."""
     try:
-        text = path.read_bytes()
+        lines = path.read_bytes()
     except OSError as error:
         raise ResultsError(f"{path}: can't be read: {error}") from error
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    for number, line in enumerate(lines.splitlines(keepends=True), start=1):
         at = Path(f"{path}:{number}")
         if not line.strip():
             continue
         try:
-            content = json.loads(line.decode())
+            text = line.decode()
+            content = json.loads(text)
+            check_characters(text, content)
             File(at, content, ResultsError, {}).read(_MetricLine)
             yield Metric.from_json(content)
         except ResultsError:
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             if not line.endswith(b"\n"):
                 left_out.append(f"{path.name}:{number}")
                 return

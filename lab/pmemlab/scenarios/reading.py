@@ -214,6 +214,10 @@ def _check_arguments(field: str, name: str, arguments: Mapping[str, Any]) -> Non
     for option in arguments:
         if f"--{option}" in _RUNNERS_OPTIONS:
             raise FieldError("is set by the runner; see storage, expect", f"{field}.{option}")
+    if "help" in arguments:
+        raise FieldError(
+            "shows the workload's options and trains nothing; leave it out", f"{field}.help"
+        )
     argv = Workload(name, arguments).argv()
     # The workload's own parser judges here rather than minutes later in a machine.
     try:

@@ -6,7 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from pmemlab.workloads.placements import on_devices, predicted_lines
 
 if TYPE_CHECKING:
     import embstore as es
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_PATH",
     "ProgressBar",
+    "add_json",
+    "add_keeping",
     "add_storage",
     "column_keys",
     "new_parser",
@@ -22,7 +27,9 @@ __all__ = [
     "parse",
     "positive",
     "print_runs",
+    "seed",
     "storage_option",
+    "summary_of",
 ]
 
 NO_PATH: Final = "-"
@@ -62,6 +69,21 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
         "--reference",
         metavar="TYPE",
         help="train first on this storage type in the same process, to compare with",
+    )
+
+
+def add_keeping(group: Any, help: str) -> None:
+    """--kept-in, which means another kind of save in each workload, and --keep-every."""
+    group.add_argument("--kept-in", type=Path, metavar="PATH", help=help)
+    group.add_argument(
+        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The argument that `print_runs` reads."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of a summary"
     )
 
 
@@ -126,6 +148,22 @@ def print_runs(
     print(json.dumps(document))
 
 
+def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = ()) -> str:
+    """For people. sample: what is counted, in the plural. judged: lines that follow the loss."""
+    rate = f"{sample}/s"
+    lines = [
+        f"{run.storage_type}: {run.samples:,} {sample} in {run.steps:,} steps",
+        f"  {rate:9}  {run.samples_per_s:,.0f}{on_devices(run.devices)}",
+        f"  lookups/s  {run.lookups_per_s:,.0f}",
+        f"  loss       {run.loss:.{loss_digits}f}",
+        *judged,
+    ]
+    if run.tables:  # of what others are only compared with, nobody asks
+        rows = sum(tier.rows for table in run.tables for tier in table.tiers)
+        lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
+    return "\n".join([*lines, *predicted_lines(run.predictions, rate)])
+
+
 class ProgressBar:
     """Progress on stderr where that is a terminal.
 
@@ -180,6 +218,14 @@ def column_keys(text: str) -> int:
             f"{text} is below {MIN_KEYS_PER_COLUMN}, of which the most popular 0.05 % is one"
         )
     return keys
+
+
+def seed(text: str) -> int:
+    """Returns a seed that NumPy, PyTorch and Keras all take."""
+    number = int(text)
+    if not 0 <= number < 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {(1 << 32) - 1}")
+    return number
 
 
 def not_negative(text: str) -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.errors import InvalidArgumentError
+from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.keeping import tell_kept
 
 __all__ = ["DensePart", "KeptModelError", "ModelKeeping", "write_durably"]
@@ -72,7 +73,7 @@ class ModelKeeping:
         for folder in (self.folder, self._pools):
             try:
                 folder.mkdir(exist_ok=True)
-                _sync(folder.parent)
+                sync_folder(folder.parent)
             except OSError as error:
                 raise KeptModelError(f"{folder}: can't be made: {error.strerror}") from error
 
@@ -149,12 +150,4 @@ def write_durably(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

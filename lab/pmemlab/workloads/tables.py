@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.command_line import (
     ProgressBar,
+    add_json,
+    add_keeping,
     add_storage,
     column_keys,
     new_parser,
@@ -19,9 +21,11 @@ from pmemlab.workloads.command_line import (
     parse,
     positive,
     print_runs,
+    seed,
     storage_option,
+    summary_of,
 )
-from pmemlab.workloads.placements import add_placements, load_placements, predicted_lines
+from pmemlab.workloads.placements import add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
 
 if TYPE_CHECKING:
@@ -81,7 +85,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--steps", type=positive, default=40, metavar="N", help="after those that meet every key"
     )
     training.add_argument("--batch-size", type=positive, default=2048, metavar="IDS")
-    training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
+    training.add_argument("--seed", type=seed, default=2021, metavar="N")
     training.add_argument(
         "--cold-lookups",
         type=not_negative,
@@ -91,23 +95,15 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     saves = parser.add_argument_group("saves")
     saves.add_argument("--restore", type=Path, metavar="PATH", help="go on from a save")
-    saves.add_argument(
-        "--kept-in",
-        type=Path,
-        metavar="PATH",
-        help="save there now and then, and go on from what an earlier run has saved there",
-    )
-    saves.add_argument(
-        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
+    add_keeping(
+        saves, "save there now and then, and go on from what an earlier run has saved there"
     )
     saves.add_argument("--save", type=Path, metavar="PATH", help="save in the end")
     saves.add_argument(
         "--stop-after", type=positive, metavar="N", help="batches from the very first"
     )
     add_placements(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document instead of a summary"
-    )
+    add_json(parser)
     return parser
 
 
@@ -201,17 +197,7 @@ def _train(
 
 
 def _summary(run: Run) -> str:
-    lines = [
-        f"{run.storage_type}: {run.samples:,} ids in {run.steps:,} steps",
-        f"  ids/s      {run.samples_per_s:,.0f}",
-        f"  lookups/s  {run.lookups_per_s:,.0f}",
-        f"  loss       {run.loss:.6f}",
-    ]
-    if run.tables:  # of what others are only compared with, nobody asks
-        rows = sum(tier.rows for table in run.tables for tier in table.tiers)
-        lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
-    lines += predicted_lines(run.predictions, "ids/s")
-    return "\n".join(lines)
+    return summary_of(run, "ids", 6)
 
 
 def _filter(text: str) -> tuple[str, int]:

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pmemlab.workloads.batches import DataError, Source
 from pmemlab.workloads.command_line import (
     ProgressBar,
+    add_json,
+    add_keeping,
     add_storage,
     new_parser,
-    not_negative,
     parse,
     positive,
     print_runs,
+    seed,
     storage_option,
+    summary_of,
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
-from pmemlab.workloads.placements import (
-    add_placements,
-    load_placements,
-    on_devices,
-    predicted_lines,
-)
+from pmemlab.workloads.placements import add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
@@ -124,22 +122,15 @@ def argument_parser() -> argparse.ArgumentParser:
         help="library of the dense layers; an emulated machine imports PyTorch for longer than "
         "it trains a little",
     )
-    training.add_argument("--seed", type=not_negative, default=2021, metavar="N")
+    training.add_argument("--seed", type=seed, default=2021, metavar="N")
     kept = parser.add_argument_group("checkpoints")
-    kept.add_argument(
-        "--kept-in",
-        type=Path,
-        metavar="PATH",
-        help="keep checkpoints there now and then, and go on from the newest of an earlier run; "
+    add_keeping(
+        kept,
+        "keep checkpoints there now and then, and go on from the newest of an earlier run; "
         "durable pools with the rows lie there too, and at --storage-path a tier on SSD below them",
     )
-    kept.add_argument(
-        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
-    )
     add_placements(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document instead of a summary"
-    )
+    add_json(parser)
     return parser
 
 
@@ -259,18 +250,8 @@ def _train(
 
 def _summary(run: Run) -> str:
     auc = "undefined (one class only)" if run.auc is None else f"{run.auc:.4f}"
-    rows = sum(tier.rows for table in run.tables for tier in table.tiers)
-    lines = [
-        f"{run.storage_type}: {run.samples:,} samples in {run.steps:,} steps",
-        f"  samples/s  {run.samples_per_s:,.0f}{on_devices(run.devices)}",
-        f"  lookups/s  {run.lookups_per_s:,.0f}",
-        f"  loss       {run.loss:.4f}",
-        f"  AUC        {auc} on {run.held_out_rows:,} held-out rows",
-    ]
-    if run.tables:  # of what others are only compared with, nobody asks
-        lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
-    lines += predicted_lines(run.predictions, "samples/s")
-    return "\n".join(lines)
+    judged = f"  AUC        {auc} on {run.held_out_rows:,} held-out rows"
+    return summary_of(run, "samples", 4, [judged])
 
 
 if __name__ == "__main__":

@@ -11,23 +11,23 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.context import context_in_use
 
-__all__ = ["Compose", "compose_command", "find_compose"]
+__all__ = ["Compose", "compose_command"]
 
 _CANDIDATES = (("docker", "compose"), ("docker-compose",))
 
 
 class Compose:
-    """Compose, as it is called for one clone's lab."""
+    """Compose of either version, as it is called for one project of a clone's.
+
+    files: Compose files; what a later one says goes before what an earlier one does.
+    environment: what variables in them stand for.
+    Raises `MissingRequirementError` where there is no Compose.
+    """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        clone: Clone,
-        project: str,
-        files: Sequence[Path],
-        environment: Mapping[str, str],
+        self, clone: Clone, *files: Path, project: str, environment: Mapping[str, str]
     ) -> None:
-        self._command = [*command]
+        self._command = [*compose_command()]
         for file in files:
             self._command += ["--file", str(file)]
         self._clone = clone
@@ -56,18 +56,6 @@ class Compose:
         if done.returncode:
             command = " ".join((*self._command, *arguments))
             raise LabError(f"{command} failed (exit status {done.returncode}):\n{done.stdout}")
-
-
-def find_compose(
-    clone: Clone, *files: Path, project: str, environment: Mapping[str, str]
-) -> Compose:
-    """Compose of either version, for one project of the clone's.
-
-    files: Compose files; what a later one says goes before what an earlier one does.
-    environment: what variables in them stand for.
-    Raises `MissingRequirementError` where there is no Compose.
-    """
-    return Compose(compose_command(), clone, project, files, environment)
 
 
 def compose_command() -> Sequence[str]:

@@ -10,7 +10,7 @@ from docker.models.containers import Container
 from requests import RequestException
 
 from pmemlab.errors import LabError, MachineDiedError
-from pmemlab.machines.guest.state_files import POWER_CUT_FILE, PROOF_FILE
+from pmemlab.machines.state_folder import POWER_CUT_FILE, PROOF_FILE
 from pmemlab.proof import Proof
 
 __all__ = [

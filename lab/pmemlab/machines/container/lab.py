@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone, find_clone
-from pmemlab.machines.container.compose_command import find_compose
+from pmemlab.machines.container.compose_command import Compose
 from pmemlab.machines.container.compose_file import (
     check_current,
     check_versions,
@@ -83,7 +83,7 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
         overrides = [clone.kvm_override] if kvm else []
         own = [topology.name for topology in topologies if topology not in users]
         if own:
-            compose = find_compose(
+            compose = Compose(
                 clone,
                 clone.compose_file,
                 *overrides,
@@ -120,9 +120,9 @@ def _of_user(
     return create_machine(client, clone, topology, image, kvm)
 
 
-def lab_down(console: Console | None = None, *, images: bool = False) -> None:
+def lab_down(*, images: bool = False) -> None:
     """Remove all that the clone's lab has in the Docker engine, its image only if asked to."""
-    console = console or Console()
+    console = Console()
     try:
         client = connect()
     except MissingRequirementError as error:

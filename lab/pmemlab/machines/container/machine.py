@@ -69,12 +69,12 @@ _PYTHON = "/opt/pmemlab/bin/python"
 _EXEC_ERROR_PREFIX = "pmemlab: "
 
 
-def running_machines(clone: Clone | None = None) -> frozenset[str]:
-    """Names of the topologies whose machine runs in the clone's lab.
+def running_machines() -> frozenset[str]:
+    """Names of the topologies whose machine runs in this clone's lab.
 
     Raises `MissingRequirementError` where no Docker engine answers.
     """
-    machines = find_machines(connect(), clone or find_clone())
+    machines = find_machines(connect(), find_clone())
     return frozenset(name for name, container in machines.items() if container.status == "running")
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pmemlab.errors import LabError
 from pmemlab.machines.container.clone import Clone, find_clone
-from pmemlab.machines.container.compose_command import Compose, find_compose
+from pmemlab.machines.container.compose_command import Compose
 from pmemlab.machines.container.connection import connect
 from pmemlab.machines.container.health import has_ended, last_log_lines
 from pmemlab.machines.container.image import ensure_image
@@ -39,13 +39,13 @@ _READY_WITHIN_S = 120.0
 _POLL_S = 0.25
 
 
-def build_servers_image(console: Console | None = None) -> None:
+def build_servers_image() -> None:
     """Build the servers' image if need be, and start nothing. Raises as `servers_up`."""
-    with Stages(console or Console()) as stages:
+    with Stages(Console()) as stages:
         ensure_image(connect(), find_clone(), "servers", stages)
 
 
-def servers_up(console: Console | None = None, project: str | None = None) -> dict[str, Container]:
+def servers_up(project: str | None = None) -> dict[str, Container]:
     """Build the image if need be, start what compose.servers.yaml describes, and wait until each
     is a node of the cluster. Service -> container.
 
@@ -54,11 +54,10 @@ def servers_up(console: Console | None = None, project: str | None = None) -> di
     `lab_down` removes them. Raises `LabError` with the end of its log where one ends, and
     `MissingRequirementError` where no Docker engine answers.
     """
-    console = console or Console()
     clone = find_clone()
     project = project or clone.servers_project
     client = connect()
-    with Stages(console) as stages:
+    with Stages(Console()) as stages:
         image = ensure_image(client, clone, "servers", stages)
         starting = stages.begin("servers")
         starting.report("starting")
@@ -102,7 +101,7 @@ def _seconds(timestamp: str) -> float:
 
 
 def _compose(clone: Clone, project: str, image: str) -> Compose:
-    return find_compose(
+    return Compose(
         clone,
         clone.servers_file,
         project=project,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FACTS", "is_fact_name"]
+__all__ = ["FACTS", "is_fact_name", "is_text", "what_is"]
 
 # A star stands for a list's index, or for a number that is a key.
 FACTS = {
@@ -78,6 +78,12 @@ FACTS = {
     "ssd.written_bytes": "written to it",
 }
 
+# The last parts of the names of facts that are texts.
+_TEXTS = {
+    *("kernel", "name", "provider", "persistence_domain", "indexing", "write_policy", "mode"),
+    *("decode_state", "device", "device_number", "transport", "target", "point", "filesystem"),
+}
+
 _PATTERNS = [name.split(".") for name in FACTS]
 
 
@@ -86,12 +92,26 @@ def is_fact_name(name: str) -> bool:
 
     A number stands for itself, a star for all of a list ("regions.*.modes").
     """
+    return _pattern_of(name) is not None
+
+
+def is_text(name: str) -> bool:
+    """Whether the fact is a text. A star makes it a list of them."""
     parts = name.split(".")
-    return any(
-        len(parts) <= len(pattern)
-        and all(
+    return parts[-1] in _TEXTS and "*" not in parts
+
+
+def what_is(name: str) -> str:
+    """What a fact is, for people; of facts beneath a name, what the first of them is."""
+    return FACTS[".".join(_pattern_of(name) or [])]
+
+
+def _pattern_of(name: str) -> list[str] | None:
+    parts = name.split(".")
+    for pattern in _PATTERNS:
+        if len(parts) <= len(pattern) and all(
             part == known or (known == "*" and part.isdigit())
             for part, known in zip(parts, pattern, strict=False)
-        )
-        for pattern in _PATTERNS
-    )
+        ):
+            return pattern
+    return None

@@ -10,7 +10,7 @@ from types import FrameType
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.control import ControlServer
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
-from pmemlab.machines.guest.state_files import POWER_CUT_FILE, PROOF_FILE
+from pmemlab.machines.state_folder import POWER_CUT_FILE, PROOF_FILE
 from pmemlab.proof import Proof
 from pmemlab.topology import Topology
 

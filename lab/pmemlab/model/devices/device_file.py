@@ -28,6 +28,7 @@ from pmemlab.schema import (
     Positive,
     Text,
     Texts,
+    check_bytes,
 )
 
 __all__ = [
@@ -81,7 +82,12 @@ def _one_of(known: Sequence[str]) -> Must:
 
 def _in(unit: int) -> From:
     """A number above 0, of which each is so many bytes."""
-    return From(Positive, lambda value: round(value * unit))
+
+    def in_bytes(value: float) -> int:
+        check_bytes(value * unit)
+        return round(value * unit)
+
+    return From(Positive, in_bytes)
 
 
 def _rises(values: Sequence[float]) -> bool:

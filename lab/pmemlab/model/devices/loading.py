@@ -14,7 +14,7 @@ from pmemlab.model.devices.memory_mode import MemoryModeDevice
 from pmemlab.model.devices.model import DeviceModel, EngineConcurrency
 from pmemlab.schema import YAML_SUFFIXES
 
-__all__ = ["device_names", "load_device"]
+__all__ = ["device_names", "device_path", "load_device"]
 
 _FOLDER = Path(__file__).parent
 
@@ -34,11 +34,11 @@ def load_device(
     Raises DeviceFileError, which names file and field.
     """
     concurrency = EngineConcurrency() if concurrency is None else concurrency
-    file = read_device_file(_path_of(str(name_or_path)))
+    file = read_device_file(device_path(name_or_path))
     if isinstance(file, CompositionFile):
         # Names in a file of one's own may be paths beside it.
         dram, pmem = (
-            load_device(_beside(file.path, part), concurrency) for part in (file.dram, file.pmem)
+            load_device(_plain_part(file, field), concurrency) for field in ("dram", "pmem")
         )
         return MemoryModeDevice(file, dram, pmem)
     if file.kind == "block":
@@ -48,7 +48,9 @@ def load_device(
     return MemoryDevice(file, concurrency)
 
 
-def _path_of(name_or_path: str) -> Path:
+def device_path(name_or_path: str | Path) -> Path:
+    """Returns the path of the file that `load_device` reads. Raises DeviceFileError."""
+    name_or_path = str(name_or_path)
     if "/" in name_or_path or name_or_path.endswith(YAML_SUFFIXES):
         return Path(name_or_path)
     if name_or_path in device_names():
@@ -60,5 +62,11 @@ def _path_of(name_or_path: str) -> Path:
     )
 
 
-def _beside(path: Path, name: str) -> str:
-    return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name
+def _plain_part(file: CompositionFile, field: str) -> str:
+    """Returns the name or path of a part, which isn't composed itself: of this file, say."""
+    name: str = getattr(file, field)
+    if name.endswith(YAML_SUFFIXES):
+        name = str(file.path.parent / name)
+    if isinstance(read_device_file(device_path(name)), CompositionFile):
+        raise DeviceFileError(f"{file.path}: {field}: {name} is no plain memory")
+    return name

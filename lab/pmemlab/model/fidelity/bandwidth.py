@@ -6,15 +6,14 @@ have nothing beyond them to be foretold from, so they aren't.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
 
-__all__ = ["CurveError", "Foretold", "LeftOut", "curve_errors", "foretell_left_out"]
+__all__ = ["Foretold", "LeftOut", "foretell_left_out"]
 
 LeftOut = Literal["figure", "size", "threads"]
 """What is left out at once: one figure; all of its access size; all of its number of threads."""
@@ -43,23 +42,6 @@ class Foretold:
         return self.predicted / self.published - 1
 
 
-@dataclass(frozen=True)
-class CurveError:
-    """Absolute errors over all figures of a curve that were left out in one way."""
-
-    device: str
-    operation: str
-    pattern: str
-    left_out: LeftOut
-    figures: int
-    median: float
-    worst: Foretold
-
-    @property
-    def within_a_tenth(self) -> bool:
-        return self.median <= 0.1
-
-
 def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
     """Every figure of the file's curves that lies between others."""
     for curve, bandwidth in file.bandwidth.items():
@@ -67,23 +49,6 @@ def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
             yield from _of_bandwidth(file, curve, bandwidth, left_out)
     for curve, loaded in file.loaded_latency.items():
         yield from _of_loaded_latency(file, curve, loaded)
-
-
-def curve_errors(foretold: Iterable[Foretold]) -> list[CurveError]:
-    """Median and worst of each curve, in the order in which they come."""
-    curves: dict[tuple[str, str, str, LeftOut], list[Foretold]] = {}
-    for figure in foretold:
-        key = (figure.device, figure.operation, figure.pattern, figure.left_out)
-        curves.setdefault(key, []).append(figure)
-    return [
-        CurveError(
-            *key,
-            figures=len(figures),
-            median=statistics.median(abs(figure.error) for figure in figures),
-            worst=max(figures, key=lambda figure: abs(figure.error)),
-        )
-        for key, figures in curves.items()
-    ]
 
 
 def _of_bandwidth(

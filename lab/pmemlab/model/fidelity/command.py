@@ -17,6 +17,7 @@ from pmemlab.model.fidelity.page import markdown, print_sections
 from pmemlab.model.fidelity.rows import Section
 from pmemlab.model.fidelity.sections import make_sections
 from pmemlab.results import results_console
+from pmemlab.whole_file import write_whole
 
 __all__ = ["add_options", "fidelity"]
 
@@ -89,7 +90,7 @@ def _document(sections: Sequence[Section]) -> str:
 
 def _write(option: str, target: Path, text: str) -> None:
     try:
-        target.write_text(text, encoding="utf-8")
+        write_whole(target, text)
     except OSError as error:
         raise LabError(f"{option} {target}: {error}") from error
     _messages.print(f"written: {target}", markup=False)

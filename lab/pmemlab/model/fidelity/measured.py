@@ -14,6 +14,7 @@ from typing import Literal
 
 from pmemlab.errors import LabError
 from pmemlab.schema import AtLeast0, Count, Document, File, Many, MaybeEmpty, Text, Texts
+from pmemlab.whole_file import write_whole
 
 __all__ = ["KEPT", "Comparison", "Kind", "Measured", "keep_measured", "read_measured", "taken_now"]
 
@@ -70,7 +71,7 @@ def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
     document = {kind: asdict(known) for kind, known in read_measured(path).items()}
     document[kind] = asdict(measured)
     try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise LabError(f"{path}: can't be written: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pmemlab.model.fidelity.rows import Row, Section
+from pmemlab.model.fidelity.rows import Section
 
 __all__ = ["markdown", "print_sections", "summary"]
 
@@ -38,7 +38,7 @@ def markdown(sections: Sequence[Section]) -> str:
         rules = ("---:" if title in _RIGHT else "---" for title in _TITLES)
         lines.append("|" + "|".join(rules) + "|")
         for row in section.rows:
-            cells = (cell.replace("|", "\\|") for cell in _cells(row))
+            cells = (cell.replace("|", "\\|") for cell in row.cells)
             line = "| " + " | ".join(cells) + " |"
             lines.append(line.replace("| no |", "| **no** |"))
         parts.append("\n".join(lines) + "\n")
@@ -53,29 +53,9 @@ def print_sections(console: Console, sections: Sequence[Section]) -> None:
             table.add_column(title, justify="right" if title in _RIGHT else "left")
         for row in section.rows:
             style = "bold red" if row.reached is False else None
-            table.add_row(*(escape(cell) for cell in _cells(row)), style=style)
+            table.add_row(*(escape(cell) for cell in row.cells), style=style)
         console.print(table)
         for remark in section.remarks:
             console.print(remark, markup=False)
         console.print()
     console.print(summary(sections))
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    aim = "" if row.aim_percent is None else f"±{row.aim_percent:g} %"
-    reached = {True: "yes", False: "no", None: ""}[row.reached]
-    return (
-        row.name,
-        _figure(row.published),
-        _figure(row.predicted),
-        row.unit,
-        f"{row.error_percent:+.1f} %",
-        aim,
-        reached,
-        row.note,
-    )
-
-
-def _figure(value: float) -> str:
-    """Four digits, as published figures have at most."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -7,11 +7,57 @@ from dataclasses import dataclass
 
 from pmemlab.errors import LabError
 
-__all__ = ["Row", "Section"]
+__all__ = ["Comparison", "Row", "Section"]
+
+
+class Comparison:
+    """A prediction beside the truth: its error, and the cells of its row in a table.
+
+    The base of dataclasses that have these fields.
+    """
+
+    name: str
+    published: float
+    predicted: float
+    unit: str
+    aim_percent: float | None
+    note: str
+
+    @property
+    def error_percent(self) -> float:
+        """Above 0 where the prediction is too high."""
+        return (self.predicted / self.published - 1) * 100
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the error is within the aim; None where there is none."""
+        if self.aim_percent is None:
+            return None
+        # Ten digits: 115 of 100 is within 15 %, which floats would deny.
+        return round(abs(self.error_percent), 10) <= self.aim_percent
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Name, truth, prediction, unit, error, aim, whether it was reached, and note."""
+        return (
+            self.name,
+            _figure(self.published),
+            _figure(self.predicted),
+            self.unit,
+            f"{self.error_percent:+.1f} %",
+            "" if self.aim_percent is None else f"±{self.aim_percent:g} %",
+            {True: "yes", False: "no", None: ""}[self.reached],
+            self.note,
+        )
+
+
+def _figure(value: float) -> str:
+    """Four digits, as published figures have at most."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Comparison):
     """A prediction beside the truth.
 
     published: the truth, by someone else's measurement or this computer's. aim_percent: the error
@@ -31,19 +77,6 @@ class Row:
             raise LabError(f"{self.name}: published {self.published}: must be above 0")
         if not math.isfinite(self.predicted):
             raise LabError(f"{self.name}: predicted {self.predicted}: must be a number")
-
-    @property
-    def error_percent(self) -> float:
-        """Above 0 where the prediction is too high."""
-        return (self.predicted / self.published - 1) * 100
-
-    @property
-    def reached(self) -> bool | None:
-        """Whether the error is within the aim; None where there is none."""
-        if self.aim_percent is None:
-            return None
-        # Ten digits: 115 of 100 is within 15 %, which floats would deny.
-        return round(abs(self.error_percent), 10) <= self.aim_percent
 
 
 @dataclass(frozen=True)

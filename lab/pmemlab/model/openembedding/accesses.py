@@ -89,7 +89,7 @@ def count_cache_accesses(
     table_rows, cache = round(rows / SCALE), round(cached_rows / SCALE)
     if not 0 < cache < table_rows:
         raise LabError(
-            f"cache_gb: a cache of {cached_rows:,.0f} rows must hold {SCALE} at least, and fewer "
+            f"--cache-gb: a cache of {cached_rows:,.0f} rows must hold {SCALE} at least, and fewer "
             f"than the table's {rows:,}"
         )
     draw = _Draw(table_rows, skew)
@@ -146,7 +146,7 @@ class _Draw:
 
     def __init__(self, rows: int, skew: float) -> None:
         if not 0.1 <= skew <= 10:
-            raise LabError(f"skew: must be between 0.1 and 10, not {skew}")
+            raise LabError(f"--skew: must be between 0.1 and 10, not {skew}")
         self._rows = rows
         # Less skewed, the popularity of `rows` keys is that of the first of a larger table.
         self._stretched_rows = round(rows / skew)

@@ -51,14 +51,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _gpus(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= _MOST_GPUS:
-        raise argparse.ArgumentTypeError(f"{value}: must be between 1 and {_MOST_GPUS}")
-    return value
+    if not (text.isdecimal() and 1 <= int(text) <= _MOST_GPUS):
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be a whole number between 1 and {_MOST_GPUS}"
+        )
+    return int(text)
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text}: must be above 0")
     return value

@@ -22,6 +22,7 @@ from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.tiers import named_devices, storage_type_of
 from pmemlab.results import results_console
 from pmemlab.schema import parse_size
+from pmemlab.whole_file import write_whole
 
 __all__ = ["plan"]
 
@@ -55,7 +56,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         text = json.dumps(plans_document(plans, prices), indent=1)
         try:
-            arguments.json.write_text(text + "\n", encoding="utf-8")
+            write_whole(arguments.json, text + "\n")
         except OSError as error:
             raise PlanError(f"--json {arguments.json}: can't be written: {error}") from error
     results_console().print(plans_table(plans, arguments.top))

@@ -6,6 +6,7 @@ A row is in one tier only, so the tiers together rank all rows, and a tier has t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -75,7 +76,9 @@ class LeastRecent(_Placement):
 
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
         since, until = self._times[tier], self._times[tier + 1]
-        return self.popularity.total(lambda p: of(p) * (np.exp(-p * since) - np.exp(-p * until)))
+        return self.popularity.total(
+            lambda p: of(p) * (_not_asked(p, since) - _not_asked(p, until))
+        )
 
 
 class CpuCache:
@@ -87,7 +90,15 @@ class CpuCache:
 
     def missing(self, p: Floats) -> Floats:
         """The part of the look-ups of rows, asked for with probabilities p, that pass it by."""
-        return np.exp(-p * self._time)
+        return _not_asked(p, self._time)
+
+
+def _not_asked(p: Floats, time: float) -> Floats:
+    """How likely rows, asked for with probabilities p, are asked for by none of `time` look-ups.
+
+    time: if infinite, every row counts as asked for, even one of probability 0.
+    """
+    return np.zeros_like(p) if math.isinf(time) else np.asarray(np.exp(-p * time))
 
 
 def characteristic_time(popularity: Popularity, cached_rows: int) -> float:

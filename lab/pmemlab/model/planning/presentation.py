@@ -15,6 +15,7 @@ from pmemlab.model.planning.plan import LeftOut, Plan, Plans, Workload
 from pmemlab.model.planning.planned_tables import PlannedTable
 from pmemlab.model.planning.popularity import CountedRows
 from pmemlab.model.planning.prices import Prices
+from pmemlab.quantities import bytes_text, figure_text, rate_text
 
 __all__ = ["plans_document", "plans_table"]
 
@@ -85,8 +86,8 @@ def plans_table(plans: Plans, top: int | None = None) -> RenderableType:
         table.add_row(
             str(rank),
             _tiers(plan),
-            _figure(plan.step_ms),
-            _si(plan.lookups_per_s),
+            figure_text(plan.step_ms),
+            rate_text(plan.lookups_per_s),
             "-" if plan.usd_per_month is None else f"{plan.usd_per_month:,.0f}",
             "-" if plan.usd_per_million_lookups is None else f"{plan.usd_per_million_lookups:.2g}",
         )
@@ -97,10 +98,10 @@ def _tiers(plan: Plan) -> str:
     where = "" if plan.machine is None else f" in {plan.machines} × {plan.machine}"
     lines = [f"{plan.storage_type}{where}"]
     lines += [
-        f" {tier.kind} {tier.device} {_bytes(tier.bytes)} {tier.hit_rate:.1%}"
+        f" {tier.kind} {tier.device} {bytes_text(tier.bytes)} {tier.hit_rate:.1%}"
         for tier in plan.tiers
     ]
-    lines.append(f" index {plan.index_device} {_bytes(plan.index_bytes)}")
+    lines.append(f" index {plan.index_device} {bytes_text(plan.index_bytes)}")
     return "\n".join(lines)
 
 
@@ -151,20 +152,4 @@ def _tables_text(tables: Sequence[PlannedTable]) -> str:
         )
     rows = sum(table.rows for table in tables)
     size = sum(table.rows * table.shape.row_bytes for table in tables)
-    return f"{len(tables)} tables of {rows:.4g} rows, {_bytes(size)}"
-
-
-def _bytes(size: int) -> str:
-    return f"{_si(size)}B"
-
-
-def _si(value: float) -> str:
-    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{_figure(value / factor)} {unit}"
-    return f"{_figure(value)} "
-
-
-def _figure(value: float) -> str:
-    """Three digits that count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{len(tables)} tables of {rows:.4g} rows, {bytes_text(size)}"

@@ -21,6 +21,7 @@ from pmemlab.schema import (
     Positive,
     Text,
     Texts,
+    check_bytes,
 )
 
 __all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices", "load_prices"]
@@ -46,11 +47,15 @@ class Holding(Document):
     devices: Annotated[tuple[str, ...], Must("a list of one device or more", len)]
     capacity_gib: Positive | None = None
     capacity_gb: Positive | None = None
-    units: Positive = 1.0
+    units: Annotated[float, Must("a number of at least 1/64", lambda value: value >= 1 / 64)] = 1.0
 
     def check(self) -> None:
         if (self.capacity_gib is None) == (self.capacity_gb is None):
             raise FieldError("give either it or capacity_gb", "capacity_gib")
+        for field, unit in (("capacity_gib", 1 << 30), ("capacity_gb", 10**9)):
+            value = getattr(self, field)
+            if value is not None:
+                check_bytes(value * unit, field)
 
     @property
     def capacity_bytes(self) -> int:

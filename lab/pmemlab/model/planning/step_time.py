@@ -28,12 +28,11 @@ _CLOSE_ENOUGH = 1e-9
 class LookupTime:
     """Of one id looked up (and trained) by one of several threads, in nanoseconds.
 
-    by_device: by name. threads_at: of all threads, those at a device at a time.
+    by_device: by name.
     """
 
     cpu_ns: float
     by_device: Mapping[str, float]
-    threads_at: Mapping[str, float]
 
     @property
     def total_ns(self) -> float:
@@ -81,7 +80,7 @@ def lookup_time(
         each.name: float(time)
         for each, time in zip(visited, few + part * (many - few), strict=True)
     }
-    return LookupTime(cpu_ns, times, {name: threads * time / high for name, time in times.items()})
+    return LookupTime(cpu_ns, times)
 
 
 class _Visited:

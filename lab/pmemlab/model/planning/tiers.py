@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from embstore.devices import Access
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError, PlanError
 from pmemlab.model.devices import load_device
+from pmemlab.model.devices.loading import device_path
 
 __all__ = [
     "DRAM_LATENCY_LIMIT_NS",
@@ -37,6 +39,7 @@ _SAME = {
     StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
     StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
 }
+_TIERS = ("HBM", "DRAM", "PMEM", "SSD")
 _ROLES: dict[TierKind, Role] = {
     TierKind.HBM: "HBM",
     TierKind.DRAM: "DRAM",
@@ -135,12 +138,21 @@ def role_of(device: PlannedDevice) -> Role:
 def named_devices(names: Iterable[str]) -> DevicePool:
     """Devices by tier. names: of device files, or their paths; TIER=NAME where it isn't to be told
     from the device, TIER being HBM, DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
+
+    Plans tell devices apart by their names, so two files of one name are an error.
     """
     pool: dict[Role, dict[str, PlannedDevice]] = {"HBM": {}, "DRAM": {}, "PMEM": {}, "SSD": {}}
+    files: dict[str, str] = {}
     for name in names:
-        given, equals, device_name = name.rpartition("=")
+        given, device_name = _tier_and_device(name)
         device: PlannedDevice = load_device(device_name)
-        role = _given_role(name, given, device) if equals else role_of(device)
+        first = files.setdefault(device.name, device_name)
+        if device_path(first).resolve() != device_path(device_name).resolve():
+            raise PlanError(
+                f"--devices {name}: is called {device.name}, as {first} is already, and plans tell "
+                "devices apart by their names; rename one of the files, and the name in it"
+            )
+        role = _given_role(name, given, device) if given else role_of(device)
         pool[role][device.name] = device
     return {role: tuple(devices.values()) for role, devices in pool.items()}
 
@@ -170,10 +182,20 @@ def placements(
             yield Placed(storage_type, tuple(tiers), index)
 
 
+def _tier_and_device(name: str) -> tuple[str, str]:
+    """Returns what stands before and behind the `=` of TIER=NAME; before is "" for a path that has
+    one itself.
+    """
+    given, equals, device_name = name.partition("=")
+    if not equals or (given.upper() not in _TIERS and Path(name).exists()):
+        return "", name
+    if given.upper() not in _TIERS:
+        raise PlanError(f"--devices {name}: {given} is no tier; there are HBM, DRAM, PMEM and SSD")
+    return given, device_name
+
+
 def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
     role = given.upper()
-    if role not in ("HBM", "DRAM", "PMEM", "SSD"):
-        raise PlanError(f"--devices {name}: {given} is no tier; there are HBM, DRAM, PMEM and SSD")
     if (role == "HBM") != (device.bus is not None):
         raise PlanError(
             f"--devices {name}: a tier of HBM is on a GPU, and no other is; {device.name} is "

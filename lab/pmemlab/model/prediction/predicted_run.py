@@ -17,8 +17,10 @@ of their own by the same rule; training can't be done before the busiest of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,15 +75,17 @@ def predict_run(
     phases: of `embstore.record_accesses`; where a device is a GPU, of a run whose first tier was
     in DRAM. caches: that were simulated. here: what the tiers were on
     when it was recorded, by files of `pmemlab model measure`; None, or fewer: isn't known. Raises
-    LabError where there is no device for a tier, or its caches weren't simulated, and
-    InvalidArgumentError where a device can't do what was done with a tier.
+    LabError where there is no device for a tier, its caches weren't simulated, or nothing was
+    recorded of the thread that trained, and InvalidArgumentError where a device can't do what was
+    done with a tier.
     """
     tiers = int(phases["tier"].max(initial=-1)) + 1
     if tiers > len(devices):
         raise LabError(f"devices: {len(devices)} for {tiers} tiers; give one a tier, or None")
+    trains = phases["thread"] == ran.thread
+    _check_ran(ran, phases["thread"], trains)
     elapsed_ns = phases["elapsed_ns"].astype(np.float64)
     takes_ns = _takes_ns(phases, caches, devices, here, ran.thread)
-    trains = phases["thread"] == ran.thread
     tier_seconds = tuple(
         float(takes_ns[trains & (phases["tier"] == tier)].sum()) / 1e9
         for tier in range(len(devices))
@@ -106,6 +110,17 @@ def predict_run(
         rest_seconds=rest_seconds,
         behind_seconds=max(0.0, busiest_seconds - own_seconds),
     )
+
+
+def _check_ran(ran: RanIn, threads: NDArray[Any], trains: NDArray[np.bool_]) -> None:
+    if not math.isfinite(ran.seconds):
+        raise LabError(f"ran.seconds: must be finite, not {ran.seconds}")
+    if threads.size and not trains.any():
+        recorded = ", ".join(map(str, np.unique(threads)))
+        raise LabError(
+            f"ran.thread: thread {ran.thread} recorded nothing; give the one that trained, by "
+            f"threading.get_native_id(), of those recorded: {recorded}"
+        )
 
 
 def _takes_ns(

@@ -25,7 +25,7 @@ def fidelity(results: Results) -> Section:
         )
         return Section("fidelity", _TITLE, lacking=lacking)
     blocks: list[Block] = [f"Predictions beside what was published or measured: {_held(rows)}."]
-    beyond = [row for row in rows if row.holds is False]
+    beyond = [row for row in rows if row.reached is False]
     if beyond:
         blocks.append(_table("Beyond their aim", beyond))
     blocks += map(_fold, results.fidelity)
@@ -33,10 +33,10 @@ def fidelity(results: Results) -> Section:
 
 
 def _held(rows: Sequence[FidelityRow]) -> str:
-    aimed = [row for row in rows if row.holds is not None]
+    aimed = [row for row in rows if row.reached is not None]
     if not aimed:
         return f"{len(rows)} without an aim"
-    return f"{sum(row.holds is True for row in aimed)} of {len(aimed)} within their aim"
+    return f"{sum(row.reached is True for row in aimed)} of {len(aimed)} within their aim"
 
 
 def _fold(section: FidelitySection) -> Fold:
@@ -54,24 +54,6 @@ def _table(caption: str, rows: Sequence[FidelityRow]) -> Table:
     return Table(
         caption,
         ("what", "truth", "predicted", "unit", "error", "aim", "within it", "note"),
-        [_cells(row) for row in rows],
+        [row.cells for row in rows],
         numeric=(1, 2, 4, 5),
     )
-
-
-def _cells(row: FidelityRow) -> tuple[str, ...]:
-    return (
-        row.name,
-        _figure(row.published),
-        _figure(row.predicted),
-        row.unit,
-        f"{row.error_percent:+.1f} %",
-        "" if row.aim_percent is None else f"±{row.aim_percent:g} %",
-        {True: "yes", False: "no", None: ""}[row.holds],
-        row.note,
-    )
-
-
-def _figure(value: float) -> str:
-    """Four digits, as published figures have at most."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

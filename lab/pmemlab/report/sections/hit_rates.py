@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pmemlab.quantities import bytes_text, count_text
 from pmemlab.report.documents import CacheSweep, Plan, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Figure, Section, Table
-from pmemlab.report.sections.quantities import bytes_text, count_text
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["hit_rates"]

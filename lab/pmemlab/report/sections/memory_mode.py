@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pmemlab.quantities import bytes_text
 from pmemlab.report.documents import CacheSweep, FirstTier, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import ALL, PREDICTED, devices_text, look_of
-from pmemlab.report.sections.quantities import bytes_text
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["memory_mode"]

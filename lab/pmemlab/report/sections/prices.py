@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pmemlab.quantities import bytes_text, count_text, figure_text, rate_text
 from pmemlab.report.documents import PlanChoice, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
-from pmemlab.report.sections.quantities import bytes_text, count_text, figure_text, rate_text
 
 __all__ = ["prices"]
 

@@ -66,7 +66,7 @@ def proofs(results: Results) -> Section:
 def _proof(row: ResultRow) -> str:
     unproved = row.facts.get(_UNPROVED)
     if unproved:
-        assert isinstance(unproved, list)
+        assert isinstance(unproved, list)  # as the results' reader has checked
         return f"doesn't have, or can't prove: {', '.join(map(str, unproved))}"
     demanded = len(_demanded(row))
     return f"all {demanded} facts that are demanded hold" if demanded else "all that is demanded"

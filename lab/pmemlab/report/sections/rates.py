@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pmemlab.quantities import count_text
 from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
-from pmemlab.report.sections.quantities import count_text
 from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 

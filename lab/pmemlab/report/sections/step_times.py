@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pmemlab.quantities import count_text
 from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.drawing.canvas import Look
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
-from pmemlab.report.sections.quantities import count_text
 from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 

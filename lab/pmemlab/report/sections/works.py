@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pmemlab.quantities import count_text
 from pmemlab.report.documents import Results
 from pmemlab.report.page import Section, Table
-from pmemlab.report.sections.quantities import count_text
 from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
 
 __all__ = ["works"]

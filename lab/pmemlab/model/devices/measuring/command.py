@@ -45,6 +45,7 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     cache_bytes = _size(arguments.last_level_cache, "--last-level-cache") or last_level_cache()
     least_bytes = _least_size(target, is_memory)
     wanted_bytes = _size(arguments.size, "--size")
+    media_line_bytes = _size(arguments.media_line, "--media-line") or (64 if is_memory else 4096)
     if wanted_bytes is not None and wanted_bytes < least_bytes:
         raise MeasuringError(
             f"--size {arguments.size}: must be {least_bytes >> 10}K or more, for as many of the "
@@ -73,8 +74,7 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
             title=arguments.title or _title(target),
             cpu=cpu_name(),
             capacity_bytes=target.total_bytes,
-            media_line_bytes=_size(arguments.media_line, "--media-line")
-            or (64 if is_memory else 4096),
+            media_line_bytes=media_line_bytes,
             last_level_cache_bytes=cache_bytes,
         )
     except OSError as error:

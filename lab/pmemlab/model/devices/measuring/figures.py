@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from pmemlab.model.devices.device_file import Curve, Kind
+from pmemlab.whole_file import write_whole
 
 __all__ = ["Advance", "Figures", "significant", "write_device_file"]
 
@@ -88,7 +89,7 @@ def write_device_file(
         for (operation, pattern), values in figures.bandwidth.items()
     ]
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def _points(kind: Kind, values: dict[tuple[int, int], float]) -> list[dict[str, Any]]:

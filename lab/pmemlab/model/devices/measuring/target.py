@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pmemlab.errors import MeasuringError
+from pmemlab.mounts import mount_of
 
 __all__ = [
     "FolderTarget",
@@ -22,7 +23,6 @@ __all__ = [
 
 _NODES = Path("/sys/devices/system/node")
 _CPUS = Path("/sys/devices/system/cpu")
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def find_target(text: str) -> Target:
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise MeasuringError(f"{text}: can't be written; give a folder in which you may make files")
-    file_system, options = _mount_of(folder.resolve())
+    mount = mount_of(folder.resolve())
     space = os.statvfs(folder)
-    is_memory = file_system == "tmpfs" or "dax" in options or "dax=always" in options
+    is_dax = not {"dax", "dax=always"}.isdisjoint(mount.options.split(","))
     return FolderTarget(
         folder,
-        "memory" if is_memory else "block",
-        file_system,
+        "memory" if is_dax or mount.filesystem == "tmpfs" else "block",
+        mount.filesystem,
         space.f_blocks * space.f_frsize,
         space.f_bavail * space.f_frsize,
     )
@@ -128,18 +128,6 @@ def _parse_list(text: str) -> set[int]:
         first, _, last = part.partition("-")
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
-
-
-def _mount_of(folder: Path) -> tuple[str, list[str]]:
-    """File system's type, and its options."""
-    best: tuple[int, str, list[str]] = (-1, "", [])
-    for line in _MOUNTS.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
-        mounted = Path(fields[4].encode().decode("unicode_escape"))
-        if mounted in (folder, *folder.parents) and len(mounted.parts) >= best[0]:
-            best = (len(mounted.parts), rest[0], [*fields[5].split(","), *rest[2].split(",")])
-    return best[1], best[2]
 
 
 def last_level_cache() -> int:

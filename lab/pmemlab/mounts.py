@@ -1,0 +1,51 @@
+"""The mount that a folder is on, as the kernel lists it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pmemlab.errors import LabError
+
+__all__ = ["Mount", "mount_of"]
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """options: of the mount and of its file system, with commas between them."""
+
+    device_number: str
+    point: str
+    options: str
+    filesystem: str
+    source: str
+
+
+def mount_of(path: Path) -> Mount:
+    """Returns the innermost mount of an absolute path without links. Raises LabError."""
+    found: Mount | None = None
+    for line in _MOUNTS.read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        _, _, number, _, point, options, *_ = left.split()
+        filesystem, source, super_options = [*right.split(), ""][:3]
+        mount = Mount(
+            *(number, _unescaped(point), f"{options},{super_options}"),
+            *(filesystem, _unescaped(source)),
+        )
+        # The last of the longest: later mounts hide earlier ones.
+        if path.is_relative_to(mount.point) and len(mount.point) >= len(
+            found.point if found else ""
+        ):
+            found = mount
+    if found is None:
+        raise LabError(f"{path}: no mount has it")
+    return found
+
+
+def _unescaped(text: str) -> str:
+    """mountinfo writes spaces and the like as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
