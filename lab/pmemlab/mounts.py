@@ -33,13 +33,15 @@ def mount_of(path: Path) -> Mount:
         _, _, number, _, point, options, *_ = left.split()
         filesystem, source, super_options = [*right.split(), ""][:3]
         mount = Mount(
-            *(number, _unescaped(point), f"{options},{super_options}"),
-            *(filesystem, _unescaped(source)),
+            device_number=number,
+            point=_unescaped(point),
+            options=f"{options},{super_options}",
+            filesystem=filesystem,
+            source=_unescaped(source),
         )
         # The last of the longest: later mounts hide earlier ones.
-        if path.is_relative_to(mount.point) and len(mount.point) >= len(
-            found.point if found else ""
-        ):
+        longest = 0 if found is None else len(found.point)
+        if path.is_relative_to(mount.point) and len(mount.point) >= longest:
             found = mount
     if found is None:
         raise LabError(f"{path}: no mount has it")

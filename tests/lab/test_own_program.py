@@ -200,6 +200,7 @@ def test_a_program_that_is_asked_for_nothing_ran_and_is_not_said_to_work(tmp_pat
         ({"seconds": 1}, "the program's last line: samples: is missing"),
         (document(seconds=0), "seconds: must be a number above 0, not 0"),
         (document(losses=["x"]), "losses: 'x' is no number"),
+        (document(auc=7), "auc: must be a number from 0 to 1, not 7"),
         (document(tables=[{"name": "t"}]), "tables[0].exported_rows: is missing"),
         (document(tables=[table(rows=-1)]), "tables[0].tiers[0].rows: must be a whole number"),
         (document(tables=[{**table(), "tiers": []}]), "table table has 0 tiers; PMEM_LIBPMEM has"),

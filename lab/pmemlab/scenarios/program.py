@@ -198,7 +198,7 @@ class _ProgramRun(Document, open=True):
     seconds: Positive
     losses: Annotated[tuple[Any, ...], Must("a list of losses, one a step")] = ()
     lookups_per_s: Positive | None = None
-    auc: Annotated[float, Must("a number")] | None = None
+    auc: Annotated[float, Must("a number from 0 to 1", lambda auc: 0 <= auc <= 1)] | None = None
     state_sha256: MaybeEmpty = ""
     tables: Many[_Table] = ()
 
