@@ -157,7 +157,7 @@ def test_one(machine, n):
 BESIDE_SCENARIOS = """
 import pytest
 
-@pytest.mark.pmemlab("topologies/one.yaml")
+@pytest.mark.pmemlab("../topologies/one.yaml")
 @pytest.mark.parametrize("n", range(2))
 def test_mine(machine, n):
     machine.log.append("test")
@@ -203,8 +203,8 @@ def test_they_come_next_after_these(beside: Lab) -> None:
     assert [line.split()[0] for line in lines] == [
         "scenarios/a.yaml::DRAM",
         "scenarios/b.yaml::DRAM",
-        "scenarios/test_beside.py::test_mine[topologies/one.yaml-0]",
-        "scenarios/test_beside.py::test_mine[topologies/one.yaml-1]",
+        "scenarios/test_beside.py::test_mine[../topologies/one.yaml-0]",
+        "scenarios/test_beside.py::test_mine[../topologies/one.yaml-1]",
         "scenarios/c.yaml::DRAM",
         "scenarios/test_beside.py::test_alone[dram]",
     ]

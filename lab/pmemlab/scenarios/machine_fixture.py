@@ -1,6 +1,6 @@
 """The fixture `machine`: a proved machine for a test of anybody's.
 
-    @pytest.mark.pmemlab("fsdax", "kmem-dax")  # names, or paths of topologies' files
+    @pytest.mark.pmemlab("fsdax", "kmem-dax")  # names, or paths of topologies' files from here
     def test_mine(machine): ...
 
 is a test for each of these topologies. Tests that want one topology run after one another on one
@@ -11,6 +11,7 @@ one on which the topology's have run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -39,14 +40,22 @@ _LENDER = "pmemlab_machines"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """A test for each topology of the mark; pytest then sorts tests by it."""
+    """A test for each topology of the mark; pytest then sorts tests by it. Paths are those from the
+    test's folder.
+    """
     if _LENDER not in metafunc.fixturenames:
         return
+    from pmemlab.topology import YAML_SUFFIXES
+
     marks = list(metafunc.definition.iter_markers("pmemlab"))
     topologies = [name for mark in marks[:1] for name in mark.args]
     if not topologies or not all(isinstance(name, str) for name in topologies):
         _tell_how_to_mark(metafunc.definition.nodeid)
-    metafunc.parametrize(_LENDER, topologies, indirect=True, scope="session")
+    folder = metafunc.definition.path.parent
+    found = [
+        str(folder / name) if Path(name).suffix in YAML_SUFFIXES else name for name in topologies
+    ]
+    metafunc.parametrize(_LENDER, found, ids=topologies, indirect=True, scope="session")
 
 
 def _tell_how_to_mark(test: str) -> NoReturn:
