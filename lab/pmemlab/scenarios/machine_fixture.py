@@ -45,7 +45,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     """
     if _LENDER not in metafunc.fixturenames:
         return
-    from pmemlab.topology import YAML_SUFFIXES
+    from pmemlab.schema import YAML_SUFFIXES
 
     marks = list(metafunc.definition.iter_markers("pmemlab"))
     topologies = [name for mark in marks[:1] for name in mark.args]
