@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -15,8 +16,11 @@ _FILE_COLUMNS = 1000  # more than any table needs
 
 def print_table(table: Table) -> None:
     """Prints it to stdout, and cuts nothing: a file or a pipe is as wide as the table needs, unless
-    COLUMNS says how wide, and where there is less room a long word goes on in the next line.
+    COLUMNS says how wide, and where there is less room a long word goes on in the next line. A
+    letter that stdout's encoding lacks is printed as "?".
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     for column in table.columns:
         column.overflow = "fold"
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ

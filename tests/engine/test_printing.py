@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 pytest.importorskip("rich")
@@ -31,3 +34,14 @@ def test_no_word_and_no_number_is_cut(
         assert max(map(len, printed.splitlines())) <= columns
         cells = [line.split("│")[1:3] for line in printed.splitlines() if "│" in line]
         assert "".join(cell.strip() for cell, _ in cells) == WORD
+
+
+def test_a_letter_that_the_output_cannot_have_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    table = Table("operation", "µs")
+    table.add_row("an update", "±3")
+    print_table(table)
+    sys.stdout.flush()
+    assert "?s" in written.getvalue().decode()
+    assert "?3" in written.getvalue().decode()
