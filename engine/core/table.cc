@@ -429,7 +429,13 @@ std::optional<size_t> Table::apply_if_finite(std::span<const int64_t> ids, const
                                              std::optional<int64_t> global_step) {
   raise_kept_error();
   PreparedApply::Scope scope(*this, ids, gradients, {});
-  if (!scope.is_finite()) return first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
+  if (!scope.is_finite()) {
+    const auto first = first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
+    if (first) return first;
+    throw Error(ErrorKind::kInvalidArgument,
+                parts_.name +
+                    ": grads changed while they were read; give an array that no thread writes to meanwhile");
+  }
   scope.prepare();
   scope.commit(global_step);
   return std::nullopt;

@@ -1,4 +1,4 @@
-"""Embedding variables on DRAM and persistent memory.
+"""Embedding variables on GPU memory, DRAM, persistent memory and SSD.
 
     import embstore as es
 

@@ -6,8 +6,9 @@ element unless the formula says otherwise. An optimizer never changes; what a va
 trained by next is its `EmbeddingVariable.learning_rate`. `slots` names the arrays kept beside the
 weights, in the order in which `EmbeddingVariable.export` gives them.
 
-The arithmetic itself is in the core, in engine/core/update/optimizers. It uses AVX2 where the
-processor has it, with the same bits, unless the environment says EMBSTORE_CPU=default.
+The formulas are in engine/core/rules, and engine/core/update/optimizers applies them to rows. It
+uses AVX2 where the processor has it, with the same bits, unless the environment says
+EMBSTORE_CPU=default.
 """
 
 from __future__ import annotations

@@ -57,11 +57,25 @@ def argument_parser() -> argparse.ArgumentParser:
         help="folder for the rows below the first tier: in memory",
     )
     table = parser.add_argument_group("the table and its training")
-    table.add_argument("--rows", type=column_keys, default=2_000_000, metavar="N")
-    table.add_argument("--embedding-dim", type=positive, default=64, metavar="D")
-    table.add_argument("--batch-size", type=positive, default=50_000, metavar="IDS")
-    table.add_argument("--steps", type=positive, default=20, metavar="N")
-    table.add_argument("--warm-up-steps", type=not_negative, default=10, metavar="N")
+    table.add_argument(
+        "--rows", type=column_keys, default=2_000_000, metavar="N", help="rows of the table"
+    )
+    table.add_argument(
+        "--embedding-dim", type=positive, default=64, metavar="D", help="weights of a row"
+    )
+    table.add_argument(
+        "--batch-size", type=positive, default=50_000, metavar="IDS", help="ids of a batch"
+    )
+    table.add_argument(
+        "--steps", type=positive, default=20, metavar="N", help="batches that are counted"
+    )
+    table.add_argument(
+        "--warm-up-steps",
+        type=not_negative,
+        default=10,
+        metavar="N",
+        help="batches before these, which are not counted",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
     return parser
 

@@ -15,9 +15,10 @@ _FILE_COLUMNS = 1000  # more than any table needs
 
 def results_console() -> Console:
     """Of stdout; a file or a pipe is as wide as what is printed, so that nothing is cut, unless
-    COLUMNS says how wide. A letter that stdout's encoding lacks is printed as "?".
+    COLUMNS says how wide. A letter that stdout's encoding lacks is printed as "?", unless
+    PYTHONIOENCODING names another way.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     has_width = console.is_terminal or "COLUMNS" in os.environ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 __all__ = ["sync_folder", "write_whole"]
@@ -11,11 +12,21 @@ __all__ = ["sync_folder", "write_whole"]
 def write_whole(path: Path, text: str) -> None:
     """As `Path.write_text`, but whoever reads the file finds all of it, or what was there before.
 
-    A link stays one, and what is written to a device or a pipe goes there.
+    A link stays one. A device, a pipe, and a file that stdout or stderr leads to aren't replaced:
+    the text is written to them.
     """
+    stream = _standard_stream_at(path)
+    if stream is not None:
+        for file in (sys.stdout, sys.stderr):
+            if file is not None:
+                file.flush()  # what was printed before comes before
+        with open(stream, "w", encoding="utf-8", closefd=False) as output:
+            output.write(text)
+        return
     target = path.resolve()
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")
+    # A pipe behind /dev/fd resolves to "pipe:[…]", which is no path.
+    if path.exists() and not target.is_file():
+        path.write_text(text, encoding="utf-8")
         return
     part = target.with_name(f"{target.name}.part")
     try:
@@ -24,6 +35,17 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _standard_stream_at(path: Path) -> int | None:
+    """Returns the descriptor of stdout or stderr if it leads to the file at the path, else None."""
+    for descriptor in (1, 2):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        except OSError:  # no file there yet, or the stream is closed
+            continue
+    return None
 
 
 def sync_folder(folder: Path) -> None:

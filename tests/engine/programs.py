@@ -59,7 +59,7 @@ def run_program(
             ended = fork.wait(timeout)
         except subprocess.TimeoutExpired:
             fork.send(WHERE_IT_IS)
-            time.sleep(1)
+            time.sleep(3)
             fork.end()
             told_of = "".join(each.result() for each in output)
             raise AssertionError(f"still running after {timeout:g} s:\n{told_of}") from None

@@ -380,6 +380,36 @@ def test_figures_are_written_though_nobody_reads_the_tables(
     assert json.loads(written.read_text())["suite"] == "memory"
 
 
+def test_an_interrupted_write_leaves_the_figures_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    written = tmp_path / "figures.json"
+    written.write_text("before")
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["rows", *TINY, "--json", str(written)])
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        ("figures.json", "before")
+    ]
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_figures_go_to_stdout_before_the_tables(tmp_path: Path, piped: bool) -> None:
+    path = tmp_path / "out.txt"
+    argv = [sys.executable, "-m", "embstore.bench", "rows", *TINY, "--json", "/dev/stdout"]
+    with path.open("w") as out:
+        stdout = subprocess.PIPE if piped else out
+        done = subprocess.run(argv, stdout=stdout, text=True, check=True)
+    printed = done.stdout if piped else path.read_text()
+    document, end = json.JSONDecoder().raw_decode(printed)
+    assert document["suite"] == "rows"
+    assert "Million ids" in printed[end:]
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_a_full_disk_leaves_the_figures_that_were_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,10 @@ def call_for_ever(call):
         except es.errors.ClosedError:
             pass
 
-for call in (lambda: var.lookup(ids), lambda: var.apply_gradients(ids, grads), var.stats):
+def make_one():
+    es.get_embedding_variable("dropped", 16, optimizer=es.optimizers.SGD(1.0))
+
+for call in (lambda: var.lookup(ids), lambda: var.apply_gradients(ids, grads), make_one):
     threading.Thread(target=call_for_ever, args=(call,), daemon=True).start()
 time.sleep(0.2)
 """

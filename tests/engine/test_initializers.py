@@ -59,6 +59,12 @@ def test_a_seed_gives_the_same_rows_in_every_process() -> None:
     assert there.stdout.strip() == here
 
 
+def test_bounds_may_be_the_same_number_whatever_its_float32_is() -> None:
+    for bound in (0.7, 0.01, -0.05):
+        rows = initializers.RandomUniform(bound, bound)((1, 3))
+        assert (rows == np.float32(bound)).all()
+
+
 def test_the_rows_of_a_seed_are_these_for_good() -> None:
     rows = initializers.RandomUniform(0.0, 1.0, seed=42)((1, 3))
     np.testing.assert_array_equal(

@@ -45,3 +45,14 @@ def test_a_letter_that_the_output_cannot_have_ends_nothing(monkeypatch: pytest.M
     sys.stdout.flush()
     assert "?s" in written.getvalue().decode()
     assert "?3" in written.getvalue().decode()
+
+
+def test_how_the_user_has_letters_encoded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    table = Table("operation")
+    table.add_row("±3")
+    print_table(table)
+    sys.stdout.flush()
+    assert "\\xb13" in written.getvalue().decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -438,11 +439,16 @@ def test_a_table_of_any_int64_has_no_original(tmp_path: Path) -> None:
         model.save_as_original_model(tmp_path / "original.keras", include_optimizer=False)
 
 
+def test_the_version_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert embed.__version__ == importlib.metadata.version("embstore")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"of {name}")
+    assert embed.__version__ == "of embstore"
+
+
 def test_the_names_of_the_guide_are_there() -> None:
     for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "RMSprop", "SGD"):
         assert isinstance(getattr(embed, name)(), keras.optimizers.Optimizer)
     assert es.openembedding is embed
-    assert embed.__version__
     assert issubclass(embed.Model, keras.Model)
     with pytest.raises(AttributeError, match=r"python -m embstore\.server"):
         embed.Server()  # type: ignore[operator]

@@ -253,6 +253,14 @@ def test_what_stdout_can_not_encode_is_replaced(
         assert stdout.buffer.getvalue() == b"2 ? 3 ? 1\n"
 
 
+def test_how_the_user_has_letters_encoded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    with io.TextIOWrapper(buffer, "ascii", "backslashreplace", write_through=True) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        results_console().print("2 × 3")
+        assert buffer.getvalue() == b"2 \\xd7 3\n"
+
+
 def test_it_tells_its_version(tmp_path: Path) -> None:
     done = _pmemlab("--version", cwd=tmp_path)
     assert done.returncode == 0

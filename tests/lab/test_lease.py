@@ -84,6 +84,31 @@ def test_a_process_that_the_holder_forked_does_not_hold_it(tmp_path: Path) -> No
         os.waitpid(child, 0)
 
 
+def test_a_process_that_was_forked_while_the_holder_waited_does_not_hold_it(
+    tmp_path: Path,
+) -> None:
+    first = Lease(tmp_path / "fsdax.lock")
+    ends, end = os.pipe()
+    children: list[int] = []
+
+    def fork(_: str) -> None:
+        children.append(os.fork())
+        if children[0] == 0:
+            os.close(end)
+            os.read(ends, 1)  # lives until the test lets it go
+            os._exit(0)
+        first.end()
+
+    try:
+        Lease(tmp_path / "fsdax.lock", on_wait=fork).end()
+        Lease(tmp_path / "fsdax.lock", limit_s=5).end()
+    finally:
+        os.close(end)
+        os.close(ends)
+        for child in children:
+            os.waitpid(child, 0)
+
+
 def test_a_lease_that_may_not_be_asked_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "fsdax.lock").mkdir()
     with pytest.raises(LabError, match=r"fsdax\.lock: .*, or take --machine guest"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded_facts import recorded_facts, recorded_names
 
-from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, is_text
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import load_topology, topology_names
 
@@ -107,6 +107,14 @@ def test_every_name_is_of_a_fact_that_some_machine_has() -> None:
     leaves = {leaf for facts in RECORDED.values() for leaf in _leaves(facts)}
     nobodys = [fact for fact in FACTS if not any(_is_of(fact, leaf) for leaf in leaves)]
     assert nobodys == []
+
+
+def test_a_fact_is_known_as_a_text_where_its_values_are_texts() -> None:
+    for facts in RECORDED.values():
+        for leaf in _leaves({key: value for key, value in facts.items() if key != "unreadable"}):
+            for container, key, _ in _places(facts, leaf):
+                if container[key] not in (None, [], {}):
+                    assert is_text(leaf) is isinstance(container[key], str), leaf
 
 
 def _is_of(fact: str, leaf: str) -> bool:

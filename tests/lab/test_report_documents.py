@@ -254,6 +254,28 @@ def test_of_two_documents_the_newest_counts_whatever_its_name(tmp_path: Path) ->
     assert read_folder(tmp_path).checkpoints[0].save_bytes_per_s == 2.0
 
 
+def test_a_document_s_time_may_end_in_z(tmp_path: Path) -> None:
+    for name, time, rate in (("z", "01T00:00:00Z", 1.0), ("a", "01T00:30:00+01:00", 2.0)):
+        document = changed(CHECKPOINTS, "arms", save_bytes_per_s=rate)
+        text = json.dumps({**document, "time": f"2026-01-{time}"})
+        (tmp_path / f"{name}.json").write_text(text)
+        os.utime(tmp_path / f"{name}.json", (1, 1) if name == "z" else None)
+    assert read_folder(tmp_path).checkpoints[0].save_bytes_per_s == 1.0
+
+
+@pytest.mark.parametrize("document", [PLAN, FIDELITY, CHECKPOINTS, CACHE_SIZES])
+@pytest.mark.parametrize("time", ["yesterday", "2026-13-01", "", 2026, ["2026-01-01"]])
+def test_a_time_that_is_none_is_refused(
+    tmp_path: Path, document: Mapping[str, Any], time: object
+) -> None:
+    assert ": time: must be an ISO time" in refused(tmp_path, {**document, "time": time})
+
+
+def test_a_file_that_is_no_result_may_have_any_time(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"time": "yesterday"}')
+    assert read_folder(tmp_path).left_out == ["other.json"]
+
+
 @pytest.mark.parametrize(("predicted", "holds"), [(115.0, True), (115.1, False), (85.0, True)])
 def test_an_error_of_just_the_aim_is_within_it(
     tmp_path: Path, predicted: float, holds: bool

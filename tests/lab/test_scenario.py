@@ -452,6 +452,16 @@ def test_a_bad_beginning_is_named(tmp_path: Path, old: str, new: str, complaint:
         load(tmp_path, text.replace(old, new))
 
 
+@pytest.mark.parametrize("storage_type", ["HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH"])
+def test_wdl_keeps_no_checkpoints_below_hbm(tmp_path: Path, storage_type: str) -> None:
+    text = SCENARIO.replace("PMEM_LIBPMEM", storage_type).replace("lab-fsdax.yaml", "fsdax-nvme")
+    tiers = len(storage_type.split("_"))
+    expected = f"tiers: [{', '.join(['{is_pmem: true}'] * tiers)}]"
+    text = text.replace("rows: {file_under: pmem, is_pmem: true}", expected)
+    with pytest.raises(ScenarioError, match="power_cuts: .*HBM; give DRAM_PMEM or DRAM_PMEM_SSDH"):
+        load(tmp_path, text + CUTS)
+
+
 def test_hbm_needs_a_topology_with_a_gpu(tmp_path: Path) -> None:
     text = "summary: a\ntopology: {}\nstorage_types: [HBM]\nexpect: {{rows: {{gpu: emulated}}}}\n"
     assert load(tmp_path, text.format("dram")).topology.gpu == "emulated"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -35,6 +37,45 @@ def test_what_is_written_to_a_pipe_goes_there(tmp_path: Path) -> None:
     reader.join(10)
     assert read == ["text"]
     assert pipe.is_fifo()
+
+
+PRINTS_AROUND = """
+import sys
+from pathlib import Path
+from pmemlab.whole_file import write_whole
+print("before")
+write_whole(Path(sys.argv[1]), "text\\n")
+print("after")
+"""
+
+
+def _print_around(path: str, stdout: int) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    argv = [sys.executable, "-c", PRINTS_AROUND, path]
+    return subprocess.run(argv, stdout=stdout, env=environment, text=True, check=True)
+
+
+def test_what_is_written_to_a_piped_stdout_goes_there() -> None:
+    assert _print_around("/dev/stdout", subprocess.PIPE).stdout == "before\ntext\nafter\n"
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_file_that_stdout_leads_to_has_what_is_printed_too(tmp_path: Path, by_name: bool) -> None:
+    path = tmp_path / "out.txt"
+    with path.open("w") as out:
+        _print_around(str(path) if by_name else "/dev/stdout", out.fileno())
+    assert path.read_text() == "before\ntext\nafter\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_written_to_an_open_pipe_s_descriptor_goes_there() -> None:
+    reads, writes = os.pipe()
+    try:
+        write_whole(Path(f"/dev/fd/{writes}"), "text")
+        assert os.read(reads, 100) == b"text"
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
     direct_ns = [tier["app_direct_memory_ns"] for tier in large]
     cached_ns = [tier["memory_mode_memory_ns"] for tier in large]
     assert direct_ns[0] > direct_ns[1] > 0
+    # Moves that a step causes count whenever they are made.
+    assert direct_ns == pytest.approx([16.9, 9.15], rel=0.1)
     assert cached_ns[0] > cached_ns[1] > 0
     for tier in large:
         assert tier["app_direct_ids_per_s"] > 0

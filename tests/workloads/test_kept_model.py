@@ -421,6 +421,8 @@ def test_a_checkpoint_beyond_the_last_step_is_refused(
     [
         ("DRAM", "--kept-in: durability: DRAM has no tier of PMem below DRAM"),
         ("DRAM_SSDHASH", "--kept-in: durability: DRAM_SSDHASH has no tier of PMem below DRAM"),
+        ("HBM_DRAM_PMEM", "--kept-in: HBM_DRAM_PMEM has a tier of HBM; give DRAM_PMEM or"),
+        ("HBM_DRAM_PMEM_SSDHASH", "a tier of HBM; give DRAM_PMEM or DRAM_PMEM_SSDHASH"),
     ],
 )
 def test_storage_types_without_durable_pools_are_refused(

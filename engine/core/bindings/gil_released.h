@@ -1,4 +1,4 @@
-// Other threads of Python's run while the core works.
+// Releases Python's lock while the core works.
 #pragma once
 
 #include <Python.h>

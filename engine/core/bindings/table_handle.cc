@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "bindings/gil_released.h"
 #include "errors/error.h"
 
 namespace embstore {
@@ -29,7 +30,7 @@ TableHandle::~TableHandle() {
     return;
   }
   if (interpreter_ends()) return;
-  const nanobind::gil_scoped_release release;
+  const GilReleased release;
   table_.reset();
 }
 

@@ -97,6 +97,21 @@ TEST(each_key_gets_the_sum_of_its_gradients_in_the_batchs_order_whoever_takes_it
   }
 }
 
+TEST(sums_of_a_batch_that_is_larger_than_the_cache_are_the_same) {
+  GradientBatch grouped;
+  const Batch batch(9000, 64, 5);
+  auto left = summed_one_by_one(batch);
+  for (const auto& [begin, end] : {std::pair{0, 3}, std::pair{3, kShards}}) {
+    grouped.group(batch.all(), {begin, end});
+    for (int s = begin; s < end; ++s) check_shard(grouped, s, batch, left);
+  }
+  check(left.empty(), "a key is missing");
+  left = summed_one_by_one(batch);
+  grouped.group(batch.ids, batch.gradients.data(), batch.dim);
+  for (int s = 0; s < kShards; ++s) check_shard(grouped, s, batch, left);
+  check(left.empty(), "a key is missing");
+}
+
 TEST(one_value_that_is_not_finite_is_noticed_wherever_it_is) {
   GradientBatch grouped;
   for (const int dim : {1, 3, 4, 7, 16, 21, 64}) {

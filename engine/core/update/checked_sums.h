@@ -21,7 +21,7 @@ class CheckedSums {
       for (size_t lane = 0; lane < kCount; ++lane) sum[first + lane] = sums[lane];
     });
   }
-  // Of the rows; sums of finite ones may be infinite.
+  // Whether all values of the rows were finite; their sums may be infinite even so.
   bool saw_only_finite() const {
     float sum = 0;
     for (const float zero : zeros_) sum += zero;

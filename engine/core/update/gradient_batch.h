@@ -57,9 +57,9 @@ class GradientBatch {
   std::span<const KeyGradient> shard(int i) const {
     return {keys_.data() + first_key_[i], first_key_[i + 1] - first_key_[i]};
   }
-  // Of all shards, one behind the other.
+  // The keys of all shards, one shard behind the other.
   std::span<const KeyGradient> keys() const { return {keys_.data(), first_key_[kShards]}; }
-  // Whether all gradients are that were summed here. Those of distinct ids aren't looked at.
+  // False if a gradient was NaN or infinite. Gradients of distinct ids aren't looked at.
   bool is_finite() const { return is_finite_; }
 
  private:

@@ -83,20 +83,51 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _write_json(path: Path, report: Report) -> str | None:
-    """Writes the file whole, or leaves what was there; returns what went wrong."""
+    """Writes the file whole, or leaves what was there; returns what went wrong.
+
+    A device, a pipe, and a file that stdout or stderr leads to aren't replaced: the text is written
+    to them.
+    """
     document = {**report.document, "machine": _machine()}
     text = json.dumps(document, indent=1, default=os.fspath) + "\n"
+    try:
+        _write_whole(path, text)
+    except OSError as error:
+        return f"--json {path}: can't be written: {error.strerror}"
+    return None
+
+
+def _write_whole(path: Path, text: str) -> None:
+    stream = _standard_stream_at(path)
+    if stream is not None:
+        for file in (sys.stdout, sys.stderr):
+            if file is not None:
+                file.flush()  # what was printed before comes before
+        with open(stream, "w", encoding="utf-8", closefd=False) as output:
+            output.write(text)
+        return
     target = path.resolve()
-    is_plain = target.is_file() or not target.exists()
-    part = target.with_name(f"{target.name}.part") if is_plain else target
+    # A pipe behind /dev/fd resolves to "pipe:[…]", which is no path.
+    if path.exists() and not target.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    part = target.with_name(f"{target.name}.part")
     try:
         part.write_text(text, encoding="utf-8")
-        if is_plain:
-            part.replace(target)
-    except OSError as error:
-        if is_plain:
-            part.unlink(missing_ok=True)
-        return f"--json {path}: can't be written: {error.strerror}"
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _standard_stream_at(path: Path) -> int | None:
+    """Returns the descriptor of stdout or stderr if it leads to the file at the path, else None."""
+    for descriptor in (1, 2):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        except OSError:  # no file there yet, or the stream is closed
+            continue
     return None
 
 

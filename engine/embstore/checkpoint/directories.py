@@ -7,6 +7,7 @@ all of it. engine/FORMAT.md (section CHECKPOINT) says what lies where.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -117,8 +118,17 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
 def remove_unless_read(directory: Path) -> None:
     """Removes a directory, unless a process is `reading` it; what can't be removed stays."""
     with contextlib.suppress(OSError), _opened(directory) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _lock(descriptor: int, operation: int) -> None:
+    """Does without the lock on a file system that has none for directories."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EBADF):
+            raise
 
 
 @contextlib.contextmanager
@@ -136,7 +146,7 @@ def reading(directory: Path) -> Iterator[bool]:
         except NotADirectoryError:
             raise CheckpointError(f"{directory}: is a file, not a directory") from None
         else:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            _lock(descriptor, fcntl.LOCK_SH)
             is_there = directory.exists()
         yield is_there
 

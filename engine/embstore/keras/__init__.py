@@ -35,8 +35,9 @@ has dense weights follow the mean of the workers' gradients, on torch.
 `model.fit(prefetching(dataset, model))` asks them for the rows of the next batch while one is
 trained.
 
-Gradient accumulation and moving averages of the Keras optimizer, momentum and the other options
-that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so. On
+Gradient accumulation and moving averages of the Keras optimizer, SGD's momentum and the other
+options that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so.
+On
 TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
 those of a key together; here they are always together.
 """

@@ -90,6 +90,6 @@ def __getattr__(name: str) -> str:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("pmemlab")
+        return version("embstore")
     hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
     raise AttributeError(f"module 'embstore.openembedding' has no attribute {name!r}{hint}")

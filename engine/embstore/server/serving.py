@@ -115,8 +115,8 @@ def _parser() -> argparse.ArgumentParser:
         "--bind_ip",
         default=LOOPBACK,
         metavar="IP[:PORT]",
-        help=f"address of this computer; {LOOPBACK} by default. PORT: of a cluster's head, "
-        f"{ray_node.DEFAULT_PORT} by default; of a node that joins, its raylet's",
+        help=f"address of this computer (default: {LOOPBACK}). PORT: of a cluster's head (default: "
+        f"{ray_node.DEFAULT_PORT}); of a node that joins, its raylet's",
     )
     parser.add_argument("--pmem", metavar="DIR", help="where NODE_PMEM is on this node")
     parser.add_argument(

@@ -133,21 +133,37 @@ def real(
     What is returned isn't rounded.
     """
     number = _finite(name, value)
-    for used in (number, _rounded(name, number)) if float32 else (number,):
-        for holds, bound in (
-            (used > above, f"greater than {above:g}"),
-            (used >= at_least, f"at least {at_least:g}"),
-            (used < below, f"less than {below:g}"),
-            (used <= at_most, f"at most {at_most:g}"),
-        ):
-            if not holds:
-                raise InvalidArgumentError(
-                    f"{name} must be {bound}, got {number:g}"
-                    if used == number
-                    else f"{name} must be {bound} as float32, got {number!r}, which is {used:g} "
-                    "there; give a number further from the bound"
-                )
+    _check_bounds(name, number, number, above, at_least, below, at_most)
+    if float32:
+        rounded = _rounded(name, number)
+        bounds = (_nearest_float32(bound) for bound in (above, at_least, below, at_most))
+        _check_bounds(name, number, rounded, *bounds)
     return number
+
+
+def _check_bounds(
+    name: str,
+    number: float,
+    used: float,
+    above: float,
+    at_least: float,
+    below: float,
+    at_most: float,
+) -> None:
+    """Raises InvalidArgumentError where `used`, which is `number` or its float32, is outside."""
+    for holds, bound in (
+        (used > above, f"greater than {above:g}"),
+        (used >= at_least, f"at least {at_least:g}"),
+        (used < below, f"less than {below:g}"),
+        (used <= at_most, f"at most {at_most:g}"),
+    ):
+        if not holds:
+            raise InvalidArgumentError(
+                f"{name} must be {bound}, got {number:g}"
+                if used == number
+                else f"{name} must be {bound} as float32, got {number!r}, which is {used:g} "
+                "there; give a number further from the bound"
+            )
 
 
 def _finite(name: str, value: object) -> float:
@@ -169,11 +185,15 @@ def _finite(name: str, value: object) -> float:
 
 def _rounded(name: str, number: float) -> float:
     """The nearest float32, which is finite."""
-    with np.errstate(all="ignore"):
-        rounded = float(np.float32(number))
+    rounded = _nearest_float32(number)
     if math.isinf(rounded):
         raise InvalidArgumentError(f"{name} must be {_FINITE_FLOAT32}, got {number:g}")
     return rounded
+
+
+def _nearest_float32(number: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.float32(number))
 
 
 def _digits(number: object) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.progress_line import progress_line
 from pmemlab.whole_file import write_whole
-from pmemlab.workloads.command_line import positive, seed
+from pmemlab.workloads.command_line import DefaultsHelpFormatter, positive, seed
 
 if TYPE_CHECKING:
     from benchmarks.checkpoint_io.checkpoint import Checkpoint
@@ -35,7 +35,7 @@ def argument_parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.checkpoint_io",
         description="Save and load checkpoints of image models on several media and in several "
         "formats, and say how fast, with the same bytes everywhere.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=DefaultsHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -77,9 +77,23 @@ def argument_parser() -> argparse.ArgumentParser:
         "a medium of its kind",
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=positive, default=2, metavar="N")
-    training.add_argument("--batch-size", type=positive, default=16, metavar="IMAGES")
-    training.add_argument("--seed", type=seed, default=2021, metavar="N")
+    training.add_argument(
+        "--steps",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="batches to train on before the saves",
+    )
+    training.add_argument(
+        "--batch-size", type=positive, default=16, metavar="IMAGES", help="images of a batch"
+    )
+    training.add_argument(
+        "--seed",
+        type=seed,
+        default=2021,
+        metavar="N",
+        help="seed of the generated images, the weights and the order",
+    )
     training.add_argument(
         "--cifar",
         type=Path,
@@ -98,7 +112,13 @@ def argument_parser() -> argparse.ArgumentParser:
         help="go on from the checkpoint that --keep left there, to the same bits as without a stop",
     )
     fairness = parser.add_argument_group("measuring")
-    fairness.add_argument("--repeats", type=positive, default=5, metavar="N")
+    fairness.add_argument(
+        "--repeats",
+        type=positive,
+        default=5,
+        metavar="N",
+        help="saves and loads of each format; figures are medians",
+    )
     fairness.add_argument(
         "--drop-caches",
         choices=("posix_fadvise", "drop_caches"),

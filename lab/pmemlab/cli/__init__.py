@@ -95,7 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     page = commands.add("report", _report)
     page.add_argument("folder", type=Path, metavar="RESULTS", help="a folder of results")
     page.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="without it, report.html in the folder"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file to write (default: report.html in the folder)",
     )
     return parser
 

@@ -56,9 +56,20 @@ def add_commands(group: Group) -> None:
         "pmemlab machine shell (MACHINE | --state-dir DIR) [options] [-- COMMAND [ARGUMENT ...]]"
     )
     for command in (run, open_shell):
-        command.add_argument("machine", nargs="?", metavar="MACHINE", help=f"one of {machines}")
+        command.add_argument(
+            "machine",
+            nargs="?",
+            metavar="MACHINE",
+            help=f"one of {machines}, or a topology's file",
+        )
         _add_state_dir(command, _SERVED)
-        command.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+        command.add_argument(
+            "--env",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="environment variable of the command; may be repeated",
+        )
         add_guest_options(command)
 
     copying = group.add("cp", copy)

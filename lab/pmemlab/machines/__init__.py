@@ -1,1 +1,1 @@
-"""Machines of three kinds behind one protocol."""
+"""Machines of four kinds behind one protocol: process, host, guest and container."""

@@ -45,6 +45,7 @@ class Lease:
             raise LabError(
                 f"{path}: {error.strerror}; have who made it remove it, or take --machine guest"
             ) from error
+        _held.add(self)  # before it waits: a process may be forked meanwhile
         deadline = time.monotonic() + limit_s
         told = False
         while True:
@@ -63,7 +64,6 @@ class Lease:
                     on_wait(f"waits for {holder}, which uses {path.stem} of the running lab")
                     told = True
                 time.sleep(_POLL_S)
-        _held.add(self)
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()}")
         self._file.flush()

@@ -5,7 +5,7 @@ writes them.
 
 `*.json`: one object, told apart by the field that it alone has. Numbers that aren't known may be
 null or left out; fields that aren't named here are left alone. `time`, where there is one, says
-when it was made, as a metric's.
+when it was made, as a metric's: an ISO time, which may end in Z.
 
 - `plans`, by `pmemlab model plan --json`: a list of objects, the best first: `storage_type`;
   `tiers`, a list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups);
@@ -224,12 +224,27 @@ class _AnyDocument(Document, open=True):
     kind: object = None
     time: object = None
 
-    def made(self, path: Path) -> float:
-        """When, in seconds since 1970: as it says, or else as its file does."""
+    @property
+    def is_result(self) -> bool:
+        fields = (self.plans, self.sections, self.arms, self.first_tiers)
+        return any(each is not None for each in fields)
+
+    def made(self, file: File) -> float:
+        """Returns when it was made, in seconds since 1970: its `time`, or else its file's.
+
+        Raises ResultsError if `time` is no ISO time.
+        """
+        if self.time is None:
+            return file.path.stat().st_mtime
         try:
-            return datetime.fromisoformat(self.time).timestamp()  # type: ignore[arg-type]
+            if not isinstance(self.time, str):
+                raise TypeError
+            # Python 3.10 knows no Z.
+            text = f"{self.time[:-1]}+00:00" if self.time.endswith("Z") else self.time
+            return datetime.fromisoformat(text).timestamp()
         except (TypeError, ValueError, OverflowError):
-            return path.stat().st_mtime
+            problem = f"must be an ISO time, as 2026-02-09T12:00:00+00:00, not {self.time!r}"
+            raise file.error("time", problem) from None
 
 
 @dataclass(frozen=True)
@@ -323,7 +338,10 @@ def read_folder(folder: Path) -> Results:
             continue
         file = File.of_json(path, ResultsError)
         told_apart_by = file.read(_AnyDocument)
-        made = told_apart_by.made(path)
+        if not told_apart_by.is_result:
+            left_out.append(path.name)
+            continue
+        made = told_apart_by.made(file)
         if told_apart_by.plans is not None:
             plans.append(file.read(Plan, {"file": path.name, "rank": 0}))
         elif told_apart_by.sections is not None:
@@ -333,11 +351,9 @@ def read_folder(folder: Path) -> Results:
             kind = told_apart_by.kind or _Checkpoints.kind
             for arm in file.read(_Checkpoints, {"kind": kind}).arms:
                 arms.add((arm.model, arm.medium, arm.format, arm.device), made, arm)
-        elif told_apart_by.first_tiers is not None:
+        else:
             sweep = file.read(CacheSweep)
             sweeps.add((sweep.table, sweep.dram, sweep.pmem), made, sweep)
-        else:
-            left_out.append(path.name)
     return Results(
         folder=folder,
         rows=list(rows.values()),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_PATH",
+    "DefaultsHelpFormatter",
     "ProgressBar",
     "add_json",
     "add_keeping",
@@ -36,12 +37,21 @@ NO_PATH: Final = "-"
 """In --storage-path, in the place of a tier that keeps no files."""
 
 
+class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """A formatter that shows the defaults of options, but not those that stand for no value."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def new_parser(module: str, description: str) -> argparse.ArgumentParser:
     """Returns a parser for `parse`. module: what `python -m` is given."""
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=DefaultsHelpFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )

@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.errors import InvalidArgumentError
+from embstore.errors import EmbStoreError, InvalidArgumentError
+from embstore.options import TIER_KINDS, TierKind
 from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.keeping import tell_kept
 
-__all__ = ["DensePart", "KeptModelError", "ModelKeeping", "write_durably"]
+__all__ = ["DensePart", "KeptModelError", "ModelKeeping", "refusal_to_keep", "write_durably"]
 
 _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
 
@@ -56,8 +57,10 @@ class ModelKeeping:
     def durable(self, storage: es.StorageOption) -> es.StorageOption:
         """Return the same storage, its pools in `folder`, and a tier below them where it was.
 
-        Raises InvalidArgumentError for a storage type without durable pools.
+        Raises InvalidArgumentError for a storage type without durable pools below DRAM.
         """
+        if refusal := refusal_to_keep(storage.storage_type):
+            raise InvalidArgumentError(f"--kept-in: {refusal}")
         below = [tier.path for tier in storage.tiers()[2:]]
         paths = [None, self._pools, *below]
         try:
@@ -138,6 +141,17 @@ class ModelKeeping:
 
     def _dense_path(self, steps: int) -> Path:
         return self.folder / f"dense-{steps:08}.npz"
+
+
+def refusal_to_keep(storage_type: es.StorageType) -> str | None:
+    """Returns why a model's checkpoints can't be kept on this storage type; None if they can."""
+    if TierKind.HBM in TIER_KINDS[storage_type]:
+        return f"{storage_type.name} has a tier of HBM; give DRAM_PMEM or DRAM_PMEM_SSDHASH"
+    try:
+        es.StorageOption(storage_type, Path("/"), durability="checkpoint")
+    except EmbStoreError as error:
+        return str(error)
+    return None
 
 
 def write_durably(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

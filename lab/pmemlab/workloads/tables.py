@@ -58,12 +58,17 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     add_storage(parser)
     engine = parser.add_argument_group("the engine's options")
-    engine.add_argument("--cache-strategy", choices=("LFU", "LRU"), default="LFU")
+    engine.add_argument(
+        "--cache-strategy",
+        choices=("LFU", "LRU"),
+        default="LFU",
+        help="the row that leaves a full tier: the least frequent or the least recent",
+    )
     engine.add_argument(
         "--ssdhash-buffer",
         type=positive,
         metavar="BYTES",
-        help="write buffer of every table with an SSDHASH tier; None: the engine's own",
+        help="write buffer of every table with an SSDHASH tier (default: the engine's own)",
     )
     engine.add_argument(
         "--filter",
@@ -72,7 +77,9 @@ def argument_parser() -> argparse.ArgumentParser:
         help="admit a key at its Nth occurrence, counted exactly (counter) or by a sketch (cbf)",
     )
     training = parser.add_argument_group("tables and training")
-    training.add_argument("--tables", type=positive, default=_TABLES, metavar="N")
+    training.add_argument(
+        "--tables", type=positive, default=_TABLES, metavar="N", help="number of tables"
+    )
     training.add_argument(
         "--rows",
         type=column_keys,
@@ -80,12 +87,22 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
     )
-    training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
     training.add_argument(
-        "--steps", type=positive, default=40, metavar="N", help="after those that meet every key"
+        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row"
     )
-    training.add_argument("--batch-size", type=positive, default=2048, metavar="IDS")
-    training.add_argument("--seed", type=seed, default=2021, metavar="N")
+    training.add_argument(
+        "--steps",
+        type=positive,
+        default=40,
+        metavar="N",
+        help="batches to train on, after those that meet every key",
+    )
+    training.add_argument(
+        "--batch-size", type=positive, default=2048, metavar="IDS", help="ids of a batch of a table"
+    )
+    training.add_argument(
+        "--seed", type=seed, default=2021, metavar="N", help="seed of the ids and the rows"
+    )
     training.add_argument(
         "--cold-lookups",
         type=not_negative,

@@ -56,14 +56,10 @@ def table_count(arguments: Mapping[str, Any]) -> int:
 
 def refuses_to_keep(storage_type: str) -> str | None:
     """Why --kept-in can't be had with this storage type; None where it can."""
-    from embstore.errors import EmbStoreError
-    from embstore.options import StorageOption, StorageType
+    from embstore.options import StorageType
+    from pmemlab.workloads.model_keeping import refusal_to_keep
 
-    try:
-        StorageOption(StorageType[storage_type], Path("/"), durability="checkpoint")
-    except EmbStoreError as error:
-        return str(error)
-    return None
+    return refusal_to_keep(StorageType[storage_type])
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -101,12 +97,18 @@ def argument_parser() -> argparse.ArgumentParser:
         help="give every key of the synthetic columns a row before the first step",
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=positive, default=100, metavar="N")
+    training.add_argument(
+        "--steps", type=positive, default=100, metavar="N", help="batches to train on"
+    )
     training.add_argument(
         "--warm-up-steps", type=positive, default=1, metavar="N", help="first steps, not timed"
     )
-    training.add_argument("--batch-size", type=positive, default=512, metavar="ROWS")
-    training.add_argument("--embedding-dim", type=positive, default=16, metavar="D")
+    training.add_argument(
+        "--batch-size", type=positive, default=512, metavar="ROWS", help="rows of a batch"
+    )
+    training.add_argument(
+        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row of a table"
+    )
     training.add_argument(
         "--hidden-units",
         type=positive,
@@ -122,7 +124,9 @@ def argument_parser() -> argparse.ArgumentParser:
         help="library of the dense layers; an emulated machine imports PyTorch for longer than "
         "it trains a little",
     )
-    training.add_argument("--seed", type=seed, default=2021, metavar="N")
+    training.add_argument(
+        "--seed", type=seed, default=2021, metavar="N", help="seed of the data and the weights"
+    )
     kept = parser.add_argument_group("checkpoints")
     add_keeping(
         kept,

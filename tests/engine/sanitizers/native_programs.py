@@ -61,6 +61,7 @@ AS_THEY_ARE = [
     "crc32c_test",
     "device_steps_test",
     "eviction_pool_test",
+    "gradient_batch_test",
     "interleavings_test",
     "kernels_test",
     "optimizers_test",

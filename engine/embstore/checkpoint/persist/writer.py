@@ -211,6 +211,8 @@ class PersistWriter:
         try:
             future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
         except RuntimeError as error:
+            if "shutdown" not in str(error):  # no thread could be started, say; a later one may
+                raise
             _drop(checkpoint.parts)
             self.directory.abandon(checkpoint.unfinished)
             names = ", ".join(entry.name for entry in checkpoint.manifest.variables)

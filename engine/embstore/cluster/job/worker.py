@@ -52,9 +52,10 @@ class Worker:
     """One of the processes that train the same variables.
 
     While there is one in a process, `get_embedding_variable(..., shards=n)` there gives the
-    variable of that name that all workers share. Each worker must train the same variables in the
-    same order: an `apply_gradients` returns when all have made it, and then all see its rows. One
-    that has closed a variable, and makes it anew, waits until the others have closed it, too.
+    variable of that name that all workers share. In a synchronous job each worker must train the
+    same variables in the same order: an `apply_gradients` returns when all have made it, and then
+    all see its rows. One that has closed a variable, and makes it anew, waits until the others have
+    closed it, too.
     """
 
     def __init__(self, ticket: JobTicket, rank: int) -> None:
@@ -178,8 +179,9 @@ class Worker:
                     torch.save(model.state_dict(), folder / "dense.pt")
 
         All workers call it, after the same step; the block gets None in all but worker 0. The
-        checkpoint counts once all of it is on the medium, when worker 0 leaves the block, and the
-        others leave it then, too; until then, and if anything fails, the one before does.
+        checkpoint counts once all of it is on the medium, when worker 0 leaves the block; until
+        then, and if anything fails, the one before does. In a synchronous job the others leave it
+        then, too; in an asynchronous one they don't wait.
 
         step: that many are done; later than that of every checkpoint in the folder. All workers
             must give the same.

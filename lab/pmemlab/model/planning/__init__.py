@@ -1,5 +1,6 @@
 """Which storage mode a table should have: bytes, speed and price, before anything is bought.
 
+    from pmemlab.model.devices.loading import device_names
     from pmemlab.model.planning.cpu_work import measure_cpu_work
     from pmemlab.model.planning.plan import Workload, make_plans
     from pmemlab.model.planning.planned_tables import planned_table

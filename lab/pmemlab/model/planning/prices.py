@@ -28,6 +28,8 @@ __all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices",
 
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 
+_MOST_SHARES = 1024  # of a device: a plan computes threads * shares times of it
+
 
 def _day(value: object) -> str:
     if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
@@ -40,14 +42,17 @@ class Holding(Document):
     """A kind of memory or disk that a machine has.
 
     devices: names of the devices that stand for it. units: of them side by side, as disks are that
-        share the load and sockets whose memory a machine has; less than 1 for the share of one
-        that others use too. capacity_gib, capacity_gb: of all units together, in one of the two.
+        share the load and sockets whose memory a machine has; less than 1, and at least 1/1024, for
+        the share of one that others use too. capacity_gib, capacity_gb: of all units together, in one of the two.
     """
 
     devices: Annotated[tuple[str, ...], Must("a list of one device or more", len)]
     capacity_gib: Positive | None = None
     capacity_gb: Positive | None = None
-    units: Annotated[float, Must("a number of at least 1/64", lambda value: value >= 1 / 64)] = 1.0
+    units: Annotated[
+        float,
+        Must(f"a number of at least 1/{_MOST_SHARES}", lambda value: value >= 1 / _MOST_SHARES),
+    ] = 1.0
 
     def check(self) -> None:
         if (self.capacity_gib is None) == (self.capacity_gb is None):

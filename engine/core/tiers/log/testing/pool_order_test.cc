@@ -190,8 +190,8 @@ TEST(a_sync_that_fails_leaves_the_checkpoint_pending) {
   check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
 }
 
-// Fails a call of the system.
-class FailingCalls final : public files::FileCalls {
+// Calls of the system, of which one fails when some have been made.
+class CallsThatFailLater final : public files::FileCalls {
  public:
   int left = -1;  // calls until then; none below 0
   int fdatasync(int descriptor) override { return fails() ? -1 : FileCalls::fdatasync(descriptor); }
@@ -213,7 +213,7 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
   int failed = 0;
   for (int call = 0;; ++call) {
     const TemporaryDirectory directory;
-    FailingCalls calls;
+    CallsThatFailLater calls;
     PoolTable pool(directory / "var", kLayout, 1000, libpmem(), calls);
     pool.write(keys_from(0, 100), 1);
     pool.begin();
@@ -246,7 +246,7 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
 // The manifest was named, and it isn't known whether the medium has the name: after a power cut it may be back.
 TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone) {
   const TemporaryDirectory directory;
-  FailingCalls failing;
+  CallsThatFailLater failing;
   PoolTable pool(directory / "var", kLayout, 1000, libpmem(), failing);
   pool.write(keys_from(0, 100), 1);
   const uint64_t number = pool.begin();
