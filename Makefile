@@ -117,7 +117,7 @@ docker-stop: ## end the Docker engine that `make docker` started
 	@docker/engine.sh down
 
 .PHONY: lab-up
-lab-up: docker-answers lab-tools ## build and start the machines that need no naming as containers, and wait until each is proved
+lab-up: docker-answers lab-tools ## build and start machines as containers, all but those on demand, and wait until each is proved
 	$(LAB) lab up $(ARGS)
 
 .PHONY: servers-up

@@ -17,7 +17,7 @@ _FILE_COLUMNS = 1000  # more than any table needs
 def print_table(table: Table) -> None:
     """Prints it to stdout, and cuts nothing: a file or a pipe is as wide as the table needs, unless
     COLUMNS says how wide, and where there is less room a long word goes on in the next line. A
-    letter that stdout's encoding lacks is printed as "?", unless PYTHONIOENCODING names another way.
+    letter that stdout's encoding lacks is printed as "?", unless PYTHONIOENCODING says otherwise.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")

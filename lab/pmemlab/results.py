@@ -16,7 +16,7 @@ _FILE_COLUMNS = 1000  # more than any table needs
 def results_console() -> Console:
     """Of stdout; a file or a pipe is as wide as what is printed, so that nothing is cut, unless
     COLUMNS says how wide. A letter that stdout's encoding lacks is printed as "?", unless
-    PYTHONIOENCODING names another way.
+    PYTHONIOENCODING says otherwise.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")

@@ -103,7 +103,7 @@ HOLDS = MACHINE["holds"][0]
         ({"holds": [{**HOLDS, "units": 0}]}, r"holds\[0\].units: must be a number of at least"),
         (
             {"holds": [{**HOLDS, "units": 1e-7}]},
-            r"holds\[0\].units: must be .* 1/1024",
+            r"holds\[0\].units: must be .* 1/64",
         ),
         ({"holds": [{**HOLDS, "cost": 1}]}, r"holds\[0\].cost: is no field"),
         ({"holds": [HOLDS, HOLDS]}, r"holds\[1\].devices: dram is held twice"),

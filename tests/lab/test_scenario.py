@@ -458,7 +458,7 @@ def test_wdl_keeps_no_checkpoints_below_hbm(tmp_path: Path, storage_type: str) -
     tiers = len(storage_type.split("_"))
     expected = f"tiers: [{', '.join(['{is_pmem: true}'] * tiers)}]"
     text = text.replace("rows: {file_under: pmem, is_pmem: true}", expected)
-    with pytest.raises(ScenarioError, match="power_cuts: .*HBM; give DRAM_PMEM or DRAM_PMEM_SSDH"):
+    with pytest.raises(ScenarioError, match=r"power_cuts: .*HBM; give DRAM_PMEM or DRAM_PMEM_SSDH"):
         load(tmp_path, text + CUTS)
 
 

@@ -37,8 +37,7 @@ trained.
 
 Gradient accumulation and moving averages of the Keras optimizer, SGD's momentum and the other
 options that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so.
-On
-TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
+On TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
 those of a key together; here they are always together.
 """
 

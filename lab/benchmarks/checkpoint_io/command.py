@@ -92,7 +92,7 @@ def argument_parser() -> argparse.ArgumentParser:
         type=seed,
         default=2021,
         metavar="N",
-        help="seed of the generated images, the weights and the order",
+        help="seed of the generated images and the weights",
     )
     training.add_argument(
         "--cifar",

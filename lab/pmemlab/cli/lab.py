@@ -19,8 +19,8 @@ def add_commands(group: Group) -> None:
         "machines",
         nargs="*",
         metavar="MACHINE",
-        help=f"of {', '.join(topology_names())}, or a topology's file (default: those that start "
-        "without being named)",
+        help=f"of {', '.join(topology_names())}, or a topology's file (default: all but those that "
+        "start on demand)",
     )
     down = group.add("down", _down)
     down.add_argument("--images", action="store_true", help="the clone's images too")

@@ -107,7 +107,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--batch-size", type=positive, default=512, metavar="ROWS", help="rows of a batch"
     )
     training.add_argument(
-        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row of a table"
+        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row"
     )
     training.add_argument(
         "--hidden-units",

@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices",
 
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 
-_MOST_SHARES = 1024  # of a device: a plan computes threads * shares times of it
+_MOST_SHARES = 64  # of a device: a plan works through threads * shares times for each
 
 
 def _day(value: object) -> str:
@@ -42,8 +42,9 @@ class Holding(Document):
     """A kind of memory or disk that a machine has.
 
     devices: names of the devices that stand for it. units: of them side by side, as disks are that
-        share the load and sockets whose memory a machine has; less than 1, and at least 1/1024, for
-        the share of one that others use too. capacity_gib, capacity_gb: of all units together, in one of the two.
+        share the load and sockets whose memory a machine has; less than 1, and at least 1/64, for
+        the share of one that others use too. capacity_gib, capacity_gb: of all units together, in
+        one of the two.
     """
 
     devices: Annotated[tuple[str, ...], Must("a list of one device or more", len)]
