@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -42,6 +43,8 @@ def in_child(work: Callable[[], None]) -> None:
     child = os.fork()
     if child == 0:
         status = 1
+        # One that waits for ever tells where.
+        faulthandler.dump_traceback_later(60, exit=True, file=writer)
         try:
             os.close(reader)
             work()
@@ -157,6 +160,7 @@ def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, en
     var = kept.variables[0]
     wanted = var.export()
     del var
+    gc.collect()  # what earlier tests left isn't for the children to collect
     for _ in range(3):
         in_child(work)
     var = kept.variables[0]

@@ -15,6 +15,7 @@
 #include "bindings/gil_released.h"
 #include "errors/error.h"
 #include "gpu/buffers.h"
+#include "platform/fork.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,10 +65,15 @@ class DeviceMemory {
   gpu::DeviceArray<std::byte> bytes_;
 };
 
-// As Python has it: memory is freed without the interpreter's lock, since a stream may have to end first.
+// As Python has it: memory is freed without the interpreter's lock, since a stream may have to end first. In a forked child it
+// stays, since the device and its threads are the parent's.
 struct MemoryHandle {
   explicit MemoryHandle(std::unique_ptr<DeviceMemory> of) : memory(std::move(of)) {}
   ~MemoryHandle() {
+    if (inherited(made_in)) {
+      static_cast<void>(memory.release());
+      return;
+    }
     const GilReleased release;
     memory.reset();
   }
@@ -75,6 +81,7 @@ struct MemoryHandle {
   MemoryHandle& operator=(const MemoryHandle&) = delete;
 
   std::unique_ptr<DeviceMemory> memory;
+  const ForkGeneration made_in = fork_generation();
 };
 
 // What an array that speaks DLPack is: address, shape, the letter and the bits of its type, kind and number of its device.
