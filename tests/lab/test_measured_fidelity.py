@@ -70,6 +70,7 @@ def test_a_full_disk_leaves_what_was_kept_and_the_page(
     kept, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
     keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
     page.write_text("before")
+    monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
     fill_disk(monkeypatch)
     with pytest.raises(LabError, match=r"measured.json: can't be written: No space left"):
         keep_measured(kept, "paced", Measured("later", "here", (FAR,), ()))
