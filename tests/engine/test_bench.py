@@ -70,6 +70,12 @@ def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> 
     assert done.stdout == "[]\n", done.stderr
 
 
+def test_asking_for_help_imports_no_large_package() -> None:
+    imports = "import sys, embstore.bench.__main__; print({'torch', 'ray', 'keras'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stdout + done.stderr
+
+
 def test_errors_of_the_yardsticks_are_the_engines(tmp_path: Path) -> None:
     with pytest.raises(es.errors.InvalidArgumentError, match="there is no tier TAPE in files"):
         _yardsticks.TierAlone("TAPE", str(tmp_path), 4, slot_count=1, row_count=1, direct=False)

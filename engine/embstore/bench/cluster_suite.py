@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.bench.contenders import loads_of
-from embstore.bench.deepfm_step import COLUMNS, DeepFM
 from embstore.bench.dict_actor import DictActor
 from embstore.bench.measure import Figure, compare
 from embstore.bench.watcher import Watcher
@@ -138,6 +137,8 @@ def _servers(options: ClusterOptions) -> Iterator[dict[str, _Server]]:
 
 
 def _steps_of_deepfm(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
+    from embstore.bench.deepfm_step import COLUMNS, DeepFM  # PyTorch takes seconds to import
+
     samples = max(1, options.batch_size // COLUMNS)
     zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
     batches = [zipf.draw(samples * COLUMNS) for _ in range(options.batches)]
