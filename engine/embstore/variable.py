@@ -45,6 +45,7 @@ from embstore.table.elsewhere import (
     push_together,
     together,
 )
+from embstore.table.guarded_lock import GuardedLock
 from embstore.table.internals import VariableInternals, cut
 from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
@@ -95,7 +96,7 @@ class EmbeddingVariable:
         self.internals = VariableInternals(name, optimizer, shards)  # for embstore alone
         self._shards = self.internals.shards
         # As batch_lock, of a single shard elsewhere, during no save.
-        self._one_push = threading.Lock()
+        self._one_push = GuardedLock(name)
         self._table = self.internals.table
         # All of them, or none.
         self._elsewhere = cast(
@@ -384,7 +385,7 @@ class EmbeddingVariable:
         return self.internals.prefetched.push()
 
     @property
-    def _push_lock(self) -> threading.Lock:
+    def _push_lock(self) -> GuardedLock:
         """Held from when a push to shards elsewhere gets its number until it is over."""
         return self.internals.batch_lock if len(self._shards) > 1 else self._one_push
 

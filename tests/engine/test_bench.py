@@ -71,7 +71,8 @@ def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> 
 
 
 def test_asking_for_help_imports_no_large_package() -> None:
-    imports = "import sys, embstore.bench.__main__; print({'torch', 'ray', 'keras'} & {*sys.modules})"
+    large = "{'torch', 'ray', 'keras'}"
+    imports = f"import sys, embstore.bench.__main__; print({large} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stdout + done.stderr
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,10 @@ from engine_storage import MakeVariable, StorageOf, files_with_rows, skip_withou
 from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
-from embstore.errors import ClosedError, StoreFullError
+from embstore import variable
+from embstore.errors import ClosedError, StoreFullError, UnsupportedError
+from embstore.table.several_shards import apply_to_all
+from embstore.table.shard import LocalShard
 
 
 @pytest.mark.parametrize("optimizer", [es.optimizers.Adagrad(0.1), es.optimizers.Adam(0.1)])
@@ -104,3 +110,54 @@ def test_a_closed_variable_refuses_all_of_its_partitions(make_variable: MakeVari
         var.lookup([1])
     with pytest.raises(ClosedError):
         var.apply_gradients([1], np.ones((1, 3), np.float32))
+
+
+@pytest.mark.parametrize("interrupted", ["an update", "a save"])
+def test_a_signal_handler_that_would_wait_for_its_own_thread_is_refused(
+    make_variable: MakeVariable,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    interrupted: str,
+) -> None:
+    var = make_variable(name="items", partition_num=2)
+    ids, grads = np.arange(20), np.ones((20, 3), np.float32)
+    var.apply_gradients(ids, grads)
+    refused: list[Callable[[], object]] = []
+    tries: list[Callable[[], object]] = [
+        lambda: es.save(tmp_path / "handler", [var]),
+        lambda: var.remove([1]),
+    ]
+    if interrupted == "an update":
+        tries += [var.export, lambda: var.apply_gradients(ids, grads)]
+
+    def handler(*_: object) -> None:
+        for attempt in tries:
+            with pytest.raises(UnsupportedError, match=r"items: .*handler only set a flag"):
+                attempt()
+            refused.append(attempt)
+
+    def interrupt(own: Callable[..., Any]) -> Callable[..., Any]:
+        def then_goes_on(*arguments: Any, **options: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return own(*arguments, **options)
+
+        return then_goes_on
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with monkeypatch.context() as patch:
+            if interrupted == "an update":
+                patch.setattr(variable, "apply_to_all", interrupt(apply_to_all))
+            else:
+                patch.setattr(LocalShard, "prepare_save", interrupt(LocalShard.prepare_save))
+            var.apply_gradients(ids, grads)
+            es.save(tmp_path / "saved", [var])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 4
+    # What was interrupted ended well, and nothing of the handler's was done.
+    np.testing.assert_array_equal(var.get_frequency(ids), np.full(20, 2))
+    other = make_variable(name="items", partition_num=2)
+    es.restore(tmp_path / "saved", [other])
+    np.testing.assert_array_equal(other.lookup(ids), var.lookup(ids))
+    assert {path.name for path in (tmp_path / "handler").rglob("*")} <= {".lock"}

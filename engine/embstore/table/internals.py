@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -11,6 +10,7 @@ from embstore import _core
 from embstore.errors import ClosedError, ForkedError, InvalidArgumentError
 from embstore.optimizers import Optimizer
 from embstore.table.elsewhere import AskedRows
+from embstore.table.guarded_lock import GuardedLock
 from embstore.table.prefetched import Prefetched
 from embstore.table.shard import LocalShard, Shard
 
@@ -42,8 +42,8 @@ class VariableInternals:
         only = shards[0] if len(shards) == 1 else None
         self.table = only.table if isinstance(only, LocalShard) else None
         self.is_elsewhere = hasattr(shards[0], "server")
-        self.batch_lock = threading.Lock()
-        self.checkpointing = threading.Lock()
+        self.batch_lock = GuardedLock(name)
+        self.checkpointing = GuardedLock(name)
         self.last_save: str | None = None
         self.rate_changes = 0
         self.is_shared = False
