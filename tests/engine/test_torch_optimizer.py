@@ -517,6 +517,10 @@ def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVar
             es.torch.Optimizer([group])
     with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
         es.torch.Optimizer(var, lr=-1)
+    optimizer = es.torch.Optimizer(var)
+    optimizer.param_groups[0]["lr"] = 10**400  # no float has it
+    with pytest.raises(InvalidArgumentError, match="learning_rate must be a number that a float"):
+        optimizer.step()
     with pytest.raises(InvalidArgumentError, match="without an optimizer"):
         es.torch.Optimizer(make_variable(optimizer=None))
     with pytest.raises(InvalidArgumentError, match="params must be the Rows of one variable"):

@@ -235,8 +235,9 @@ class Optimizer(torch.optim.Optimizer):
         if not was_told or not variable.internals.is_elsewhere:
             self._global_step = max(self._global_step, variable.internals.applies())
         if group["lr"] != self._set_rates[rows]:
-            variable.learning_rate = float(group["lr"])
-            self._set_rates[rows] = float(group["lr"])
+            rate = group["lr"]  # an integer may be one that no float has: the variable says so
+            variable.learning_rate = rate if isinstance(rate, int) else float(rate)
+            self._set_rates[rows] = float(rate)
         elif not was_told:
             self._set_rates[rows] = group["lr"] = variable.learning_rate
         self._asked_at[rows] = variable.internals.rate_changes
