@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import subprocess
 import tarfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -93,7 +96,32 @@ def test_a_service_has_no_privilege_at_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_healthy_by_its_proof(name: str) -> None:
-    assert f"{STATE_FOLDER}/proof.json" in SERVICES[name]["healthcheck"]["test"]
+    assert f"test -s {STATE_FOLDER}/proof.json" in SERVICES[name]["healthcheck"]["test"][1]
+
+
+def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_is_old(
+    tmp_path: Path,
+) -> None:
+    check = SERVICES["dram"]["healthcheck"]
+    kind, command = check["test"]
+    assert kind == "CMD-SHELL"
+    slept = int(re.findall(r"sleep (\d+)", command)[0])
+    assert slept < create_options(SERVICES["dram"])["healthcheck"]["timeout"] // 10**9
+    here = command.replace(STATE_FOLDER, str(tmp_path)).replace("sleep", "echo")
+
+    def checked() -> tuple[int, str]:
+        done = subprocess.run(["sh", "-c", here], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.strip()
+
+    proof = tmp_path / "proof.json"
+    assert checked() == (1, "")
+    proof.touch()
+    assert checked() == (1, ""), "it isn't written yet"
+    proof.write_text("{}")
+    assert checked() == (0, "")
+    an_hour_ago = time.time() - 3600
+    os.utime(proof, (an_hour_ago, an_hour_ago))
+    assert checked() == (0, str(slept))
 
 
 @pytest.mark.parametrize("name", SERVICES)
