@@ -14,6 +14,7 @@ from test_scenario_plugin import FakeMachine, Lab
 
 import pmemlab.machines.opening
 from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
 
@@ -196,6 +197,16 @@ def test_a_container_is_given_back_since_others_may_wait_for_it(beside: Lab) -> 
     assert of_it == [
         "start one", "run one DRAM", "stop one", "start one", "test", "test", "stop one",
     ]  # fmt: skip
+
+
+def test_a_throwaway_container_is_taken_too_since_nobody_else_waits_for_it(
+    beside: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    throwaway = Choice("container", "the lab has none up", is_own=True)
+    monkeypatch.setattr(MachineChooser, "choose", lambda *_: throwaway)
+    beside.run().assert_outcomes(passed=6)
+    of_it = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_it == ["start one", "run one DRAM", "test", "test", "stop one"]
 
 
 def test_they_come_next_after_these(beside: Lab) -> None:

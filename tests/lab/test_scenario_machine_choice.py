@@ -66,12 +66,13 @@ def test_then_a_throwaway_container(computer: Computer) -> None:
     choice = computer.choose()
     assert choice.kind == "container"
     assert "throwaway" in choice.why
+    assert choice.is_own
 
 
 def test_then_a_guest_with_the_reason_for_no_container(computer: Computer) -> None:
     computer.has_docker = False
     assert computer.choose() == Choice(
-        "guest", "no container: no Docker engine answers; to get it: make docker"
+        "guest", "no container: no Docker engine answers; to get it: make docker", is_own=True
     )
 
 

@@ -19,10 +19,14 @@ KindOrAuto = Literal["auto", "process", "host", "guest", "container"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of machine, and the reason in a few words."""
+    """A kind of machine, and the reason in a few words.
+
+    is_own: whether nobody else waits for the machine; False where that isn't known.
+    """
 
     kind: Kind
     why: str
+    is_own: bool = False
 
 
 class MachineChooser:
@@ -40,15 +44,16 @@ class MachineChooser:
         writes to media of this computer that are not the lab's, so only who asks for it gets it.
         """
         if self._requested != "auto":
-            return Choice(self._requested, "asked for by --pmemlab-machine")
+            is_own = self._requested == "guest"
+            return Choice(self._requested, "asked for by --pmemlab-machine", is_own=is_own)
         why = self._why_no_container(topology)
         if why is None:
             if self._runs_in_the_lab(topology):
                 return Choice("container", "it runs in this clone's lab")
-            return Choice("container", "a throwaway one, since the lab has none up")
+            return Choice("container", "a throwaway one, since the lab has none up", is_own=True)
         missing = guest.requirements(topology)
         if not missing:
-            return Choice("guest", why)
+            return Choice("guest", why, is_own=True)
         return Choice("process", f"{why}; no guest: {'; '.join(map(str, missing))}")
 
     def _why_no_container(self, topology: Topology) -> str | None:

@@ -54,7 +54,8 @@ class ScenarioSession:
         results: name of their file there, as `ResultsFile` has it.
         ahead: whether all of the selected will be waited for, so that they can be run before their
             turn. Else each is started when it is waited for.
-        handed_over: names of topologies whose guest is taken by `take_machine` after its runs.
+        handed_over: names of topologies whose machine is taken by `take_machine` after its runs,
+            where it is of this run alone.
 
         Raises ScenarioError where two topologies have one name: a machine is known by it.
         """
@@ -71,11 +72,11 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        # Whoever else wants a container waits for its lease: it isn't kept for tests to come.
+        # Others who want the lab's container wait for its lease: it isn't kept for tests to come.
         names = [
             name
             for name in handed_over
-            if ahead and name in self._choices and self._choices[name].kind == "guest"
+            if ahead and name in self._choices and self._choices[name].is_own
         ]
         self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
