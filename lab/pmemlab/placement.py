@@ -142,9 +142,10 @@ def unmap_pages_of(folder: Path) -> None:
     Raises OSError where the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
+    inside = f"{folder.resolve()}/"
     for mapping in _mappings():
         # A private mapping may hold changes that are nowhere else.
-        if not mapping.is_shared or not (mapping.path or "").startswith(f"{folder.resolve()}/"):
+        if not mapping.is_shared or not (mapping.path or "").startswith(inside):
             continue
         start, size = ctypes.c_void_p(mapping.low), ctypes.c_size_t(mapping.high - mapping.low)
         if libc.madvise(start, size, mmap.MADV_DONTNEED):

@@ -219,6 +219,18 @@ def test_a_row_that_differs_in_one_bit_is_not_found(tmp_path: Path) -> None:
     assert table.tiers[0].found == 0
 
 
+def test_rows_that_could_lie_anywhere_are_not_sought_however_many_come_first(
+    tmp_path: Path,
+) -> None:
+    with trained("DRAM", tmp_path) as variable:
+        export = variable.export()
+        alike = np.random.default_rng(1).random(KEYS.size) < 0.97
+        for part in ("values", "accumulator"):
+            export[part][alike] = 0
+        table = examine_tables([variable], [export])[1][0]
+    assert (table.tiers[0].sought, table.tiers[0].found) == (64, 64)
+
+
 @pytest.mark.parametrize("kind", GPU_STORAGES)
 def test_rows_are_found_in_the_memory_of_the_emulated_gpu(kind: str, tmp_path: Path) -> None:
     with trained(kind, tmp_path) as variable:

@@ -182,11 +182,17 @@ def _claims(
     rows: list[dict[tuple[str, ...], int]] = [{} for _ in tiers]
     if len(kinds) == len(tiers):
         candidates = order[:_MOST_CANDIDATES]
-        candidates = candidates[_different_bytes(export, candidates) >= _FEWEST_DIFFERENT_BYTES]
         where = variable.lookup_tier(export["keys"][candidates])
-        for row, tier in zip(candidates, where, strict=True):
-            if tier >= 0 and len(rows[tier]) < rows_a_table:
-                rows[tier].setdefault(_parts(export, int(row)), int(export["keys"][row]))
+        for tier, of_tier in enumerate(rows):
+            inside = candidates[where == tier]
+            # A few at a time: an emulated machine takes long for what nobody looks at.
+            for start in range(0, inside.size, 2 * rows_a_table):
+                some = inside[start : start + 2 * rows_a_table]
+                some = some[_different_bytes(export, some) >= _FEWEST_DIFFERENT_BYTES]
+                for row in some[: rows_a_table - len(of_tier)]:
+                    of_tier.setdefault(_parts(export, int(row)), int(export["keys"][row]))
+                if len(of_tier) == rows_a_table:
+                    break
     return [
         (
             Claim(
