@@ -17,27 +17,12 @@ from embstore.cluster.ray.cluster import start_on_loopback
 
 
 @contextlib.contextmanager
-def _without_what_no_test_asks() -> Iterator[None]:
-    """Starts neither what scales clusters, nor what sends logs, nor what serves pages: each takes
-    most of a second, in every process that runs tests.
-    """
-    from ray._private.node import Node
-
-    with (
-        mock.patch.object(Node, "start_monitor"),
-        mock.patch.object(Node, "start_log_monitor"),
-        mock.patch.object(Node, "start_api_server"),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def ray_node() -> Iterator[Any]:
     """The module, connected to a cluster of one node that says to have 1 GiB of PMem and a GPU."""
     found = pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
     before = descendants(os.getpid())
-    with _without_what_no_test_asks():
+    with mock.patch("ray._private.node.Node.start_log_monitor"):  # takes 0.5 s of CPU to start
         start_on_loopback(
             found,
             num_cpus=2,

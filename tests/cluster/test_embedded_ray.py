@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import assert_gone, descendants
+from processes import assert_gone, command, descendants
 
 import embstore as es
 from embstore.cluster import sharded_variable
@@ -60,10 +60,16 @@ def run(folder: Path, how: str) -> str:
     assert program.stdout is not None
     out = []
     started: set[int] = set()
+    idle: list[str] = []
     for line in program.stdout:
         out.append(line)
         if line.startswith("nodes"):
             started = descendants(program.pid)
+            idle = [
+                name
+                for name in map(command, started)
+                if re.search(r"/(dashboard|monitor)\.py", name)
+            ]
             if how == "killed":
                 program.kill()
             else:
@@ -73,6 +79,7 @@ def run(folder: Path, how: str) -> str:
     assert program.returncode == (-signal.SIGKILL if how == "killed" else 0), err
     assert "wasn't closed" not in err
     assert len(started) >= 4, "Ray's server, its raylet, and two shards"
+    assert idle == [], "they do nothing for a program of its own"
     assert_gone(started)
     return "".join(out)
 

@@ -38,15 +38,13 @@ from embstore.errors import (
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
-@pytest.mark.parametrize(
-    ("workers", "shards"), [pytest.param(1, 1, marks=pytest.mark.long), (3, 2)]
-)
-def test_rows_are_those_of_one_process(tmp_path: Path, workers: int, shards: int) -> None:
+def test_rows_are_those_of_one_process(tmp_path: Path) -> None:
+    """One worker and one shard: see below, where a worker or the keeper is stopped."""
     rows, *others = es.cluster.run(
-        train, tmp_path, shards, workers=workers, checkpoints=tmp_path / "checkpoints"
+        train, tmp_path, 2, workers=3, checkpoints=tmp_path / "checkpoints"
     )
-    assert others == [None] * (workers - 1)
-    assert_same(rows, trained_here(workers))
+    assert others == [None] * 2
+    assert_same(rows, trained_here(3))
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2, "older ones are removed"
 
 
@@ -226,17 +224,15 @@ def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Pa
     checkpoints = tmp_path / "checkpoints"
     storage = durable(tmp_path / "pools")
     for unnamed in (EVERY, EVERY * 3):
-        es.cluster.run(
-            train, tmp_path, 2, 0.0, unnamed, storage, workers=2, checkpoints=checkpoints
-        )
+        es.cluster.run(train, tmp_path, 2, 0.0, unnamed, storage, checkpoints=checkpoints)
         shutil.rmtree(checkpoints / f"step-{unnamed:012d}")
         if unnamed == EVERY:  # none had its name before
             for note in (tmp_path / "pools").glob("*.listed-at"):
                 note.rename(note.with_suffix(".begun-at"))
-        rows, _ = es.cluster.run(
-            train, tmp_path, 2, 0.0, unnamed - 1, storage, workers=2, checkpoints=checkpoints
+        (rows,) = es.cluster.run(
+            train, tmp_path, 2, 0.0, unnamed - 1, storage, checkpoints=checkpoints
         )
-        assert_same(rows, trained_here(2, unnamed - 1))
+        assert_same(rows, trained_here(1, unnamed - 1))
 
 
 @pytest.mark.long
@@ -244,9 +240,9 @@ def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards
     tmp_path: Path,
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
-    es.cluster.run(train, tmp_path, 3, 0.0, EVERY * 4 + 2, workers=2, checkpoints=checkpoints)
-    rows, _ = es.cluster.run(train, tmp_path, 2, workers=2, checkpoints=checkpoints)
-    assert_same(rows, trained_here(2))
+    es.cluster.run(train, tmp_path, 3, 0.0, EVERY * 4 + 2, checkpoints=checkpoints)
+    (rows,) = es.cluster.run(train, tmp_path, 2, checkpoints=checkpoints)
+    assert_same(rows, trained_here(1))
 
 
 @pytest.mark.long
@@ -353,13 +349,20 @@ def die(_: es.cluster.Worker, folder: Path) -> None:
 
 @pytest.mark.long
 def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    es.cluster.run(train, tmp_path, 1, 0.0, EVERY * 2, checkpoints=checkpoints)
-    dense = checkpoints / f"step-{EVERY * 2:012d}" / "state" / "dense.npy"
-    for spoil in (lambda: dense.write_bytes(dense.read_bytes()[:-1] + b"!"), dense.unlink):
-        spoil()
-        with pytest.raises(CheckpointError, match=r"dense.npy: isn't as it was written; remove"):
-            es.cluster.run(train, tmp_path, 1, checkpoints=checkpoints)
+    dense = tmp_path / f"step-{1:012d}" / "state" / "dense.npy"
+    with (
+        es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
+        joined(job) as worker,
+        variable(shards=1) as items,
+    ):
+        with worker.checkpoint(1, [items]) as place:
+            assert place is not None
+            np.save(place / "dense.npy", np.ones(3))
+        assert worker.restore([items]) is not None
+        for spoil in (lambda: dense.write_bytes(dense.read_bytes()[:-1] + b"!"), dense.unlink):
+            spoil()
+            with pytest.raises(CheckpointError, match=r"dense.npy: isn't as it was written; remov"):
+                worker.restore([items])
 
 
 @pytest.mark.long
@@ -445,37 +448,39 @@ def update_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) 
             items.apply_gradients([7], np.ones((1, items.dim), np.float32))
 
 
-def meet_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) -> None:
-    with starts.open("a") as file:
-        file.write(f"{worker.rank}\n")
-    for _ in range(3 - worker.rank):
-        worker.meet()
-
-
-def make_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) -> None:
-    with starts.open("a") as file:
-        file.write(f"{worker.rank}\n")
-    for _ in range(4 - 2 * worker.rank):  # it may be one ahead
-        with variable(shards=1):
-            pass
+@pytest.mark.long
+@pytest.mark.timeout(200)  # less than a job's patience
+def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="worker 0 waited for worker 1, which had retur"):
+        es.cluster.run(update_a_different_number_of_times, tmp_path / "starts", workers=2)
+    assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(200)  # less than a job's patience
-@pytest.mark.parametrize(
-    "function",
-    [
-        update_a_different_number_of_times,
-        meet_a_different_number_of_times,
-        make_a_different_number_of_times,
-    ],
-)
-def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
-    function: Callable[..., None], tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidArgumentError, match="worker 0 waited for worker 1, which had retur"):
-        es.cluster.run(function, tmp_path / "starts", workers=2)
-    assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1"]
+def test_who_meets_or_makes_what_one_that_has_returned_does_not_is_told_at_once() -> None:
+    no_meeting = pytest.raises(WorkerLostError, match="worker 1 has returned, and comes to no meet")
+    with (
+        es.cluster.Job(workers=2) as job,
+        joined(job) as first,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        second = Worker(job.ticket, 1)
+        met = thread.submit(first.meet)
+        second.meet()
+        met.result()
+        waiting = thread.submit(first.meet)
+        second.leave()
+        job.note_returned(1)
+        with no_meeting:
+            waiting.result()
+        with no_meeting:
+            first.meet()
+        variable(shards=1).close()  # it may be one ahead
+        with pytest.raises(WorkerLostError, match="worker 1 hasn't made and closed it and has ret"):
+            variable(shards=1)
 
 
 def test_a_function_that_cannot_be_sent_to_workers_is_named() -> None:

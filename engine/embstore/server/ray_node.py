@@ -90,7 +90,6 @@ def _start(
         resources=resources,
         include_dashboard=False,
         include_log_monitor=False,
-        no_monitor=True,  # which starts computers of a cloud
         env_vars=settings.environment(),
     )
 

@@ -117,12 +117,13 @@ def start_on_loopback(ray: Any, **options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     keep_to_loopback()
     private.say_nothing_of_tokens()
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        _node_ip_address=LOOPBACK,
-        **options,
-    )
+    with private.without_idle_processes():
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address=LOOPBACK,
+            **options,
+        )
     (address,) = addresses(ray).values()
     if address != LOOPBACK:
         ray.shutdown()

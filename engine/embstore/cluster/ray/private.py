@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "say_nothing_of_tokens",
     "start_node",
     "state_of_actor",
+    "without_idle_processes",
 ]
 
 _TOKENS = "ray._private.authentication.authentication_token_setup"
@@ -70,6 +73,21 @@ def state_of_actor(handle: Any) -> str:
     return str(told["State"]) if told else ""
 
 
+@contextlib.contextmanager
+def without_idle_processes() -> Iterator[None]:
+    """A head that is started meanwhile lacks two processes, each of which takes 0.6 s of CPU to
+    start: one starts computers of a cloud; the other, where there is no dashboard, only sends usage
+    statistics.
+    """
+    node: Any = importlib.import_module("ray._private.node").Node
+    starts = node.start_monitor, node.start_api_server
+    node.start_monitor = node.start_api_server = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        node.start_monitor, node.start_api_server = starts
+
+
 def start_node(*, is_head: bool, **parameters: Any) -> Any:
     """What `ray start` does; but that puts other addresses in place of those that it is given, and
     has no second node on a loopback address.
@@ -77,9 +95,10 @@ def start_node(*, is_head: bool, **parameters: Any) -> Any:
     parameters: Ray's `RayParams`.
     """
     chosen = importlib.import_module("ray._private.parameter").RayParams(**parameters)
-    return importlib.import_module("ray._private.node").Node(
-        chosen,
-        head=is_head,
-        shutdown_at_exit=False,
-        spawn_reaper=True,  # ends its processes where this one is killed
-    )
+    with without_idle_processes():
+        return importlib.import_module("ray._private.node").Node(
+            chosen,
+            head=is_head,
+            shutdown_at_exit=False,
+            spawn_reaper=True,  # ends its processes where this one is killed
+        )
