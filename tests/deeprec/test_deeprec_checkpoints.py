@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import assert_same
+from program_with_tensorflow import ProgramWithTensorFlow
 
 import embstore as es
 from embstore.errors import UnsupportedError
@@ -317,70 +316,34 @@ def test_a_save_evicts_by_the_global_step(tmp_path: Path) -> None:
         assert model.exported(session)["keys"].tolist() == []
 
 
-# To import TensorFlow takes 7 s; of one process that has, each run is a child.
-PROGRAM = """
-import os, sys
-sys.path.insert(0, {here!r})
-import tensorflow.compat.v1 as tf
-import embstore.deeprec
-from test_deeprec_checkpoints import Model
-
-for path in sys.stdin:
-    child = os.fork()
-    if child:
-        print(child, flush=True)
-        os.waitpid(child, 0)
-        print("killed", flush=True)
-        continue
-    model = Model()
-    saver = model.saver(max_to_keep=3)
-    with model.session() as session:
-        session.run(model.init)
-        for step in range(1, 100000):
-            model.trained(session, 1, first=step - 1)
-            saver.save(session, path.strip(), global_step=step, write_meta_graph=False)
-            print("saved", step, flush=True)
-"""
-
-
 @pytest.mark.timeout(300)
-def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(
+    tmp_path: Path, program_with_tensorflow: ProgramWithTensorFlow
+) -> None:
     """The rows of the newest checkpoint are those of its dense variables, after each kill."""
     random = np.random.RandomState(4)
     expected = Model()
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(here=str(Path(__file__).parent))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
-        for attempt in range(4):
-            folder = tmp_path / str(attempt)
-            folder.mkdir()
-            print(folder / "m", file=program.stdin, flush=True)
-            child = int(program.stdout.readline())
-            until = next(line for line in program.stdout if line in ("saved 3\n", "killed\n"))
-            assert until == "saved 3\n", "it ended by itself"
-            time.sleep(random.uniform(0, 0.3))
-            os.kill(child, signal.SIGKILL)
-            told = 3
-            for line in iter(program.stdout.readline, "killed\n"):
-                told = int(line.split()[1])
-            model = Model()
-            with model.session() as session, expected.session() as plain:
-                model.saver().restore(session, tf.train.latest_checkpoint(str(folder)))
-                step = int(session.run(model.step))
-                assert step >= told
-                plain.run(expected.init)
-                expected.trained(plain, step)
-                assert_same(model.state(session), expected.state(plain))
-                # What the kill left half-done goes with the next save of that name.
-                model.trained(session, 1, first=step)
-                model.saver().save(session, str(folder / "m"), global_step=step + 1)
-                assert len(list(folder.glob(f"m-{step + 1}.rows-*"))) == 1
+    for attempt in range(4):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        child = program_with_tensorflow.begin_training(folder / "m")
+        saved = program_with_tensorflow.saved_steps()
+        assert 3 in saved, "it ended by itself"
+        time.sleep(random.uniform(0, 0.3))
+        os.kill(child, signal.SIGKILL)
+        told = max(saved, default=3)
+        model = Model()
+        with model.session() as session, expected.session() as plain:
+            model.saver().restore(session, tf.train.latest_checkpoint(str(folder)))
+            step = int(session.run(model.step))
+            assert step >= told
+            plain.run(expected.init)
+            expected.trained(plain, step)
+            assert_same(model.state(session), expected.state(plain))
+            # What the kill left half-done goes with the next save of that name.
+            model.trained(session, 1, first=step)
+            model.saver().save(session, str(folder / "m"), global_step=step + 1)
+            assert len(list(folder.glob(f"m-{step + 1}.rows-*"))) == 1
 
 
 def monitored(path: Path, **options: Any) -> Any:

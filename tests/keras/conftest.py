@@ -1,4 +1,7 @@
-"""Keras runs on torch in these tests, unless the environment says otherwise."""
+"""Keras runs on torch in these tests, unless the environment says otherwise.
+
+`make check` runs them once more on TensorFlow, but for those with the mark `any_backend`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ import os
 import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "any_backend: checks arguments, files or processes, which are the same whatever Keras runs "
+        "on; not for what builds graphs, trains, evaluates, or hands weights to the backend, but "
+        "where another case of the same test does so",
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from interpreter import run_python
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_embstore_alone_imports_neither_keras_nor_torch() -> None:
     program = "import sys, embstore; assert not {'keras', 'torch', 'tensorflow'} & set(sys.modules)"

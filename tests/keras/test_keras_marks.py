@@ -9,6 +9,8 @@ pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore
 
 from embstore.keras.marks import MOST, SIZE, count_of, mark, marked
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_a_sum_tells_its_marks() -> None:
     random = np.random.RandomState(1)

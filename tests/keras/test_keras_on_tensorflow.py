@@ -1,5 +1,5 @@
 """The tests of this folder, of what is pulled and of many tables, once more with Keras on
-TensorFlow, which needs a process of its own.
+TensorFlow, which needs a process of its own. Those that are marked `any_backend` aren't repeated.
 """
 
 from __future__ import annotations
@@ -50,5 +50,6 @@ def test_keras_on_tensorflow_passes_the_same_tests() -> None:
         HERE,
         CLUSTER / "test_keras_pulling.py",
         CLUSTER / "test_modules_of_many_tables.py",
+        but="any_backend",
         KERAS_BACKEND="tensorflow",
     )

@@ -13,7 +13,7 @@ from keras_models import DIM, adagrad, fit, ids_with_duplicates, keras, over
 import embstore as es
 from embstore.errors import InvalidArgumentError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.any_backend]
 
 
 @pytest.fixture

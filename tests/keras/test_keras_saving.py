@@ -54,6 +54,7 @@ def assert_same_table(one: es.EmbeddingVariable, other: es.EmbeddingVariable) ->
 # --- Whole models
 
 
+@pytest.mark.any_backend
 def test_a_model_whose_rows_await_their_restore_is_not_saved(tmp_path: Path) -> None:
     option = es.EmbeddingVariableOption(
         storage_option=es.StorageOption(
@@ -102,6 +103,7 @@ def test_keys_that_were_never_trained_read_the_same_after_a_load(tmp_path: Path)
     )
 
 
+@pytest.mark.any_backend
 def test_options_of_the_table_come_back(tmp_path: Path) -> None:
     option = es.EmbeddingVariableOption(
         storage_option=es.StorageOption(
@@ -262,6 +264,7 @@ def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -
 # --- Nothing is lost unseen
 
 
+@pytest.mark.any_backend
 def test_a_file_of_another_layer_is_refused(tmp_path: Path) -> None:
     own, theirs = own_and_theirs(adagrad)
     theirs.save_weights(tmp_path / "theirs.weights.h5")
@@ -280,6 +283,7 @@ def damage_rows(weights: Path) -> None:
         file[rows][100] ^= 1
 
 
+@pytest.mark.any_backend
 def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.weights.h5"
     trained.save_weights(path)
@@ -296,6 +300,7 @@ def test_a_file_whose_rows_are_damaged_is_refused(trained: Any, tmp_path: Path) 
     )
 
 
+@pytest.mark.any_backend
 def test_a_damaged_file_of_another_optimizer_leaves_the_table_alone(
     trained: Any, tmp_path: Path
 ) -> None:
@@ -311,6 +316,7 @@ def test_a_damaged_file_of_another_optimizer_leaves_the_table_alone(
     assert other.get_layer("table").variable.total_count() == held
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(("keys", "dim"), [(KEYS, 2 * DIM), (KEYS - 1, DIM)])
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("converted", [False, True])
@@ -343,6 +349,7 @@ def test_a_table_of_another_shape_is_refused_and_left_alone(
     assert other.get_layer("table").variable.total_count() == held
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("loaded_slots", [0, 1, 2])
 def test_weights_that_there_is_no_room_for_leave_the_table_alone(
     tmp_path: Path, loaded_slots: int
@@ -380,6 +387,7 @@ def test_weights_that_there_is_no_room_for_leave_the_table_alone(
     assert_same_table(enough.get_layer("table").variable, large.get_layer("table").variable)
 
 
+@pytest.mark.any_backend
 def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
     saved = over(es.keras.Embedding(KEYS, DIM, name="table"))
     saved.compile(adagrad(), "mse")
@@ -390,6 +398,7 @@ def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows_of(other)[:KEYS], rows_of(saved))
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("initializer", "rate"),
     [
@@ -415,6 +424,7 @@ def test_weights_without_rows_leave_rows_that_are_there(
     np.testing.assert_array_equal(predictions(other, ids), predictions(model, ids))
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("what", ["initializer", "optimizer"])
 def test_weights_without_rows_of_another_kind_of_table_are_refused(
     what: str, tmp_path: Path
@@ -436,6 +446,7 @@ def test_weights_without_rows_of_another_kind_of_table_are_refused(
     )
 
 
+@pytest.mark.any_backend
 def test_a_model_without_its_rows_is_refused_unless_asked_for(trained: Any, tmp_path: Path) -> None:
     table = trained.get_layer("table").variable
     with es.keras.rows_kept_apart():
@@ -478,6 +489,7 @@ def test_a_rate_that_was_restored_or_set_by_hand_gives_way_to_the_models(
     assert table.learning_rate == np.float32(0.1)
 
 
+@pytest.mark.any_backend
 def test_rows_restored_without_their_slots_are_not_trained_from_nothing(
     trained: Any, tmp_path: Path
 ) -> None:
@@ -488,6 +500,7 @@ def test_rows_restored_without_their_slots_are_not_trained_from_nothing(
         fit(fresh, ids_with_duplicates())
 
 
+@pytest.mark.any_backend
 def test_increments_of_the_users_own_saves_follow_one_another(trained: Any, tmp_path: Path) -> None:
     tables = es.keras.variables(trained)
     es.save(tmp_path / "full", tables, 1)

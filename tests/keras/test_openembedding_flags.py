@@ -24,6 +24,8 @@ from embstore.errors import (
 from embstore.openembedding.placement import TableNeed, placements, shares
 from embstore.openembedding.server_config import server_config
 
+pytestmark = pytest.mark.any_backend
+
 MIB = 1 << 20
 
 

@@ -176,6 +176,7 @@ def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None
     np.testing.assert_array_equal(predictions(fresh), saved)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("name", ["B", "B.keras"])
 @pytest.mark.parametrize("are_rows_kept_otherwise", [False, True])
 def test_a_model_whose_embeddings_are_all_small_is_saved_without_tables(
@@ -205,6 +206,7 @@ def unnamed(dim: int = 8) -> Any:
     )
 
 
+@pytest.mark.any_backend
 def test_a_model_that_is_made_again_loads_what_the_one_before_saved(tmp_path: Path) -> None:
     model = unnamed()
     ids = np.random.default_rng(1).integers(IDS, size=(64, 2))
@@ -220,6 +222,7 @@ def test_a_model_that_is_made_again_loads_what_the_one_before_saved(tmp_path: Pa
         embed.load_server_model(other, tmp_path / "B" / "openembedding")
 
 
+@pytest.mark.any_backend
 def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     train(model)
@@ -228,6 +231,7 @@ def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None
     assert train(fresh, seed=1) == train(model, seed=1)
 
 
+@pytest.mark.any_backend
 def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     every_epoch = keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch{epoch}.keras"))
@@ -236,6 +240,7 @@ def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
     assert train(fresh, seed=1) == train(model, seed=1)
 
 
+@pytest.mark.any_backend
 def test_the_checkpoint_of_an_example_is_told_what_keras_needs(tmp_path: Path) -> None:
     """OpenEmbedding's examples name it so; the guide has the line that takes its place."""
     with pytest.raises(ValueError, match=r"must end in `\.keras`"):
@@ -265,6 +270,7 @@ def test_a_model_saved_without_its_optimizer_predicts_the_same(tmp_path: Path) -
     train(model, epochs=1)
 
 
+@pytest.mark.any_backend
 def test_rows_are_saved_and_loaded_by_themselves(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     train(model)
@@ -277,6 +283,7 @@ def test_rows_are_saved_and_loaded_by_themselves(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded[column], values, err_msg=column)
 
 
+@pytest.mark.any_backend
 def test_a_save_that_fails_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +325,7 @@ def without_exchange(patched: pytest.MonkeyPatch) -> None:
     patched.setattr("ctypes.CDLL", lambda *_, **__: object())
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("name", "can_exchange", "left"),
     [("B", True, "new"), ("B", False, "old"), ("B.keras", False, "old")],
@@ -354,6 +362,7 @@ def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
     assert not list(tmp_path.glob(".*.replaced"))
 
 
+@pytest.mark.any_backend
 def test_a_save_whose_last_rename_fails_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +383,7 @@ def test_a_save_whose_last_rename_fails_leaves_the_one_before(
     assert saved_text(tmp_path / "B") == ("old", "old")
 
 
+@pytest.mark.any_backend
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     model = network(optimizer=adam())
     (tmp_path / "notes.txt").write_text("of the user's")
@@ -439,12 +449,14 @@ def test_a_table_of_any_int64_has_no_original(tmp_path: Path) -> None:
         model.save_as_original_model(tmp_path / "original.keras", include_optimizer=False)
 
 
+@pytest.mark.any_backend
 def test_the_version_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embed.__version__ == importlib.metadata.version("embstore")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"of {name}")
     assert embed.__version__ == "of embstore"
 
 
+@pytest.mark.any_backend
 def test_the_names_of_the_guide_are_there() -> None:
     for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "RMSprop", "SGD"):
         assert isinstance(getattr(embed, name)(), keras.optimizers.Optimizer)

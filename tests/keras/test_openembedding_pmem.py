@@ -26,7 +26,7 @@ from openembedding_models import (
 import embstore.openembedding as embed
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.any_backend]
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import embstore
+
+pytestmark = pytest.mark.any_backend
 
 PACKAGE = Path(embstore.__file__).parent
 
