@@ -151,7 +151,8 @@ check: setup check-packages ## lint, check types and locks, run the long tests, 
 hunt: setup ## look longer for what is rare: 500 power cuts, 10,000 interleavings, 50 kills of jobs
 	$(BIN)/python -m pytest tests/power_cuts -m 'long or not long' -k at_any_moment -n $$(nproc) --power-cuts 100 $(ARGS)
 	PYTHONPATH=tests/engine/sanitizers $(BIN)/python -c 'from native_programs import build, run; \
-	  print(run(build("interleavings_test"), "--schedules", "10000", timeout_s=3600), end="")'
+	  print(run(build("interleavings_test"), "--schedules", "10000", timeout_s=3600), end=""); \
+	  print(run(build("interleavings_test"), "--thorough", timeout_s=3600), end="")'
 	$(BIN)/python -m pytest tests/cluster/test_killed_jobs.py -m long --kills 25 $(ARGS)
 
 .PHONY: run-linters

@@ -16,7 +16,7 @@ struct Failure {
   bool lasts = false;  // until it is repaired
 };
 
-class FailingCalls final : public files::FileCalls {
+class FailingCalls : public files::FileCalls {
  public:
   explicit FailingCalls(const Failure& failure) : failure_(failure) {}
 

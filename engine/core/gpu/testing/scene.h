@@ -15,7 +15,7 @@
 
 namespace embstore::gpu {
 
-inline constexpr uint64_t kSeeds = 1000;
+inline constexpr uint64_t kSeeds = 500;
 
 // What every test needs: a device and a stream of its own, and random numbers by the same seed.
 struct Scene {

@@ -344,8 +344,11 @@ void check_steps(Scene& scene, Ahead ahead) {
 // Variables of several partitions are as frequent as others.
 size_t some_partitions(uint64_t seed) { return seed / 3 % 2 == 0 ? 1 : 2 + seed % 2; }
 
+// A step that forgets something is noticed in a fifth of them at least. Under the sanitizers there is one with a filter.
+constexpr uint64_t kScenes = kUnderSanitizer ? scenes(90) : 48;
+
 TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
-  for (uint64_t seed = 0; seed < scenes(90); ++seed) {
+  for (uint64_t seed = 0; seed < kScenes; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram, some_partitions(seed));
     check_steps(scene, Ahead::kNothing);
@@ -353,7 +356,7 @@ TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) {
 }
 
 TEST(steps_whose_rows_were_asked_for_ahead_give_what_a_plain_table_is) {
-  for (uint64_t seed = 0; seed < scenes(90); ++seed) {
+  for (uint64_t seed = 0; seed < kScenes; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed, Forgets::kNothing, seed % 3 == 0 ? Below::kSsd : Below::kDram, some_partitions(seed));
     check_steps(scene, Ahead::kBatches);
@@ -465,8 +468,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       }
       let_all_end();
     };
-    constexpr uint64_t kRounds =
-        kUnderSanitizer ? 8 : 30;  // at most one for each step of each partition takes memory
+    constexpr uint64_t kRounds = 8;  // the first takes memory
     uint64_t waited = 0;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t free_bytes = scene.device->memory().free_bytes;
@@ -476,8 +478,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       check(has_waited || scene.device->memory().free_bytes == free_bytes, "memory was taken");
       waited += has_waited;
     }
-    check(waited <= partitions * (look_ups.size() + applies.size()),
-          "the host waited in " + std::to_string(waited) + " rounds");
+    check(waited <= kRounds / 2, "the host waited in " + std::to_string(waited) + " rounds");
     const TableStats stats = scene.table->stats();
     check(
         stats.hits - before.hits == kRounds * look_ups.size() * keys.size() && stats.misses == before.misses,
