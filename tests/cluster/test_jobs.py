@@ -531,6 +531,7 @@ def test_a_job_refuses_what_it_could_not_keep_to(option: str, value: Any, compla
         es.cluster.Job(**{"workers": 2, option: value})
 
 
+@pytest.mark.long
 def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
     with es.cluster.Job(workers=2, patience_s=20) as job:
         with pytest.raises(InvalidArgumentError, match="rank must be from 0 to 1, got 2"):
@@ -558,6 +559,7 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
             old.close()
 
 
+@pytest.mark.long
 def test_a_variable_that_is_made_anew_waits_for_workers_that_have_not_made_it_yet(
     tmp_path: Path,
 ) -> None:
@@ -612,6 +614,7 @@ def test_a_worker_that_makes_a_variable_otherwise_is_told_in_what() -> None:
                 items(**others)
 
 
+@pytest.mark.long
 def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_yet() -> None:
     with es.cluster.Job(workers=2, synchronous=False, patience_s=1.0) as job:
         with joined(job), variable(shards=2) as items:
@@ -626,6 +629,7 @@ def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_y
         slow.leave()  # and the job ends with a variable that worker 0 never made
 
 
+@pytest.mark.long
 def test_a_worker_that_makes_what_it_has_open_is_told_to_close_it_first() -> None:
     with es.cluster.Job(workers=1) as job, joined(job):
         with variable(shards=2) as items:
@@ -638,6 +642,7 @@ def test_a_worker_that_makes_what_it_has_open_is_told_to_close_it_first() -> Non
             assert again.total_count()[0] == 0
 
 
+@pytest.mark.long
 def test_a_variable_whose_link_was_lost_is_closed_and_its_next_updates_count() -> None:
     with es.cluster.Job(workers=1) as job, joined(job):
         items = variable(shards=1)

@@ -352,7 +352,7 @@ def sevens_in(seen: list[int]) -> Callable[[Path, str], None]:
 
 def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: PowerCut) -> None:
     stored: list[int] = []
-    power_cut(loads_libpmem.store, sevens_in(stored), prepare=loads_libpmem.make, tries=20)
+    power_cut(loads_libpmem.store, sevens_in(stored), prepare=loads_libpmem.make, tries=10)
     assert min(stored) == 0
     assert any(0 < sevens < loads_libpmem.BYTES for sevens in stored)
     persisted: list[int] = []
