@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -105,17 +106,22 @@ def _refuse_kept_rows(name: str, folder: Path) -> None:
 
 def _has_kept_rows(folder: Path) -> bool:
     """Whether the folder of an SSDHASH tier has a file of rows that were to outlive their process,
-    as its header says (engine/FORMAT.md, section LOG).
+    as its header says (engine/FORMAT.md, section LOG). Its owner, another process, may remove files
+    and folder meanwhile.
     """
-    with reading_from(folder):
-        return any(_was_kept(file) for file in folder.glob("rows-*.ssdhash"))
+    with reading_from(folder), contextlib.suppress(FileNotFoundError):
+        return any(_was_kept(file) for file in [*folder.glob("rows-*.ssdhash")])
+    return False
 
 
 def _was_kept(file: Path) -> bool:
     if not file.is_file():  # a FIFO would have its reader wait for ever
         return False
-    with file.open("rb") as opened:
-        header = opened.read(_UUID_END)
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(_UUID_END)
+    except FileNotFoundError:
+        return False
     return header.startswith(_ROW_FILE) and any(header[_UUID_BEGIN:])
 
 
