@@ -202,7 +202,7 @@ def test_a_container_is_given_back_since_others_may_wait_for_it(beside: Lab) -> 
 def test_a_throwaway_container_is_taken_too_since_nobody_else_waits_for_it(
     beside: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    throwaway = Choice("container", "the lab has none up", is_own=True)
+    throwaway = Choice("container", "the lab has none up", is_throwaway=True)
     monkeypatch.setattr(MachineChooser, "choose", lambda *_: throwaway)
     beside.run().assert_outcomes(passed=6)
     of_it = [line for line in beside.log if "one" in line or line == "test"]

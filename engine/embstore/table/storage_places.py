@@ -110,7 +110,7 @@ def _has_kept_rows(folder: Path) -> bool:
     and folder meanwhile.
     """
     with reading_from(folder), contextlib.suppress(FileNotFoundError):
-        return any(_was_kept(file) for file in [*folder.glob("rows-*.ssdhash")])
+        return any(_was_kept(file) for file in folder.glob("rows-*.ssdhash"))
     return False
 
 

@@ -21,12 +21,17 @@ KindOrAuto = Literal["auto", "process", "host", "guest", "container"]
 class Choice:
     """A kind of machine, and the reason in a few words.
 
-    is_own: whether nobody else waits for the machine; False where that isn't known.
+    is_throwaway: whether it is a container of one run; False where that isn't known.
     """
 
     kind: Kind
     why: str
-    is_own: bool = False
+    is_throwaway: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether nobody else waits for the machine."""
+        return self.kind == "guest" or self.is_throwaway
 
 
 class MachineChooser:
@@ -44,16 +49,17 @@ class MachineChooser:
         writes to media of this computer that are not the lab's, so only who asks for it gets it.
         """
         if self._requested != "auto":
-            is_own = self._requested == "guest"
-            return Choice(self._requested, "asked for by --pmemlab-machine", is_own=is_own)
+            return Choice(self._requested, "asked for by --pmemlab-machine")
         why = self._why_no_container(topology)
         if why is None:
             if self._runs_in_the_lab(topology):
                 return Choice("container", "it runs in this clone's lab")
-            return Choice("container", "a throwaway one, since the lab has none up", is_own=True)
+            return Choice(
+                "container", "a throwaway one, since the lab has none up", is_throwaway=True
+            )
         missing = guest.requirements(topology)
         if not missing:
-            return Choice("guest", why, is_own=True)
+            return Choice("guest", why)
         return Choice("process", f"{why}; no guest: {'; '.join(map(str, missing))}")
 
     def _why_no_container(self, topology: Topology) -> str | None:

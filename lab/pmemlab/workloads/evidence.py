@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -184,13 +184,8 @@ def _claims(
         candidates = order[:_MOST_CANDIDATES]
         where = variable.lookup_tier(export["keys"][candidates])
         for tier, of_tier in enumerate(rows):
-            inside = candidates[where == tier]
-            # A few at a time: an emulated machine takes long for what nobody looks at.
-            for start in range(0, inside.size, 2 * rows_a_table):
-                some = inside[start : start + 2 * rows_a_table]
-                some = some[_different_bytes(export, some) >= _FEWEST_DIFFERENT_BYTES]
-                for row in some[: rows_a_table - len(of_tier)]:
-                    of_tier.setdefault(_parts(export, int(row)), int(export["keys"][row]))
+            for row in _telling_rows(export, candidates[where == tier], 2 * rows_a_table):
+                of_tier.setdefault(_parts(export, row), int(export["keys"][row]))
                 if len(of_tier) == rows_a_table:
                     break
     return [
@@ -206,6 +201,17 @@ def _claims(
         )
         for tier, of_tier in zip(tiers, rows, strict=True)
     ]
+
+
+def _telling_rows(
+    export: Mapping[str, NDArray[Any]], rows: NDArray[np.int64], at_a_time: int
+) -> Iterator[int]:
+    """Those of enough different bytes. A few are looked at, at a time: an emulated machine takes
+    long for what nobody asks for.
+    """
+    for start in range(0, rows.size, at_a_time):
+        some = rows[start : start + at_a_time]
+        yield from some[_different_bytes(export, some) >= _FEWEST_DIFFERENT_BYTES].tolist()
 
 
 def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> int | None:
