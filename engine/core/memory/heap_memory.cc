@@ -6,7 +6,9 @@ namespace {
 
 class HeapMemory final : public Memory {
  public:
-  HeapMemory(size_t size_bytes, size_t reserved_bytes) : pages_(size_bytes, reserved_bytes) {
+  HeapMemory(size_t size_bytes, size_t reserved_bytes, const std::vector<int>& nodes)
+      : pages_(size_bytes, reserved_bytes) {
+    if (!nodes.empty()) pages_.bind_to_nodes(nodes);
     data_ = static_cast<std::byte*>(pages_.data());
     size_bytes_ = size_bytes;
   }
@@ -23,8 +25,9 @@ class HeapMemory final : public Memory {
 
 }  // namespace
 
-std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes) {
-  return std::make_unique<HeapMemory>(size_bytes, reserved_bytes);
+std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes,
+                                             const std::vector<int>& nodes) {
+  return std::make_unique<HeapMemory>(size_bytes, reserved_bytes, nodes);
 }
 
 }  // namespace embstore

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "errors/error.h"
+#include "memory/numa_nodes.h"
 
 namespace embstore {
 namespace {
@@ -94,6 +95,10 @@ void PageRange::discard(size_t begin, size_t end) const {
   const size_t first = whole_pages(begin);
   const size_t last = std::min(end, size_bytes_) / kPageBytes * kPageBytes;
   if (first < last) madvise(static_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
+void PageRange::bind_to_nodes(const std::vector<int>& nodes) const {
+  embstore::bind_to_nodes(data_, reserved_bytes_, nodes);
 }
 
 void PageRange::back_small_pages() const {

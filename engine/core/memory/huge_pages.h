@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "memory/address_space.h"
 
@@ -37,6 +38,8 @@ class PageRange {
   void extend_to(size_t size_bytes);
   // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
   void discard(size_t begin, size_t end) const;
+  // Lets its pages, also those to come, lie on these NUMA nodes alone. REQUIRES: none is backed yet.
+  void bind_to_nodes(const std::vector<int>& nodes) const;
   // Backs all of it now, of a range that is too short for huge pages.
   void back_small_pages() const;
 

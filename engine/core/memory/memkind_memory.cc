@@ -1,19 +1,17 @@
-#include <linux/mempolicy.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
+#include <iterator>
 #include <map>
 #include <vector>
 
 #include "errors/error.h"
 #include "memory/huge_pages.h"
 #include "memory/memory.h"
+#include "memory/numa_nodes.h"
 #include "platform/shared_library.h"
 #include "threads/mutex.h"
 
@@ -22,13 +20,15 @@ namespace {
 
 struct memkind;  // opaque, as in memkind(3)
 
-// The calls of memkind that the engine makes; signatures as in memkind(3).
+// The calls of memkind that the engine makes; signatures as in memkind(3) and memkind_dax_kmem(3).
 struct Memkind {
   memkind** dax_kmem;
+  memkind** dax_kmem_all;
   int (*check_available)(memkind* kind);
   int (*posix_memalign)(memkind* kind, void** address, size_t alignment, size_t size);
   void (*free)(memkind* kind, void* address);
   void (*error_message)(int error, char* text, size_t size);
+  int (*nodes_of_dax_kmem_all)(memkind* kind, unsigned long* mask, unsigned long mask_bits);
 };
 
 const Memkind& memkind_library() {
@@ -36,10 +36,12 @@ const Memkind& memkind_library() {
     const SharedLibrary library("libmemkind.so.0", "libmemkind0");
     Memkind loaded{};
     library.load(loaded.dax_kmem, "MEMKIND_DAX_KMEM");
+    library.load(loaded.dax_kmem_all, "MEMKIND_DAX_KMEM_ALL");
     library.load(loaded.check_available, "memkind_check_available");
     library.load(loaded.posix_memalign, "memkind_posix_memalign");
     library.load(loaded.free, "memkind_free");
     library.load(loaded.error_message, "memkind_error_message");
+    library.load(loaded.nodes_of_dax_kmem_all, "memkind_dax_kmem_all_get_mbind_nodemask");
     return loaded;
   }();
   return calls;
@@ -51,31 +53,13 @@ std::string describe(const Memkind& calls, int error) {
   return text.data();
 }
 
-// The nodes that `address` is bound to. Asked of the kernel rather than of the environment, because
-// memkind picks the nodes nearest to the calling CPU out of those that it is allowed.
-std::vector<int> bound_nodes(void* address) {
-  constexpr int kMaxNodes = 1024;
-  std::array<unsigned long, kMaxNodes / (8 * sizeof(unsigned long))> mask{};
-  int mode = 0;
-  if (syscall(SYS_get_mempolicy, &mode, mask.data(), static_cast<unsigned long>(kMaxNodes), address,
-              static_cast<unsigned long>(MPOL_F_ADDR)) != 0) {
-    return {};
+void require_dax_kmem_node(const Memkind& calls) {
+  if (const int error = calls.check_available(*calls.dax_kmem); error != 0) {
+    throw Error(ErrorKind::kMissingDevice,
+                "memkind finds no KMEM DAX node (" + describe(calls, error) +
+                    "); make one with daxctl reconfigure-device --mode=system-ram, or name NUMA "
+                    "nodes in MEMKIND_DAX_KMEM_NODES before the process starts");
   }
-  std::vector<int> nodes;
-  for (int node = 0; node < kMaxNodes; ++node) {
-    if ((mask[node / 64] >> (node % 64) & 1) != 0) nodes.push_back(node);
-  }
-  return nodes;
-}
-
-uint64_t node_free_bytes(int node) {
-  std::ifstream meminfo("/sys/devices/system/node/node" + std::to_string(node) + "/meminfo");
-  std::string word;
-  while (meminfo >> word) {
-    uint64_t kilobytes = 0;
-    if (word == "MemFree:" && meminfo >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
 }
 
 // What this process has promised its tables of every set of nodes, against what was free there at the
@@ -91,10 +75,9 @@ class NodeLedger {
       for (const int node : nodes) account.free_bytes += node_free_bytes(node);
     }
     if (account.promised_bytes + size_bytes > account.free_bytes) {
-      std::string names;
-      for (const int node : nodes) names.append(names.empty() ? "" : ",").append(std::to_string(node));
       throw Error(ErrorKind::kStoreFull, "storage_size: " + std::to_string(size_bytes) +
-                                             " bytes don't fit on NUMA node " + names + ", which has " +
+                                             " bytes don't fit on NUMA node " + names_of_nodes(nodes) +
+                                             ", which has " +
                                              std::to_string(account.free_bytes - account.promised_bytes) +
                                              " bytes left; give a smaller storage_size or another node in "
                                              "MEMKIND_DAX_KMEM_NODES");
@@ -123,17 +106,13 @@ NodeLedger& node_ledger() {
 class MemkindMemory final : public Memory {
  public:
   explicit MemkindMemory(size_t size_bytes) : calls_(memkind_library()), kind_(*calls_.dax_kmem) {
-    if (const int error = calls_.check_available(kind_); error != 0) {
-      throw Error(ErrorKind::kMissingDevice,
-                  "memkind finds no KMEM DAX node (" + describe(calls_, error) +
-                      "); make one with daxctl reconfigure-device --mode=system-ram, or name NUMA "
-                      "nodes in MEMKIND_DAX_KMEM_NODES before the process starts");
-    }
+    require_dax_kmem_node(calls_);
     void* address = nullptr;
     if (const int error = calls_.posix_memalign(kind_, &address, kHugePageBytes, size_bytes); error != 0) {
       throw Error(ErrorKind::kStorage, "memkind can't allocate " + std::to_string(size_bytes) +
                                            " bytes of MEMKIND_DAX_KMEM: " + std::strerror(error));
     }
+    // Asked of the kernel: memkind picks the nodes nearest to the calling CPU out of those that it may use.
     nodes_ = bound_nodes(address);
     try {
       node_ledger().reserve(nodes_, size_bytes);
@@ -157,6 +136,22 @@ class MemkindMemory final : public Memory {
 };
 
 }  // namespace
+
+std::vector<int> nodes_beside_memkind() {
+  const Memkind& calls = memkind_library();
+  require_dax_kmem_node(calls);
+  NumaMask mask;
+  if (const int error = calls.nodes_of_dax_kmem_all(*calls.dax_kmem_all, mask.words, kMostNumaNodes);
+      error != 0) {
+    throw Error(ErrorKind::kStorage,
+                "memkind doesn't tell the nodes of MEMKIND_DAX_KMEM: " + describe(calls, error));
+  }
+  const std::vector<int> allowed = allowed_nodes();
+  const std::vector<int> taken = mask.nodes();
+  std::vector<int> others;
+  std::set_difference(allowed.begin(), allowed.end(), taken.begin(), taken.end(), std::back_inserter(others));
+  return others;
+}
 
 std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes) {
   return std::make_unique<MemkindMemory>(size_bytes);

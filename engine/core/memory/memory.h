@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace embstore {
 
@@ -37,8 +38,10 @@ class Memory {
   std::atomic<size_t> size_bytes_ = 0;
 };
 
-// Anonymous memory, in huge pages where the kernel grants them; it may become as long as `reserved_bytes`.
-std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes = 0);
+// Anonymous memory, in huge pages where the kernel grants them; it may become as long as `reserved_bytes`. Its pages lie
+// on these NUMA nodes alone, or, without any, where the process's policy has them.
+std::unique_ptr<Memory> allocate_heap_memory(size_t size_bytes, size_t reserved_bytes = 0,
+                                             const std::vector<int>& nodes = {});
 
 // A file of `size_bytes` at `path`, allocated in full and mapped by libpmem. The file goes with the
 // returned object. A file left there by a process that died is taken over; one in use is an error.
@@ -48,5 +51,9 @@ std::unique_ptr<Memory> map_libpmem_memory(const std::string& path, size_t size_
 // memkind finds. `size_bytes` must fit into what is free there, since the kernel kills a process that
 // touches more than a bound node has.
 std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes);
+
+// The NUMA nodes that the process may have memory on, but for all that memkind might take: where persistent memory serves as
+// nodes, those of DRAM. None where memkind may take them all.
+std::vector<int> nodes_beside_memkind();
 
 }  // namespace embstore

@@ -23,6 +23,7 @@ constexpr uint64_t kLeastHeadroomRows = 256;
 constexpr uint64_t kMostHeadroomRows = 16384;
 
 constexpr const char* kHbm = "HBM";
+constexpr const char* kMemkind = "PMEM_MEMKIND";
 constexpr const char* kPool = "PMEM_POOL";
 
 // Of a pool's file, beside which its checkpoints lie.
@@ -39,8 +40,8 @@ constexpr uint64_t kMostBytesOfOneBatch = uint64_t{64} << 30;
 constexpr uint64_t kMostRowsOfOneBatch = uint64_t{1} << 26;
 
 std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes, size_t reserved_bytes) {
-  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes, reserved_bytes);
-  if (spec.kind == "PMEM_MEMKIND") return allocate_memkind_memory(size_bytes);
+  if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes, reserved_bytes, spec.nodes);
+  if (spec.kind == kMemkind) return allocate_memkind_memory(size_bytes);
   return map_libpmem_memory(path_of(spec), size_bytes);
 }
 
@@ -129,7 +130,7 @@ std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
 }
 
 bool is_memory(const std::string& kind) {
-  return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == "PMEM_MEMKIND";
+  return kind == "DRAM" || kind == "PMEM_LIBPMEM" || kind == kMemkind;
 }
 
 uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
@@ -288,17 +289,20 @@ MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer
   made.has_stage = specs.front().kind == kHbm;
   const size_t tiers = specs.size() + (made.has_stage ? 1 : 0);
   made.tiers.resize(tiers);
-  const bool has_pool =
-      std::any_of(specs.begin(), specs.end(), [](const TierSpec& spec) { return spec.kind == kPool; });
+  const auto has = [&specs](const char* kind) {
+    return std::any_of(specs.begin(), specs.end(),
+                       [kind](const TierSpec& spec) { return spec.kind == kind; });
+  };
   std::vector<DurableTier*> durable;
   for (size_t t = tiers - specs.size(); t < tiers; ++t) {
-    const TierSpec& spec = specs[t - (tiers - specs.size())];
+    TierSpec spec = specs[t - (tiers - specs.size())];
+    if (spec.kind == "DRAM" && has(kMemkind)) spec.nodes = nodes_beside_memkind();
     MadeTier& level = made.tiers[t];
     level.capacity_rows = capacity_of(spec, layout);
     if (spec.kind == kPool) {
       make_pool_level(made, t, spec, tiers);
     } else if (spec.kind == kHbm) {
-      make_hbm_level(made, t, spec, layout, has_pool ? HbmTier::Copies::kInPool : HbmTier::Copies::kNone);
+      make_hbm_level(made, t, spec, layout, has(kPool) ? HbmTier::Copies::kInPool : HbmTier::Copies::kNone);
     } else if (is_memory(spec.kind)) {
       make_memory_level(made, t, spec, layout, tiers);
     } else {

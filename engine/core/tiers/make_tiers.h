@@ -30,6 +30,7 @@ struct TierSpec {
   std::string kind;
   std::optional<std::string> path;     // of a tier that is kept in files
   std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
+  std::vector<int> nodes = {};         // of a DRAM tier: the NUMA nodes that alone have its rows; none: any
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
   gpu::DeviceChoice gpu = {};          // of an HBM tier
   std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: of rows that go over the bus at once

@@ -1,0 +1,63 @@
+"""Trains a table of two tiers on a CPU whose own NUMA node has hardly any memory left.
+
+Linux then takes pages of the node nearest by, which is the CPU's persistent memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+
+import embstore as es
+from pmemlab.workloads.own_program import print_run
+
+_CPU = 1
+_MIB = 1 << 20
+_ROWS, _DIM, _BATCH_IDS = 200_000, 16, 10_000
+
+
+def _fill_node(node: int) -> list[bytearray]:
+    """Take the node's memory until the kernel gives that of others."""
+    taken = []
+    while True:
+        before_kib = _free_kib(node)
+        taken.append(bytearray(b"x" * _MIB))
+        if _free_kib(node) > before_kib - 512:
+            return taken
+
+
+def _free_kib(node: int) -> int:
+    meminfo = Path(f"/sys/devices/system/node/node{node}/meminfo").read_text(encoding="ascii")
+    free = re.search(r"MemFree: +(\d+) kB", meminfo)
+    assert free is not None
+    return int(free[1])
+
+
+def _node_of(cpu: int) -> int:
+    (node,) = Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node*")
+    return int(node.name.removeprefix("node"))
+
+
+def main() -> None:
+    os.sched_setaffinity(0, {_CPU})
+    taken = _fill_node(_node_of(_CPU))
+    storage = es.StorageOption("dram_pmem", storage_size=["16M", "32M"])
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    optimizer = es.optimizers.Adagrad(0.05)
+    began = time.perf_counter()
+    with es.get_embedding_variable("t", _DIM, optimizer=optimizer, ev_option=option) as table:
+        for first in range(0, _ROWS, _BATCH_IDS):
+            ids = np.arange(first, first + _BATCH_IDS)
+            table.apply_gradients(ids, np.ones((_BATCH_IDS, _DIM), np.float32))
+        for _ in range(3):
+            table.lookup(np.arange(_BATCH_IDS))  # rows move between the tiers, too
+        print_run([table], losses=[], samples=_ROWS, seconds=time.perf_counter() - began)
+    del taken
+
+
+if __name__ == "__main__":
+    main()
