@@ -6,9 +6,12 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -17,9 +20,48 @@ settings.load_profile("untimed")
 for name in ("PMEMLAB_QEMU", "PMEMLAB_KERNEL"):
     os.environ.pop(name, None)
 
+# A thread of NumPy's library for each further processor spins while NumPy is imported, in a
+# thousand processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A shell has what it runs in the background ignore Ctrl-C; some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files that take longest, which are begun first: the last of them would end alone.
+LONGEST = {"test_jobs.py", "test_keras_on_tensorflow.py", "test_deeprec_on_tensorflow.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+# Files whose tests run on a Ray node, which takes 4 s of CPU to start.
+ON_RAY = {
+    "test_jobs.py",
+    "test_keras_on_shards.py",
+    "test_lost_shards.py",
+    "test_servers_of_many_tables.py",
+    "test_sharded_variable.py",
+    "test_shards_on_gpus.py",
+    "test_torch_on_shards.py",
+}
+
+
+class _FilesAlone(LoadFileScheduling):  # type: ignore[misc]
+    """Gives a process a file at a time, and one process all files that need a Ray node."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "on a Ray node" if Path(file).name in ON_RAY else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    is_long = "not long" not in config.getoption(
+        "markexpr"
+    )  # these would take one process too long
+    return None if is_long or config.getoption("dist") != "loadfile" else _FilesAlone(config, log)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -251,11 +251,11 @@ def imports(package: str, program: str) -> bool:
     return re.search(rf"^import {package}\b", program, re.M) is not None
 
 
-# TensorFlow is installed by `make check`, and Keras takes long to import.
+# TensorFlow is installed by `make check`, and the others take long to import.
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[pytest.mark.long] * imports("(keras|tensorflow)", program))
+        pytest.param(path, marks=[pytest.mark.long] * imports("(keras|tensorflow|torch)", program))
         for path in pages_with("python")
         for program in ["\n".join(python_blocks(path, "python"))]
     ],

@@ -78,6 +78,7 @@ def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: 
     assert_same(rows, trained_here(1))
 
 
+@pytest.mark.long
 def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -118,6 +119,7 @@ def train_and_kill_once(
     return rows
 
 
+@pytest.mark.long
 def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: Path) -> None:
     def stored(**where: Any) -> es.EmbeddingVariable:
         option = es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [16 * 48, 1 << 20])
@@ -383,6 +385,7 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
             pass
 
 
+@pytest.mark.long
 def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
     tmp_path: Path,
 ) -> None:
@@ -407,6 +410,7 @@ def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
         pass
 
 
+@pytest.mark.long
 def test_workers_that_are_at_different_checkpoints_are_told(tmp_path: Path) -> None:
     with (
         es.cluster.Job(workers=2, checkpoints=tmp_path / "saved", patience_s=20) as job,
@@ -583,6 +587,7 @@ def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
         return again.total_count()[0]
 
 
+@pytest.mark.long
 def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
     with es.cluster.Job(workers=2, patience_s=1.0) as job, joined(job):
         variable(shards=1).close()
@@ -590,12 +595,14 @@ def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
             variable(shards=1)
 
 
+@pytest.mark.long
 def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
     refused = pytest.raises(InvalidArgumentError, match=r"another worker, with other shards; give")
     with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
         variable(shards=3)
 
 
+@pytest.mark.long
 def test_a_worker_that_makes_a_variable_otherwise_is_told_in_what() -> None:
     def items(dim: int = 3, seed: int = 7, filter_freq: int = 2) -> es.EmbeddingVariable:
         option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(filter_freq))

@@ -57,6 +57,7 @@ def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_
             assert_same(again.export(), here.export())
 
 
+@pytest.mark.long
 def test_a_shard_that_dies_during_a_restore_is_told_of_as_lost_so_that_a_job_begins_again(
     tmp_path: Path,
 ) -> None:
@@ -146,6 +147,7 @@ def test_an_error_that_isnt_embstores_own_is_named() -> None:
     assert str(error) == "MemoryError: no room (the shard var)"
 
 
+@pytest.mark.long
 def test_a_table_that_keeps_its_files_is_closed_although_a_shard_died(tmp_path: Path) -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,

@@ -164,6 +164,7 @@ def assert_a_stopped_server_is_told_of(folder: Path, address: str, processes: li
     assert any("0 of 2" in line for line in lines[processes[0]]), "its shard is told of"
 
 
+@pytest.mark.long
 def test_another_version_of_ray_is_told_what_to_install(folder: Path, head: Server) -> None:
     other = """
 import sys
@@ -179,6 +180,7 @@ main(sys.argv[1:])
     assert "2.59.0" in err
 
 
+@pytest.mark.long
 def test_who_has_another_token_is_told_what_to_copy(folder: Path, head: Server) -> None:
     began = time.monotonic()
     for command in ([], ["status"]):

@@ -107,6 +107,7 @@ def option(storage: es.StorageOption) -> es.EmbeddingVariableOption:
     return es.EmbeddingVariableOption(storage_option=storage)
 
 
+@pytest.mark.long
 def test_a_killed_server_is_told_of_by_all_tables_none_of_which_changes() -> None:
     with tables(3, shards=2) as many:
         ids = [np.arange(50)] * 3
@@ -133,6 +134,7 @@ def test_a_killed_server_is_told_of_by_all_tables_none_of_which_changes() -> Non
             assert other.total_count() == (50, DIM)
 
 
+@pytest.mark.long
 def test_a_server_that_was_silent_for_a_while_takes_new_tables() -> None:
     with tables(1, shards=1) as (old,):
         (shard,) = remote_shards(old)

@@ -50,6 +50,7 @@ def test_shards_on_the_emulated_gpu_ask_ray_for_none() -> None:
         assert table.total_count() == (3, 3)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("taken_gpu")
 def test_shards_ask_ray_for_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "_PLACED_WITHIN_S", 4.0)

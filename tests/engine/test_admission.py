@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -152,6 +153,21 @@ def train_filtered(
         variable.apply_gradients(ids, gradients, global_step=n)
 
 
+@functools.cache
+def admitted_by_one_thread_in_dram(filter_option: Filter) -> es.EmbeddingVariable:
+    """What the others are compared with; open until the process ends."""
+    es.set_num_threads(1)
+    wanted = es.get_embedding_variable(
+        "wanted",
+        3,
+        initializer=es.initializers.Ones(),
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(filter_option=filter_option),
+    )
+    train_filtered(wanted, batches())
+    return wanted
+
+
 def assert_same_rows_and_counts(got: es.EmbeddingVariable, wanted: es.EmbeddingVariable) -> None:
     assert_same(got.export(), wanted.export())
     np.testing.assert_array_equal(got.get_frequency(COUNTED), wanted.get_frequency(COUNTED))
@@ -187,9 +203,7 @@ def test_the_same_keys_are_admitted_on_every_storage_type(
     index_has_room: bool,
 ) -> None:
     """Also by any number of threads, and whether or not the index has to grow for them."""
-    wanted = make_variable(filter=filter_option)
-    es.set_num_threads(1)
-    train_filtered(wanted, batches())
+    wanted = admitted_by_one_thread_in_dram(filter_option)
     es.set_num_threads(threads)
     got = make_variable(storage=storage_of(stack, 16 * MIB), filter=filter_option)
     if index_has_room:

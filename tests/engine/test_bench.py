@@ -513,6 +513,7 @@ def test_a_benchmark_that_is_ended_leaves_no_files(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_memory_says_what_a_row_takes_in_every_tier(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

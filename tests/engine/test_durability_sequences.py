@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from durable_table import batch, batch_for, contents, durable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -140,5 +141,5 @@ def sequences(table: type[DurableTable], examples: int) -> type:
 
 TestDurableTable = sequences(DurableTable, 60)
 TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 30)
-TestDurableTableBelowHbm = sequences(DurableTableBelowHbm, 30)
+TestDurableTableBelowHbm = pytest.mark.long(sequences(DurableTableBelowHbm, 30))
 TestDurableTableBelowHbmAboveSsdHash = sequences(DurableTableBelowHbmAboveSsdHash, 20)

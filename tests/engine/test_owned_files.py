@@ -115,7 +115,7 @@ def errors(storage_type: es.StorageType, durability: str, place: Path, preloaded
         pytest.param(es.StorageType.PMEM_LIBPMEM, "", marks=pytest.mark.long),
         (es.StorageType.DRAM_PMEM, "checkpoint"),
         pytest.param(es.StorageType.DRAM_SSDHASH, "", marks=pytest.mark.long),
-        (es.StorageType.DRAM_LEVELDB, ""),
+        pytest.param(es.StorageType.DRAM_LEVELDB, "", marks=pytest.mark.long),
     ],
     ids=["PMEM_LIBPMEM", "pool", "SSDHASH", "LEVELDB"],
 )

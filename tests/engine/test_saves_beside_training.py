@@ -197,7 +197,7 @@ def check_chains(
     assert trainer.overlapped > saves
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("storage_type", "partition_num"),
     [

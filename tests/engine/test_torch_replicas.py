@@ -37,6 +37,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["at once", "gathered"])
 def test_replicas_are_trained_by_the_gradients_of_all(
     replicas: list[dict[str, Any]], how: str

@@ -211,6 +211,7 @@ def _collected(*argv: str, cwd: Path) -> set[str]:
     return {line.split("/")[0] for line in done.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.long
 def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
     # The value of an option may be the name of a folder.
     cheap = f"--ignore={LAB.parent / 'scenarios' / 'servers'}"  # which import Keras

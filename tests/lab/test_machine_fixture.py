@@ -459,6 +459,7 @@ def test_what_a_worker_of_xdist_found_before_it_died_is_in_the_table(
     assert len(rows_of_table(result)) == 6
 
 
+@pytest.mark.long
 def test_a_selection_that_no_scenario_has_is_a_usage_error_under_xdist_too(
     run_on_workers: Callable[..., pytest.RunResult],
 ) -> None:

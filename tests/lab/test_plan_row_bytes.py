@@ -52,6 +52,7 @@ def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
     assert below * planned.record - gathered <= on_disk <= below * planned.tier
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("storage_type", "tier"),
     [("DRAM_SSDHASH", 1), ("DRAM_LEVELDB", 1)],

@@ -249,6 +249,7 @@ def test_a_forked_child_that_changes_the_medium_is_an_error(
         power_cut.results(program, newest_save_is_whole, tries=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [saves.replace_links, saves.remove_a_link_and_replace_links])
 def test_a_link_that_comes_back_has_its_own_target(
     power_cut: PowerCut, tmp_path: Path, program: Program
@@ -286,6 +287,7 @@ def test_a_program_whose_end_isn_t_seen_is_told_so(power_cut: PowerCut) -> None:
         power_cut.record(saves.end_without_an_exit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("imports_once", [False, True])
 def test_the_power_goes_for_a_daemon_that_the_program_leaves(
     power_cut: PowerCut, imports_once: bool
@@ -302,6 +304,7 @@ def test_the_power_goes_for_a_daemon_that_the_program_leaves(
     assert ended
 
 
+@pytest.mark.long
 def test_a_child_that_uses_the_medium_first_is_the_process_that_is_followed(
     power_cut: PowerCut,
 ) -> None:
@@ -342,6 +345,7 @@ def test_the_replay_of_a_function_s_failure_is_a_command(
     assert "AssertionError" in again.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program", [saves.link_elsewhere_and_unlink, saves.move_out_and_remove_the_folder]
 )

@@ -39,6 +39,7 @@ def test_a_module_is_imported_once_for_each_program_that_runs_at_a_time(
     assert set(threads) == {1}
 
 
+@pytest.mark.long
 def test_a_module_whose_import_starts_a_thread_is_imported_for_each_run(
     power_cut: PowerCut,
 ) -> None:

@@ -318,6 +318,7 @@ def test_a_cut_at_any_moment_shows_a_forgotten_flush(
     assert (len(results.failures) > 5) == is_bad
 
 
+@pytest.mark.long
 def test_pmdk_s_object_list_is_right_after_every_cut(tmp_path: Path) -> None:
     program = str(compiled(EXAMPLES / "object_list.c", tmp_path, library="pmemobj"))
     experiment = Experiment(
@@ -350,6 +351,7 @@ def sevens_in(seen: list[int]) -> Callable[[Path, str], None]:
     return look
 
 
+@pytest.mark.long
 def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: PowerCut) -> None:
     stored: list[int] = []
     power_cut(loads_libpmem.store, sevens_in(stored), prepare=loads_libpmem.make, tries=10)
@@ -366,6 +368,7 @@ def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: Powe
     assert max(persisted) == loads_libpmem.BYTES
 
 
+@pytest.mark.long
 def test_what_a_forked_child_stored_is_durable_when_its_parent_persists_it(
     power_cut: PowerCut,
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from pathlib import Path
 
 from pmemlab.errors import DeviceFileError
 from pmemlab.model.devices.block_device import BlockDevice
-from pmemlab.model.devices.device_file import CompositionFile, read_device_file
+from pmemlab.model.devices.device_file import CompositionFile, DeviceFile, read_device_file
 from pmemlab.model.devices.gpu_device import GpuDevice
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
@@ -34,7 +35,7 @@ def load_device(
     Raises DeviceFileError, which names file and field.
     """
     concurrency = EngineConcurrency() if concurrency is None else concurrency
-    file = read_device_file(device_path(name_or_path))
+    file = _read(device_path(name_or_path))
     if isinstance(file, CompositionFile):
         # Names in a file of one's own may be paths beside it.
         dram, pmem = (
@@ -62,11 +63,19 @@ def device_path(name_or_path: str | Path) -> Path:
     )
 
 
+def _read(path: Path) -> DeviceFile | CompositionFile:
+    return _read_once(path) if path.parent == _FOLDER else read_device_file(path)
+
+
+# The lab's own don't change, and a plan asks for each many times.
+_read_once = functools.cache(read_device_file)
+
+
 def _plain_part(file: CompositionFile, field: str) -> str:
     """Returns the name or path of a part, which isn't composed itself: of this file, say."""
     name: str = getattr(file, field)
     if name.endswith(YAML_SUFFIXES):
         name = str(file.path.parent / name)
-    if isinstance(read_device_file(device_path(name)), CompositionFile):
+    if isinstance(_read(device_path(name)), CompositionFile):
         raise DeviceFileError(f"{file.path}: {field}: {name} is no plain memory")
     return name
