@@ -140,6 +140,7 @@ class MemkindMemory final : public Memory {
 std::vector<int> nodes_beside_memkind() {
   const Memkind& calls = memkind_library();
   require_dax_kmem_node(calls);
+  if (!nodes_of_own_policy().empty()) return {};
   NumaMask mask;
   if (const int error = calls.nodes_of_dax_kmem_all(*calls.dax_kmem_all, mask.words, kMostNumaNodes);
       error != 0) {

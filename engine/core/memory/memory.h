@@ -53,7 +53,7 @@ std::unique_ptr<Memory> map_libpmem_memory(const std::string& path, size_t size_
 std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes);
 
 // The NUMA nodes that the process may have memory on, but for all that memkind might take: where persistent memory serves as
-// nodes, those of DRAM. None where memkind may take them all.
+// nodes, those of DRAM. None where memkind may take them all, or where the process has a policy of its own.
 std::vector<int> nodes_beside_memkind();
 
 }  // namespace embstore

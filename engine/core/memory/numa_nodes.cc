@@ -35,6 +35,8 @@ std::vector<int> NumaMask::nodes() const {
 
 std::vector<int> allowed_nodes() { return nodes_by_policy(nullptr, MPOL_F_MEMS_ALLOWED); }
 
+std::vector<int> nodes_of_own_policy() { return nodes_by_policy(nullptr, 0); }
+
 std::vector<int> bound_nodes(void* address) { return nodes_by_policy(address, MPOL_F_ADDR); }
 
 void bind_to_nodes(void* memory, size_t size_bytes, const std::vector<int>& nodes) {

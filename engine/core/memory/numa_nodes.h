@@ -21,6 +21,9 @@ struct NumaMask {
 // Nodes that the process may have memory on. None where the kernel knows no nodes.
 std::vector<int> allowed_nodes();
 
+// Nodes that a policy of the process's own names, as numactl gives one. None where it has none.
+std::vector<int> nodes_of_own_policy();
+
 // Nodes that `address` is bound to. None where its policy names none.
 std::vector<int> bound_nodes(void* address);
 
