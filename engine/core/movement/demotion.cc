@@ -157,6 +157,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   IndexReader reader(store_.index());
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
+  uint64_t turn = 0;
   // None are given where all are wanted: others that were counted are about to be somewhere else.
   uint64_t pinned = coldest.empty() && wanted_.any() ? 1 : 0;
   Phase phase(store_.tiers().tier(t).meter());
@@ -173,6 +174,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     const size_t to = way_down(t, key, rank, floor);  // of a row that stays, too: it keeps its turn
     if (from.ranks().pins(slot) != 0) {
       ++pinned;
+      ++turn;
       continue;
     }
     if (!unreadable_.empty() && is_unreadable(t, coldest[i])) {
@@ -181,12 +183,16 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     }
     const IndexHit hit = reader.find(hash_key(key), key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
-    // Accessed since it was ranked: not the coldest any more. An access from here on changes the bucket.
-    if (from.ranks().rank(slot, strategy_) != rank) continue;
-    candidates_.push_back({key, hit, rank, to});
+    // Accessed since it was ranked, and maybe the coldest still: the next round will tell. An access from here on changes the bucket.
+    if (from.ranks().rank(slot, strategy_) != rank) {
+      ++turn;
+      continue;
+    }
+    candidates_.push_back({key, hit, rank, to, turn++});
   }
-  // As many as are still too many: rows may have been promoted from here since they were counted.
-  candidates_.resize(std::min<uint64_t>(candidates_.size(), rows_to_go(t, which)));
+  // As many as are still too many, pinned ones among them: rows may have been promoted from here since they were counted.
+  const uint64_t to_go = rows_to_go(t, which);
+  std::erase_if(candidates_, [to_go](const Candidate& row) { return row.turn >= to_go; });
   return pinned;
 }
 

@@ -97,6 +97,7 @@ class Demotion {
     IndexHit hit;
     Rank rank;
     size_t to;
+    uint64_t turn;  // so many colder ones go before it
   };
   std::vector<Candidate> candidates_;  // kept for its memory
 };
