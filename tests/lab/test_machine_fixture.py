@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -231,7 +232,14 @@ def test_a_machine_that_broke_in_a_scenario_is_not_taken(beside: Lab) -> None:
 
 
 def test_a_machine_that_no_test_comes_to_take_is_stopped(beside: Lab) -> None:
-    beside.workload = lambda _: Result(1, "", "no")
+    def fail(_argv: object) -> Result:
+        for _ in range(1000):  # until the other is there, or the test fails below
+            if "start one" in beside.log:
+                break
+            time.sleep(0.01)
+        return Result(1, "", "no")
+
+    beside.workload = fail
     beside.run("-x").assert_outcomes(failed=1)
     assert beside.log.count("start one") == beside.log.count("stop one") == 1
 
