@@ -6,45 +6,38 @@ Linux then takes pages of the node nearest by, which is the CPU's persistent mem
 from __future__ import annotations
 
 import os
-import re
 import time
-from pathlib import Path
 
 import numpy as np
 
 import embstore as es
+from pmemlab.model.devices.measuring.target import NodeTarget, find_target
 from pmemlab.workloads.own_program import print_run
 
-_CPU = 1
+_NODE = "node1"
 _MIB = 1 << 20
 _ROWS, _DIM, _BATCH_IDS = 200_000, 16, 10_000
 
 
-def _fill_node(node: int) -> list[bytearray]:
+def _fill_node() -> list[bytearray]:
     """Take the node's memory until the kernel gives that of others."""
     taken = []
     while True:
-        before_kib = _free_kib(node)
+        before_bytes = _node().free_bytes
         taken.append(bytearray(b"x" * _MIB))
-        if _free_kib(node) > before_kib - 512:
+        if _node().free_bytes > before_bytes - _MIB // 2:
             return taken
 
 
-def _free_kib(node: int) -> int:
-    meminfo = Path(f"/sys/devices/system/node/node{node}/meminfo").read_text(encoding="ascii")
-    free = re.search(r"MemFree: +(\d+) kB", meminfo)
-    assert free is not None
-    return int(free[1])
-
-
-def _node_of(cpu: int) -> int:
-    (node,) = Path(f"/sys/devices/system/cpu/cpu{cpu}").glob("node*")
-    return int(node.name.removeprefix("node"))
+def _node() -> NodeTarget:
+    node = find_target(_NODE)
+    assert isinstance(node, NodeTarget)
+    return node
 
 
 def main() -> None:
-    os.sched_setaffinity(0, {_CPU})
-    taken = _fill_node(_node_of(_CPU))
+    os.sched_setaffinity(0, _node().cpus)
+    taken = _fill_node()
     storage = es.StorageOption("dram_pmem", storage_size=["16M", "32M"])
     option = es.EmbeddingVariableOption(storage_option=storage)
     optimizer = es.optimizers.Adagrad(0.05)

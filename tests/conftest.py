@@ -58,9 +58,8 @@ class _FilesAlone(LoadFileScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    is_long = "not long" not in config.getoption(
-        "markexpr"
-    )  # these would take one process too long
+    # Those of the long ones would take one process too long.
+    is_long = "not long" not in config.getoption("markexpr")
     return None if is_long or config.getoption("dist") != "loadfile" else _FilesAlone(config, log)
 
 

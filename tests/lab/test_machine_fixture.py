@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import kept_modules  # noqa: F401
 import pytest
+from played_qemu import wait_until
 from test_scenario_plugin import FakeMachine, Lab
 
 import pmemlab.machines.opening
@@ -233,10 +233,7 @@ def test_a_machine_that_broke_in_a_scenario_is_not_taken(beside: Lab) -> None:
 
 def test_a_machine_that_no_test_comes_to_take_is_stopped(beside: Lab) -> None:
     def fail(_argv: object) -> Result:
-        for _ in range(1000):  # until the other is there, or the test fails below
-            if "start one" in beside.log:
-                break
-            time.sleep(0.01)
+        wait_until(lambda: "start one" in beside.log)
         return Result(1, "", "no")
 
     beside.workload = fail
@@ -389,6 +386,7 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
 OF_WORKERS = """
 import os
 import pmemlab.machines.opening
+from played_qemu import wait_until
 from test_scenario_plugin import FakeMachine, document
 
 class Log:
