@@ -86,8 +86,9 @@ ON_DISK = Path(tempfile.gettempdir())
 
 # By itself the thread sanitizer ends a child that starts threads, if its parent had some: those
 # that help with large batches stay. It doesn't watch such a child. And once in twenty runs it
-# counts a thread as leaked; one that is left alone ends the program anyway, by std::thread.
-THREAD_SANITIZER_OPTIONS = "die_after_fork=0 report_thread_leaks=0"
+# counts a thread as leaked; one that is left alone ends the program anyway, by std::thread. It
+# sleeps for a second before the end of a program, for threads that run on; none does here.
+THREAD_SANITIZER_OPTIONS = "die_after_fork=0 report_thread_leaks=0 atexit_sleep_ms=0"
 
 # The C library gives memory back to the system late: programs make and free buffers of megabytes by
 # the thousand, whose pages cost more than what is done with them. Sanitizers don't read these.
