@@ -143,8 +143,7 @@ bench: setup ## measure the engine against PyTorch and a hand-written loop
 .PHONY: check
 check: setup check-packages ## lint, check types and locks, run the long tests, and test the core under sanitizers
 	@$(MAKE) --no-print-directory -j2 --output-sync run-linters $(TENSORFLOW)/.installed $(VENV)/.nvrtc
-	$(BIN)/python -m pytest tests -m long -n $$((3 * $$(nproc) / 2)) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest tests/engine -m sanitizer -n 2 --maxschedchunk 1 $(ARGS) # one at a time, or the last ones wait behind each other
+	$(BIN)/python -m pytest tests -m 'long or sanitizer' -n $$((3 * $$(nproc) / 2)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Tests have a few of each; what is rare takes many.
 .PHONY: hunt

@@ -29,7 +29,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files that take longest, which are begun first: the last of them would end alone.
-LONGEST = {"test_jobs.py", "test_keras_on_tensorflow.py", "test_deeprec_on_tensorflow.py"}
+LONGEST = {
+    "test_jobs.py",
+    "test_native.py",
+    "test_log.py",
+    "test_keras_on_tensorflow.py",
+    "test_deeprec_on_tensorflow.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -96,10 +96,11 @@ def test_a_service_has_no_privilege_at_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_healthy_by_its_proof(name: str) -> None:
-    assert f"test -s {STATE_FOLDER}/proof.json" in SERVICES[name]["healthcheck"]["test"][1]
+    command = SERVICES[name]["healthcheck"]["test"][1]
+    assert command.startswith(f"cd {STATE_FOLDER} && test -s proof.json &&")
 
 
-def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_is_old(
+def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_was_seen(
     tmp_path: Path,
 ) -> None:
     check = SERVICES["dram"]["healthcheck"]
@@ -118,10 +119,12 @@ def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_is_old(
     proof.touch()
     assert checked() == (1, ""), "it isn't written yet"
     proof.write_text("{}")
-    assert checked() == (0, "")
-    an_hour_ago = time.time() - 3600
+    an_hour_ago, in_an_hour = time.time() - 3600, time.time() + 3600
     os.utime(proof, (an_hour_ago, an_hour_ago))
+    assert checked() == (0, "")
     assert checked() == (0, str(slept))
+    os.utime(proof, (in_an_hour, in_an_hour))
+    assert checked() == (0, ""), "it has a new proof, as after a power cut"
 
 
 @pytest.mark.parametrize("name", SERVICES)

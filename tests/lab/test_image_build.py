@@ -29,28 +29,30 @@ class Docker:
     def __init__(self, fails_at: str = "") -> None:
         self.commands: list[list[str]] = []
         self.dockerfiles: dict[str, str] = {}
+        self.files: dict[str, set[str]] = {}
         self.fails_at = fails_at
 
     def __call__(
-        self, command: Sequence[str], _report: Report, _folder: Path, _more: Mapping[str, str]
+        self, command: Sequence[str], _report: Report, folder: Path, _more: Mapping[str, str]
     ) -> None:
         target = command[command.index("--target") + 1]
         if target == self.fails_at:
             raise LabError(f"docker failed: {target}")
         self.commands.append(list(command))
         self.dockerfiles[target] = Path(command[command.index("--file") + 1]).read_text()
+        self.files[target] = {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
 
 
-def built(monkeypatch: pytest.MonkeyPatch, docker: Docker) -> None:
+def built(monkeypatch: pytest.MonkeyPatch, docker: Docker, root: Path = CLONE) -> None:
     monkeypatch.setenv("DOCKER_BUILDKIT", "0")
     monkeypatch.setattr(image_build, "run_long_command", docker)
-    build_image(CLONE, "machine", ["--build-arg", "BASE=b"], ["--tag", "t"], lambda _: None)
+    build_image(root, "machine", ["--build-arg", "BASE=b"], ["--tag", "t"], lambda _: None)
 
 
 def test_what_is_built_first_is_word_for_word_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     docker = Docker()
     built(monkeypatch, docker)
-    assert docker.dockerfiles.pop("machine") == WHOLE
+    assert docker.dockerfiles.pop("machine") == WHOLE[: WHOLE.index("FROM machine AS servers")]
     assert sorted(docker.dockerfiles) == ["base", "build", "kernel", "python", "system"]
     for target, dockerfile in docker.dockerfiles.items():
         stages = re.split(r"(?m)^(?=FROM )", dockerfile)
@@ -71,6 +73,36 @@ def test_the_parts_are_all_that_an_image_is_made_of() -> None:
     own = WHOLE[WHOLE.index(" AS machine\n") :]
     needed = {"system", *re.findall(r"--from=([a-z]+)\b", own)}
     assert needed <= {BASE, *SIDE_BY_SIDE}
+
+
+def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (
+        *(".dockerignore", "README.md", "docker/extra-ca/own.crt"),
+        *("docker/wheels/run/numpy.whl", "docker/wheels/build/cmake.whl"),
+        *("docker/wheels/servers/torch.whl", "lab/pmemlab/errors.py", "lab/pmemlab/proof.py"),
+        *("lab/pmemlab/__pycache__/errors.pyc", "engine/embstore/_core.so"),
+        "engine/embstore/__init__.py",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / DOCKERFILE).write_text(WHOLE)
+    docker = Docker()
+    built(monkeypatch, docker, tmp_path)
+    always = {".dockerignore", "docker/extra-ca/own.crt"}
+    assert docker.files["base"] == docker.files["system"] == always
+    assert docker.files["python"] == always | {"docker/wheels/run/numpy.whl"}
+    assert docker.files["kernel"] == always | {"lab/pmemlab/errors.py"}
+    assert docker.files["build"] == always | {
+        "docker/wheels/build/cmake.whl",
+        "engine/embstore/__init__.py",
+        "lab/pmemlab/errors.py",
+        "lab/pmemlab/proof.py",
+    }
+    assert docker.files["machine"] == docker.files["python"] | docker.files["build"]
+    assert not list(tmp_path.glob(".lab/*"))  # links are removed
 
 
 def test_the_image_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

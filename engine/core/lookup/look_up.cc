@@ -90,9 +90,9 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
   uint64_t hits = 0;
   ChangedRows changed;
   const auto note_changed = [&changed](size_t place) { changed.note(place); };
-  // Apart from each other: what is traced can't stay in registers.
+  // Apart from each other: what is traced can't stay in registers, and is slow anyway.
   if (phase.wants_places()) [[unlikely]] {
-    first.rows().gather(out, note_changed, [&](auto& gather) {
+    first.rows().gather<false>(out, note_changed, [&](auto& gather) {
       TracedGather traced(gather, phase, first, row_bytes);
       hits = find_rows(ids, out, places, lower, refs, traced, changed.places);
     });

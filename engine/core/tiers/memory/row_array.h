@@ -50,10 +50,10 @@ class RowArray {
   void discard(uint64_t begin, uint64_t end);
 
   // Calls work(gather) once, with a RowGather to which it adds the rows whose weights are to be copied to
-  // out + position * dim.
-  template <class Changed, class Work>
+  // out + position * dim. kByDim: by code that is compiled for each usual dim, which is quicker.
+  template <bool kByDim = true, class Changed, class Work>
   void gather(float* out, Changed changed, Work work) const {
-    with_row_gather(floats_, row_floats_, layout_.dim(), out, std::move(changed), std::move(work));
+    with_row_gather<kByDim>(floats_, row_floats_, layout_.dim(), out, std::move(changed), std::move(work));
   }
 
   // Puts a row into a slot that nothing refers to.

@@ -79,23 +79,26 @@ class RowGather {
   size_t added_ = 0;
 };
 
-// Calls work(gather) with the RowGather that fits `dim`.
-template <class Changed, class Work>
+// Calls work(gather) with a RowGather: the one that fits `dim`, or where kByDim is false one code for all.
+template <bool kByDim, class Changed, class Work>
 void with_row_gather(const float* rows, size_t row_floats, int dim, float* out, Changed changed, Work work) {
   const auto gather_of = [&]<int kDim>() {
     typename RowGather<kDim, Changed>::Ring ring;
     RowGather<kDim, Changed> gather(rows, row_floats, static_cast<size_t>(dim), out, changed, ring);
     work(gather);
   };
-  switch (dim) {
-    case 4: return gather_of.template operator()<4>();
-    case 8: return gather_of.template operator()<8>();
-    case 16: return gather_of.template operator()<16>();
-    case 32: return gather_of.template operator()<32>();
-    case 64: return gather_of.template operator()<64>();
-    case 128: return gather_of.template operator()<128>();
-    default: return gather_of.template operator()<0>();
+  if constexpr (kByDim) {
+    switch (dim) {
+      case 4: return gather_of.template operator()<4>();
+      case 8: return gather_of.template operator()<8>();
+      case 16: return gather_of.template operator()<16>();
+      case 32: return gather_of.template operator()<32>();
+      case 64: return gather_of.template operator()<64>();
+      case 128: return gather_of.template operator()<128>();
+      default: break;
+    }
   }
+  gather_of.template operator()<0>();
 }
 
 }  // namespace embstore

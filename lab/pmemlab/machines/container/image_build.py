@@ -1,24 +1,25 @@
 """Builds the stages of docker/Dockerfile, those that need not wait for each other at the same time.
 
-BuildKit does that by itself. The classic builder goes through a Dockerfile from top to bottom, so
-it is given parts of it first, and finds their layers when it builds the whole.
+BuildKit does that by itself, and asks for the files that it needs. The classic builder goes
+through a Dockerfile from top to bottom, and is sent all files first. So it is given parts of it
+before the whole, each with the files that it copies, and finds the layers when it builds the whole.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
+__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "copied_by", "part_of"]
 
 DOCKERFILE = "docker/Dockerfile"
 
@@ -29,6 +30,7 @@ SIDE_BY_SIDE: Final = ("build", "python", "kernel", "system")
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
 _STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
 _STAGE = re.compile(r"^FROM \S+ AS (\S+)$", re.M)
+_COPY = re.compile(r"^COPY (?!--from)(.+) \S+$", re.M)
 
 
 def build_image(
@@ -40,9 +42,10 @@ def build_image(
 
     Raises `LabError` with the last lines of the build that failed.
     """
-    if not _has_buildkit():
-        _build_side_by_side(root, arguments, report)
-    _build(root, root / DOCKERFILE, target, [*arguments, *names], report)
+    if _has_buildkit():
+        _build(root, root / DOCKERFILE, target, [*arguments, *names], report)
+    else:
+        _build_side_by_side(root, target, arguments, names, report)
 
 
 def part_of(dockerfile: str, stages: Sequence[str]) -> str:
@@ -57,20 +60,56 @@ def part_of(dockerfile: str, stages: Sequence[str]) -> str:
     return "".join(wanted)
 
 
-def _build_side_by_side(root: Path, arguments: Sequence[str], report: Report) -> None:
-    """Of what all parts have, and then of the parts, the layers."""
+def copied_by(dockerfile: str) -> list[str]:
+    """Files and folders that it copies from the clone, by their paths there."""
+    return [source for copied in _COPY.findall(dockerfile) for source in copied.split()]
+
+
+def _link(root: Path, into: Path, sources: Sequence[str]) -> None:
+    """Of what isn't there, Docker says that it is missing."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so")  # as .dockerignore has it
+    for source in sorted(sources):  # a folder before what lies in it
+        path, link = root / source, into / source
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.exists():
+            continue
+        if path.is_dir():
+            shutil.copytree(path, link, ignore=unwanted, copy_function=_link_or_copy)
+        elif path.exists():
+            _link_or_copy(path, link)
+
+
+def _link_or_copy(path: str | Path, link: str | Path) -> None:
+    """Not every file system has links, and not every file may be linked."""
+    try:
+        os.link(path, link)
+    except OSError:
+        shutil.copy2(path, link)
+
+
+def _build_side_by_side(
+    root: Path, target: str, arguments: Sequence[str], names: Sequence[str], report: Report
+) -> None:
+    """Of what all parts have, then of the parts, and then of the whole, the layers."""
     dockerfile = (root / DOCKERFILE).read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
+    stages = _STAGE.findall(dockerfile)
+    beside_clone = root / ".lab"  # so that files can be linked
+    beside_clone.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=beside_clone, prefix="image-") as folder:
 
-        def build_part(*stages: str) -> None:
-            path = Path(folder) / stages[-1]
-            path.write_text(part_of(dockerfile, stages), encoding="utf-8")
-            _build(root, path, stages[-1], arguments, report)
+        def build_part(stages: Sequence[str], names: Sequence[str] = ()) -> None:
+            context = Path(folder) / stages[-1]
+            context.mkdir()
+            part = part_of(dockerfile, stages)
+            (context / "Dockerfile").write_text(part, encoding="utf-8")
+            _link(root, context, [".dockerignore", *copied_by(part)])
+            _build(context, context / "Dockerfile", stages[-1], [*arguments, *names], report)
 
-        build_part(BASE)
+        build_part([BASE])
         with ThreadPoolExecutor(len(SIDE_BY_SIDE)) as pool:
-            for _ in pool.map(partial(build_part, BASE), SIDE_BY_SIDE):
+            for _ in pool.map(build_part, [[BASE, stage] for stage in SIDE_BY_SIDE]):
                 pass  # or raise
+        build_part(stages[: stages.index(target) + 1], names)
 
 
 def _build(

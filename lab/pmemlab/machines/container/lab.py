@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,8 +97,8 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
         for topology in users:
             found = machines.get(topology.name)
             wanted[topology.name] = _of_user(client, clone, topology, image, kvm, found)
-        # More at a time than there are processors, and each takes longer to be ready.
-        outcomes = list(_start(wanted, client.info()["NCPU"], stages))
+        # One that starts waits now and then: three keep two processors busy.
+        outcomes = list(_start(wanted, math.ceil(1.5 * client.info()["NCPU"]), stages))
     console.print(_table(outcome for outcome in outcomes if not outcome.error))
     failures = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error]
     if failures:
