@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +223,20 @@ def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
 def test_run_takes_the_files_that_are_named() -> None:
     file = "tests/lab/test_agent.py"
     assert _collected(file, cwd=LAB.parent) == {"tests"}
+
+
+def test_a_users_own_scenarios_need_no_clone(tmp_path: Path) -> None:
+    shutil.copy(LAB.parent / "scenarios" / "dram.yaml", tmp_path / "mine.yaml")
+    done = _pmemlab("test", "--collect-only", "-q", "mine.yaml", cwd=tmp_path)
+    assert "mine.yaml::" in done.stdout, done.stdout + done.stderr
+    done = _pmemlab("test", cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"{tmp_path} is not inside a clone of pmemlab" in done.stderr
+    assert "name a scenario's file" in done.stderr
+    settings = '[tool.pytest.ini_options]\npmemlab_scenarios = ["."]\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    done = _pmemlab("test", "--collect-only", "-q", cwd=tmp_path)
+    assert "mine.yaml::" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_goes_into_a_file_is_not_cut(

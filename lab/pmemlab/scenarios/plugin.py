@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -132,6 +134,8 @@ class ScenarioItem(pytest.Item):
             if lacking and (wants or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
             raise_lab_s_fault(error)
+        except pytest.exit.Exception:
+            raise
         except Exception as error:
             # A mistake of the lab's own. Pytest would show its own frames and its plugins', too.
             told = "".join(traceback.format_exception(error))
@@ -345,6 +349,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     except ScenarioError as error:
         _refuse(session.config, session.items, pytest.UsageError(str(error)))
+    else:
+        _end_as_on_ctrl_c(session.config)
+
+
+def _end_as_on_ctrl_c(config: pytest.Config) -> None:
+    """Where the process is asked to end: so that machines end, and what runs in them."""
+
+    def end(number: int, _frame: object) -> None:
+        pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, end)
+
+        def restore() -> None:
+            signal.signal(signal.SIGTERM, before)
+
+        config.add_cleanup(restore)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:

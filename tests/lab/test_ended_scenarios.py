@@ -1,0 +1,51 @@
+"""What runs in a scenario ends with who runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from played_qemu import is_running, wait_until
+
+SCENARIO = """
+summary: a program that doesn't end
+topology: dram
+storage_types: [DRAM]
+workload: {command: [python, wait.py]}
+expect: {}
+"""
+SETTINGS = '[tool.pytest.ini_options]\npmemlab_scenarios = ["."]\n'
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_ends_with_pytest(tmp_path: Path, number: signal.Signals) -> None:
+    told = tmp_path / "told"
+    program = (
+        f"import os, time\nopen({str(told)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)\n"
+    )
+    for name, text in {
+        "wait.py": program,
+        "mine.yaml": SCENARIO,
+        "pyproject.toml": SETTINGS,
+    }.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "mine.yaml", "--pmemlab-machine", "process"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as runner:
+        wait_until(lambda: runner.poll() is not None or _is_whole(told))
+        assert runner.poll() is None, runner.communicate()[0]
+        pid = int(told.read_text().rstrip("."))
+        runner.send_signal(number)
+        output, _ = runner.communicate(timeout=60)
+    wait_until(lambda: not is_running(pid))
+    if number == signal.SIGTERM:
+        assert runner.returncode == 128 + number
+        assert "ended by SIGTERM" in output
+    else:
+        assert runner.returncode == pytest.ExitCode.INTERRUPTED
+
+
+def _is_whole(told: Path) -> bool:
+    return told.exists() and told.read_text().endswith(".")
