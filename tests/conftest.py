@@ -59,14 +59,15 @@ class _FilesAlone(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "on a Ray node" if Path(file).name in ON_RAY else file
+        name = Path(file).name
+        # Of the long ones, these take as long as all others.
+        is_apart = name == "test_jobs.py" and "not long" not in self.config.getoption("markexpr")
+        return "on a Ray node" if name in ON_RAY and not is_apart else file
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    # Those of the long ones would take one process too long.
-    is_long = "not long" not in config.getoption("markexpr")
-    return None if is_long or config.getoption("dist") != "loadfile" else _FilesAlone(config, log)
+    return _FilesAlone(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(hookwrapper=True)
