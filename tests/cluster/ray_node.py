@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -39,3 +40,18 @@ def ray_node() -> Iterator[Any]:
         found.shutdown()
         assert_gone(started)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_taken(ray: Any, pmem_gib: float) -> None:
+    """Until so much of the node's PMem is taken, of all tests together. What an actor took that
+    ends is given back a little later.
+    """
+    deadline = time.monotonic() + 30
+    while (taken := _taken(ray)) != pytest.approx(pmem_gib):
+        assert time.monotonic() < deadline, f"{taken} GiB are taken, not {pmem_gib}"
+        time.sleep(0.05)
+
+
+def _taken(ray: Any) -> float:
+    free = ray.available_resources().get("pmem", 0.0)
+    return float(ray.cluster_resources()["pmem"] - free)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from processes import assert_gone, command, descendants
+from ray_node import wait_until_taken
 from sharded import MIB, all_workers_parts, remote_shards
 
 import embstore as es
@@ -93,14 +94,11 @@ def test_tables_of_more_shards_start_what_is_missing() -> None:
 
 def test_tables_that_need_pmem_are_at_the_same_servers(ray: Any, tmp_path: Path) -> None:
     storage = es.StorageOption(es.StorageType.DRAM_PMEM, tmp_path, [MIB, 64 * MIB])
-    free = ray.available_resources()["pmem"]
+    wait_until_taken(ray, 0)
     with tables(2, shards=2) as plain, tables(3, shards=2, ev_option=option(storage)) as in_pmem:
         assert processes(in_pmem) == processes(plain)
-        assert free - ray.available_resources()["pmem"] == pytest.approx(6 / 16)
-    deadline = time.monotonic() + 30
-    while ray.available_resources()["pmem"] < free:
-        assert time.monotonic() < deadline, "it is given back"
-        time.sleep(0.05)
+        wait_until_taken(ray, 6 / 16)
+    wait_until_taken(ray, 0)
 
 
 def option(storage: es.StorageOption) -> es.EmbeddingVariableOption:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ray_node import wait_until_taken
 from sharded import MIB, assert_same, train, train_a_little, twins
 
 import embstore as es
@@ -31,14 +31,6 @@ def _on_pmem(folder: Path, size: int = 256 * MIB) -> es.EmbeddingVariable:
     option = es.EmbeddingVariableOption(storage_option=storage)
     adagrad = es.optimizers.Adagrad(0.1)
     return es.get_embedding_variable("var", 3, optimizer=adagrad, ev_option=option, shards=2)
-
-
-def _wait_until_free(ray: Any, free: float) -> None:
-    """So much PMem, in GiB, which only an actor that ended gives back."""
-    deadline = time.monotonic() + 30
-    while ray.available_resources()["pmem"] < free:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
@@ -174,13 +166,12 @@ def test_it_is_closed_once_and_for_all() -> None:
 
 
 def test_one_that_goes_out_of_scope_gives_its_memory_back(ray: Any, tmp_path: Path) -> None:
-    free = ray.available_resources()["pmem"]
     var = _on_pmem(tmp_path)
     var.lookup([1, 2, 3], train=True)
-    assert ray.available_resources()["pmem"] < free
+    wait_until_taken(ray, 2 / 4)
     del var
     gc.collect()
-    _wait_until_free(ray, free)
+    wait_until_taken(ray, 0)
 
 
 def test_a_variable_that_keeps_its_files_may_be_closed_twice(tmp_path: Path) -> None:
@@ -204,10 +195,9 @@ def test_a_variable_that_keeps_its_files_may_be_closed_twice(tmp_path: Path) -> 
 
 
 def test_a_shard_that_cant_be_made_leaves_no_actor(ray: Any, tmp_path: Path) -> None:
-    free = ray.available_resources()["pmem"]
     with pytest.raises(StorageError, match="not/there can't be made"):
         _on_pmem(tmp_path / "not" / "there")
-    _wait_until_free(ray, free)
+    wait_until_taken(ray, 0)
 
 
 def test_shards_without_a_first_number_are_refused() -> None:

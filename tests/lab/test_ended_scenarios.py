@@ -18,21 +18,32 @@ workload: {command: [python, wait.py]}
 expect: {}
 """
 SETTINGS = '[tool.pytest.ini_options]\npmemlab_scenarios = ["."]\n'
+TEST = """
+import pytest, sys
+
+@pytest.mark.pmemlab("dram")
+def test_mine(machine):
+    machine.run([sys.executable, "wait.py"])
+"""
+PROGRAM = """
+import os, time
+open({told!r}, "w").write(f"{{os.getpid()}}.")
+time.sleep(600)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_ends_with_pytest(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("given", ["mine.yaml", "test_mine.py"])
+def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.Signals) -> None:
     told = tmp_path / "told"
-    program = (
-        f"import os, time\nopen({str(told)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)\n"
-    )
     for name, text in {
-        "wait.py": program,
+        "wait.py": PROGRAM.format(told=str(told)),
         "mine.yaml": SCENARIO,
+        "test_mine.py": TEST,
         "pyproject.toml": SETTINGS,
     }.items():
         (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "mine.yaml", "--pmemlab-machine", "process"]
+    command = [sys.executable, "-m", "pytest", given, "--pmemlab-machine", "process"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as runner:
         wait_until(lambda: runner.poll() is not None or _is_whole(told))
         assert runner.poll() is None, runner.communicate()[0]

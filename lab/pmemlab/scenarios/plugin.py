@@ -328,7 +328,11 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(tryfirst=True)  # before the terminal asks what to say of it
 def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
-    if not scenarios or session.config.option.collectonly:
+    if session.config.option.collectonly:
+        return
+    if scenarios or any(map(is_lent_a_machine, session.items)):
+        _end_as_on_ctrl_c(session.config)
+    if not scenarios:
         return
     from pmemlab.scenarios.document import ScenarioError
     from pmemlab.scenarios.session import ScenarioSession
@@ -349,8 +353,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     except ScenarioError as error:
         _refuse(session.config, session.items, pytest.UsageError(str(error)))
-    else:
-        _end_as_on_ctrl_c(session.config)
 
 
 def _end_as_on_ctrl_c(config: pytest.Config) -> None:
