@@ -365,7 +365,7 @@ def _end_as_on_ctrl_c(config: pytest.Config) -> None:
         before = signal.signal(signal.SIGTERM, end)
 
         def restore() -> None:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not Python's
 
         config.add_cleanup(restore)
 
