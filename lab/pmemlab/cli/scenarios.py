@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
 
 __all__ = ["test"]
-
-_FOLDERS: Final = "pmemlab_scenarios"
 
 
 def test(arguments: argparse.Namespace) -> int:
@@ -33,6 +31,7 @@ def test(arguments: argparse.Namespace) -> int:
 
 def _folders_of(given: list[str]) -> list[str]:
     """The option by which files of scenarios that are named are known as such, if there are any."""
+    from pmemlab.scenarios.options import FOLDERS
     from pmemlab.schema import YAML_SUFFIXES
 
     folders = {
@@ -40,7 +39,7 @@ def _folders_of(given: list[str]) -> list[str]:
         for path in map(Path, given)
         if path.suffix in YAML_SUFFIXES and path.is_file()
     }
-    return ["-o", f"{_FOLDERS}={shlex.join(sorted(folders))}"] if folders else []
+    return ["-o", f"{FOLDERS}={shlex.join(sorted(folders))}"] if folders else []
 
 
 class _UsersOwn:
@@ -54,10 +53,12 @@ class _UsersOwn:
     def pytest_configure(self, config: pytest.Config) -> None:
         import pytest
 
-        if config.args_source is not config.ArgsSource.ARGS and not config.getini(_FOLDERS):
+        from pmemlab.scenarios.options import FOLDERS
+
+        if config.args_source is not config.ArgsSource.ARGS and not config.getini(FOLDERS):
             raise pytest.UsageError(
                 f"{self._why_no_clone}, name a scenario's file, or list folders of scenarios as "
-                f"`{_FOLDERS}` in your project's pyproject.toml"
+                f"`{FOLDERS}` in your project's pyproject.toml"
             )
 
 

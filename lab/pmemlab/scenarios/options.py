@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["WORKER_INPUT", "WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+__all__ = ["FOLDERS", "WORKER_INPUT", "WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+
+FOLDERS = "pmemlab_scenarios"
+"""The option of pytest's configuration that lists folders of scenarios."""
 
 WORKER_INPUT = "pmemlab_results"
 """The key of the name that a worker of pytest-xdist is to give its file of results."""

@@ -29,7 +29,7 @@ from pmemlab.scenarios.machine_fixture import (
     raise_lab_s_fault,
     tell_whose_fault,
 )
-from pmemlab.scenarios.options import WORKER_INPUT, add_options, here_of, lengthen
+from pmemlab.scenarios.options import FOLDERS, WORKER_INPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 # Pytest finds fixtures among a plugin's names.
 __all__ = ["machine", "pmemlab_machines"]
 
-_INI_FOLDERS = "pmemlab_scenarios"
 _LOG_WIDTH = 120
 _FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 
@@ -54,7 +53,7 @@ _FINDINGS: pytest.StashKey[Findings] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pmemlab", "scenarios on emulated machines")
     add_options(group)
-    parser.addini(_INI_FOLDERS, "folders of scenarios, *.yaml and *.yml", "paths", default=[])
+    parser.addini(FOLDERS, "folders of scenarios, *.yaml and *.yml", "paths", default=[])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFile | None:
-    folders = parent.config.getini(_INI_FOLDERS)
+    folders = parent.config.getini(FOLDERS)
     if file_path.suffix in YAML_SUFFIXES and file_path.parent in folders:
         file: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
         return file
@@ -233,7 +232,7 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], error: pytest.Usage
 
 
 def _select_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
-    folders = config.getini(_INI_FOLDERS)
+    folders = config.getini(FOLDERS)
     beside = [item for item in items if any(folder in item.path.parents for folder in folders)]
     wanted = _wanted(
         beside, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
@@ -403,7 +402,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """A hook of pytest-xdist, called in its controller for each worker."""
-    if not node.config.getini(_INI_FOLDERS):
+    if not node.config.getini(FOLDERS):
         return
     from pmemlab.scenarios.xdist import Findings
 

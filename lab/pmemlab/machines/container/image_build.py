@@ -19,7 +19,7 @@ from typing import Final
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "copied_by", "part_of"]
+__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
 
 DOCKERFILE = "docker/Dockerfile"
 
@@ -60,7 +60,7 @@ def part_of(dockerfile: str, stages: Sequence[str]) -> str:
     return "".join(wanted)
 
 
-def copied_by(dockerfile: str) -> list[str]:
+def _copied_by(dockerfile: str) -> list[str]:
     """Files and folders that it copies from the clone, by their paths there."""
     return [source for copied in _COPY.findall(dockerfile) for source in copied.split()]
 
@@ -102,7 +102,7 @@ def _build_side_by_side(
             context.mkdir()
             part = part_of(dockerfile, stages)
             (context / "Dockerfile").write_text(part, encoding="utf-8")
-            _link(root, context, [".dockerignore", *copied_by(part)])
+            _link(root, context, [".dockerignore", *_copied_by(part)])
             _build(context, context / "Dockerfile", stages[-1], [*arguments, *names], report)
 
         build_part([BASE])
