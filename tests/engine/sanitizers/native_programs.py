@@ -56,10 +56,10 @@ OF_ONE_THREAD = [
     "slot_allocator_test",
     "wanted_rows_test",
 ]
-# Run without a sanitizer, too: their bits depend on what compiles them, or more is done there.
+# Run without a sanitizer, too: their bits depend on what compiles them, or more is done there. Of
+# other parts, the tests in Python run what was compiled for users.
 AS_THEY_ARE = [
     "crc32c_test",
-    "device_steps_test",
     "eviction_pool_test",
     "gradient_batch_test",
     "interleavings_test",

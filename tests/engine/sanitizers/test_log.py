@@ -1,12 +1,13 @@
 """The tiers of the log, in pools and files: native tests, which also kill, starve and race them."""
 
 import re
+from pathlib import Path
 
 import pytest
-from native_programs import ON_DISK, SANITIZERS, build, names_of_tests, run
+from native_programs import FILES, ON_DISK, SANITIZERS, build, names_of_tests, run
 
 # Thousands of scenarios by one thread, and a test of those: under a sanitizer they take longer than
-# all the rest, in which the same calls are made.
+# all the rest, in which the same calls are made. So these alone run without one.
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
     "no_checkpoint_is_lost_whichever_call_fails",
@@ -35,7 +36,6 @@ BY_ONE_THREAD = {
     "rows_of_every_size_come_back",
 }
 LEFT_OUT = {
-    "": set[str](),
     "address,undefined": TOO_LONG_FOR_SANITIZERS,
     "thread": TOO_LONG_FOR_SANITIZERS | BY_ONE_THREAD,
 }
@@ -47,7 +47,7 @@ PARTS = 3
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("sanitizer", ["", *SANITIZERS])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("part", ["past the page cache", *range(PARTS)])
 def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_process(
     sanitizer: str, part: int | str
@@ -56,10 +56,18 @@ def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_proce
     tests = names_of_tests(program, LEFT_OUT[sanitizer])
     past = [name for name in tests if PAST_THE_PAGE_CACHE.search(name)]
     if isinstance(part, int):
-        wanted = [name for name in tests if name not in past][part::PARTS]
-        told = run(program, *wanted, timeout_s=1800)
+        check(program, [name for name in tests if name not in past][part::PARTS])
     else:
-        wanted = past
-        told = run(program, *wanted, timeout_s=1800, files=ON_DISK)
+        check(program, past, files=ON_DISK)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("name", sorted(TOO_LONG_FOR_SANITIZERS))
+def test_no_failure_of_any_call_loses_what_was_kept(name: str) -> None:
+    check(build("log_test"), [name])
+
+
+def check(program: Path, wanted: list[str], files: Path = FILES) -> None:
     assert wanted
+    told = run(program, *wanted, timeout_s=1800, files=files)
     assert told.endswith(f"held: {len(wanted)} tests\n")

@@ -49,7 +49,7 @@ EmulatedMemory::EmulatedMemory(size_t bytes)
   try {
     if (ftruncate(file_, static_cast<off_t>(mapped_)) != 0) refused("size its memory");
     told_ = map(file_, mapped_, PROT_NONE);
-    view_ = map(file_, mapped_, PROT_NONE);
+    view_ = map(file_, mapped_, PROT_READ | PROT_WRITE);
   } catch (const Error&) {
     if (told_ != nullptr) munmap(told_, mapped_);
     close(file_);
@@ -79,10 +79,6 @@ DeviceAddress EmulatedMemory::allocate(size_t bytes, Draws& draws) {
                     std::to_string(capacity_) +
                     " are free; give it more (EMBSTORE_DEVICE_MEMORY), or the tier less");
   }
-  if (mprotect(view_ + offset, pages, PROT_READ | PROT_WRITE) != 0) {
-    give_range_back(offset, pages + kPage);
-    refused("make memory of " + std::to_string(bytes) + " bytes");
-  }
   fill_with_pattern(view_ + offset, pages, draws);
   used_ += pages;
   allocated_[offset] = bytes;
@@ -101,7 +97,6 @@ void EmulatedMemory::free(DeviceAddress address) {
   allocated_.erase(found);
   const uint64_t pages = whole_pages(bytes, kPage);
   std::fill_n(valid_.begin() + static_cast<ptrdiff_t>(offset / kPage), pages / kPage, uint16_t{0});
-  mprotect(view_ + offset, pages, PROT_NONE);
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(pages));
   used_ -= pages;

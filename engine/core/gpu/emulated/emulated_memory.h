@@ -3,7 +3,7 @@
 // A memfd is mapped twice. The addresses of the first mapping are those that the host is told; nothing can be read or
 // written there, so a host that follows one is ended by SIGSEGV. The second mapping is where copies and kernels reach
 // the same bytes, after a check that they are allocated: every address between two allocations, of freed memory or
-// never given out is a Fault. Pages that aren't allocated can't be reached there either.
+// never given out is a Fault.
 //
 // Not thread-safe: the device has a mutex.
 #pragma once

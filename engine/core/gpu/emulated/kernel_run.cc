@@ -14,11 +14,12 @@ namespace embstore::gpu::emulated {
 namespace {
 
 constexpr uint64_t kMostActiveBlocks = 4;
+constexpr uint64_t kSliceDoublings = 5;
 
 // Races are looked for in one run of a kernel in so many: often in its first runs, since a search takes as long as
 // several runs.
 constexpr uint64_t kFirstRuns = 64;
-constexpr uint64_t kFirstRaceSearches = 4;
+constexpr uint64_t kFirstRaceSearches = 8;
 constexpr uint64_t kLaterRaceSearches = 64;
 
 // In the thread's own block: every access of a kernel asks for it.
@@ -52,6 +53,7 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
       draws_(surroundings.draws),
       unstarted_(in_drawn_order(grid.runs * grid.blocks, draws_)),
       most_active_(1 + draws_.below(kMostActiveBlocks)),
+      slices_at_once_(uint64_t{1} << draws_.below(kSliceDoublings)),
       atomic_switches_(draws_.one_in(2) ? 4 : 64),
       looks_for_races_(
           draws_.one_in(surroundings.earlier_runs < kFirstRuns ? kFirstRaceSearches : kLaterRaceSearches)) {}
@@ -66,6 +68,13 @@ KernelRun::~KernelRun() {
 }
 
 bool KernelRun::step() {
+  for (uint64_t slice = 0; slice < slices_at_once_; ++slice) {
+    if (!run_slice()) return false;
+  }
+  return true;
+}
+
+bool KernelRun::run_slice() {
   while (active_.size() < most_active_ && !unstarted_.empty()) start_block();
   if (active_.empty()) return false;
   const size_t chosen = draws_.below(active_.size());

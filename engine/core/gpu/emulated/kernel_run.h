@@ -36,8 +36,8 @@ class KernelRun {
   KernelRun(const KernelRun&) = delete;
   KernelRun& operator=(const KernelRun&) = delete;
 
-  // Runs threads of one block until one of them waits, gives way or ends. False when all threads of all blocks have
-  // ended. Throws Fault for what a GPU would give up the kernel for.
+  // Runs some slices. False when all threads of all blocks have ended. Throws Fault for what a GPU would give up the
+  // kernel for.
   bool step();
 
   // --- For the kernel's threads
@@ -78,6 +78,8 @@ class KernelRun {
     Races shared_races{};
   };
 
+  // Runs threads of one block until one of them waits, gives way or ends. False and Fault as with step().
+  bool run_slice();
   void start_block();
   Runner* choose(Block& block);
   void release_barrier(Block& block);
@@ -96,7 +98,8 @@ class KernelRun {
   std::vector<uint32_t> unstarted_;  // blocks
   std::vector<std::unique_ptr<Block>> active_;
   size_t most_active_;
-  uint64_t atomic_switches_;  // one atomic access in so many gives way
+  const uint64_t slices_at_once_;  // between which nothing of other streams runs
+  uint64_t atomic_switches_;       // one atomic access in so many gives way
   const bool looks_for_races_;
   Races races_;  // in device memory
   Runner* current_ = nullptr;
