@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from pmemlab.machines.container.image_build import (
     BASE,
     DOCKERFILE,
     SIDE_BY_SIDE,
+    WheelsFrom,
     build_image,
     part_of,
 )
@@ -43,21 +45,43 @@ class Docker:
         self.files[target] = {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
 
 
-def built(monkeypatch: pytest.MonkeyPatch, docker: Docker, root: Path = CLONE) -> None:
+def built(
+    monkeypatch: pytest.MonkeyPatch,
+    docker: Docker,
+    root: Path = CLONE,
+    wheels: WheelsFrom = "build",
+) -> None:
     monkeypatch.setenv("DOCKER_BUILDKIT", "0")
     monkeypatch.setattr(image_build, "run_long_command", docker)
-    build_image(root, "machine", ["--build-arg", "BASE=b"], ["--tag", "t"], lambda _: None)
+    arguments = ["--build-arg", "BASE=b"]
+    build_image(root, "machine", arguments, ["--tag", "t"], lambda _: None, wheels=wheels)
 
 
-def test_what_is_built_first_is_word_for_word_in_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wheels", ["build", "ready"])
+def test_what_is_built_first_is_word_for_word_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch, wheels: WheelsFrom
+) -> None:
     docker = Docker()
-    built(monkeypatch, docker)
-    assert docker.dockerfiles.pop("machine") == WHOLE[: WHOLE.index("FROM machine AS servers")]
-    assert sorted(docker.dockerfiles) == ["base", "build", "kernel", "python", "system"]
+    built(monkeypatch, docker, wheels=wheels)
+    image = docker.dockerfiles.pop("machine")
+    assert sorted(docker.dockerfiles) == sorted(["base", wheels, "kernel", "python", "system"])
     for target, dockerfile in docker.dockerfiles.items():
         stages = re.split(r"(?m)^(?=FROM )", dockerfile)
-        assert all(stage in WHOLE for stage in stages), target
+        assert all(stage in image for stage in stages), target
         assert f" AS {target}\n" in stages[-1]
+
+
+def test_an_image_is_made_of_every_stage_but_the_one_whose_wheels_it_does_not_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = re.split(r"(?m)^(?=FROM )", WHOLE[: WHOLE.index("FROM machine AS servers")])
+    for wheels, other in (("build", "ready"), ("ready", "build")):
+        docker = Docker()
+        built(monkeypatch, docker, wheels=cast(WheelsFrom, wheels))
+        needed = [stage for stage in machine if f" AS {other}\n" not in stage]
+        assert len(needed) == len(machine) - 1
+        assert docker.dockerfiles["machine"] == "".join(needed)
+        assert all(f"WHEELS={wheels}" in command for command in docker.commands)
 
 
 @pytest.mark.parametrize("stage", SIDE_BY_SIDE)
@@ -72,7 +96,9 @@ def test_a_part_has_all_stages_that_it_needs(stage: str) -> None:
 def test_the_parts_are_all_that_an_image_is_made_of() -> None:
     own = WHOLE[WHOLE.index(" AS machine\n") :]
     needed = {"system", *re.findall(r"--from=([a-z]+)\b", own)}
-    assert needed <= {BASE, *SIDE_BY_SIDE}
+    assert needed <= {BASE, *SIDE_BY_SIDE, "wheels"}
+    assert "\nARG WHEELS=build\n" in WHOLE
+    assert "\nFROM ${WHEELS} AS wheels\n" in WHOLE
 
 
 def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
@@ -83,7 +109,7 @@ def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
         *("docker/wheels/run/numpy.whl", "docker/wheels/build/cmake.whl"),
         *("docker/wheels/servers/torch.whl", "lab/pmemlab/errors.py", "lab/pmemlab/proof.py"),
         *("lab/pmemlab/__pycache__/errors.pyc", "engine/embstore/_core.so"),
-        "engine/embstore/__init__.py",
+        *("engine/embstore/__init__.py", "docker/wheels/own/embstore.whl"),
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +128,10 @@ def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
         "lab/pmemlab/proof.py",
     }
     assert docker.files["machine"] == docker.files["python"] | docker.files["build"]
+    docker = Docker()
+    built(monkeypatch, docker, tmp_path, "ready")
+    assert docker.files["ready"] == always | {"docker/wheels/own/embstore.whl"}
+    assert "docker/wheels/build/cmake.whl" not in docker.files["machine"]
     assert not list(tmp_path.glob(".lab/*"))  # links are removed
 
 

@@ -12,8 +12,10 @@ from docker.errors import ImageNotFound
 
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
-from pmemlab.machines.container.image_build import build_image
+from pmemlab.machines.container.image_build import WheelsFrom, build_image
+from pmemlab.machines.container.image_system import SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
+from pmemlab.machines.container.own_wheels import make_own_wheels
 from pmemlab.machines.container.stages import Stages
 from pmemlab.machines.container.wheels import prepare_wheels
 
@@ -27,9 +29,8 @@ _WHEELS: Final[dict[Target, tuple[str, ...]]] = {
     "machine": ("run", "build"),
     "servers": ("run", "build", "servers"),
 }
-_SUITE = "bookworm"
-_PULLED_BASE = f"debian:{_SUITE}-slim"
-_MADE_BASE = f"pmemlab-base:{_SUITE}"
+_PULLED_BASE = f"debian:{SUITE}-slim"
+_MADE_BASE = f"pmemlab-base:{SUITE}"
 _PULL_TIMEOUT_S = 180
 
 
@@ -55,12 +56,9 @@ def ensure_image(client: docker.DockerClient, clone: Clone, target: Target, stag
     name = current_image(client, clone, target)
     if name is None:
         with ThreadPoolExecutor(1) as pool:  # each waits for the network
-            wheels = pool.submit(
-                prepare_wheels, clone, _WHEELS[target], stages.announce, building.report
-            )
+            wheels = pool.submit(_wheels, clone, target, stages.announce, building.report)
             base = _ensure_base(client, clone, stages.announce, building.report)
-            wheels.result()
-        _build(clone, target, base, building.report)
+        _build(clone, target, base, wheels.result(), building.report)
         # What the name stood for before, if nothing runs of it.
         of_clone = f"{labels.CLONE}={clone.project}"
         client.images.prune(filters={"dangling": True, "label": [of_clone]})
@@ -76,6 +74,15 @@ def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | No
         return None
 
 
+def _wheels(clone: Clone, target: Target, announce: Report, report: Report) -> WheelsFrom:
+    folders = list(_WHEELS[target])
+    has_own = make_own_wheels(clone, report)
+    if has_own:
+        folders.remove("build")  # what compiles them
+    prepare_wheels(clone, folders, announce, report)
+    return "ready" if has_own else "build"
+
+
 def _ensure_base(
     client: docker.DockerClient, clone: Clone, announce: Report, report: Report
 ) -> str:
@@ -87,7 +94,7 @@ def _ensure_base(
     if _pull(_PULLED_BASE):
         return _PULLED_BASE
     announce(f"{_PULLED_BASE} can't be pulled: making the base by debootstrap instead")
-    run_long_command(["docker/base.sh", _SUITE, _MADE_BASE], report, clone.root)
+    run_long_command(["docker/base.sh", SUITE, _MADE_BASE], report, clone.root)
     return _MADE_BASE
 
 
@@ -105,7 +112,7 @@ def _pull(name: str) -> bool:
     return done.returncode == 0
 
 
-def _build(clone: Clone, target: Target, base: str, report: Report) -> None:
+def _build(clone: Clone, target: Target, base: str, wheels: WheelsFrom, report: Report) -> None:
     arguments = ["--build-arg", f"BASE={base}", "--build-arg", f"PROJECT={clone.project}"]
     # Docker declares the arguments of these names by itself.
     for proxy in ("http_proxy", "https_proxy", "no_proxy"):
@@ -114,4 +121,4 @@ def _build(clone: Clone, target: Target, base: str, report: Report) -> None:
     names = ["--tag", image_name(clone, target)]
     names += ["--label", f"{labels.CLONE}={clone.project}"]
     names += ["--label", f"{labels.SOURCES}={clone.sources_digest()}"]
-    build_image(clone.root, target, arguments, names, report)
+    build_image(clone.root, target, arguments, names, report, wheels=wheels)

@@ -15,17 +15,21 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "build_image", "part_of"]
+__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "WheelsFrom", "build_image", "part_of"]
 
 DOCKERFILE = "docker/Dockerfile"
 
 BASE: Final = "base"
-SIDE_BY_SIDE: Final = ("build", "python", "kernel", "system")
+SIDE_BY_SIDE: Final = ("build", "ready", "python", "kernel", "system")
 """Stages that need no other but the base."""
+
+WheelsFrom = Literal["build", "ready"]
+"""The stage that the clone's wheels come from: one that compiles them, or one that has them."""
+_WHEELS_FROM: Final[tuple[WheelsFrom, ...]] = ("build", "ready")
 
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
 _STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
@@ -34,7 +38,13 @@ _COPY = re.compile(r"^COPY (?!--from)(.+) \S+$", re.M)
 
 
 def build_image(
-    root: Path, target: str, arguments: Sequence[str], names: Sequence[str], report: Report
+    root: Path,
+    target: str,
+    arguments: Sequence[str],
+    names: Sequence[str],
+    report: Report,
+    *,
+    wheels: WheelsFrom = "build",
 ) -> None:
     """Build a stage and what it needs, from the clone's root.
 
@@ -42,10 +52,12 @@ def build_image(
 
     Raises `LabError` with the last lines of the build that failed.
     """
+    arguments = [*arguments, "--build-arg", f"WHEELS={wheels}"]
     if _has_buildkit():
         _build(root, root / DOCKERFILE, target, [*arguments, *names], report)
     else:
-        _build_side_by_side(root, target, arguments, names, report)
+        unneeded = [stage for stage in _WHEELS_FROM if stage != wheels]
+        _build_side_by_side(root, target, arguments, names, report, unneeded)
 
 
 def part_of(dockerfile: str, stages: Sequence[str]) -> str:
@@ -88,11 +100,17 @@ def _link_or_copy(path: str | Path, link: str | Path) -> None:
 
 
 def _build_side_by_side(
-    root: Path, target: str, arguments: Sequence[str], names: Sequence[str], report: Report
+    root: Path,
+    target: str,
+    arguments: Sequence[str],
+    names: Sequence[str],
+    report: Report,
+    unneeded: Sequence[str],
 ) -> None:
     """Of what all parts have, then of the parts, and then of the whole, the layers."""
     dockerfile = (root / DOCKERFILE).read_text(encoding="utf-8")
-    stages = _STAGE.findall(dockerfile)
+    stages = [stage for stage in _STAGE.findall(dockerfile) if stage not in unneeded]
+    side_by_side = [stage for stage in SIDE_BY_SIDE if stage not in unneeded]
     beside_clone = root / ".lab"  # so that files can be linked
     beside_clone.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=beside_clone, prefix="image-") as folder:
@@ -106,8 +124,8 @@ def _build_side_by_side(
             _build(context, context / "Dockerfile", stages[-1], [*arguments, *names], report)
 
         build_part([BASE])
-        with ThreadPoolExecutor(len(SIDE_BY_SIDE)) as pool:
-            for _ in pool.map(build_part, [[BASE, stage] for stage in SIDE_BY_SIDE]):
+        with ThreadPoolExecutor(len(side_by_side)) as pool:
+            for _ in pool.map(build_part, [[BASE, stage] for stage in side_by_side]):
                 pass  # or raise
         build_part(stages[: stages.index(target) + 1], names)
 

@@ -17,13 +17,11 @@ from typing import Final
 
 from pmemlab.errors import LabError
 from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.image_system import GLIBC_MINOR, PYTHON
 from pmemlab.machines.container.long_command import Report, run_long_command
 
 __all__ = ["prepare_wheels"]
 
-# The Python of the image's Debian, and the newest C library that its wheels may need.
-_PYTHON = "3.11"
-_GLIBC_MINOR = 36
 _FOLDERS: Final = {
     "run": ("engine", "lab"),
     "build": ("--build", "engine", "lab"),
@@ -45,7 +43,7 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
         projects = _FOLDERS[name]
         target = folder / name
         wanted = _requirements(clone, projects)
-        stamp = hashlib.sha256(f"{_PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
+        stamp = hashlib.sha256(f"{PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
         stamp_file = folder / f"{name}.stamp"
         if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
             continue
@@ -88,10 +86,10 @@ def _fetch(clone: Clone, target: Path, announce: Report, report: Report) -> None
 def _download(clone: Clone, pip: Sequence[str], arguments: Sequence[str], report: Report) -> None:
     """pip: what Python runs as pip."""
     platforms = ["manylinux2014_x86_64"]
-    platforms += [f"manylinux_2_{minor}_x86_64" for minor in range(17, _GLIBC_MINOR + 1)]
+    platforms += [f"manylinux_2_{minor}_x86_64" for minor in range(17, GLIBC_MINOR + 1)]
     command = [
         *(sys.executable, *pip, "download", "--no-input", "--progress-bar", "off"),
-        *("--python-version", _PYTHON, "--only-binary", ":all:"),
+        *("--python-version", PYTHON, "--only-binary", ":all:"),
         *(argument for platform in platforms for argument in ("--platform", platform)),
         *arguments,
     ]

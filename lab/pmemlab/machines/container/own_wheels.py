@@ -1,0 +1,77 @@
+"""This clone's own wheels, made on this computer where the image can run them.
+
+The image's build compiles them otherwise, though `make setup` may have compiled the same sources a
+minute ago.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.image_system import PYTHON, SUITE
+from pmemlab.machines.container.long_command import Report, run_long_command
+
+__all__ = ["make_own_wheels"]
+
+_TAG = f"cp{PYTHON.replace('.', '')}"
+# Where `pip install -e engine` compiles the core.
+_OBJECTS = f"build/{_TAG}-{_TAG}-linux_x86_64"
+_BUILD_TOOLS = ("pip", "scikit_build_core", "nanobind", "hatchling")
+# By the system's own compiler, and without flags of the user's: these may ask for what a guest's
+# processor doesn't have.
+_COMPILED_PLAINLY = re.compile(
+    r"^CMAKE_CXX_COMPILER:\w+=/usr/bin/.*^CMAKE_CXX_FLAGS:\w+=$", re.M | re.S
+)
+
+
+def make_own_wheels(clone: Clone, report: Report) -> bool:
+    """Fill docker/wheels/own. False where this computer isn't of the image's Debian and Python, or
+    has compiled nothing yet: then the image's build compiles them.
+
+    Raises `LabError` with the last lines of what failed.
+    """
+    if not (_is_of_the_images_system() and _has_compiled(clone.root / _OBJECTS)):
+        return False
+    target = clone.root / "docker/wheels/own"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="own-", dir=target.parent) as scratch,
+        (clone.root / _OBJECTS / "lock").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the native tests are compiled there, too
+        made = Path(scratch) / "own"
+        options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made)]
+        command = [sys.executable, "-m", "pip", "wheel", *options, "./engine", "./lab"]
+        run_long_command(command, report, clone.root)
+        shutil.rmtree(target, ignore_errors=True)
+        made.rename(target)
+    return True
+
+
+def _is_of_the_images_system() -> bool:
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        return False
+    return (
+        (system.get("ID"), system.get("VERSION_CODENAME")) == ("debian", SUITE)
+        and platform.machine() == "x86_64"
+        and f"{sys.version_info.major}.{sys.version_info.minor}" == PYTHON
+    )
+
+
+def _has_compiled(objects: Path) -> bool:
+    settings = objects / "CMakeCache.txt"
+    return (
+        all(find_spec(tool) for tool in _BUILD_TOOLS)
+        and settings.is_file()
+        and _COMPILED_PLAINLY.search(settings.read_text(encoding="utf-8")) is not None
+    )

@@ -1,0 +1,118 @@
+"""The image takes wheels that this computer made only where it would have made the same."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pmemlab.errors import LabError
+from pmemlab.machines.container import own_wheels
+from pmemlab.machines.container.clone import Clone
+from pmemlab.machines.container.long_command import Report
+from pmemlab.machines.container.own_wheels import make_own_wheels
+
+PLAIN = {"CMAKE_CXX_COMPILER:FILEPATH": "/usr/bin/g++", "CMAKE_CXX_FLAGS:STRING": ""}
+
+
+class Pip:
+    """Stands in for `pip wheel`."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.fails = False
+
+    def __call__(self, command: Sequence[str], _report: Report, _folder: Path) -> None:
+        if self.fails:
+            raise LabError("python failed (exit status 1):\ntable.cc:7: error")
+        self.calls.append(list(command))
+        made = Path(command[command.index("--wheel-dir") + 1])
+        made.mkdir()
+        (made / f"embstore-{len(self.calls)}.whl").touch()
+
+
+@pytest.fixture
+def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """On a computer of the image's system."""
+    pip = Pip()
+    monkeypatch.setattr(own_wheels, "run_long_command", pip)
+    monkeypatch.setattr(own_wheels, "find_spec", lambda _: True)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(own_wheels, "PYTHON", ".".join(map(str, sys.version_info[:2])))
+    _system(monkeypatch, "debian", "bookworm")
+    return pip
+
+
+def _system(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
+    release = {"ID": name, "VERSION_CODENAME": version}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
+
+
+def _compiled(root: Path, **settings: str) -> Clone:
+    objects = root / own_wheels._OBJECTS
+    objects.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{name}={value}\n" for name, value in sorted({**PLAIN, **settings}.items()))
+    (objects / "CMakeCache.txt").write_text(f"# settings\nBUILD_TESTING:BOOL=ON\n{text}")
+    return Clone(root)
+
+
+def _made(clone: Clone) -> list[str]:
+    return sorted(path.name for path in (clone.root / "docker/wheels/own").iterdir())
+
+
+def test_wheels_are_made_anew_each_time_and_replace_the_older(pip: Pip, tmp_path: Path) -> None:
+    clone = _compiled(tmp_path)
+    for call in (1, 2):
+        assert make_own_wheels(clone, lambda _: None)
+        assert _made(clone) == [f"embstore-{call}.whl"]
+    assert pip.calls[0][-2:] == ["./engine", "./lab"]
+    assert [path.name for path in (tmp_path / "docker/wheels").iterdir()] == ["own"]
+
+
+def test_another_system_python_or_processor_makes_none(
+    monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
+) -> None:
+    clone = _compiled(tmp_path)
+    for name, version in (("ubuntu", "noble"), ("debian", "trixie"), ("raspbian", "bookworm")):
+        _system(monkeypatch, name, version)
+        assert not make_own_wheels(clone, lambda _: None)
+    _system(monkeypatch, "debian", "bookworm")
+    with monkeypatch.context() as other:
+        other.setattr(own_wheels, "PYTHON", "2.7")
+        assert not make_own_wheels(clone, lambda _: None)
+    with monkeypatch.context() as other:
+        other.setattr(platform, "machine", lambda: "aarch64")
+        assert not make_own_wheels(clone, lambda _: None)
+    assert pip.calls == []
+    assert make_own_wheels(clone, lambda _: None)
+
+
+def test_what_was_compiled_by_other_means_makes_none(pip: Pip, tmp_path: Path) -> None:
+    assert not make_own_wheels(Clone(tmp_path), lambda _: None)
+    for setting, value in (
+        ("CMAKE_CXX_FLAGS:STRING", "-march=native"),
+        ("CMAKE_CXX_COMPILER:FILEPATH", "/opt/conda/bin/g++"),
+    ):
+        assert not make_own_wheels(_compiled(tmp_path, **{setting: value}), lambda _: None)
+    assert pip.calls == []
+
+
+def test_without_what_builds_them_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
+) -> None:
+    clone = _compiled(tmp_path)
+    monkeypatch.setattr(own_wheels, "find_spec", lambda tool: tool != "scikit_build_core" or None)
+    assert not make_own_wheels(clone, lambda _: None)
+    assert pip.calls == []
+
+
+def test_a_failure_is_told_and_leaves_the_older_ones(pip: Pip, tmp_path: Path) -> None:
+    clone = _compiled(tmp_path)
+    assert make_own_wheels(clone, lambda _: None)
+    pip.fails = True
+    with pytest.raises(LabError, match=r"table\.cc:7: error"):
+        make_own_wheels(clone, lambda _: None)
+    assert _made(clone) == ["embstore-1.whl"]
