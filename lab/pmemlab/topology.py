@@ -17,7 +17,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from pmemlab.errors import TopologyError, UnknownFactError
-from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, is_text, what_is
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, shape_error, what_is
 from pmemlab.schema import (
     YAML_SUFFIXES,
     AbsolutePath,
@@ -379,11 +379,9 @@ def _check_proof(topology: Topology) -> None:
 
 def _check_proof_s_types(proof: Mapping[str, Any]) -> None:
     for name, value in proof.items():
-        if isinstance(value, str) and not is_text(name):
-            raise FieldError(
-                f"is no text; it is {what_is(name)}: give a number, true or false, or a list",
-                f"proof.{name}",
-            )
+        error = shape_error(name, value)
+        if error is not None:
+            raise FieldError(f"{error}, not {value!r}: {what_is(name)}", f"proof.{name}")
 
 
 def _check_proof_of_nodes(topology: Topology) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from recorded_facts import recorded_facts, recorded_names
 
-from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, is_text
+from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, shape_error
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import load_topology, topology_names
 
@@ -109,12 +109,21 @@ def test_every_name_is_of_a_fact_that_some_machine_has() -> None:
     assert nobodys == []
 
 
-def test_a_fact_is_known_as_a_text_where_its_values_are_texts() -> None:
+def test_a_proof_may_demand_what_a_machine_has_and_nothing_of_another_type() -> None:
+    others: list[object] = [1, "1", True, [1], ["1"], [True], [[1]]]
     for facts in RECORDED.values():
         for leaf in _leaves({key: value for key, value in facts.items() if key != "unreadable"}):
             for container, key, _ in _places(facts, leaf):
-                if container[key] not in (None, [], {}):
-                    assert is_text(leaf) is isinstance(container[key], str), leaf
+                value = container[key]
+                if value in (None, [], {}):
+                    continue
+                assert shape_error(leaf, value) is None
+                fits = [other for other in others if shape_error(leaf, other) is None]
+                assert [_types(other) for other in fits] == [_types(value)], leaf  # 1 == True
+
+
+def _types(value: object) -> object:
+    return [_types(value[0])] if isinstance(value, list) else type(value)
 
 
 def _is_of(fact: str, leaf: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FACTS", "is_fact_name", "is_text", "what_is"]
+__all__ = ["FACTS", "is_fact_name", "shape_error", "what_is"]
 
 # A star stands for a list's index, or for a number that is a key.
 FACTS = {
@@ -78,10 +78,23 @@ FACTS = {
     "ssd.written_bytes": "written to it",
 }
 
-# The last parts of the names of facts that are texts.
+# By the last part of a fact's name that is no index. Facts that are neither are numbers.
 _TEXTS = {
     *("kernel", "name", "provider", "persistence_domain", "indexing", "write_policy", "mode"),
     *("decode_state", "device", "device_number", "transport", "target", "point", "filesystem"),
+    *("node_sources", "modes", "memdevs", "block_devices", "page_regions"),
+}
+_TRUTHS = {"rotates", "dax", "map_sync"}
+_LISTS = {
+    *("cpus", "socket_cpus", "nodes", "nodes_with_cpus", "nodes_without_cpus", "slow_nodes"),
+    *("node_sources", "modes", "memdevs", "block_devices", "page_regions"),
+    *("page_nodes", "page_nodes_from"),
+}
+
+_IN_WORDS: dict[type, tuple[str, str]] = {
+    int: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    bool: ("true or false", "true or false"),
 }
 
 _PATTERNS = [name.split(".") for name in FACTS]
@@ -95,10 +108,31 @@ def is_fact_name(name: str) -> bool:
     return _pattern_of(name) is not None
 
 
-def is_text(name: str) -> bool:
-    """Whether the fact is a text. A star makes it a list of them."""
+def shape_error(name: str, value: object) -> str | None:
+    """Why no machine's fact of this name is ever of the value's type; None where one may be."""
+    pattern = _pattern_of(name)
+    assert pattern is not None
     parts = name.split(".")
-    return parts[-1] in _TEXTS and "*" not in parts
+    if len(parts) < len(pattern):
+        # What lies beneath, as the probe prints it.
+        return None if isinstance(value, list | dict) else "must be a list, or a mapping"
+    last = next(part for part in reversed(pattern) if part != "*")
+    kind: type = int
+    if last in _TEXTS:
+        kind = str
+    elif last in _TRUTHS:
+        kind = bool
+    depth = parts.count("*") + (last in _LISTS)
+    if _is_nested(value, kind, depth):
+        return None
+    one, several = _IN_WORDS[kind]
+    return f"must be {'a list of ' + 'lists of ' * (depth - 1) + several if depth else one}"
+
+
+def _is_nested(value: object, kind: type, depth: int) -> bool:
+    if depth:
+        return isinstance(value, list) and all(_is_nested(one, kind, depth - 1) for one in value)
+    return type(value) is kind
 
 
 def what_is(name: str) -> str:
