@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import GPU, MakeVariable
+from programs import run_program
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError
@@ -584,3 +585,41 @@ def test_a_batch_without_ids_gathers_a_gradient_without_rows(pair: Pair) -> None
     assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0) == 0
     ours.step()
     assert ours.model.one.variable.total_count() == (0, DIM)
+
+
+# A deadlock would never end.
+COMPILED_STEP = """
+import faulthandler, sys
+faulthandler.dump_traceback_later(60, exit=True)
+import numpy as np, torch
+import embstore as es
+
+def trained(wrap):
+    var = es.get_embedding_variable("v", 4, optimizer=es.optimizers.Adagrad(0.1))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(4, 1))
+    rows = es.torch.Optimizer(model)
+    dense = torch.optim.SGD(es.torch.dense_parameters(model), lr=0.1)
+
+    def step(ids):
+        for micro_batch in ids.chunk(2):
+            model(micro_batch).pow(2).sum().backward()
+        for optimizer in (dense, rows):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    wrapped = wrap(step)
+    for first in range(3):
+        wrapped(torch.arange(first, first + 6))
+    return var.export()
+
+plain = trained(lambda step: step)
+compiled = trained(lambda step: torch.compile(step, backend="eager"))
+for name, column in plain.items():
+    np.testing.assert_array_equal(compiled[name], column)
+"""
+
+
+def test_a_compiled_step_with_its_backward_pass_trains_the_same_rows() -> None:
+    done = run_program(COMPILED_STEP)
+    assert done.returncode == 0, done.stderr

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch._compile import _disable_dynamo
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.table.checks import NotFiniteError
 from embstore.table.many import lookup_many
 from embstore.torch import replicas
+from embstore.torch.graphs import outside_of_graphs
 from embstore.torch.rows import (
     GradientPart,
     Rows,
@@ -48,16 +48,11 @@ class Request:
     refused: Tensor | None = None
 
 
+@outside_of_graphs
 def lookup(requests: Sequence[Request]) -> list[Tensor]:
     """Returns the rows of each request: ids.shape + (dim,), on the ids' device, in the dtype of
     `Rows`. Those of ids on one GPU are looked up as one step.
     """
-    if torch.compiler.is_compiling():  # torch.compile breaks its graph here
-        return _outside_of_graphs(requests)
-    return _eager_lookup(requests)
-
-
-def _eager_lookup(requests: Sequence[Request]) -> list[Tensor]:
     # Alike: those that are trained, and others that count or don't.
     alike: dict[tuple[bool, bool], list[int]] = {}
     for number, of in enumerate(requests):
@@ -96,10 +91,6 @@ def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
             "and wrap it in DistributedDataParallel, or let the processes share the table by "
             "embstore.cluster"
         )
-
-
-# As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
-_outside_of_graphs = _disable_dynamo(_eager_lookup)
 
 
 @dataclass(frozen=True)
@@ -191,6 +182,7 @@ class _Pass:
         if group is not None:
             self.groups[rows] = group
 
+    @outside_of_graphs  # autograd calls it, also where the call of backward() is compiled
     def end(self) -> None:
         # By name, so that replicas, which wait for each other, take them in one order.
         ordered = sorted(self.parts, key=lambda rows: rows.variable.name)

@@ -13,6 +13,7 @@ import torch
 
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
+from embstore.torch.graphs import outside_of_graphs
 from embstore.torch.rows import GradientPart, Rows, apply_all, rows_of
 from embstore.variable import EmbeddingVariable
 
@@ -111,6 +112,7 @@ class Optimizer(torch.optim.Optimizer):
         self._set_rates[rows] = rate
         rows.trained_by = weakref.ref(self)
 
+    @outside_of_graphs
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Applies the gradients that have gathered; a variable without any isn't touched.
@@ -145,6 +147,7 @@ class Optimizer(torch.optim.Optimizer):
         self._global_step = step + 1
         return loss
 
+    @outside_of_graphs
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients that have gathered.
 

@@ -1,0 +1,35 @@
+"""What torch.compile leaves to Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch._compile import _disable_dynamo
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    _P = ParamSpec("_P")
+
+__all__ = ["outside_of_graphs"]
+
+_T = TypeVar("_T")
+
+
+def outside_of_graphs(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Returns the function as one at which torch.compile breaks its graph: it traces nothing of it.
+
+    As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
+    """
+    outside: Callable[_P, _T] = _disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if torch.compiler.is_compiling():
+            return outside(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
