@@ -292,6 +292,39 @@ def test_dropped_gradients_train_nothing(pair: Pair, drop: str) -> None:
     assert ours.model.one.variable.total_count() == (0, DIM)
 
 
+@pytest.mark.parametrize(
+    "set_to_zeros",
+    [
+        lambda rows: rows.grad.zero_(),
+        lambda rows: rows.grad.data.zero_(),
+        lambda rows: setattr(rows, "grad", torch.zeros_like(rows.grad)),
+    ],
+    ids=["in place", "past autograd", "by others"],
+)
+def test_gradients_that_are_set_to_zeros_train_nothing(
+    pair: Pair, set_to_zeros: Callable[[Any], Any]
+) -> None:
+    ours, _ = pair
+    for _ in range(2):
+        ours.backward(BATCHES[0][0])
+        set_to_zeros(ours.model.one.rows)
+    ours.optimizers[1].step()
+    assert ours.model.one.variable.total_count() == (0, DIM)
+
+
+def test_gradients_that_were_looked_at_in_inference_mode_can_be_clipped_and_applied(
+    pair: Pair,
+) -> None:
+    for training in pair:
+        training.backward(BATCHES[0][0])
+        with torch.inference_mode():
+            for parameter in training.model.parameters():
+                parameter.grad.norm()
+        torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
+        training.step()
+    assert_same(*pair)
+
+
 def test_a_backward_that_fails_gathers_nothing(pair: Pair) -> None:
     ours, _ = pair
     rows = ours.model.one(torch.tensor([1]))

@@ -95,8 +95,7 @@ class Rows(torch.nn.Parameter):
         self._lock = threading.Lock()
         self._parts: list[GradientPart] = []
         self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
-        # When that was made: whether it was zero, a bool, and autograd's number of its version.
-        self._sum_made: tuple[Tensor, int] | None = None
+        self._sum_was_zero: Tensor | None = None  # a bool: when that was made
         self._is_watched = False
         # Not those of the tensor, which autograd would call with a gradient of no rows.
         self._hooks: OrderedDict[int, GradHook] = OrderedDict()
@@ -211,23 +210,20 @@ class Rows(torch.nn.Parameter):
 
     def _looked_at(self) -> GradientPart:
         if self._sum is None:
-            self._sum = _summed(joined(self._parts))
-            self._sum_made = (~self._sum.grads.any(), self._sum.grads._version)
+            with torch.inference_mode(False), torch.no_grad():  # it may be changed outside of that
+                self._sum = _summed(joined(self._parts))
+                self._sum_was_zero = ~self._sum.grads.any()
         return self._sum
 
     def _unsum(self) -> None:
         """Makes the sum, which may have been changed, the only part. Of one that was set to zeros,
         as `zero_grad(set_to_none=False)` does, nothing is left: its ids would be trained again.
         """
-        if self._sum is None or self._sum_made is None:
+        if self._sum is None or self._sum_was_zero is None:
             return
-        was_zero, version = self._sum_made
-        was_changed = self._sum.grads._version != version
         part = replace(self._sum, grads=self._sum.grads.detach().to(torch.float32))
         self._parts, self._sum = [part], None
-        if not was_changed:
-            return
-        is_dropped = ~(part.grads.any() | was_zero.to(part.grads.device))
+        is_dropped = ~(part.grads.any() | self._sum_was_zero.to(part.grads.device))
         if not part.ids.is_cpu:  # the host doesn't know
             self._parts = [replace(part, kept=_kept(part) & ~is_dropped.to(part.ids.device))]
         elif is_dropped:
