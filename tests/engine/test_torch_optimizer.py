@@ -424,6 +424,18 @@ def test_the_state_of_other_variables_is_refused_and_changes_nothing(
         assert other.state_dict() == before
 
 
+def test_the_state_of_a_dense_optimizer_is_refused_and_changes_nothing(
+    make_variable: MakeVariable,
+) -> None:
+    dense = torch.optim.Adam(torch.nn.Linear(3, 1, bias=False).parameters(), lr=0.5)
+    other = es.torch.Optimizer(make_variable(), lr=0.125)
+    before = other.state_dict()
+    for state in (dense.state_dict(), {}, {**before, "global_step": -1}):
+        with pytest.raises(InvalidArgumentError, match=r"state_dict.*global_step"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+
+
 def test_a_state_without_names_is_taken_by_position(make_variable: MakeVariable) -> None:
     one, two = make_variable(name="one"), make_variable(name="two")
     state = es.torch.Optimizer(

@@ -166,8 +166,15 @@ class Optimizer(torch.optim.Optimizer):
 
         Raises InvalidArgumentError, and changes nothing, where the state is of other variables.
         """
+        known = set(state_dict) if isinstance(state_dict, dict) else set()
+        if not {"param_groups", "global_step"} <= known:
+            raise InvalidArgumentError(
+                "state_dict must be of an embstore.torch.Optimizer, whose state has a global_step; "
+                "load the state of a dense optimizer into that one"
+            )
+        step = checks.integer("state_dict['global_step']", state_dict["global_step"], at_least=0)
         super().load_state_dict({**state_dict, "param_groups": self._in_order(state_dict)})
-        self.global_step = state_dict["global_step"]
+        self._global_step = step
         # Whatever the variables train by: the next step sets the rates that were loaded.
         self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
 
