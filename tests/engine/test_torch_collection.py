@@ -193,6 +193,7 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
         ((["a"], torch.tensor([[1, 2]]), lengths), "values must be 1-D, got 2-D"),
         ((["a", "b", "c"], torch.tensor([1, 2]), lengths), "for each bag of each of 3 keys, got 2"),
         (([], torch.tensor([1, 2]), lengths), "each of 0 keys"),
+        ((["a", "b"], torch.tensor([1, 2]), torch.tensor([-1, 3])), "lengths must be .*, got -1"),
         ((["a"], torch.tensor([1, 2, 3]), lengths), r"how many of 3 ids each of 1 keys .*\[2\]"),
         ((["a"], torch.tensor([1, 2]), lengths, [1]), r"how many of 2 ids each of 1 keys .*\[1\]"),
         ((["a", "b"], torch.tensor([1, 2]), lengths, [2, 0]), r"each of 2 keys has, got \[2, 0\]"),

@@ -65,6 +65,10 @@ class KeyedJaggedTensor:
             )
         told = None if length_per_key is None else list(length_per_key)
         if told is None or self._lengths.is_cpu:  # else nobody waits for the GPU that has them
+            if (self._lengths < 0).any():  # bags would take the ids of others
+                raise InvalidArgumentError(
+                    f"lengths must be at least 0, got {int(self._lengths.min())}"
+                )
             counted = self._lengths.view(features, -1).sum(dim=1).tolist()
             told = counted if told is None else told
         else:
