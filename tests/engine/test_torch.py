@@ -441,6 +441,16 @@ def test_a_conversion_to_what_has_no_values_or_is_not_floating_changes_nothing(
         assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
 
 
+@pytest.mark.usefixtures("conversion")
+def test_a_model_that_is_made_without_memory_can_be_given_some(var: es.EmbeddingVariable) -> None:
+    with torch.device("meta"):
+        model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
+    model.to_empty(device="cpu")
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    model(torch.tensor([1])).sum().backward()
+    assert var.get_frequency([1]).tolist() == [1]
+
+
 @pytest.mark.parametrize("base", [es.torch.Embedding, es.torch.EmbeddingBag])
 def test_a_module_whose_rows_something_else_has_taken_looks_nothing_up(
     var: es.EmbeddingVariable, base: Any

@@ -85,7 +85,10 @@ class Rows(torch.nn.Parameter):
     """
 
     def __new__(cls, variable: EmbeddingVariable) -> Self:
-        return super().__new__(cls, torch.empty(0, variable.dim))
+        values = torch.empty(0, variable.dim)
+        if values.is_meta:  # of a model whose dense layers get memory later; its rows have some
+            values = torch.empty(0, variable.dim, device="cpu")
+        return super().__new__(cls, values)
 
     def __init__(self, variable: EmbeddingVariable) -> None:
         # Weak, since autograd's graph holds parameters, and never lets go of them where the
