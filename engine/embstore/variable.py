@@ -192,6 +192,8 @@ class EmbeddingVariable:
         the error.
         A look-up while a save is under way passes through the host.
         """
+        if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
+            train, count = checks.flag("train", train), checks.flag("count", count)
         if type(ids) is not np.ndarray and is_on_device(ids):
             look_up = LookUpStep.of(self, ids, out)
             look_up_together([look_up], train, count)

@@ -55,6 +55,23 @@ def test_ids_of_another_kind_are_refused_everywhere(
     assert var.total_count() == (0, 3)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("argument", ["train", "count"])
+def test_what_a_look_up_is_for_is_a_bool_of_python_or_numpy(
+    make_variable: MakeVariable, argument: str, partitions: int
+) -> None:
+    var = make_variable(partition_num=partitions)
+    look_ups: list[Callable[..., Any]] = [
+        lambda **how: var.lookup([1], **how),
+        lambda **how: es.lookup_many([var], [[1]], **how)[0],
+    ]
+    for look_up in look_ups:
+        for value in (1, "no", None):
+            with pytest.raises(InvalidArgumentError, match=f"{argument} must be True or False"):
+                look_up(**{argument: value})
+        np.testing.assert_array_equal(look_up(**{argument: np.bool_(True)}), var.lookup([1]))
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("grads", "message"),

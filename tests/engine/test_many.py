@@ -221,6 +221,14 @@ def test_arguments_that_do_not_fit_name_their_variable(
         es.lookup_many(["users"], [ids])  # type: ignore[list-item]
     with pytest.raises(InvalidArgumentError, match="global_step"):
         es.apply_many(many, [ids, ids], [grads, grads], global_step=-1)
+    single: Any = many[0]
+    with pytest.raises(InvalidArgumentError, match=r"variables must be a list; give \[users\]"):
+        es.lookup_many(single, [ids])
+    no_list: Any = iter(many)
+    with pytest.raises(InvalidArgumentError, match="variables must be a list, got list_iterator"):
+        es.apply_many(no_list, [ids, ids], [grads, grads])
+    with pytest.raises(InvalidArgumentError, match="ids must be a list, got list_iterator"):
+        es.lookup_many(many, iter([ids, ids]))  # type: ignore[arg-type]
 
 
 def test_a_variable_without_hbm_or_optimizer_says_which_it_is(make_variable: MakeVariable) -> None:

@@ -38,6 +38,8 @@ def lookup_many(
     stops no other that has one partition, and the first is raised. It names the variable.
     """
     _check_lengths(variables, ids=ids)
+    if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
+        train, count = checks.flag("train", train), checks.flag("count", count)
     rows: list[Any] = [None] * len(variables)
     steps: dict[int, LookUpStep] = {}
     here: list[int] = []  # where the variables are of which the core is asked; for each:
@@ -198,6 +200,11 @@ def _ask_servers(
 
 
 def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
+    if isinstance(variables, EmbeddingVariable):
+        raise InvalidArgumentError(f"variables must be a list; give [{variables.name}]")
+    for name, of_each in {"variables": variables, **arguments}.items():
+        if not hasattr(of_each, "__len__"):
+            raise InvalidArgumentError(f"{name} must be a list, got {type(of_each).__name__}")
     for variable in variables:
         if not isinstance(variable, EmbeddingVariable):
             raise InvalidArgumentError(
