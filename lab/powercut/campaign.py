@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from powercut.experiment import Experiment, Outcome
 from powercut.medium import Medium
 from powercut.record import CallSite
+from powercut.running import Running
 from powercut.settings import Moment
 
 __all__ = ["Failure", "MutationResult", "Results", "default_jobs", "run_tries", "try_mutation"]
@@ -68,24 +69,31 @@ def run_tries(
     """
     results = Results()
     queue: Iterator[Sequence[Moment]] = iter(tries)
-    with ThreadPoolExecutor(jobs) as workers:
+    all_running = Running()
+    with ThreadPoolExecutor(jobs, initializer=all_running.take_this_thread) as workers:
         running: dict[Future[Outcome], Sequence[Moment]] = {}
 
         def start(count: int) -> None:
             for moments in itertools.islice(queue, count):
                 running[workers.submit(experiment.cut, moments, template)] = moments
 
-        start(2 * jobs)
-        while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                moments = running.pop(future)
-                outcome = future.result()
-                results.add(outcome, experiment.replay_command(moments) if outcome.is_bad else "")
-                on_outcome(outcome)
-            if enough_failures is not None and len(results.failures) >= enough_failures:
-                queue = iter(())
-            start(len(done))
+        try:
+            start(2 * jobs)
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    moments = running.pop(future)
+                    outcome = future.result()
+                    replay = experiment.replay_command(moments) if outcome.is_bad else ""
+                    results.add(outcome, replay)
+                    on_outcome(outcome)
+                if enough_failures is not None and len(results.failures) >= enough_failures:
+                    queue = iter(())
+                start(len(done))
+        except BaseException:  # Ctrl-C too: nobody waits for what the others would say
+            workers.shutdown(wait=False, cancel_futures=True)
+            all_running.end()
+            raise
     return results
 
 

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -20,6 +22,7 @@ from powercut.forks import Fork, Supervisors
 from powercut.library import library
 from powercut.medium import Medium, default_base, new_medium
 from powercut.record import Record, read_record
+from powercut.running import may_be_ended
 from powercut.settings import CutSettings, Moment
 
 __all__ = ["CommandRecovery", "Experiment", "Outcome", "Recovery", "Verdict"]
@@ -62,6 +65,9 @@ class CommandRecovery:
 class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """As `subprocess.Popen` has it."""
+
+    def kill(self) -> None:
+        """Kill it, where it runs. Another thread may wait for it."""
 
     def end(self) -> None:
         """Kill it, with all that it has started, and wait for that."""
@@ -233,7 +239,8 @@ class Experiment:
             with medium.output.open("ab") as output:
                 process = self.starter.start(argv, env, output.fileno())
             try:
-                status = process.wait(self.timeout_s)
+                with may_be_ended(process.kill):
+                    status = process.wait(self.timeout_s)
             finally:
                 process.end()  # the power is gone for its children too
         except OSError as error:
@@ -279,24 +286,37 @@ class Experiment:
 
 def _problem_of(what: str, argv: Sequence[str], timeout_s: float) -> str | None:
     """Run a command that is never cut; says how it failed. Raises `PowercutError` if it can't."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            close_fds=False,
-            check=False,
-        )
-    except OSError as error:
-        raise PowercutError(f"{what}: {argv[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired:
-        return f"{shell.join(argv)}: still running after {timeout_s:g} s"
-    if done.returncode == 0:
-        return None
-    text = done.stdout.decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
-    return f"{_ended(done.returncode)}" + (f": {text}" if text else "")
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                close_fds=False,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PowercutError(f"{what}: {argv[0]}: {error.strerror}") from error
+        kill = partial(_kill_group, process.pid)
+        try:
+            with may_be_ended(kill):
+                status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"{shell.join(argv)}: still running after {timeout_s:g} s"
+        finally:
+            kill()  # what it has left running, too
+            process.wait()
+        if status == 0:
+            return None
+        output.seek(0)
+        text = output.read().decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
+    return f"{_ended(status)}" + (f": {text}" if text else "")
+
+
+def _kill_group(number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(number, signal.SIGKILL)
 
 
 def _moment_option(moment: Moment) -> str:

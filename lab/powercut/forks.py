@@ -145,9 +145,13 @@ class Fork:
         if self._pid is None:  # it's being imported
             self._server.kill()
             return
-        self.send(signal.SIGKILL)
+        self.kill()
         with contextlib.suppress(ChildProcessError):  # which it killed
             self.wait()
+
+    def kill(self) -> None:
+        """Kill it, and what it has started but for sessions of their own; `wait` ends these."""
+        self.send(signal.SIGKILL)
 
     def send(self, signal_number: int) -> None:
         """Send the signal to it and what it has started, but for sessions of their own."""

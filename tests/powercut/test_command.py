@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,6 +233,59 @@ def test_a_medium_is_removed_whatever_happens(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         use_and_fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("slow", ["program", "check"])
+def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
+    tmp_path: Path, cache: Path, slow: str, number: signal.Signals
+) -> None:
+    """However long programs and checks still take: who asked for it sends SIGKILL next."""
+    base, ran = tmp_path / "base", tmp_path / "ran"
+    base.mkdir()
+    # The run without a cut makes the file: only tries are slow.
+    sleeps = f"test -e {ran} && sleep 50.25; touch {ran}"
+    program, check = "echo 1 > {medium}/file", "true"
+    if slow == "program":
+        program = f"{program}; {sleeps}"
+    else:
+        check = f"sh -c {shlex.quote(sleeps)}"
+    command = [sys.executable, "-m", "powercut", "--medium", str(base), "--recover", check]
+    command += ["--points", "exit", "--jobs", "2", "--", "sh", "-c", program]
+    environment = {**os.environ, "POWERCUT_CACHE": str(cache)}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as powercut:
+        wait_for(lambda: len(processes_of("sleep 50.25")) == 2)
+        powercut.send_signal(number)
+        assert powercut.wait(timeout=20) == 128 + number
+    assert processes_of("sleep 50.25") == []
+    assert list(base.iterdir()) == []
+
+
+def test_nothing_that_a_check_has_started_outlives_it_or_is_waited_for(tmp_path: Path) -> None:
+    started = time.monotonic()
+    options = ["--medium", str(tmp_path), "--tries", "2", "--timeout", "20"]
+    program = ["--", "sh", "-c", "echo 1 > {medium}/file"]
+    assert main([*options, "--recover", "sh -c 'sleep 50.75 & true'", *program]) == 0
+    options[-1] = "0.5"
+    assert main([*options, "--recover", "sh -c 'sleep 50.75; true'", *program]) == 2
+    assert processes_of("sleep 50.75") == []
+    assert time.monotonic() - started < 15
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def processes_of(command: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().rstrip(b"\0") == command.replace(" ", "\0").encode():
+                found.append(path.parent.name)
+    return found
 
 
 # --- The fixture.

@@ -1,0 +1,55 @@
+"""What runs in the threads of a pool, so that another thread can end it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+__all__ = ["Running", "may_be_ended"]
+
+_POOL = threading.local()
+_BETWEEN_KILLS_S = 0.02
+
+
+class Running:
+    """The processes that the threads of a pool wait for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kills: list[Callable[[], None]] = []
+        self._is_over = False
+
+    def take_this_thread(self) -> None:
+        """Makes this thread one of the pool's."""
+        _POOL.running = self
+
+    @contextlib.contextmanager
+    def waited_for(self, kill: Callable[[], None]) -> Iterator[None]:
+        with self._lock:
+            self._kills.append(kill)
+            if self._is_over:
+                kill()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kills.remove(kill)
+
+    def end(self) -> None:
+        """Kills all, and what is started after them, until nobody waits any more."""
+        self._is_over = True
+        while self._kills:
+            with self._lock:
+                for kill in self._kills:
+                    kill()
+            time.sleep(_BETWEEN_KILLS_S)
+
+
+@contextlib.contextmanager
+def may_be_ended(kill: Callable[[], None]) -> Iterator[None]:
+    """While this thread waits for a process: `kill` ends it, if the thread is a pool's."""
+    running: Running | None = getattr(_POOL, "running", None)
+    with contextlib.nullcontext() if running is None else running.waited_for(kill):
+        yield
