@@ -87,17 +87,18 @@ def _parser() -> argparse.ArgumentParser:
     when = parser.add_argument_group(
         "when the power goes (default: 200 moments, those that differ most first)"
     )
-    when.add_argument(
+    which = when.add_mutually_exclusive_group()
+    which.add_argument(
         "--tries", type=_positive, default=200, metavar="N", help="number of moments (default: 200)"
     )
-    when.add_argument("--every", action="store_true", help="every cut point")
-    when.add_argument(
+    which.add_argument("--every", action="store_true", help="every cut point")
+    which.add_argument(
         "--at", type=_positive, action="append", metavar="K", help="the K-th cut point only"
     )
-    when.add_argument(
+    which.add_argument(
         "--moments", type=_positive, metavar="N", help="N random times, between cut points too"
     )
-    when.add_argument(
+    which.add_argument(
         "--after-us",
         type=_positive,
         metavar="US",
@@ -124,10 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     what = parser.add_argument_group("what is done")
-    what.add_argument(
+    instead = what.add_mutually_exclusive_group()
+    instead.add_argument(
         "--list", action="store_true", help="cut nothing; print cut points and useless work"
     )
-    what.add_argument(
+    instead.add_argument(
         "--mutate",
         action="store_true",
         help="take out each flush, drain and sync in turn, and see that a cut shows it",
@@ -212,6 +214,7 @@ def _words(option: str, text: str | None) -> tuple[str, ...]:
 
 
 def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
+    _check_options(arguments)
     experiment = _experiment(arguments, program)
     console, messages = Console(highlight=False), Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -274,7 +277,17 @@ def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experi
 
 def _is_replay(arguments: argparse.Namespace) -> bool:
     chosen = arguments.at or arguments.after_us
-    return bool(chosen) and arguments.seed is not None and not arguments.seeds
+    is_one_try = arguments.seed is not None and not arguments.seeds and not arguments.mutate
+    return bool(chosen) and is_one_try
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raises `PowercutError` for an option that the others leave nothing to do."""
+    one_by_one = arguments.at or arguments.after_us or arguments.every
+    if arguments.seeds and not one_by_one:
+        raise PowercutError("--seeds: is for --every, --at and --after-us; leave it out")
+    if arguments.rounds > 1 and (one_by_one or arguments.moments) and not _is_replay(arguments):
+        raise PowercutError("--rounds: is for --tries, whose points it draws; leave it out")
 
 
 def _replay(

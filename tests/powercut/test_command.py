@@ -182,6 +182,36 @@ def test_numbers_that_are_none_are_refused(
     assert f"argument {options[0]}: {options[1]}: must be a number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--every", "--at", "1"], "argument --at: not allowed with argument --every"),
+        (["--at", "1", "--moments", "3"], "argument --moments: not allowed with argument --at"),
+        (["--every", "--tries", "9"], "argument --tries: not allowed with argument --every"),
+        (["--list", "--mutate"], "argument --mutate: not allowed with argument --list"),
+        (["--seeds", "5"], "--seeds: is for --every, --at and --after-us"),
+        (["--every", "--rounds", "3"], "--rounds: is for --tries"),
+    ],
+)
+def test_options_of_which_one_would_do_nothing_are_refused(
+    powercut: Run, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+) -> None:
+    """`--every --at 1` would else try one point, and say that all recovered."""
+    try:
+        status = powercut("append_forgets", *options)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status == 2
+    assert told in capsys.readouterr().err
+
+
+def test_mutations_are_tried_with_a_seed_too(
+    powercut: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert powercut("append", "--mutate", "--at", "1", "--seed", "0") == 1
+    assert "4 of 4 can be taken out" in capsys.readouterr().out
+
+
 def test_a_folder_with_a_fixed_path_is_made_for_each_try_and_removed(
     programs: Path, tmp_path: Path
 ) -> None:
