@@ -80,18 +80,11 @@ class PowerCut:
     ) -> Results:
         """The same, without a judgement. enough_failures: after which it stops."""
         from powercut.campaign import default_jobs, run_tries
-        from powercut.plan import rounds, sampled_points
 
         experiment = self.experiment(app, recover, **options)
-        chosen = self._config.getoption("power_cuts")
-        tries = tries if chosen is None else chosen
         with experiment.prepared() as template:
             record = experiment.rehearse(template)
-            moments: list[list[Moment]] = (
-                rounds(record, tries, experiment.rounds, seed)
-                if experiment.rounds > 1
-                else [[moment] for moment in sampled_points(record, tries, seed)]
-            )
+            moments = self._moments(experiment, record, tries, seed)
             with self._shown(len(moments)) as show:
                 return run_tries(
                     experiment,
@@ -113,12 +106,11 @@ class PowerCut:
     ) -> list[MutationResult]:
         """Take out each flush, drain and sync in turn, and cut until that shows."""
         from powercut.campaign import default_jobs, try_mutation
-        from powercut.plan import sampled_points
 
         experiment = self.experiment(app, recover, **options)
         with experiment.prepared() as template:
             record = experiment.rehearse(template)
-            moments = [[moment] for moment in sampled_points(record, tries, seed)]
+            moments = self._moments(experiment, record, tries, seed)
             jobs = default_jobs(experiment)
             with self._shown(len(record.sites)) as show:
                 found = []
@@ -126,6 +118,17 @@ class PowerCut:
                     found.append(try_mutation(experiment, site, moments, template, jobs=jobs))
                     show(found[-1].failure is None)
                 return found
+
+    def _moments(
+        self, experiment: Experiment, record: Record, tries: int, seed: int
+    ) -> list[list[Moment]]:
+        from powercut.plan import rounds, sampled_points
+
+        chosen = self._config.getoption("power_cuts")
+        tries = tries if chosen is None else chosen
+        if experiment.rounds > 1:
+            return rounds(record, tries, experiment.rounds, seed)
+        return [[moment] for moment in sampled_points(record, tries, seed)]
 
     @staticmethod
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
@@ -147,7 +150,9 @@ class PowerCut:
                 recover, (*FunctionRecovery.failures, pytest.fail.Exception)
             )
         elif recover is not None:
-            recovery = CommandRecovery(tuple(recover))
+            recovery = CommandRecovery(
+                tuple(recover), options.get("timeout_s", Experiment.timeout_s)
+            )
         if callable(app):
             options["environment"] = function_environment() | options.get("environment", {})
         if options.pop("imports_once", False):

@@ -19,7 +19,9 @@ from powercut_programs import EXAMPLES, compiled
 from powercut import library as library_module
 from powercut.cache import cache_folder
 from powercut.command import main
+from powercut.errors import PowercutError
 from powercut.medium import new_medium
+from powercut.plugin import PowerCut
 
 pytest_plugins = ["pytester"]
 
@@ -387,3 +389,28 @@ def test_the_number_of_cuts_can_be_chosen_for_all_tests(
     result = run_test("os.fsync(file.fileno())", "--power-cuts=3")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*tried=3*"])
+
+
+def test_the_numbers_of_cuts_and_of_rounds_are_those_of_mutations_too(
+    power_cut: PowerCut, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check passes whatever is left, so all tries are tried."""
+    monkeypatch.setattr(pytestconfig.option, "power_cuts", 3)
+    checked: list[Path] = []
+    program = [sys.executable, "-c", _SYNCED, "{medium}/file"]
+    found = power_cut.mutations(program, lambda medium, _: checked.append(medium), rounds=2)
+    assert [mutation.tried for mutation in found] == [3]
+    assert len(checked) == 1 + 3 * 2, "once without a cut, and after each round"
+
+
+_SYNCED = """
+import os, sys
+with open(sys.argv[1], "w") as file:
+    os.fsync(file.fileno())
+"""
+
+
+def test_the_time_limit_is_that_of_a_check_by_a_command_too(power_cut: PowerCut) -> None:
+    program = ["sh", "-c", "echo 1 > {medium}/file"]
+    with pytest.raises(PowercutError, match=r"sleep 50\.9: still running after 0\.5 s"):
+        power_cut(program, ["sleep", "50.9"], timeout_s=0.5)
