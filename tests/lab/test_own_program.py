@@ -266,6 +266,14 @@ def test_a_command_that_can_t_be_run_is_refused_before_any_machine_starts(
     assert problem in str(caught.value)
 
 
+def test_a_word_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
+    """Such as a script in the command itself."""
+    printed = json.dumps(document(tables=[], note="x" * 5000)).replace("{", "{{").replace("}", "}}")
+    run(tmp_path, scenario(tmp_path, json.dumps(["sh", "-c", f"echo '{printed}'"]), "{}"))
+    with pytest.raises(ScenarioError, match=r"workload\.files\[0\]: 'x{300}' must be a file"):
+        scenario(tmp_path, f"[echo], files: [{'x' * 300}]", "{}")
+
+
 def test_a_brace_may_be_written(tmp_path: Path) -> None:
     wanted = scenario(tmp_path, '[echo, \'{{"samples": 8, "seconds": 2}}\']', "{}")
     assert run(tmp_path, wanted).metrics[0].value == 4
