@@ -337,7 +337,11 @@ class File:
     @staticmethod
     def of_json(path: Path, error_type: Callable[[str], Exception]) -> File:
         """Raises `error_type` for what is no JSON, and for a field that is there twice."""
-        text = _text_of(path, error_type)
+        return File.of_json_text(path, _text_of(path, error_type), error_type)
+
+    @staticmethod
+    def of_json_text(path: Path, text: str, error_type: Callable[[str], Exception]) -> File:
+        """The same of a text; path: what it is called in errors."""
         try:
             content = json.loads(text, object_pairs_hook=_without_twins)
             check_characters(text, content)

@@ -199,7 +199,10 @@ def test_a_program_that_is_asked_for_nothing_ran_and_is_not_said_to_work(tmp_pat
         ([], "the program's last line: the file: must be a mapping of fields, not []"),
         ({"seconds": 1}, "the program's last line: samples: is missing"),
         (document(seconds=0), "seconds: must be a number above 0, not 0"),
-        (document(losses=["x"]), "losses: 'x' is no number"),
+        (document(losses=["x", 0.5]), "losses[0]: must be a finite number, or the text that"),
+        (document(losses=[10**400]), "losses[0]: must be a finite number"),
+        (document(seconds=1e-320), "samples: are more than 9.99989e-321 seconds can have"),
+        (document(samples=10**400), "samples: are more than 0.5 seconds can have"),
         (document(auc=7), "auc: must be a number from 0 to 1, not 7"),
         (document(tables=[{"name": "t"}]), "tables[0].exported_rows: is missing"),
         (document(tables=[table(rows=-1)]), "tables[0].tiers[0].rows: must be a whole number"),
@@ -212,6 +215,32 @@ def test_what_is_wrong_with_a_document_is_told_by_field(
     with pytest.raises(ExpectationError) as caught:
         tell(tmp_path, {"document": printed}, expect="{}")
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("loss", ["NaN", '"nan"', "-Infinity"])
+def test_a_training_that_diverged_is_not_said_to_work(tmp_path: Path, loss: str) -> None:
+    """The same storage type gives the same NaN: that would be identical to DRAM's."""
+    printed = f'{{"samples": 1, "seconds": 1, "losses": [0.5, {loss}]}}'
+    command = json.dumps(["echo", "{storage_type}\n" + printed.replace("{", "{{", 1) + "}"])
+    wanted = scenario(tmp_path, command, "{identical_to: DRAM}")
+    with pytest.raises(ExpectationError, match=r"losses\[1\]: must be a finite number"):
+        run(tmp_path, wanted)
+
+
+@pytest.mark.parametrize(
+    ("printed", "problem"),
+    [
+        ('{{"samples": 1, "seconds": 1, "seconds": 2}}', "seconds is there twice"),
+        ("[" * 90_000, "not JSON: maximum recursion depth"),
+        ('{{"samples": 1, ', "last line:1: not JSON: "),
+    ],
+)
+def test_a_last_line_that_is_half_a_document_is_told_as_the_program_s_fault(
+    tmp_path: Path, printed: str, problem: str
+) -> None:
+    wanted = scenario(tmp_path, json.dumps(["echo", printed]), "{}")
+    with pytest.raises(ExpectationError, match=problem):
+        run(tmp_path, wanted)
 
 
 def test_a_program_that_prints_no_document_fails(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -205,6 +207,17 @@ class _ProgramRun(Document, open=True):
     state_sha256: MaybeEmpty = ""
     tables: Many[_Table] = ()
 
+    def check(self) -> None:
+        for index, loss in enumerate(self.losses):
+            if not math.isfinite(_number(loss)):
+                raise FieldError(
+                    f"must be a finite number, or the text that float.hex writes of one, not "
+                    f"{loss!r}",
+                    f"losses[{index}]",
+                )
+        if self.samples > sys.float_info.max * min(1.0, self.seconds):
+            raise FieldError(f"are more than {self.seconds:g} seconds can have", "samples")
+
 
 def read_program_run(
     stdout: str, findings: str | None, storage_type: str, error: Callable[[str], Exception]
@@ -214,17 +227,14 @@ def read_program_run(
     findings: of `Looks`. Where rows lie comes from these alone; what a tier is called, from the
     storage type. Raises what `error` makes of a message.
     """
-    lines = stdout.strip().splitlines()
-    try:
-        content = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        last = lines[-1] if lines else "(it printed nothing)"
-        raise error(f"the program's last line is no JSON document: {last}") from None
-    printed = File(Path("the program's last line"), content, error, {}).read(_ProgramRun)
+    last = (stdout.strip().splitlines() or ["(it printed nothing)"])[-1]
+    if not last.startswith(("{", "[")):
+        raise error(f"the program's last line is no JSON document: {last}")
+    printed = File.of_json_text(Path("the program's last line"), last, error).read(_ProgramRun)
     run: dict[str, Any] = {
         "storage_type": storage_type,
         "losses": list(printed.losses),
-        "loss": _number(printed.losses[-1], error) if printed.losses else None,
+        "loss": _number(printed.losses[-1]) if printed.losses else None,
         "auc": printed.auc,
         "samples_per_s": printed.samples / printed.seconds,
         "state_sha256": printed.state_sha256,
@@ -268,12 +278,12 @@ def _counts(level: _Level) -> dict[str, int]:
     return {"rows": level.rows, "bytes": level.bytes}
 
 
-def _number(loss: object, error: Callable[[str], Exception]) -> float:
-    """Reads a loss: a number, or a text of `float.hex`."""
+def _number(loss: object) -> float:
+    """Reads a loss: a number, or a text of `float.hex`. Returns NaN for anything else."""
     try:
         return float.fromhex(loss) if isinstance(loss, str) else float(loss)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise error(f"the program's last line: losses: {loss!r} is no number") from None
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _found(
