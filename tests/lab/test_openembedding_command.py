@@ -55,6 +55,9 @@ def test_wrong_arguments_are_refused_by_name(
     assert problem in capsys.readouterr().err
 
 
-def test_a_cache_as_large_as_the_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["model", "predict", "--cache-gb", "5000"]) == 2
+@pytest.mark.parametrize("size", ["5000", "1e300"])
+def test_a_cache_as_large_as_the_table_is_refused(
+    capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    assert main(["model", "predict", "--cache-gb", size]) == 2
     assert "--cache-gb: a cache of" in capsys.readouterr().err

@@ -422,6 +422,7 @@ def test_storage_types_are_known_by_name() -> None:
     [
         ({"batch_ids": 0}, "--batch-size 0: must be 1"),
         ({"lookups_per_s": 0.0}, "--lookups-per-s 0.0: must be above 0"),
+        ({"lookups_per_s": math.inf}, "--lookups-per-s inf: must be above 0, and finite"),
         ({"tables": ()}, "--tables: has no table"),
     ],
 )
@@ -516,6 +517,7 @@ def test_the_function_gives_what_the_command_writes(tmp_path: Path) -> None:
         ("--machines tiny", "there is no tiny"),
         ("--dram-per-machine lots", "--dram-per-machine: 'lots' is no size"),
         ("--cpu-ns-per-lookup 0", "--cpu-ns-per-lookup 0.0: must be above 0"),
+        ("--cpu-ns-per-lookup inf", "--cpu-ns-per-lookup inf: must be above 0, and finite"),
         ("--top 0", "--top 0: must be 1 or more"),
         ("--prices /none.yaml", "/none.yaml: can't be read"),
         ("--json /none/plan.json", "--json /none/plan.json: can't be written"),

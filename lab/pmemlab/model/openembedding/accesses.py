@@ -86,10 +86,10 @@ def count_cache_accesses(
 
     Raises LabError if the scaled cache has no row, or as many as the table.
     """
-    table_rows, cache = round(rows / SCALE), round(cached_rows / SCALE)
+    table_rows, cache = round(rows / SCALE), round(min(cached_rows, rows) / SCALE)
     if not 0 < cache < table_rows:
         raise LabError(
-            f"--cache-gb: a cache of {cached_rows:,.0f} rows must hold {SCALE} at least, and fewer "
+            f"--cache-gb: a cache of {cached_rows:,.9g} rows must hold {SCALE} at least, and fewer "
             f"than the table's {rows:,}"
         )
     draw = _Draw(table_rows, skew)

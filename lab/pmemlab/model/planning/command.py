@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 
 from rich.console import Console
 
@@ -95,6 +96,6 @@ def _size(text: str | None) -> int | None:
 def _cpu_work(given: float | None, workload: Workload) -> CpuWork:
     if given is None:
         return measure_cpu_work_of_all(workload.tables, workload.shares, training=workload.training)
-    if not given > 0:
-        raise PlanError(f"--cpu-ns-per-lookup {given}: must be above 0")
+    if not 0 < given < math.inf:
+        raise PlanError(f"--cpu-ns-per-lookup {given}: must be above 0, and finite")
     return CpuWork(given, NS_PER_MOVED_ROW, "given")

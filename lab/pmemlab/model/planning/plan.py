@@ -46,7 +46,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         _require(self.batch_ids >= 1, "--batch-size", self.batch_ids, "must be 1 or more")
-        _require(self.lookups_per_s > 0, "--lookups-per-s", self.lookups_per_s, "must be above 0")
+        is_rate = 0 < self.lookups_per_s < math.inf
+        _require(is_rate, "--lookups-per-s", self.lookups_per_s, "must be above 0, and finite")
         if not self.tables:
             raise PlanError("--tables: has no table")
 
