@@ -108,7 +108,7 @@ class Tier {
 
   // Rows may be moved by the tier itself from now on. `relocator` outlives the tier's use.
   virtual void start_compaction(Relocator&) {}
-  // After erasures: gets the space back that they leave.
+  // After erasures: gets the space back that they leave. Throws no Error, since those are made: drain() tells.
   virtual void compact() {}
   // Returns when that is done.
   virtual void drain() {}

@@ -90,14 +90,19 @@ void LevelDbTier::note_erased(std::span<const Place> places) noexcept {
   }
 }
 
-// If rows only leave, no write() comes to delete their records.
+// If rows only leave, no write() comes to delete their records. An error isn't the caller's, whose change is made: the places
+// wait on, and the next write() or drain() tells what is wrong.
 void LevelDbTier::compact() {
-  constexpr size_t kMany = size_t{1} << 16;
   const size_t waiting = [this] {
     const MutexLock lock(erased_mutex_);
     return erased_.size();
   }();
-  if (waiting >= kMany) drain();
+  if (waiting < compact_from_.load(std::memory_order_relaxed)) return;
+  try {
+    drain();
+  } catch (const Error&) {
+    compact_from_.store(2 * waiting, std::memory_order_relaxed);  // not with each batch
+  }
 }
 
 void LevelDbTier::drain() {
@@ -146,6 +151,7 @@ void LevelDbTier::delete_erased_then(const LevelDbDatabase::Batch* puts, size_t 
     note_erased(erased);
     throw;
   }
+  compact_from_.store(kManyErased, std::memory_order_relaxed);
 }
 
 }  // namespace embstore

@@ -41,11 +41,14 @@ class LevelDbTier final : public Tier {
   void erase(std::span<const Place> places) noexcept override;
   TierStats stats() const override;
 
+  // Throws nothing: write() and drain() tell what keeps records from being deleted.
   void compact() override;
   // Deletes the records of every row erased so far.
   void drain() override;
 
  private:
+  static constexpr size_t kManyErased = size_t{1} << 16;
+
   static constexpr Slot slot_of(uint64_t sequence) { return static_cast<Slot>(sequence % kSlots); }
 
   void note_erased(std::span<const Place> places) noexcept;
@@ -67,6 +70,8 @@ class LevelDbTier final : public Tier {
 
   Mutex erased_mutex_;  // the innermost lock: never held over a call of the library
   std::vector<Place> erased_ GUARDED_BY(erased_mutex_);  // not deleted yet
+  // So many of them compact() deletes: more after an error.
+  std::atomic<size_t> compact_from_{kManyErased};
 };
 
 }  // namespace embstore

@@ -1,10 +1,14 @@
 // The LevelDB tier: what it keeps, gives back and refuses; against a plain map, and from many threads.
 #include "tiers/leveldb/leveldb_tier.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -125,6 +129,41 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
   expect_rows(tier, {second}, 2);
   check(!is_there(tier, third), "drain() deletes what was erased");
   check(tier.stats().rows == 1, "one row is left");
+}
+
+// As if the disk were full.
+class NoFileGrows {
+ public:
+  NoFileGrows() {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~NoFileGrows() { setrlimit(RLIMIT_FSIZE, &before_); }
+  NoFileGrows(const NoFileGrows&) = delete;
+  NoFileGrows& operator=(const NoFileGrows&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// What compact() is called after is done already: an update whose rows came up, say.
+void records_that_cannot_be_deleted_are_told_of_by_drain_alone(const std::string& path) {
+  LevelDbTier tier("var", kLayout, path);
+  std::vector<int64_t> many(size_t{1} << 16);
+  std::iota(many.begin(), many.end(), int64_t{100});
+  const std::vector<Place> leaving = write(tier, many, 1);
+  const std::vector<Place> staying = write(tier, {1, 2}, 2);
+  tier.erase(leaving);
+  {
+    const NoFileGrows disk_is_full;
+    tier.compact();
+    tier.compact();
+    error_of(ErrorKind::kStorage, [&] { tier.drain(); });
+  }
+  check(tier.stats().rows == staying.size(), "rows that were erased are gone");
+  expect_rows(tier, staying, 2);
 }
 
 void a_closed_tier_leaves_nothing(const std::string& path) {
@@ -451,6 +490,7 @@ void test_rows() {
   checksums_are_those_of_the_standard();
   rows_read_back_in_the_order_that_was_asked_for(directory / "order");
   a_row_that_comes_back_outlives_its_erased_place(directory / "outlives");
+  records_that_cannot_be_deleted_are_told_of_by_drain_alone(directory / "full");
   a_closed_tier_leaves_nothing(directory / "closed");
   tables_share_the_database_of_a_directory(directory / "shared");
   what_is_not_this_tiers_is_refused(directory);
