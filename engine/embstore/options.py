@@ -179,7 +179,7 @@ class SSDHashOption:
         checkpoint needs take space beside the rows' own. After a kill or a power cut the variable
         continues from its last checkpoint.
     file_bytes: of the largest file, from 64 KiB to 1 TiB; files are shorter while there are few
-        rows. Space that rows leave comes back a file at a time.
+        rows, and have 1,048,575 rows at most. Space that rows leave comes back a file at a time.
     buffer_bytes: from 128 KiB to 1 GiB, a partition. Rows are gathered in memory, up to an eighth
         of it, before they are written to a file; the files take at most twice the live rows and
         this.

@@ -29,6 +29,10 @@ constexpr uint64_t kMaxBufferBytes = 1 << 30;
 constexpr uint64_t kMinFileBytes = 2 * medium::kBlockBytes;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 
+// Slots are numbered so that there may be so many files, however long one may be. The first ones are short: it takes some fifty
+// until they have their full length, and each has the slots of a long one.
+constexpr uint32_t kLeastFiles = 512;
+
 LogShape checked_shape(log::TableIdentity table, std::string directory, const SsdHashOptions& options,
                        TierMeter& meter) {
   if (options.buffer_bytes < kMinBufferBytes || options.buffer_bytes > kMaxBufferBytes) {
@@ -50,7 +54,7 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
           .flush_bytes = std::max<size_t>(medium::round_up_to_block(options.buffer_bytes / 8),
                                           medium::round_up_to_block(record.stride)),
           .records_per_file = static_cast<uint32_t>(std::clamp<uint64_t>(
-              (options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots)),
+              (options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots / kLeastFiles)),
           .meter = &meter};
 }
 
@@ -226,16 +230,20 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
   if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
   std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
   std::set<std::string> needed;
-  uint32_t records_per_file = shape_.records_per_file;
+  uint32_t records_of_longest = 1;
   for (const TierRows& checkpoint : kept) {
     for (const ExtentRows& extent : checkpoint.extents) {
       std::shared_ptr<LogFile>& file = files[extent.extent];
       if (file == nullptr) file = open_extent(shape_, extent, files.size() - 1);
       hold(*file, shape_, checkpoint.checkpoint, extent);
       needed.insert(file->file().path());
-      records_per_file = std::max(records_per_file, file->capacity);
+      records_of_longest = std::max(records_of_longest, file->capacity);
     }
   }
+  // New files are no longer than leaves room for as many as there are, and more.
+  const auto records_per_file = std::max(
+      records_of_longest, std::min(shape_.records_per_file,
+                                   static_cast<uint32_t>(RowRef::kMaxSlots / (kLeastFiles + files.size()))));
   if (files.size() > RowRef::kMaxSlots / records_per_file) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }

@@ -45,6 +45,26 @@ TEST(files_of_no_checkpoint_go_when_the_table_closes_and_files_of_other_sizes_ar
   table.check_space();
 }
 
+// Each file takes the numbers of as many slots as the longest one may have.
+TEST(files_that_may_be_long_leave_numbers_to_others_while_they_are_short) {
+  const TemporaryDirectory directory;
+  SsdHashOptions options = small_files_for_checkpoints();
+  {
+    FileTable table(directory / "short", options);
+    table.write(0, 20'000, 1);
+    table.checkpoint();
+    check(files_in(directory / "short/rows").size() > 64, "there are too few files to tell anything");
+  }
+  options.file_bytes = uint64_t{1} << 40;
+  for (const char* const name : {"short", "long from the first"}) {
+    FileTable table(directory / name, options);
+    if (table.checkpoints->awaits_restore()) table.restore(1);
+    for (int64_t first = 20'000; first < 60'000; first += 1000) table.write(first, 1000, 2);
+    table.check_rows();
+    table.check_space();
+  }
+}
+
 // Where the blocks end in which rows of a file lie that belong to checkpoint `number`, the newest.
 // `before`: where they ended when the one before was begun.
 uint64_t end_of_rows(const FileTable& table, const std::string& path, uint64_t before, uint64_t number) {
