@@ -17,11 +17,11 @@ namespace embstore::log {
 class LogFile {
  public:
   LogFile(std::unique_ptr<files::File> file, uint64_t file_number, uint32_t file_index,
-          uint32_t record_capacity)
+          uint32_t record_capacity, RecordReferences::Checkpoints checkpoints)
       : number(file_number),
         index(file_index),
         capacity(record_capacity),
-        rows(record_capacity),
+        rows(record_capacity, checkpoints),
         current_(file.get()) {
     versions_.push_back(std::move(file));
   }

@@ -85,7 +85,9 @@ void RecordLog::open_file() {
   std::shared_ptr<LogFile> file;
   try {
     auto bytes = shape_.open(path, O_CREAT | O_TRUNC);
-    file = std::make_shared<LogFile>(std::move(bytes), next_number_, index, capacity);
+    file = std::make_shared<LogFile>(std::move(bytes), next_number_, index, capacity,
+                                     shape_.options.keeps_checkpoints ? RecordReferences::Checkpoints::kSome
+                                                                      : RecordReferences::Checkpoints::kNone);
     write_header(file->file(), *file);
   } catch (...) {
     if (file != nullptr) shape_.options.file_calls->unlink(path.c_str());

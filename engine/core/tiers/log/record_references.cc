@@ -5,9 +5,9 @@
 
 namespace embstore::log {
 
-RecordReferences::RecordReferences(uint64_t records)
+RecordReferences::RecordReferences(uint64_t records, Checkpoints checkpoints)
     : words_(words_for(records)),
-      bits_((1 + kMostCheckpoints) * words_ * 64),
+      bits_((checkpoints == Checkpoints::kNone ? 1 : 1 + kMostCheckpoints) * words_ * 64),
       stripe_count_(std::clamp<size_t>(words_ / kWordsARun, 1, kMostStripes)),
       stripes_(std::make_unique<Stripe[]>(stripe_count_)) {}
 

@@ -18,7 +18,9 @@ namespace embstore::log {
 
 class RecordReferences {
  public:
-  explicit RecordReferences(uint64_t records);
+  // With no checkpoints, live rows alone refer to records.
+  enum class Checkpoints { kNone, kSome };
+  explicit RecordReferences(uint64_t records, Checkpoints checkpoints = Checkpoints::kSome);
 
   // --- Live rows. Thread-safe.
   bool is_live(uint64_t record) const { return bits_.contains(record); }

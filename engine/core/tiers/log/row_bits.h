@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,7 +42,16 @@ void for_each_row(uint64_t word, uint64_t first, Visit visit) {
 // Bits that several threads change at once: one set, or several whose words lie one after another.
 class RowBits {
  public:
-  explicit RowBits(uint64_t records) : words_(words_for(records)) {}
+  explicit RowBits(uint64_t records) {
+    const size_t words = words_for(records);
+    if (words * sizeof(uint64_t) < kLeastPages) {
+      short_ = std::make_unique<Word[]>(words);
+      words_ = short_.get();
+    } else {
+      long_.emplace(words);
+      words_ = long_->data();
+    }
+  }
 
   uint64_t word(size_t i) const { return words_[i].load(std::memory_order_acquire); }
   void set_word(size_t i, uint64_t bits) { words_[i].store(bits, std::memory_order_release); }
@@ -63,9 +74,16 @@ class RowBits {
   }
 
  private:
+  using Word = std::atomic<uint64_t>;
+  // Shorter ones don't have pages of their own: there may be one for each of many files, and the system gives a process some
+  // tens of thousands of ranges of pages.
+  static constexpr size_t kLeastPages = size_t{32} << 10;
+
   static uint64_t bit(uint64_t record) { return uint64_t{1} << (record % 64); }
 
-  PageArray<std::atomic<uint64_t>> words_;
+  std::unique_ptr<Word[]> short_;
+  std::optional<PageArray<Word>> long_;
+  Word* words_;
 };
 
 }  // namespace embstore::log

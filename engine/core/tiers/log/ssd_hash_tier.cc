@@ -66,7 +66,8 @@ std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& ex
   const log::FileHeader header = log::read_extent_header(*shape.options.file_calls, path, shape.table,
                                                          extent.extent, shape.record.stride);
   auto file = std::make_shared<LogFile>(shape.open(path), header.number, static_cast<uint32_t>(index),
-                                        static_cast<uint32_t>(header.capacity));
+                                        static_cast<uint32_t>(header.capacity),
+                                        log::RecordReferences::Checkpoints::kSome);
   const uint64_t size = file->file().size_bytes();
   file->written_bytes = medium::round_up_to_block(size);
   file->sealed = true;

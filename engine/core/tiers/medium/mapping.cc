@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 
 #include "tiers/medium/aligned_bytes.h"
 #include "tiers/medium/guarded_copy.h"
@@ -25,19 +26,41 @@ int64_t now_ns() {
       .count();
 }
 
+// Of all tables; in a forked child with its parent's.
+std::atomic<size_t> mappings{0};
+
 }  // namespace
+
+size_t Mapping::most() {
+  static const size_t most = [] {
+    constexpr size_t kUsual = 65530;
+    size_t ranges = 0;
+    std::ifstream("/proc/sys/vm/max_map_count") >> ranges;
+    return (ranges == 0 ? kUsual : ranges) / 8;
+  }();
+  return most;
+}
 
 Mapping::Mapping(const files::File& file, uint64_t bytes) : bytes_(bytes) {
   const auto pinned = file.pin();
+  if (mappings.fetch_add(1, std::memory_order_relaxed) >= most()) {
+    mappings.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
   void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, pinned.number(), 0);
-  if (address == MAP_FAILED) return;
+  if (address == MAP_FAILED) {
+    mappings.fetch_sub(1, std::memory_order_relaxed);
+    return;
+  }
   data_ = static_cast<const std::byte*>(address);
   madvise(address, bytes, MADV_RANDOM);
   catch_bus_errors();
 }
 
 Mapping::~Mapping() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), bytes_);
+  if (data_ == nullptr) return;
+  munmap(const_cast<std::byte*>(data_), bytes_);
+  mappings.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool Mapping::is_resident(uint64_t bytes) const {

@@ -12,10 +12,12 @@ namespace embstore::medium {
 
 class Mapping {
  public:
-  // Of `bytes` of `file`, which may grow up to there. data() is null where the address space has no room;
-  // then the file is read as if there were no mapping. Rows are to be copied by guarded_copy().
+  // Of `bytes` of `file`, which may grow up to there. data() is null where the address space has no room, or the process has as
+  // many as it may have of these; then the file is read as if there were no mapping. Rows are to be copied by guarded_copy().
   Mapping(const files::File& file, uint64_t bytes);
   ~Mapping();
+  // How many a process may have: an eighth of the ranges of pages that the system gives it, since all else needs some, too.
+  static size_t most();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 

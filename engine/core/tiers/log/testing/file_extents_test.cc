@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 
@@ -62,6 +64,27 @@ TEST(files_that_may_be_long_leave_numbers_to_others_while_they_are_short) {
     for (int64_t first = 20'000; first < 60'000; first += 1000) table.write(first, 1000, 2);
     table.check_rows();
     table.check_space();
+  }
+}
+
+// Of which the system gives a process some tens of thousands.
+TEST(a_short_file_takes_no_range_of_pages_but_its_mapping) {
+  const auto ranges = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), std::istreambuf_iterator<char>(), '\n');
+  };
+  for (const bool keeps_checkpoints : {false, true}) {
+    const TemporaryDirectory directory;
+    SsdHashOptions options = small_files();
+    options.keeps_checkpoints = keeps_checkpoints;
+    FileTable table(directory.path(), options);
+    table.write(0, 1000, 1);
+    const auto before = ranges();
+    const auto files_before = static_cast<int64_t>(table.tier->detailed_stats().files);
+    table.write(1000, 160'000, 1);
+    const auto files = static_cast<int64_t>(table.tier->detailed_stats().files) - files_before;
+    check(files > 200, "there are too few files to tell anything");
+    check(ranges() - before < files + files / 4, "a file takes ranges of pages beside its mapping");
   }
 }
 

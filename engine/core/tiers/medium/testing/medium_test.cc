@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <deque>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "tiers/medium/batch_reader.h"
 #include "tiers/medium/guarded_copy.h"
 #include "tiers/medium/io_uring_pool.h"
+#include "tiers/medium/mapping.h"
 
 namespace embstore::medium::testing {
 namespace {
@@ -48,6 +50,20 @@ TEST(a_copy_of_pages_that_are_gone_says_so) {
   check(reads(0) && !reads(1) && reads(0), "a page that is gone was read, or one that is there wasn't");
   munmap(pages, 2 * 4096);
   close(descriptor);
+}
+
+TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "file";
+  std::ofstream(path) << std::string(4096, 'x');
+  const files::File file(files::system_file_calls(), path, O_RDONLY);
+  std::deque<Mapping> mappings;
+  for (size_t i = 0; i < Mapping::most(); ++i) {
+    check(mappings.emplace_back(file, 4096).data() != nullptr, "there are fewer mappings than there may be");
+  }
+  check(Mapping(file, 4096).data() == nullptr, "there are more mappings than there may be");
+  mappings.pop_back();
+  check(Mapping(file, 4096).data() != nullptr, "a mapping that is gone counts");
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
