@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from engine_storage import skip_without_library
+from programs import run_function
+from saves_in_little_memory import measured
 
 import embstore as es
 
@@ -43,3 +47,30 @@ def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
     table_mib = mib["index_mib"] + mib["first_tier_mib"] + buffers_mib
     assert mib["restore_growth_mib"] < 16 + table_mib
     assert mib["read_growth_mib"] < 32 + table_mib
+
+
+def a_save_of_many_partitions_takes_the_memory_of_some() -> None:
+    dim, rows, partitions = 64, 750_000, 96
+    storage = es.StorageOption(es.StorageType.DRAM, storage_size=[2 * rows // partitions * dim * 4])
+    grads = np.ones((rows // 10, dim), np.float32)
+    grown: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        es.get_embedding_variable(
+            "var",
+            dim,
+            optimizer=es.optimizers.SGD(0.1),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage),
+            partition_num=partitions,
+        ) as var,
+    ):
+        for first in range(0, rows, len(grads)):
+            var.apply_gradients(np.arange(first, first + len(grads)), grads)
+        with measured(grown, "save"):
+            es.save(Path(directory) / "saved", [var], 1)
+    assert grown["save_growth_mib"] < 32 * 4 + 24, grown
+
+
+@pytest.mark.long
+def test_many_partitions_are_saved_in_the_memory_of_some() -> None:
+    run_function("test_checkpoint_memory", "a_save_of_many_partitions_takes_the_memory_of_some()")

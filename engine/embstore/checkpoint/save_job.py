@@ -18,6 +18,8 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["SaveJob", "quoted"]
 
+_MOST_AT_ONCE = 32  # partitions that are written: each has up to 4 MiB in memory, and two threads
+
 
 @dataclass(frozen=True)
 class SaveJob:
@@ -58,7 +60,7 @@ class SaveJob:
     def _write_beside_updates(
         self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
     ) -> list[SavedShard]:
-        """Begins the saves of all partitions between two batches, then writes them at once."""
+        """Begins the saves of all partitions between two batches, then writes some at a time."""
         requests = self._requests(variable, paths)
         with contextlib.ExitStack() as prepared:
             saves = [
@@ -68,7 +70,8 @@ class SaveJob:
             with cut([variable]):
                 for save in saves:
                     save.begin(self.waiting_keys)
-            with ThreadPoolExecutor(len(saves), thread_name_prefix="embstore-save") as threads:
+            at_once = min(len(saves), _MOST_AT_ONCE)
+            with ThreadPoolExecutor(at_once, thread_name_prefix="embstore-save") as threads:
                 return list(threads.map(lambda save: save.write(self.skip_damaged), saves))
 
     def _write_elsewhere(

@@ -15,12 +15,12 @@ namespace embstore::checkpoint {
 std::byte* Block::extend(size_t bytes) {
   const size_t at = end();
   payload_bytes_ += bytes;
-  if (end() > memory_.size()) {
-    medium::AlignedBytes longer(medium::round_up_to_block(end()));
-    std::memcpy(longer.data() + begin_, memory_.data() + begin_, at - begin_);
+  if (end() > memory_->size()) {
+    auto longer = std::make_unique<Memory>(medium::round_up_to_block(end()));
+    std::memcpy(longer->data() + begin_, memory_->data() + begin_, at - begin_);
     memory_ = std::move(longer);
   }
-  return memory_.data() + at;
+  return memory_->data() + at;
 }
 
 BlockOutput::BlockOutput(std::string path, files::FileCalls& calls, const FileHeader& header)
@@ -101,6 +101,9 @@ void BlockOutput::finish() {
     written_ = offset_;
   }
   file_.sync();  // all of the file, whichever way it was written
+  // Outputs of other partitions go on, and all of them are kept until the last has ended.
+  const MutexLock lock(mutex_);
+  spare_.clear();
 }
 
 void BlockOutput::start_thread() {
@@ -151,7 +154,7 @@ void BlockOutput::write(Block& block) {
   };
   header.checksum = crc32c(&header, offsetof(BlockHeader, checksum));
   checksum_ = crc32c(&header, sizeof header, checksum_);
-  std::byte* const data = block.memory_.data();
+  std::byte* const data = block.memory_->data();
   std::memcpy(data, unfinished_.data(), block.begin_);
   std::memcpy(data + block.begin_, &header, sizeof header);
 

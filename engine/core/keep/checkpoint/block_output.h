@@ -15,6 +15,7 @@
 
 #include "files/file.h"
 #include "keep/checkpoint/format.h"
+#include "memory/huge_pages.h"
 #include "platform/fork.h"
 #include "threads/mutex.h"
 #include "tiers/medium/aligned_bytes.h"
@@ -24,10 +25,10 @@ namespace embstore::checkpoint {
 // A block that is being filled: a BlockHeader, which the output completes, and its payload behind it.
 class Block {
  public:
-  Block() : memory_(kMemoryBytes) {}
+  Block() : memory_(std::make_unique<Memory>(kMemoryBytes)) {}
 
   size_t payload_bytes() const { return payload_bytes_; }
-  const std::byte* payload() const { return memory_.data() + begin_ + sizeof(BlockHeader); }
+  const std::byte* payload() const { return memory_->data() + begin_ + sizeof(BlockHeader); }
   // Room for so many bytes more of payload, which may move what is there.
   std::byte* extend(size_t bytes);
 
@@ -40,7 +41,9 @@ class Block {
 
   size_t end() const { return begin_ + sizeof(BlockHeader) + payload_bytes_; }
 
-  medium::AlignedBytes memory_;
+  // From the system, and back to it: malloc would keep what a save of many partitions took, in the arenas of their threads.
+  using Memory = PageArray<std::byte>;
+  std::unique_ptr<Memory> memory_;
   // Of the header in the memory: the block's place in the file, modulo the medium's blocks.
   size_t begin_ = 0;
   size_t payload_bytes_ = 0;
