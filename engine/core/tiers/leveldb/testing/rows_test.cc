@@ -1,8 +1,6 @@
 // The LevelDB tier: what it keeps, gives back and refuses; against a plain map, and from many threads.
 #include "tiers/leveldb/leveldb_tier.h"
 
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
