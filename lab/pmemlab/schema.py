@@ -196,6 +196,10 @@ Texts = Annotated[tuple[str, ...], Must("a list of texts")]
 Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
 Number = Annotated[float, Must("a number or null")]
 Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
+# Longer ones than Python can wait for would end with an error of its own.
+Seconds = Annotated[
+    float, Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= 7 * 86400)
+]
 AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
 Size = Annotated[int, Parsed(parse_size)]
 Mib = Annotated[int, Parsed(_whole_mebibytes)]

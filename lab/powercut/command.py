@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import shlex
 import signal
 import sys
@@ -41,6 +40,7 @@ _EPILOG = """\
   powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
 """
 _SHOWN = 10
+_MOST_SECONDS = 7 * 86400  # longer ones than Python can wait for end with an error of its own
 _LOG_WIDTH = 140  # a log has no width of its own
 
 
@@ -201,9 +201,9 @@ def _positive(text: str) -> int:
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
+        if 0 < float(text) <= _MOST_SECONDS:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, a week at most")
 
 
 def _words(option: str, text: str | None) -> tuple[str, ...]:

@@ -83,12 +83,14 @@ def test_exec_tells_a_lab_error_from_a_command_s_failure(
     )
 
 
-@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1", "soon"])
+@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1", "soon", "1e300"])
 def test_a_time_limit_is_a_number_of_seconds(
     timeout: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["machine", "exec", "dram", f"--timeout={timeout}", "--", "true"]) == 125
-    assert f"--timeout: {timeout}: must be a number above 0" in capfd.readouterr().err
+    assert (
+        f"--timeout: {timeout}: must be a number above 0, a week at most" in capfd.readouterr().err
+    )
 
 
 def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
@@ -97,6 +99,13 @@ def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
         with pytest.raises(SystemExit) as end:
             main(argv)
         assert end.value.code == status, argv
+
+
+def test_a_name_that_no_file_can_have_is_told_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    name = 300 * "x"
+    for argv in (["machine", "show", name], ["report", name]):
+        assert main(argv) == 2
+        assert "pmemlab: [Errno 36] File name too long: " in capfd.readouterr().err
 
 
 def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(

@@ -251,7 +251,8 @@ def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) 
         ("rows:", "row:", "expect.row: is no field here; there are rows"),
         ("rows: {", "auc_above: 2\n  rows: {", "expect.auc_above: must be a number in"),
         ("rows: {", "identical_to: RAM\n  rows: {", "expect.identical_to: 'RAM' is no storage"),
-        ("expect:", "timeout_s: 0\nexpect:", "timeout_s: must be a number above 0"),
+        ("expect:", "timeout_s: 0\nexpect:", "timeout_s: must be a number of seconds above 0"),
+        ("expect:", "timeout_s: 1.0e+300\nexpect:", "timeout_s: must be .*a week at most"),
         (
             "expect:",
             "machine: guest\nexpect:",
@@ -285,7 +286,7 @@ def test_a_bad_field_is_named_with_its_file(
 
 def test_a_topology_without_a_mount_has_no_path_to_expect(tmp_path: Path) -> None:
     text = SCENARIO.replace("lab-fsdax.yaml", "plain.yaml")
-    (tmp_path / "plain.yaml").write_text("name: plain\nsummary: plain\nproof: {nodes: 1}\n")
+    (tmp_path / "plain.yaml").write_text("name: plain\nsummary: plain\nproof: {nodes: [0]}\n")
     with pytest.raises(ScenarioError, match=r"expect\.rows\.file_under: topology plain has no"):
         load(tmp_path, text)
 

@@ -20,8 +20,9 @@ from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError
 
 __all__ = ["main"]
 
-# No mistake of the lab's: there is no room, or a disk fails, wherever it writes.
-_MEDIUM_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+# No mistake of the lab's: there is no room, or a disk fails, wherever it writes; or the user gave a
+# name that no file can have.
+_NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return 1
     except (LabError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _MEDIUM_FAILED:
+        if isinstance(error, OSError) and error.errno not in _NOT_OURS:
             raise
         messages.print(f"pmemlab: {error}", markup=False)
         return int(arguments.lab_error_status)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 from pathlib import Path
 
 from rich.table import Table
@@ -20,6 +19,7 @@ from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["add_commands"]
 
+_MOST_SECONDS = 7 * 86400  # longer ones than Python can wait for end with an error of its own
 _SERVED = "state folder of a running `pmemlab machine serve`"
 
 
@@ -94,9 +94,9 @@ def _add_state_dir(command: argparse.ArgumentParser, help: str, *, required: boo
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
+        if 0 < float(text) <= _MOST_SECONDS:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
+    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, a week at most")
 
 
 def _doctor(_: argparse.Namespace) -> int:

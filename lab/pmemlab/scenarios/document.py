@@ -18,7 +18,7 @@ from pmemlab.schema import (
     FieldError,
     Must,
     Parsed,
-    Positive,
+    Seconds,
     Size,
     Text,
     Texts,
@@ -320,7 +320,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
     saved_on: SavedOn | None = None
     power_cuts: PowerCuts | None = None
     predict_on: Annotated[tuple[tuple[str, ...], ...], Parsed(_placements, with_context=True)] = ()
-    timeout_s: Positive = 600.0
+    timeout_s: Seconds = 600.0
     markers: Annotated[tuple[str, ...], Must("a list of names", len)] = ()
     memory_here: Path | None = None
     direct_io: bool = False
