@@ -497,6 +497,30 @@ def test_a_function_that_cannot_be_sent_to_workers_is_named() -> None:
         es.cluster.run(holds_a_lock)
 
 
+def test_workers_that_no_node_has_cpus_for_are_told_of_at_once() -> None:
+    room = (
+        r"^cpus_per_worker: 2 workers with 4096 CPUs each have no room .* ask for fewer, or start"
+    )
+    with pytest.raises(MissingDeviceError, match=room):
+        es.cluster.run(len, workers=2, cpus_per_worker=4096, patience_s=5, most_failures=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "complaint"),
+    [
+        ([3], {}, "function must be a function, got 3"),
+        ([len], {"told": 3}, "told must be a function, got 3"),
+        ([len], {"cpus_per_worker": -1}, "cpus_per_worker must be at least 0, got -1"),
+        ([len], {"cpus_per_worker": "1"}, "cpus_per_worker must be a number, got '1'"),
+    ],
+)
+def test_what_workers_could_not_be_started_by_is_named(
+    arguments: list[Any], options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        es.cluster.run(*arguments, workers=1, **options)
+
+
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
     done = es.cluster.run(  # the patience is for workers that start, too, on a busy computer

@@ -223,9 +223,15 @@ def run(
     cpus_per_worker: what each asks of its node.
     told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
     options: those of `Job`.
+
+    Raises MissingDeviceError if the nodes could not run all workers at a time.
     """
+    for name, value in (("function", function), ("told", told)):
+        if not callable(value) and (name, value) != ("told", None):
+            raise InvalidArgumentError(f"{name} must be a function, got {value!r}")
     count = checks.integer("workers", workers, at_least=1)
     most = checks.integer("most_failures", most_failures, at_least=0)
+    checks.real("cpus_per_worker", cpus_per_worker, at_least=0)
     with contextlib.ExitStack() as jobs:
         job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
         failures, last_step, failed_at = 0, job.newest_step(), 0.0
@@ -300,6 +306,7 @@ class _Processes:
     def __init__(self, job: Job, cpus: float) -> None:
         self._ray = ray_cluster.library()
         self._job = job
+        self._cpus = cpus
         ticket = job.ticket
         actor = self._ray.remote(_WorkerActor).options(
             num_cpus=cpus, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0
@@ -313,6 +320,7 @@ class _Processes:
         told: Callable[[int, Any], None] | None,
     ) -> list[Any]:
         """Raises what the first of them fails with."""
+        self._check_room()
         exceptions = self._ray.exceptions
         try:
             call = self._ray.cloudpickle.dumps((function, arguments))
@@ -360,6 +368,20 @@ class _Processes:
             if waiting:
                 self._job.note_returned(rank)
         return [results[rank] for rank in range(len(self._actors))]
+
+    def _check_room(self) -> None:
+        """MissingDeviceError where Ray would wait for ever for a node that has the CPUs."""
+        if not self._cpus:
+            return
+        offered = ray_cluster.offered(self._ray, "CPU")
+        # 0.3 / 0.1 is less than 3.
+        if sum(int(cpus / self._cpus + 1e-6) for cpus in offered) < len(self._actors):
+            raise MissingDeviceError(
+                f"cpus_per_worker: {len(self._actors)} workers with {self._cpus:g} CPUs each have "
+                f"no room on the cluster, whose nodes offer "
+                f"{' and '.join(f'{cpus:g}' for cpus in offered) or 'none'}; ask for fewer, or "
+                "start more nodes"
+            )
 
     def _check_none_died(self, running: dict[Any, int]) -> None:
         """WorkerLostError where one of these died by now: that a function fails elsewhere may be
