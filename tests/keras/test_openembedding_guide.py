@@ -396,6 +396,23 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
         model.save(tmp_path / "B", overwrite=False)
 
 
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", ["A", "A.keras"])
+def test_a_model_is_saved_where_a_link_points_to(tmp_path: Path, name: str) -> None:
+    model = network(optimizer=adam())
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / name).symlink_to(disk / name)
+    for _ in range(2):
+        train(model)
+        model.save(tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"disk", name}
+    assert [path.name for path in disk.iterdir()] == [name]
+    again = network(optimizer=adam())
+    again.load_weights(tmp_path / name)
+    np.testing.assert_array_equal(predictions(again), predictions(model))
+
+
 # --- Serve
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from embstore.checkpoint.arguments import directory_path
 from embstore.checkpoint.directories import sync
 from embstore.errors import InvalidArgumentError, StorageError
 
@@ -47,11 +48,14 @@ def saved(filepath: PathLike) -> ModelFiles:
     """The model that was saved by that name, or, as examples of OpenEmbedding have it, by what is
     left of NAME/variables/variables.
     """
-    path = Path(filepath)
+    path = directory_path(filepath, "filepath")
+    if path.parts[-2:] == _IN_SAVED_MODEL and not is_keras_file(path):
+        path = path.parent.parent
+    path = path.resolve()
     if is_keras_file(path):
         rows = _held(_beside(path))
         return ModelFiles(path, rows if rows.is_dir() else None)
-    folder = _held(path.parent.parent if path.parts[-2:] == _IN_SAVED_MODEL else path)
+    folder = _held(path)
     for name in (WHOLE, WEIGHTS):
         if (folder / name).is_file():
             return ModelFiles(folder / name, folder / _ROWS)
@@ -63,11 +67,12 @@ def being_saved(
     filepath: PathLike, file_name: str, *, overwrite: bool, rows_apart: bool
 ) -> Iterator[ModelFiles]:
     """Where to write a model that has the name `filepath` when the scope ends well: what that name
-    had before is replaced then, as a whole where it's a folder.
+    had before is replaced then, as a whole where it's a folder. Where the name is a link, what it
+    points to is replaced.
 
     file_name: of Keras's file in a folder.
     """
-    path = Path(filepath).absolute()
+    path = directory_path(filepath, "filepath").resolve()
     for name in (path, _beside(path)) if is_keras_file(path) else (path,):
         _settle(name)
     if path.exists() and not overwrite:
