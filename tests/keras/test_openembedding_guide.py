@@ -413,6 +413,17 @@ def test_a_model_is_saved_where_a_link_points_to(tmp_path: Path, name: str) -> N
     np.testing.assert_array_equal(predictions(again), predictions(model))
 
 
+@pytest.mark.any_backend
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_the_folder_that_the_program_works_in_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"^filepath: /.* works in, or one above it"):
+        network(optimizer=adam()).save(name)
+    assert Path.cwd() == tmp_path
+
+
 # --- Serve
 
 

@@ -73,6 +73,7 @@ def being_saved(
     file_name: of Keras's file in a folder.
     """
     path = directory_path(filepath, "filepath").resolve()
+    _refuse_working_directory(path)
     for name in (path, _beside(path)) if is_keras_file(path) else (path,):
         _settle(name)
     if path.exists() and not overwrite:
@@ -106,6 +107,18 @@ def being_saved(
 
 def _beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.{_ROWS}")
+
+
+def _refuse_working_directory(path: Path) -> None:
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        here = Path("/")
+    if path in (here, *here.parents):
+        raise InvalidArgumentError(
+            f"filepath: {path} is the folder that this program works in, or one above it, and "
+            "would be replaced by the model; give the name of a folder in it"
+        )
 
 
 def _refuse_strange(path: Path) -> None:
