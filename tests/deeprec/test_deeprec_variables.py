@@ -258,6 +258,10 @@ def test_what_a_table_knows_of_its_keys_can_be_asked_in_the_graph() -> None:
         assert exported.freqs.tolist() == [3, 6]
         rows = session.run(variable.sparse_read(keys(-3, 5)))
         assert (exported.values == rows).all()
+    for ask in (variable.get_frequency, variable.get_version, variable.lookup_tier):
+        for ids in ([1.7], ["1"]):
+            with pytest.raises(es.errors.InvalidArgumentError, match="ids: of var must be integer"):
+                ask(ids)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

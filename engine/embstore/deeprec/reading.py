@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embstore.deeprec.tables import table_of
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["look_up", "on_cpu"]
+__all__ = ["keys_of", "look_up", "on_cpu"]
 
 _GRADIENT = "EmbstoreRows"
 _TRAINED = "embstore_trained_look_ups"  # a collection of the names of operations
@@ -37,19 +37,24 @@ def on_cpu() -> Any:
     return tf.device("/device:CPU:0")
 
 
-def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
-    """The rows of ids, float32 of ids.shape + (dim,).
-
-    Once `tf.gradients` or an optimizer asked for its gradient it reads rows as a step of training
-    does, which its update counts. Before, it counts and promotes, as look-ups that serve do.
-    """
+def keys_of(variable: _Variable, ids: Any) -> Any:
+    """The ids as a tensor, int64 of ids.shape."""
     keys = tf.convert_to_tensor(ids)
     if not keys.dtype.is_integer:
         raise InvalidArgumentError(
             f"ids: of {variable.op.name} must be integers, got {keys.dtype.name}; "
             "tf.strings.to_hash_bucket_fast makes ids of strings"
         )
-    keys = tf.cast(keys, tf.int64)
+    return tf.cast(keys, tf.int64)
+
+
+def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
+    """The rows of ids, float32 of ids.shape + (dim,).
+
+    Once `tf.gradients` or an optimizer asked for its gradient it reads rows as a step of training
+    does, which its update counts. Before, it counts and promotes, as look-ups that serve do.
+    """
+    keys = keys_of(variable, ids)
     graph = keys.graph
     trained = graph.get_collection_ref(_TRAINED)
     operation: list[str] = []

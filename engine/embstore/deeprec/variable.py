@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from numpy.typing import NDArray
 
 from embstore import variable as engine
-from embstore.deeprec.reading import look_up, on_cpu
+from embstore.deeprec.reading import keys_of, look_up, on_cpu
 from embstore.deeprec.rows_folder import rows_saved_in
 from embstore.deeprec.tables import NO_TABLE, add_table, close_table, table_of
 from embstore.deeprec.tensorflow_inside import (
@@ -276,7 +276,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
     def _ask_of(
         self, what: str, ids: Any, ask: Callable[[engine.EmbeddingVariable, Any], Any]
     ) -> Any:
-        keys = tf.cast(tf.convert_to_tensor(ids), tf.int64)
+        keys = keys_of(self, ids)
         with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
             answer = tf.numpy_function(
                 lambda number, keys: ask(table_of(int(number)), keys),
