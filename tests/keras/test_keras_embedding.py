@@ -531,6 +531,22 @@ def test_another_optimizer_in_the_middle_of_training_is_told() -> None:
         fit(own, ids_without_duplicates())
 
 
+def test_a_model_may_be_compiled_with_another_optimizer_before_its_first_step() -> None:
+    own, theirs = own_and_theirs(OPTIMIZERS["SGD"])
+    es.keras.variables(own)  # makes the table
+    for model in (own, theirs):
+        model.compile(OPTIMIZERS["Adagrad"](), "mse")
+    assert_trained_alike(own, theirs, ids_without_duplicates())
+
+
+def test_tables_that_were_never_trained_follow_the_optimizer_that_the_model_has_now() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["SGD"])
+    es.keras.variables(own)
+    own.compile(OPTIMIZERS["Adagrad"](), "mse")
+    (variable,) = es.keras.variables(own)
+    assert type(variable.optimizer) is es.optimizers.Adagrad
+
+
 def test_what_would_lose_rows_unseen_raises() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     with pytest.raises(UnsupportedError, match="save_weights"):

@@ -309,8 +309,16 @@ class Table:
     def train_by(self, theirs: Any) -> None:
         """Says, before the first step does, by which Keras optimizer the model is compiled."""
         with self._lock:
-            if self.own is None and (self._variable is None or self._variable.optimizer is None):
+            if self.own is not None:
+                return
+            variable = self._variable
+            if variable is None or variable.optimizer is None:
                 self._trainable(theirs)
+                return
+            with contextlib.suppress(UnsupportedError):  # of which the first step tells
+                rule = self._rule_of(theirs)
+                if not same_rule(variable.optimizer, rule) and _is_untrained(variable):
+                    self.make(rule)
 
     def _set_rate(self, variable: EmbeddingVariable, wanted: float) -> None:
         known = (variable, variable.internals.rate_changes, wanted)
@@ -334,6 +342,9 @@ class Table:
                 )
             self.make(rule)
         elif not same_rule(variable.optimizer, rule):
+            if _is_untrained(variable):  # the model was compiled anew before its first step
+                self.make(rule)
+                return self.variable
             raise InvalidArgumentError(
                 f"{self.name}: its rows were trained by {variable.optimizer}, and the model is now "
                 f"compiled with what would be {rule}; compile it with the same as before, or give "
@@ -345,6 +356,10 @@ class Table:
         if self._converted is None or self._converted[0] is not theirs:
             self._converted = (theirs, rule_of(theirs))
         return self._converted[1]
+
+
+def _is_untrained(variable: EmbeddingVariable) -> bool:
+    return not variable.total_count()[0] and not variable.internals.applies()
 
 
 def same_initializer(one: Initializer, other: Initializer) -> bool:
