@@ -595,3 +595,13 @@ def test_ids_that_are_not_dense_are_refused(kind: str) -> None:
         layer(ids)
     with refused:
         layer(keras.Input((None,), dtype="int64", **{kind: True}))
+
+
+@pytest.mark.skipif(ON_TENSORFLOW, reason="only PyTorch has such tensors")
+@pytest.mark.parametrize("made", ["to_sparse", "to_sparse_csr"])
+def test_sparse_ids_of_pytorch_are_refused(made: str) -> None:
+    import torch
+
+    ids = getattr(torch.tensor([[1, 0], [2, 3]]), made)()
+    with pytest.raises(InvalidArgumentError, match="table: ids must be dense, got sparse"):
+        es.keras.Embedding(9, 2, name="table")(ids)

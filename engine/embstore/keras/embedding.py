@@ -276,10 +276,13 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         kind = next((kind for kind in kinds if getattr(inputs, kind, False) is True), None)
         if type(inputs).__name__ in ("SparseTensor", "RaggedTensor"):  # of TensorFlow
             kind = type(inputs).__name__.removesuffix("Tensor").lower()
+        if any(getattr(inputs, kind, False) is True for kind in ("is_sparse", "is_sparse_csr")):
+            kind = "sparse"  # of PyTorch
         if kind is not None:
             raise InvalidArgumentError(
                 f"{self.name}: ids must be dense, got {kind} ones; make them dense before, by "
-                f"to_tensor() or tf.sparse.to_dense(), and give an Input that isn't {kind}"
+                "to_dense(), to_tensor() or tf.sparse.to_dense(), and give an Input that isn't "
+                f"{kind}"
             )
 
     def _refuse_dtype(self, what: str, dtype: str) -> NoReturn:
