@@ -510,3 +510,29 @@ def test_increments_of_the_users_own_saves_follow_one_another(trained: Any, tmp_
     with es.get_embedding_variable("table", DIM, optimizer=tables[0].optimizer) as restored:
         es.restore(tmp_path / "full", [restored], [tmp_path / "increment"])
         assert_same_table(tables[0], restored)
+
+
+# --- Files that a table keeps
+
+
+def test_a_model_goes_on_from_the_files_that_its_table_kept(tmp_path: Path) -> None:
+    storage = es.StorageOption(
+        es.StorageType.DRAM_SSDHASH,
+        tmp_path,
+        [1 << 16],
+        ssdhash_option=es.SSDHashOption(keep_files=True),
+    )
+    option = es.EmbeddingVariableOption(storage_option=storage)
+    ids = ids_with_duplicates()
+    counts: list[Any] = []
+    for predicts_first in (False, True, True):
+        model = of_any_key(ev_option=option)
+        if predicts_first:
+            predictions(model, ids)
+        fit(model, ids)
+        table = model.layers[1].variable
+        counts.append(table.get_frequency(np.unique(ids)))
+        table.close()
+    assert counts[0].all()
+    for times, count in enumerate(counts, 1):
+        np.testing.assert_array_equal(count, times * counts[0])

@@ -11,7 +11,7 @@ import numpy as np
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.keras.embedding import Embedding
-from embstore.keras.private import Functional, layers_in
+from embstore.keras.private import Functional, layers_in, optimizer_of
 from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
@@ -32,9 +32,7 @@ def variables(model: Any) -> list[EmbeddingVariable]:
 
     Compile a model before: tables have the slots of its optimizer then.
     """
-    optimizer = getattr(model, "optimizer", None)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = optimizer_of(model)
     found = embeddings(model)
     for layer in found:
         if optimizer is not None and layer.trainable:

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models import Functional
 from keras.src.trainers.data_adapters import ArrayDataAdapter, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -19,6 +20,7 @@ __all__ = [
     "DataAdapter",
     "Functional",
     "applying_optimizer",
+    "called_model",
     "functional_of",
     "get_data_adapter",
     "is_input",
@@ -26,6 +28,7 @@ __all__ = [
     "layers_in",
     "learning_rate_of",
     "nodes_of",
+    "optimizer_of",
     "scaling_optimizer",
     "trainable_variables_of",
 ]
@@ -66,6 +69,23 @@ def learning_rate_of(optimizer: Any) -> Any:
 def trainable_variables_of(optimizer: Any) -> list[Any]:
     """Those that it was built for."""
     return list(optimizer._trainable_variables)
+
+
+def optimizer_of(model: Any) -> Any:
+    """That a model is compiled with, or None; not the one that scales its loss."""
+    optimizer = getattr(model, "optimizer", None)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer
+
+
+def called_model() -> Any:
+    """The model, or layer, whose call is under way in this thread, the outermost one; or None. Not
+    where Keras makes one up to learn shapes.
+    """
+    if in_stateless_scope():
+        return None
+    return getattr(global_state.get_global_attribute("current_call_ctx"), "entry_layer", None)
 
 
 def applying_optimizer() -> Any:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from embstore.errors import UnsupportedError
+from embstore.keras.first_use import make_as_compiled
 from embstore.keras.marks import SIZE
 from embstore.keras.steps import Assigned, train_tables
 from embstore.keras.table import Table, look_up_many
@@ -51,6 +52,8 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
             f"{table.name}: rows can't be trained by several replicas of a tf.distribute strategy, "
             "each of which would take a step of its own; train by embstore.cluster.run"
         )
+    with tf.init_scope():  # here, since `read` runs in a thread of TensorFlow's
+        make_as_compiled([(table, rows)])
     of_table = _ready.of_tables.get(id(table))
     ready = of_table.pop(0) if of_table else None
 
@@ -73,6 +76,8 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
 @contextlib.contextmanager
 def together(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> Iterator[None]:
     """As `backend.together`, of tables that have their shards elsewhere."""
+    with tf.init_scope():
+        make_as_compiled((table, rows) for table, rows, _ in look_ups)
     elsewhere = [(table, ids) for table, _, ids in look_ups if table.is_elsewhere]
     if not elsewhere:
         yield

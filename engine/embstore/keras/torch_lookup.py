@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._compile import _disable_dynamo
 
+from embstore.keras.first_use import make_as_compiled
 from embstore.keras.table import Table, looked_up_together
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["lookup", "together"]
 def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
     if ids.is_meta:  # Keras asks for shapes alone, to build a model of a class of its own
         return torch.empty((*ids.shape, table.dim), device="meta")
+    make_as_compiled([(table, rows)])
     kept_ids = ids.detach().cpu()
     parameter = rows.value
     if _trains(rows):
@@ -54,6 +56,7 @@ def together(
     """As `backend.together`."""
     if torch.compiler.is_compiling():
         return contextlib.nullcontext()
+    make_as_compiled((table, rows) for table, rows, ids in look_ups if not ids.is_meta)
     with contextlib.ExitStack() as both:
         for trains in (False, True):
             of_these = [

@@ -1,0 +1,29 @@
+"""Makes tables that are looked up for the first time, with the optimizer of a compiled model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from embstore.errors import UnsupportedError
+from embstore.keras.private import called_model, optimizer_of
+
+if TYPE_CHECKING:
+    from embstore.keras.rows import Rows
+    from embstore.keras.table import Table
+
+__all__ = ["make_as_compiled"]
+
+
+def make_as_compiled(look_ups: Iterable[tuple[Table, Rows]]) -> None:
+    """Those that aren't made yet have the slots of the optimizer of the model that is being called,
+    if it is compiled. Files that were kept are of rows with slots, and fit no table without.
+    """
+    unmade = [table for table, rows in look_ups if not table.is_made and rows.trainable]
+    optimizer = optimizer_of(called_model()) if unmade else None
+    if optimizer is None:
+        return
+    for table in unmade:
+        with contextlib.suppress(UnsupportedError):  # of which the first step tells
+            table.train_by(optimizer)
