@@ -128,9 +128,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def variable(self) -> EmbeddingVariable:
-        """The table. Until a call of a compiled model, or `embstore.keras.variables` of one, has told
-        the optimizer, it is one without rows, whose place another then takes. So is a table that
-        was never trained, if the model is compiled with another optimizer.
+        """The table. Until a call of a compiled model, or `embstore.keras.variables` of one, has
+        told the optimizer, it is one without rows, whose place another then takes. So is a table
+        that was never trained, if the model is compiled with another optimizer.
         """
         return self._table.variable
 

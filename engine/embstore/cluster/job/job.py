@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -224,7 +225,7 @@ def run(
     told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
     options: those of `Job`.
 
-    Raises MissingDeviceError if the nodes could not run all workers at a time.
+    Warns where the nodes could not run all workers at a time: they wait for others then.
     """
     for name, value in (("function", function), ("told", told)):
         if not callable(value) and (name, value) != ("told", None):
@@ -320,7 +321,7 @@ class _Processes:
         told: Callable[[int, Any], None] | None,
     ) -> list[Any]:
         """Raises what the first of them fails with."""
-        self._check_room()
+        self._tell_of_room()
         exceptions = self._ray.exceptions
         try:
             call = self._ray.cloudpickle.dumps((function, arguments))
@@ -369,18 +370,21 @@ class _Processes:
                 self._job.note_returned(rank)
         return [results[rank] for rank in range(len(self._actors))]
 
-    def _check_room(self) -> None:
-        """MissingDeviceError where Ray would wait for ever for a node that has the CPUs."""
+    def _tell_of_room(self) -> None:
+        """Warns where Ray waits for nodes with the CPUs: a cluster that grows by itself adds some,
+        on another the workers are given up when they have been silent for long.
+        """
         if not self._cpus:
             return
         offered = ray_cluster.offered(self._ray, "CPU")
         # 0.3 / 0.1 is less than 3.
         if sum(int(cpus / self._cpus + 1e-6) for cpus in offered) < len(self._actors):
-            raise MissingDeviceError(
+            warnings.warn(
                 f"cpus_per_worker: {len(self._actors)} workers with {self._cpus:g} CPUs each have "
                 f"no room on the cluster, whose nodes offer "
-                f"{' and '.join(f'{cpus:g}' for cpus in offered) or 'none'}; ask for fewer, or "
-                "start more nodes"
+                f"{' and '.join(f'{cpus:g}' for cpus in offered) or 'none'}, and wait for more; "
+                "ask for fewer, or start more nodes",
+                stacklevel=4,
             )
 
     def _check_none_died(self, running: dict[Any, int]) -> None:
