@@ -37,7 +37,7 @@ pytest_plugins = ["pytester"]
 TOPOLOGY = """
 name: {name}
 summary: a machine with a node of persistent memory
-proof: {{nodes: 2, kmem_bytes: 0, memkind.page_nodes: [1]}}
+proof: {{nodes: [0, 1], kmem_bytes: 0, memkind.page_nodes: [1]}}
 qemu: ["-m 1G"]
 pmem: {{nodes: [1], size: 52M}}
 """
