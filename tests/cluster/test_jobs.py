@@ -503,7 +503,8 @@ def test_workers_that_no_node_has_cpus_for_are_told_of_at_once() -> None:
         r"^cpus_per_worker: 2 workers with 4096 CPUs each have no room .* ask for fewer, or start"
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # as an exception: nobody waits for such a node here
+        # As an exception: nobody waits for such a node here.
+        warnings.filterwarnings("error", message="cpus_per_worker")
         with pytest.raises(UserWarning, match=room):
             es.cluster.run(len, workers=2, cpus_per_worker=4096, most_failures=0)
 
