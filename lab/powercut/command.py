@@ -48,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 where every recovery passed, 1 where one failed, 2 where nothing could be tried."""
     own, program = _split(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(own)
-    # As an exception, so that media are removed on the way out.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
+            # As an exception, so that media are removed on the way out.
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return _powercut(arguments, program)
     except PowercutError as error:

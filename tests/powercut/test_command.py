@@ -269,7 +269,7 @@ def test_a_medium_is_removed_whatever_happens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("slow", ["program", "check"])
 def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
     tmp_path: Path, cache: Path, slow: str, number: signal.Signals
@@ -277,8 +277,9 @@ def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
     """However long programs and checks still take: who asked for it sends SIGKILL next."""
     base, ran = tmp_path / "base", tmp_path / "ran"
     base.mkdir()
+    sleep = f"sleep 50.{os.getpid()}"  # no other run of the tests has the same
     # The run without a cut makes the file: only tries are slow.
-    sleeps = f"test -e {ran} && sleep 50.25; touch {ran}"
+    sleeps = f"test -e {ran} && {sleep}; touch {ran}"
     program, check = "echo 1 > {medium}/file", "true"
     if slow == "program":
         program = f"{program}; {sleeps}"
@@ -287,22 +288,27 @@ def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
     command = [sys.executable, "-m", "powercut", "--medium", str(base), "--recover", check]
     command += ["--points", "exit", "--jobs", "2", "--", "sh", "-c", program]
     environment = {**os.environ, "POWERCUT_CACHE": str(cache)}
-    with subprocess.Popen(command, env=environment, start_new_session=True) as powercut:
-        wait_for(lambda: len(processes_of("sleep 50.25")) == 2)
+    with subprocess.Popen(
+        command,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has SIGHUP ignored
+    ) as powercut:
+        wait_for(lambda: len(processes_of(sleep)) == 2)
         powercut.send_signal(number)
         assert powercut.wait(timeout=20) == 128 + number
-    assert processes_of("sleep 50.25") == []
+    assert processes_of(sleep) == []
     assert list(base.iterdir()) == []
 
 
 def test_nothing_that_a_check_has_started_outlives_it_or_is_waited_for(tmp_path: Path) -> None:
-    started = time.monotonic()
+    started, sleep = time.monotonic(), f"sleep 51.{os.getpid()}"
     options = ["--medium", str(tmp_path), "--tries", "2", "--timeout", "20"]
     program = ["--", "sh", "-c", "echo 1 > {medium}/file"]
-    assert main([*options, "--recover", "sh -c 'sleep 50.75 & true'", *program]) == 0
+    assert main([*options, "--recover", f"sh -c '{sleep} & true'", *program]) == 0
     options[-1] = "0.5"
-    assert main([*options, "--recover", "sh -c 'sleep 50.75; true'", *program]) == 2
-    assert processes_of("sleep 50.75") == []
+    assert main([*options, "--recover", f"sh -c '{sleep}; true'", *program]) == 2
+    assert processes_of(sleep) == []
     assert time.monotonic() - started < 15
 
 

@@ -53,6 +53,12 @@ def fidelity(arguments: argparse.Namespace) -> int:
         target: Path | None = getattr(arguments, option)
         if target is not None and not target.parent.is_dir():
             raise LabError(f"--{option} {target}: there is no folder {target.parent}")
+    is_kept = arguments.measured == KEPT or arguments.measured.exists()
+    if not (is_kept or arguments.paced or arguments.this_computer):
+        raise LabError(
+            f"--measured {arguments.measured}: there is no such file; --paced and --this-computer "
+            "make one"
+        )
     if arguments.paced:
         keep_measured(arguments.measured, "paced", taken_now(*_run_paced()))
     if arguments.this_computer is not None:
