@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_text", "count_text", "figure_text", "rate_text"]
+__all__ = ["MOST_SECONDS", "bytes_text", "count_text", "figure_text", "rate_text"]
+
+MOST_SECONDS = 7 * 86400
+"""Of a time limit: a week. Longer ones than Python can wait for end with an error of its own."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 

@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
+from pmemlab.quantities import MOST_SECONDS
+
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, ValidationInfo
     from pydantic_core import CoreSchema
@@ -196,9 +198,9 @@ Texts = Annotated[tuple[str, ...], Must("a list of texts")]
 Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
 Number = Annotated[float, Must("a number or null")]
 Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
-# Longer ones than Python can wait for would end with an error of its own.
 Seconds = Annotated[
-    float, Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= 7 * 86400)
+    float,
+    Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= MOST_SECONDS),
 ]
 AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
 Size = Annotated[int, Parsed(parse_size)]

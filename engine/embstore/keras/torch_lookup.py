@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._compile import _disable_dynamo
 
+from embstore.graph_breaks import outside_of_graphs
 from embstore.keras.first_use import make_as_compiled
 from embstore.keras.table import Table, looked_up_together
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["lookup", "together"]
 
 
-def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
+@outside_of_graphs
+def lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
     if ids.is_meta:  # Keras asks for shapes alone, to build a model of a class of its own
         return torch.empty((*ids.shape, table.dim), device="meta")
     make_as_compiled([(table, rows)])
@@ -38,16 +39,6 @@ def _eager_lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
 
 def _trains(rows: Rows) -> bool:
     return bool(torch.is_grad_enabled() and rows.value.requires_grad)
-
-
-# As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
-_outside_of_graphs = _disable_dynamo(_eager_lookup)
-
-
-def lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():  # torch.compile breaks its graph here
-        return _outside_of_graphs(table, rows, ids)
-    return _eager_lookup(table, rows, ids)
 
 
 def together(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.graph_breaks import outside_of_graphs
 from embstore.table.checks import NotFiniteError
 from embstore.table.many import lookup_many
 from embstore.torch import replicas
-from embstore.torch.graphs import outside_of_graphs
 from embstore.torch.rows import (
     GradientPart,
     Rows,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from embstore.errors import InvalidArgumentError
+from embstore.graph_breaks import outside_of_graphs
 from embstore.table import checks
-from embstore.torch.graphs import outside_of_graphs
 from embstore.torch.rows import GradientPart, Rows, apply_all, rows_of
 from embstore.variable import EmbeddingVariable
 

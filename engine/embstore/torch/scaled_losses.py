@@ -10,8 +10,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._compile import _disable_dynamo
 
+from embstore.graph_breaks import outside_of_graphs
 from embstore.torch.lookup import current_pass
 
 if TYPE_CHECKING:
@@ -22,19 +22,11 @@ __all__: list[str] = []
 _scale = torch.amp.GradScaler.scale
 
 
+@outside_of_graphs  # as without the hook
 @functools.wraps(_scale)
 def _scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
-    if torch.compiler.is_compiling():  # torch.compile breaks its graph here, as without the hook
-        return _outside_of_graphs(scaler, outputs)
-    return _eager_scale_and_watch(scaler, outputs)
-
-
-def _eager_scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
     scaled = _scale(scaler, outputs)
     return _watched(scaled) if scaler.is_enabled() else scaled
-
-
-_outside_of_graphs = _disable_dynamo(_eager_scale_and_watch)
 
 
 def _watched(scaled: Any) -> Any:

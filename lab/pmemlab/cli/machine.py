@@ -14,12 +14,12 @@ from pmemlab.cli.messages import messages
 from pmemlab.cli.reach import add_guest_options, running_names, running_or_fresh
 from pmemlab.errors import EXEC_LAB_ERROR_STATUS
 from pmemlab.machines.room import gibibytes, media_bytes
+from pmemlab.quantities import MOST_SECONDS
 from pmemlab.results import results_console
 from pmemlab.topology import load_topology, topology_names
 
 __all__ = ["add_commands"]
 
-_MOST_SECONDS = 7 * 86400  # longer ones than Python can wait for end with an error of its own
 _SERVED = "state folder of a running `pmemlab machine serve`"
 
 
@@ -94,7 +94,7 @@ def _add_state_dir(command: argparse.ArgumentParser, help: str, *, required: boo
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) <= _MOST_SECONDS:
+        if 0 < float(text) <= MOST_SECONDS:
             return float(text)
     raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, a week at most")
 

@@ -227,8 +227,8 @@ def run(
 
     Warns where the nodes could not run all workers at a time: they wait for others then.
     """
-    for name, value in (("function", function), ("told", told)):
-        if not callable(value) and (name, value) != ("told", None):
+    for name, value in (("function", function), ("told", function if told is None else told)):
+        if not callable(value):
             raise InvalidArgumentError(f"{name} must be a function, got {value!r}")
     count = checks.integer("workers", workers, at_least=1)
     most = checks.integer("most_failures", most_failures, at_least=0)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
@@ -29,7 +29,6 @@ SIDE_BY_SIDE: Final = ("build", "ready", "python", "kernel", "system")
 
 WheelsFrom = Literal["build", "ready"]
 """The stage that the clone's wheels come from: one that compiles them, or one that has them."""
-_WHEELS_FROM: Final[tuple[WheelsFrom, ...]] = ("build", "ready")
 
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
 _STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
@@ -56,7 +55,7 @@ def build_image(
     if _has_buildkit():
         _build(root, root / DOCKERFILE, target, [*arguments, *names], report)
     else:
-        unneeded = [stage for stage in _WHEELS_FROM if stage != wheels]
+        unneeded = [stage for stage in get_args(WheelsFrom) if stage != wheels]
         _build_side_by_side(root, target, arguments, names, report, unneeded)
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import fcntl
 import platform
 import re
-import shutil
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_system import PYTHON, SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
+from pmemlab.machines.container.wheels import filled_anew
 
 __all__ = ["make_own_wheels"]
 
@@ -40,19 +39,14 @@ def make_own_wheels(clone: Clone, report: Report) -> bool:
     """
     if not (_is_of_the_images_system() and _has_compiled(clone.root / _OBJECTS)):
         return False
-    target = clone.root / "docker/wheels/own"
-    target.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="own-", dir=target.parent) as scratch,
+        filled_anew(clone.root / "docker/wheels/own") as made,
         (clone.root / _OBJECTS / "lock").open("w") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)  # the native tests are compiled there, too
-        made = Path(scratch) / "own"
         options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(made)]
         command = [sys.executable, "-m", "pip", "wheel", *options, "./engine", "./lab"]
         run_long_command(command, report, clone.root)
-        shutil.rmtree(target, ignore_errors=True)
-        made.rename(target)
     return True
 
 

@@ -6,12 +6,13 @@ their own, a folder of wheels, a proxy's certificate) nor, often, a way to the n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_system import GLIBC_MINOR, PYTHON
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["prepare_wheels"]
+__all__ = ["filled_anew", "prepare_wheels"]
 
 _FOLDERS: Final = {
     "run": ("engine", "lab"),
@@ -47,16 +48,23 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
         stamp_file = folder / f"{name}.stamp"
         if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
             continue
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=folder) as scratch:
-            fetched = Path(scratch) / name
-            fetched.mkdir()
+        with filled_anew(target) as fetched:
             (fetched / "requirements.txt").write_text(wanted, encoding="utf-8")
             _fetch(clone, fetched, announce, report)
             stamp_file.unlink(missing_ok=True)
-            shutil.rmtree(target, ignore_errors=True)
-            fetched.rename(target)
         stamp_file.write_text(stamp)
+
+
+@contextlib.contextmanager
+def filled_anew(target: Path) -> Iterator[Path]:
+    """Give an empty folder, which takes target's place when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as scratch:
+        filled = Path(scratch) / target.name
+        filled.mkdir()
+        yield filled
+        shutil.rmtree(target, ignore_errors=True)
+        filled.rename(target)
 
 
 def _requirements(clone: Clone, projects: Sequence[str]) -> str:
