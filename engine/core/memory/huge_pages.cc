@@ -101,10 +101,6 @@ void PageRange::bind_to_nodes(const std::vector<int>& nodes) const {
   embstore::bind_to_nodes(data_, reserved_bytes_, nodes);
 }
 
-void PageRange::back_small_pages() const {
-  if (size_bytes_ < kHugePageBytes) back_pages(data_, size_bytes_);
-}
-
 // Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
 // first byte of a short array would take a huge page.
 void PageRange::advise() {

@@ -40,8 +40,6 @@ class PageRange {
   void discard(size_t begin, size_t end) const;
   // Lets its pages, also those to come, lie on these NUMA nodes alone. REQUIRES: none is backed yet.
   void bind_to_nodes(const std::vector<int>& nodes) const;
-  // Backs all of it now, of a range that is too short for huge pages.
-  void back_small_pages() const;
 
  private:
   void advise();
@@ -70,7 +68,6 @@ class PageArray {
     range_.extend_to(count * sizeof(T));
     count_ = count;
   }
-  void back_small_pages() const { range_.back_small_pages(); }
   void discard(size_t begin, size_t end) const { range_.discard(begin * sizeof(T), end * sizeof(T)); }
 
  private:

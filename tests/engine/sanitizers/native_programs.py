@@ -38,6 +38,7 @@ OF_MANY_THREADS = [
     "restore_test",
     "right_to_move_test",
     "saves_test",
+    "shared_pages_test",
     "table_faults_test",
 ]
 # What one thread does from end to end has no race that the thread sanitizer could see.
@@ -65,6 +66,7 @@ AS_THEY_ARE = [
     "interleavings_test",
     "kernels_test",
     "optimizers_test",
+    "shared_pages_test",
     "table_faults_test",
 ]
 PROGRAMS_OF = {

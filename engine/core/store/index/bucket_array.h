@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "memory/huge_pages.h"
+#include "memory/shared_pages.h"
 #include "row/key_hash.h"
 #include "store/index/bucket.h"
 #include "threads/epochs.h"
@@ -18,16 +18,17 @@ inline uint32_t home_bucket(KeyHash hash, uint64_t count) {
 
 class BucketArray : public Retirable {
  public:
-  // Throws Error(kStorage) where there is no memory.
-  explicit BucketArray(uint32_t count) : buckets_(count), count_(count) {}
-
-  // To be called where all of it will be filled soon.
-  void back_small_pages() const { buckets_.back_small_pages(); }
+  // Throws Error(kStorage) or std::bad_alloc where there is no memory.
+  explicit BucketArray(uint32_t count)
+      : buckets_(static_cast<Bucket*>(take_shared_pages(count * sizeof(Bucket)))), count_(count) {}
+  ~BucketArray() override { give_shared_pages_back(buckets_, count_ * sizeof(Bucket)); }
+  BucketArray(const BucketArray&) = delete;
+  BucketArray& operator=(const BucketArray&) = delete;
 
   uint32_t count() const { return count_; }
-  const Bucket* data() const { return buckets_.data(); }
+  const Bucket* data() const { return buckets_; }
   Bucket& operator[](uint32_t i) const { return buckets_[i]; }
-  uint32_t position(const Bucket& bucket) const { return static_cast<uint32_t>(&bucket - buckets_.data()); }
+  uint32_t position(const Bucket& bucket) const { return static_cast<uint32_t>(&bucket - buckets_); }
 
   // Around the end.
   uint32_t next(uint32_t i) const { return i + 1 == count_ ? 0 : i + 1; }
@@ -35,8 +36,8 @@ class BucketArray : public Retirable {
   uint32_t distance(uint32_t from, uint32_t to) const { return to >= from ? to - from : to + count_ - from; }
 
  private:
-  PageArray<Bucket> buckets_;
-  uint32_t count_;
+  Bucket* const buckets_;
+  const uint32_t count_;
 };
 
 }  // namespace embstore

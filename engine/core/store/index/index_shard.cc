@@ -266,7 +266,6 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
 void IndexShard::begin_next(uint32_t count) {
   next_.reset();
   next_ = std::make_unique<BucketArray>(count);
-  next_->back_small_pages();
   copied_ = 0;
 }
 

@@ -1,0 +1,50 @@
+// Arrays of some 10 KB and more, one behind the other in huge pages that they share: each by itself is shorter than a huge
+// page, or ends in small ones, and random probes of a thousand such arrays spend their time on page walks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/huge_pages.h"
+#include "threads/mutex.h"
+
+namespace embstore {
+
+// Zeroed memory of so many bytes, from the start of a cache line; and its return. Short arrays are malloc's. Throws
+// Error(kStorage) or std::bad_alloc where there is none. In a forked child, what it inherited stays where it is.
+void* take_shared_pages(size_t size_bytes);
+void give_shared_pages_back(void* memory, size_t size_bytes) noexcept;
+
+// Never gives a byte out twice. Arrays that grow together are replaced in the order in which they were taken, so those in use
+// lie side by side, and what is in front of them is whole pages, which go back to the system. Reusing holes took a quarter
+// more memory in a simulation, since a larger array seldom fits where the one before it was.
+class SharedPages {
+ public:
+  void* take(size_t size_bytes);
+  // Nothing, if it isn't from here.
+  void give_back(void* memory, size_t size_bytes) noexcept;
+
+ private:
+  struct Chunk {
+    explicit Chunk(size_t size_bytes);
+    std::byte* start() const { return static_cast<std::byte*>(range.data()); }
+    bool has_room(size_t size_bytes) const { return size_bytes <= reserved_bytes - taken_bytes; }
+    bool contains(const void* memory) const { return memory >= start() && memory < start() + reserved_bytes; }
+
+    const size_t reserved_bytes;
+    PageRange range;
+    size_t taken_bytes = 0;              // from its start, also those that came back
+    size_t used_bytes = 0;               // of them
+    std::vector<uint32_t> used_in_page;  // bytes in each huge page
+  };
+  // Calls visit(page, bytes) for each huge page that bytes `begin` to `end` lie in.
+  template <class Visit>
+  static void for_each_page(size_t begin, size_t end, Visit visit);
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Chunk>> chunks_ GUARDED_BY(mutex_);  // memory is taken from the last one
+};
+
+}  // namespace embstore
