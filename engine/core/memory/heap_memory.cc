@@ -18,6 +18,7 @@ class HeapMemory final : public Memory {
   }
 
   void discard(size_t begin, size_t end) override { pages_.discard(begin, end); }
+  void begin_small(size_t offset) override { pages_.begin_small(offset); }
 
  private:
   PageRange pages_;

@@ -23,18 +23,25 @@ size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / k
                                        " bytes: " + std::strerror(errno) + advice_on_address_limit());
 }
 
+uintptr_t next_huge_page(uintptr_t address) {
+  return (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+}
+
 // Without any access it's nothing but addresses, which the system doesn't count against its memory.
-void* reserve_addresses(size_t bytes, bool at_huge_page) {
-  const size_t slack = at_huge_page ? kHugePageBytes : 0;
-  void* const start =
-      mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (start == MAP_FAILED) refused(bytes + slack, "reserve addresses for");
-  if (!at_huge_page) return start;
-  const auto first = reinterpret_cast<uintptr_t>(start);
-  const uintptr_t aligned = (first + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  if (aligned > first) munmap(start, aligned - first);
-  if (aligned < first + slack) munmap(reinterpret_cast<void*>(aligned + bytes), first + slack - aligned);
-  return reinterpret_cast<void*>(aligned);
+void* reserve_addresses(size_t bytes) {
+  void* const start = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) refused(bytes, "reserve addresses for");
+  return start;
+}
+
+// The same, of which what is behind the first so many bytes starts on a huge page's boundary.
+void* reserve_for_huge_pages(size_t bytes, size_t small_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(reserve_addresses(bytes + kHugePageBytes));
+  const uintptr_t start = next_huge_page(first + small_bytes) - small_bytes;
+  const uintptr_t end = first + bytes + kHugePageBytes;
+  if (start > first) munmap(reinterpret_cast<void*>(first), start - first);
+  if (start + bytes < end) munmap(reinterpret_cast<void*>(start + bytes), end - start - bytes);
+  return reinterpret_cast<void*>(start);
 }
 
 // Unmaps what was reserved where it can't become memory.
@@ -50,7 +57,7 @@ void make_memory(void* reserved, size_t reserved_bytes, size_t size_bytes) {
 
 void* take_huge_pages(size_t size_bytes) {
   const size_t bytes = whole_pages(size_bytes);
-  void* const memory = reserve_addresses(bytes, /*at_huge_page=*/true);
+  void* const memory = reserve_for_huge_pages(bytes, /*small_bytes=*/0);
   make_memory(memory, bytes, bytes);
   madvise(memory, bytes, MADV_HUGEPAGE);
   return memory;
@@ -60,6 +67,8 @@ void give_huge_pages_back(void* memory, size_t size_bytes) noexcept {
   munmap(memory, whole_pages(size_bytes));
 }
 
+void discard_pages(void* memory, size_t size_bytes) noexcept { madvise(memory, size_bytes, MADV_DONTNEED); }
+
 void back_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t size_bytes) noexcept {
 #ifdef MADV_POPULATE_WRITE
   madvise(memory, size_bytes, MADV_POPULATE_WRITE);
@@ -67,12 +76,12 @@ void back_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t size_byte
 }
 
 PageRange::PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size)
-    : page_size_(page_size),
-      size_bytes_(whole_pages(size_bytes)),
+    : size_bytes_(whole_pages(size_bytes)),
       reserved_bytes_(std::max({whole_pages(reserved_bytes), size_bytes_, kPageBytes})),
+      is_huge_(page_size == PageSize::kHuge && reserved_bytes_ >= kHugePageBytes),
       only_reserved_(reserved_bytes_ - size_bytes_) {
-  const bool huge = page_size == PageSize::kHuge && reserved_bytes_ >= kHugePageBytes;
-  data_ = reserve_addresses(reserved_bytes_, huge);
+  data_ =
+      is_huge_ ? reserve_for_huge_pages(reserved_bytes_, kSmallBytes) : reserve_addresses(reserved_bytes_);
   make_memory(data_, reserved_bytes_, size_bytes_);
   advise();
 }
@@ -94,21 +103,27 @@ void PageRange::extend_to(size_t size_bytes) {
 void PageRange::discard(size_t begin, size_t end) const {
   const size_t first = whole_pages(begin);
   const size_t last = std::min(end, size_bytes_) / kPageBytes * kPageBytes;
-  if (first < last) madvise(static_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+  if (first < last) discard_pages(static_cast<std::byte*>(data_) + first, last - first);
+}
+
+void PageRange::begin_small(size_t offset) const {
+  const auto start = reinterpret_cast<uintptr_t>(data_);
+  const uintptr_t first = (start + offset) / kPageBytes * kPageBytes;
+  const uintptr_t last = std::min(next_huge_page(first + kSmallBytes), start + size_bytes_);
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);
 }
 
 void PageRange::bind_to_nodes(const std::vector<int>& nodes) const {
   embstore::bind_to_nodes(data_, reserved_bytes_, nodes);
 }
 
-// Advice only: a kernel without transparent huge pages serves small ones. Not of what is only reserved, or the
-// first byte of a short array would take a huge page.
+// Advice only: a kernel without transparent huge pages serves small ones.
 void PageRange::advise() {
-  if (page_size_ == PageSize::kSmall) {
-    madvise(data_, size_bytes_, MADV_NOHUGEPAGE);
-  } else if (size_bytes_ >= kHugePageBytes) {
-    madvise(data_, size_bytes_, MADV_HUGEPAGE);
-  }
+  const size_t small_bytes = is_huge_ ? std::min(size_bytes_, kSmallBytes) : size_bytes_;
+  // Not left to chance: the system may put ranges side by side, and a huge page across both.
+  madvise(data_, small_bytes, MADV_NOHUGEPAGE);
+  if (small_bytes < size_bytes_)
+    madvise(static_cast<std::byte*>(data_) + small_bytes, size_bytes_ - small_bytes, MADV_HUGEPAGE);
 }
 
 }  // namespace embstore

@@ -19,14 +19,21 @@ enum class PageSize { kHuge, kSmall };
 void* take_huge_pages(size_t size_bytes);
 void give_huge_pages_back(void* memory, size_t size_bytes) noexcept;
 
+// Gives back what is behind these whole pages: they read as zero then.
+void discard_pages(void* memory, size_t size_bytes) noexcept;
+
 // Backs these whole pages now, in place of a fault for each when it's touched; where the kernel can't, it's left to that.
 void back_pages(void* memory, size_t size_bytes) noexcept;
 
 // An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
-// rest is nothing but addresses, until it is needed. A range of at least one huge page starts on a huge page's
-// boundary. Throws Error(kStorage) where the system refuses.
+// rest is nothing but addresses, until it is needed. Throws Error(kStorage) where the system refuses.
+//
+// Huge pages begin behind the first kSmallBytes, so that what fills no more takes no more: of a thousand tables of a hundred
+// rows, each would take a huge page for its rows, another for what is kept of them, and so on.
 class PageRange {
  public:
+  static constexpr size_t kSmallBytes = size_t{512} << 10;
+
   PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size = PageSize::kHuge);
   ~PageRange();
   PageRange(const PageRange&) = delete;
@@ -38,15 +45,17 @@ class PageRange {
   void extend_to(size_t size_bytes);
   // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
   void discard(size_t begin, size_t end) const;
+  // What is kept from this byte on may be short: huge pages begin behind it anew.
+  void begin_small(size_t offset) const;
   // Lets its pages, also those to come, lie on these NUMA nodes alone. REQUIRES: none is backed yet.
   void bind_to_nodes(const std::vector<int>& nodes) const;
 
  private:
   void advise();
 
-  const PageSize page_size_;
   size_t size_bytes_;
   size_t reserved_bytes_;
+  const bool is_huge_;  // behind its first bytes
   void* data_;
   ReservedAddresses only_reserved_;
 };

@@ -27,6 +27,9 @@ class Memory {
   // Gives back what is behind whole pages of these bytes, where that can be had; what they hold is unspecified then.
   virtual void discard(size_t, size_t) {}
 
+  // Where something else is kept from this byte on, of which there may be little: it takes no large page from its start.
+  virtual void begin_small(size_t) {}
+
   // The file behind the range, if there is one.
   virtual std::optional<std::string> path() const { return std::nullopt; }
   // libpmem's word on whether the range is persistent memory; nothing where libpmem was not asked.

@@ -17,7 +17,7 @@ constexpr size_t kShortest = SIZE_MAX;  // the sanitizers see who touches memory
 #else
 constexpr size_t kShortest = size_t{32} << 10;
 #endif
-// Addresses: what is never taken is no memory.
+// What is never taken is no memory.
 constexpr size_t kChunkBytes = size_t{64} << 20;
 
 size_t whole_huge_pages(size_t size_bytes) {
@@ -38,8 +38,8 @@ void give_shared_pages_back(void* memory, size_t size_bytes) noexcept {
   ::operator delete(memory, std::align_val_t{kLineBytes});
 }
 
-SharedPages::Chunk::Chunk(size_t size_bytes)
-    : reserved_bytes(size_bytes), range(0, size_bytes), used_in_page(size_bytes / kHugePageBytes) {}
+SharedPages::Chunk::Chunk(size_t bytes)
+    : size_bytes(bytes), start(static_cast<std::byte*>(take_huge_pages(bytes))) {}
 
 template <class Visit>
 void SharedPages::for_each_page(size_t begin, size_t end, Visit visit) {
@@ -61,12 +61,12 @@ void* SharedPages::take(size_t size_bytes) {
   }
   Chunk& chunk = *chunks_.back();
   const size_t begin = chunk.taken_bytes;
-  chunk.range.extend_to(whole_huge_pages(begin + bytes));
+  chunk.used_in_page.resize(whole_huge_pages(begin + bytes) / kHugePageBytes);
   chunk.taken_bytes += bytes;
   chunk.used_bytes += bytes;
   for_each_page(begin, begin + bytes,
                 [&chunk](size_t page, uint32_t in_page) { chunk.used_in_page[page] += in_page; });
-  return chunk.start() + begin;
+  return chunk.start + begin;
 }
 
 void SharedPages::give_back(void* memory, size_t size_bytes) noexcept {
@@ -81,11 +81,10 @@ void SharedPages::give_back(void* memory, size_t size_bytes) noexcept {
     chunks_.erase(found);
     return;
   }
-  const auto begin = static_cast<size_t>(static_cast<std::byte*>(memory) - chunk.start());
+  const auto begin = static_cast<size_t>(static_cast<std::byte*>(memory) - chunk.start);
   for_each_page(begin, begin + bytes, [&chunk](size_t page, uint32_t in_page) {
     chunk.used_in_page[page] -= in_page;
-    if (chunk.used_in_page[page] == 0)
-      chunk.range.discard(page * kHugePageBytes, (page + 1) * kHugePageBytes);
+    if (chunk.used_in_page[page] == 0) discard_pages(chunk.start + page * kHugePageBytes, kHugePageBytes);
   });
 }
 

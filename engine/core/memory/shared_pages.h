@@ -28,16 +28,18 @@ class SharedPages {
 
  private:
   struct Chunk {
-    explicit Chunk(size_t size_bytes);
-    std::byte* start() const { return static_cast<std::byte*>(range.data()); }
-    bool has_room(size_t size_bytes) const { return size_bytes <= reserved_bytes - taken_bytes; }
-    bool contains(const void* memory) const { return memory >= start() && memory < start() + reserved_bytes; }
+    explicit Chunk(size_t bytes);
+    ~Chunk() { give_huge_pages_back(start, size_bytes); }
+    Chunk(const Chunk&) = delete;
+    Chunk& operator=(const Chunk&) = delete;
+    bool has_room(size_t bytes) const { return bytes <= size_bytes - taken_bytes; }
+    bool contains(const void* memory) const { return memory >= start && memory < start + size_bytes; }
 
-    const size_t reserved_bytes;
-    PageRange range;
+    const size_t size_bytes;
+    std::byte* const start;
     size_t taken_bytes = 0;              // from its start, also those that came back
     size_t used_bytes = 0;               // of them
-    std::vector<uint32_t> used_in_page;  // bytes in each huge page
+    std::vector<uint32_t> used_in_page;  // bytes in each huge page that was taken from
   };
   // Calls visit(page, bytes) for each huge page that bytes `begin` to `end` lie in.
   template <class Visit>

@@ -33,6 +33,7 @@ RowArray::RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint6
       memory_(std::move(memory)),
       floats_(reinterpret_cast<float*>(memory_->data())) {
   std::byte* const after = memory_->data() + floats_bytes(layout, slots);
+  if (beside != Beside::kMetaInDram) memory_->begin_small(floats_bytes(layout, slots));
   switch (beside) {
     case Beside::kMeta: meta_ = reinterpret_cast<RowMeta*>(after); break;
     case Beside::kMetaInDram:
