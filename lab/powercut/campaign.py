@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from powercut.errors import PowercutError
 from powercut.experiment import Experiment, Outcome
 from powercut.medium import Medium
 from powercut.record import CallSite
@@ -65,7 +66,7 @@ def run_tries(
     enough_failures: int | None = None,
 ) -> Results:
     """Run each try (its moments come one after another on one medium), and stop after as many
-    failures as are enough. Raises `PowercutError`.
+    failures as are enough. Raises `PowercutError`, also if the power went in none of them.
     """
     results = Results()
     queue: Iterator[Sequence[Moment]] = iter(tries)
@@ -94,6 +95,12 @@ def run_tries(
             workers.shutdown(wait=False, cancel_futures=True)
             all_running.end()
             raise
+    if results.ended_early == results.tried:
+        raise PowercutError(
+            "the program ended before the power went, so no cut was tried: --at is beyond the cut "
+            "points of this run (--list shows them), or runs differ, as by threads or a file "
+            "outside {medium}"
+        )
     return results
 
 

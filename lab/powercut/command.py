@@ -297,7 +297,9 @@ def _replay(
 ) -> int:
     points = arguments.at or [0]
     moments = [Moment(point, arguments.seed, arguments.after_us or 0) for point in points]
-    outcome = experiment.cut(moments, template)
+    outcomes: list[Outcome] = []
+    run_tries(experiment, [moments], template, jobs=1, on_outcome=outcomes.append)
+    (outcome,) = outcomes
     if outcome.cut is not None:
         console.print(f"power cut {_where(outcome)}", markup=False)
         for frame in outcome.cut.lost_names:

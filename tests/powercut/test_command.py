@@ -269,6 +269,23 @@ def test_a_medium_is_removed_whatever_happens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_replay_of_a_point_that_the_run_lacks_is_an_error(
+    powercut: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert powercut("append_forgets", "--at", "99", "--seed", "0") == 2
+    assert "the program ended before the power went" in capsys.readouterr().err
+
+
+def test_tries_that_all_end_before_the_power_goes_are_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a program that remembers outside of the medium that its work is done."""
+    done = tmp_path / "done"
+    program = f"test -e {done} || echo 1 > {{medium}}/file; touch {done}"
+    assert main(["--recover", "true", "--tries", "3", "--", "sh", "-c", program]) == 2
+    assert "the program ended before the power went" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("slow", ["program", "check"])
 def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
