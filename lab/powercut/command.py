@@ -254,14 +254,10 @@ def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
 def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experiment:
     if not program:
         raise PowercutError("give the program after `--`")
-    recovery = (
-        CommandRecovery(_words("--recover", arguments.recover), arguments.timeout)
-        if arguments.recover
-        else None
-    )
+    recover = _words("--recover", arguments.recover)
     return Experiment(
         program=tuple(program),
-        recovery=recovery,
+        recovery=CommandRecovery(recover) if recover else None,
         settings=CutSettings(
             points=tuple(arguments.points.split(",")) if arguments.points else POINT_KINDS,
             names=arguments.names,

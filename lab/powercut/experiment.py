@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from powercut import shell
 from powercut.aftermath import Cut, Folders, leave_what_the_cut_left
@@ -35,8 +35,8 @@ _TAIL_CHARACTERS = 2000
 class Recovery(Protocol):
     """The check of what a cut left."""
 
-    def check(self, medium: Medium) -> str | None:
-        """What is wrong; None for nothing."""
+    def check(self, medium: Medium, run: Callable[[Sequence[str]], str | None], /) -> str | None:
+        """What is wrong; None for nothing. run: runs a command, and says how it failed."""
 
     def words(self) -> str:
         """As one argument of a shell, for `--recover`."""
@@ -50,10 +50,9 @@ class CommandRecovery:
     """A command that ends with 0 where all is well."""
 
     command: tuple[str, ...]
-    timeout_s: float = 60.0
 
-    def check(self, medium: Medium) -> str | None:
-        return _problem_of("recover", medium.fill(self.command), self.timeout_s)
+    def check(self, medium: Medium, run: Callable[[Sequence[str]], str | None], /) -> str | None:
+        return run(medium.fill(self.command))
 
     def words(self) -> str:
         return shell.quote(shell.join(self.command))
@@ -62,39 +61,13 @@ class CommandRecovery:
         return ""
 
 
-class Process(Protocol):
-    def wait(self, timeout: float | None = None) -> int:
-        """As `subprocess.Popen` has it."""
-
-    def kill(self) -> None:
-        """Kill it, where it runs. Another thread may wait for it."""
-
-    def end(self) -> None:
-        """Kill it, with all that it has started, and wait for that."""
-
-
 class Starter(Protocol):
     """How a program becomes a process: with this environment, and what it prints in a file."""
 
-    def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], output: int
-    ) -> Process: ...
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork: ...
 
     def close(self) -> None:
         """Give up what was kept for the next start."""
-
-
-class CommandStarter:
-    """Starts commands, each under a process that ends all that the command leaves running."""
-
-    def __init__(self) -> None:
-        self._supervisors = Supervisors()
-
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
-        return self._supervisors.start(argv, environment=environment, stdout=output, stderr=output)
-
-    def close(self) -> None:
-        self._supervisors.close()
 
 
 @dataclass(frozen=True)
@@ -120,7 +93,8 @@ class Experiment:
     """program, prepare: commands, in which {medium} stands for the medium's folder. prepare makes
     what the medium has before the program runs, without a cut.
     rounds: how often the program runs, is cut and is checked on one medium.
-    starter: closed at the end of `prepared`.
+    commands: starts prepare, the recovery's command, and the program if there is no `starter`.
+        `prepared` closes both in the end.
     """
 
     program: tuple[str, ...]
@@ -132,7 +106,8 @@ class Experiment:
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
     rounds: int = 1
-    starter: Starter = field(default_factory=CommandStarter)
+    commands: Supervisors = field(default_factory=Supervisors)
+    starter: Starter | None = None
 
     def without(self, *calls: str) -> Experiment:
         """The same with these calls taken out, each "WHAT SITE"."""
@@ -142,8 +117,10 @@ class Experiment:
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Medium | None]:
         """What each try's medium is a copy of; None where it is empty. Raises `PowercutError`."""
-        with contextlib.closing(self.starter), self._template() as template:
-            yield template
+        with contextlib.ExitStack() as until:
+            for starter in filter(None, (self.commands, self.starter)):
+                until.callback(starter.close)
+            yield until.enter_context(self._template())
 
     @contextlib.contextmanager
     def _template(self) -> Iterator[Medium | None]:
@@ -154,7 +131,7 @@ class Experiment:
         with new_medium(self.base) as template:
             if self.under:
                 raise PowercutError("prepare: works on {medium} alone, and not with folders under")
-            problem = _problem_of("prepare", template.fill(self.prepare), self.timeout_s)
+            problem = self._problem_of("prepare", template.fill(self.prepare))
             if problem is not None:
                 raise PowercutError(f"prepare: {problem}")
             yield template
@@ -184,7 +161,7 @@ class Experiment:
                     f"{self.program[0]} changed nothing in {{medium}}: give it the folder's path, "
                     "as in `-- PROGRAM {medium}/file`, or name its folders with --under"
                 )
-            problem = self.recovery.check(medium) if self.recovery else None
+            problem = self._problem_left(medium)
             if problem is not None:
                 raise PowercutError(f"without a power cut, the recovery's check fails: {problem}")
             record = read_record(path)
@@ -225,7 +202,7 @@ class Experiment:
         cut = leave_what_the_cut_left(before, medium.session)
         if cut is None and status != 0:
             return Outcome(moment, "broke", None, f"{_ended(status)}: {_tail(medium)}")
-        problem = self.recovery.check(medium) if self.recovery else None
+        problem = self._problem_left(medium)
         if problem is not None:
             return Outcome(moment, "failed", cut, problem)
         return Outcome(moment, "passed" if cut else "ended", cut)
@@ -237,12 +214,7 @@ class Experiment:
         env |= self.settings.environment(medium.roots, medium.session, moment, record=record)
         try:
             with medium.output.open("ab") as output:
-                process = self.starter.start(argv, env, output.fileno())
-            try:
-                with may_be_ended(process.kill):
-                    status = process.wait(self.timeout_s)
-            finally:
-                process.end()  # the power is gone for its children too
+                status = self._status_of(self.starter or self.commands, argv, env, output)
         except OSError as error:
             raise PowercutError(f"{argv[0]}: {error.strerror or error}") from error
         except subprocess.TimeoutExpired:
@@ -253,6 +225,45 @@ class Experiment:
         if complaint.exists():  # perhaps of a child, whose status the program didn't look at
             raise PowercutError(f"{argv[0]}: {complaint.read_text(errors='replace')}")
         return status
+
+    def _problem_left(self, medium: Medium) -> str | None:
+        if self.recovery is None:
+            return None
+        return self.recovery.check(medium, partial(self._problem_of, "recover"))
+
+    def _problem_of(self, what: str, argv: Sequence[str]) -> str | None:
+        """Run a command that is never cut; says how it failed. Raises `PowercutError` if it can't
+        be run.
+        """
+        with tempfile.TemporaryFile() as output:
+            try:
+                status = self._status_of(self.commands, argv, os.environ, output)
+            except OSError as error:
+                raise PowercutError(f"{what}: {argv[0]}: {error.strerror or error}") from error
+            except subprocess.TimeoutExpired:
+                return f"{shell.join(argv)}: still running after {self.timeout_s:g} s"
+            if status == 0:
+                return None
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
+        return f"{_ended(status)}" + (f": {text}" if text else "")
+
+    def _status_of(
+        self,
+        starter: Starter,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        output: IO[bytes],
+    ) -> int:
+        """Run a program to its end, and end all that it has left running: the power is gone for
+        its children too.
+        """
+        process = starter.start(argv, environment, output.fileno())
+        try:
+            with may_be_ended(process.kill):
+                return process.wait(self.timeout_s)
+        finally:
+            process.end()
 
     def replay_command(self, moments: Sequence[Moment]) -> str:
         """One line that does the same again."""
@@ -282,41 +293,6 @@ class Experiment:
         words += ["--", shell.join(self.program)]
         remark = self.recovery.remark() if self.recovery else ""
         return " ".join([*words, f"# {remark}"] if remark else words)
-
-
-def _problem_of(what: str, argv: Sequence[str], timeout_s: float) -> str | None:
-    """Run a command that is never cut; says how it failed. Raises `PowercutError` if it can't."""
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                close_fds=False,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise PowercutError(f"{what}: {argv[0]}: {error.strerror}") from error
-        kill = partial(_kill_group, process.pid)
-        try:
-            with may_be_ended(kill):
-                status = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return f"{shell.join(argv)}: still running after {timeout_s:g} s"
-        finally:
-            kill()  # what it has left running, too
-            process.wait()
-        if status == 0:
-            return None
-        output.seek(0)
-        text = output.read().decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
-    return f"{_ended(status)}" + (f": {text}" if text else "")
-
-
-def _kill_group(number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(number, signal.SIGKILL)
 
 
 def _moment_option(moment: Moment) -> str:

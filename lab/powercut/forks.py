@@ -96,11 +96,9 @@ class Supervisors(_Servers):
         # Python imports from its folder first, and the user's may have a json.py.
         super().__init__("powercut.supervisor", os.environ, Path(__file__).parents[1])
 
-    def start(
-        self, argv: Sequence[str], *, environment: Mapping[str, str], stdout: int, stderr: int
-    ) -> Fork:
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
         """Start a command in this folder, in a session of its own. Raises `OSError`."""
-        program = self._start(argv, environment, stdout, stderr)
+        program = self._start(argv, environment, output, output)
         program.wait_for_start(None)
         return program
 

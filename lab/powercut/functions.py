@@ -31,7 +31,7 @@ class FunctionRecovery:
     function: Callable[[Path, str], object]
     failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
-    def check(self, medium: Medium) -> str | None:
+    def check(self, medium: Medium, _: object) -> str | None:
         with _ONE_AT_A_TIME:  # tests' functions may not be made for threads
             return self._check(medium)
 

@@ -150,9 +150,7 @@ class PowerCut:
                 recover, (*FunctionRecovery.failures, pytest.fail.Exception)
             )
         elif recover is not None:
-            recovery = CommandRecovery(
-                tuple(recover), options.get("timeout_s", Experiment.timeout_s)
-            )
+            recovery = CommandRecovery(tuple(recover))
         if callable(app):
             options["environment"] = function_environment() | options.get("environment", {})
         if options.pop("imports_once", False):

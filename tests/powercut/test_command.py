@@ -322,7 +322,9 @@ def test_nothing_that_a_check_has_started_outlives_it_or_is_waited_for(tmp_path:
     started, sleep = time.monotonic(), f"sleep 51.{os.getpid()}"
     options = ["--medium", str(tmp_path), "--tries", "2", "--timeout", "20"]
     program = ["--", "sh", "-c", "echo 1 > {medium}/file"]
-    assert main([*options, "--recover", f"sh -c '{sleep} & true'", *program]) == 0
+    own_session = f"setsid {sleep} & sleep 0.1"
+    for check in (f"{sleep} & true", own_session):
+        assert main([*options, "--recover", f"sh -c '{check}'", *program]) == 0
     options[-1] = "0.5"
     assert main([*options, "--recover", f"sh -c '{sleep}; true'", *program]) == 2
     assert processes_of(sleep) == []

@@ -52,7 +52,7 @@ class Looking:
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
 
-    def check(self, medium: Medium) -> str | None:
+    def check(self, medium: Medium, _: object) -> str | None:
         content = (medium.folder / FILE_NAME).read_bytes()
         self.seen.append(struct.unpack(f"<{LINES * WORDS_IN_LINE}Q", content))
         return None
@@ -286,7 +286,7 @@ def test_a_replay_command_does_the_same_again(programs: Path, tmp_path: Path) ->
 class Counted:
     """As many lines must be new as the first word says."""
 
-    def check(self, medium: Medium) -> str | None:
+    def check(self, medium: Medium, _: object) -> str | None:
         content = (medium.folder / FILE_NAME).read_bytes()
         words = struct.unpack(f"<{LINES * WORDS_IN_LINE}Q", content)
         count = 0 if words[0] == OLD else words[0]
