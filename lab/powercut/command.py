@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,6 @@ _EPILOG = """\
   powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
 """
 _SHOWN = 10
-_MOST_SECONDS = 7 * 86400  # longer ones than Python can wait for end with an error of its own
 _LOG_WIDTH = 140  # a log has no width of its own
 
 
@@ -203,9 +203,11 @@ def _positive(text: str) -> int:
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) <= _MOST_SECONDS:
+        if 0 < float(text) <= threading.TIMEOUT_MAX:  # what Python can wait for
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, a week at most")
+    raise argparse.ArgumentTypeError(
+        f"{text}: must be a number of seconds above 0, {threading.TIMEOUT_MAX:.0f} at most"
+    )
 
 
 def _words(option: str, text: str | None) -> tuple[str, ...]:
