@@ -34,6 +34,7 @@ from pmemlab.schema import (
 __all__ = [
     "BLOCK_OPERATIONS",
     "GPU_OPERATIONS",
+    "MEDIA_LINE",
     "MEMORY_OPERATIONS",
     "PATTERNS",
     "Ceiling",
@@ -94,6 +95,10 @@ def _rises(values: Sequence[float]) -> bool:
     return all(before < after for before, after in pairwise(values))
 
 
+MEDIA_LINE = Must(
+    "a power of two from 64 to 1,048,576",
+    lambda size: size.bit_count() == 1 and 64 <= size <= 1 << 20,
+)
 _SourceId = Annotated[str, _among("sources")]
 _MbPerS = Annotated[str, _one_of([*_MB_PER_S])]
 _Ns = Annotated[str, _one_of([*_NS])]
@@ -294,7 +299,7 @@ class DeviceFile(
     title: Text
     kind: Kind
     capacity_bytes: Annotated[int, _in(10**9)]
-    media_line_bytes: Count
+    media_line_bytes: Annotated[int, MEDIA_LINE]
     sources: _Sources
     system: MeasuredSystem | None
     notes: Texts = ()

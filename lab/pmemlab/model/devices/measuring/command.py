@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pmemlab.errors import MeasuringError
+from pmemlab.model.devices.device_file import MEDIA_LINE
 from pmemlab.model.devices.measuring.figures import Figures, write_device_file
 from pmemlab.model.devices.measuring.target import (
     FolderTarget,
@@ -30,6 +31,9 @@ _CACHED_BYTES = 1 << 30
 def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     """The file that was written. Raises MeasuringError."""
     output: Path = arguments.output
+    for option, text in (("--name", arguments.name), ("--title", arguments.title)):
+        if text is not None and not text.strip():
+            raise MeasuringError(f"{option}: must be text; leave it out for the default")
     if output.suffix not in YAML_SUFFIXES:
         raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
     if not output.absolute().parent.is_dir():
@@ -42,10 +46,12 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     is_memory = isinstance(target, NodeTarget) or target.medium == "memory"
     if arguments.page_cache and is_memory:
         raise MeasuringError(f"--page-cache: {arguments.what} is memory and has none")
-    cache_bytes = _size(arguments.last_level_cache, "--last-level-cache") or last_level_cache()
+    cache_bytes = _cache_bytes(arguments, target, is_memory)
     least_bytes = _least_size(target, is_memory)
     wanted_bytes = _size(arguments.size, "--size")
     media_line_bytes = _size(arguments.media_line, "--media-line") or (64 if is_memory else 4096)
+    if not MEDIA_LINE.holds(media_line_bytes):
+        raise MeasuringError(f"--media-line {arguments.media_line}: must be {MEDIA_LINE.what}")
     if wanted_bytes is not None and wanted_bytes < least_bytes:
         raise MeasuringError(
             f"--size {arguments.size}: must be {least_bytes >> 10}K or more, for as many of the "
@@ -117,6 +123,21 @@ def _measure(
         return measure_files(target, size_bytes, arguments.seconds, arguments.page_cache, advance)
 
 
+def _cache_bytes(arguments: argparse.Namespace, target: Target, is_memory: bool) -> int:
+    """Returns the size of the last-level cache before a memory, 0 for a disk."""
+    given = _size(arguments.last_level_cache, "--last-level-cache")
+    if given is None:
+        return last_level_cache() if is_memory else 0
+    if not is_memory:
+        raise MeasuringError(f"--last-level-cache: {arguments.what} is a disk; leave it out")
+    if not 64 <= given < target.total_bytes:
+        raise MeasuringError(
+            f"--last-level-cache {arguments.last_level_cache}: must be 64 bytes or more, and less "
+            f"than the {target.total_bytes >> 20}M of {arguments.what}"
+        )
+    return given
+
+
 def _least_size(target: Target, is_memory: bool) -> int:
     from pmemlab.model.devices.measuring.files import least_file_bytes
     from pmemlab.model.devices.measuring.memory import cpus_of, least_memory_bytes
@@ -137,7 +158,7 @@ def _size(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     try:
-        return parse_size(int(text) if text.isdigit() else text)
+        return parse_size(text)
     except ValueError as error:
         raise MeasuringError(f"{option}: {error}") from None
 
