@@ -434,7 +434,8 @@ def test_a_workload_that_is_none_is_refused(changes: dict[str, Any], problem: st
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"threads": 0}, "--threads 0: must be 1"),
+        ({"threads": 0}, "--threads 0: must be from 1 to 1024"),
+        ({"threads": 10**9}, "--threads 1000000000: must be from 1 to 1024"),
         ({"first_tier_fractions": (0.1, 1.0)}, "--first-tier-fraction 1.0: must be between"),
         ({"middle_tier_fraction": 0.0}, "--middle-tier-fraction 0.0: must be between"),
         ({"dram_bytes": 0}, "--dram-per-machine 0: must be above 0"),

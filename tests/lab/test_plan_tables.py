@@ -266,6 +266,7 @@ def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
         ("{name: t, dim: 0, rows: 5, skew: 1}", "dim: must be a whole number above 0"),
         ("{name: t, dim: 4, rows: 5, skew: -1}", "skew: must be a number of at least 0"),
         ("{name: t, dim: 4, ids: none.npy}", r"none.npy: can't be read as an .npy file of ids"),
+        ("{name: t, dim: 4, ids: cut.npy}", r"cut.npy: can't be read as an .npy file of ids"),
         ("{name: t, dim: 4, ids: floats.npy}", "must hold ids, which are integers, got float64"),
         ("{name: t, dim: 4, ids: empty.npy}", "ids of empty.npy: has no ids"),
         ("{name: t, dim: 4, rows: 2, ids: three.npy}", "has 3 different ids, .* the 2 rows"),
@@ -275,6 +276,7 @@ def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "cut.npy").touch()
     np.save(tmp_path / "floats.npy", np.ones(3))
     np.save(tmp_path / "empty.npy", np.empty(0, np.int64))
     np.save(tmp_path / "three.npy", np.arange(3))
@@ -289,6 +291,7 @@ def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Pa
     ("changes", "problem"),
     [
         ({"rows": 0}, "--rows 0: must be 1"),
+        ({"rows": 10**300}, r"--rows 1e\+300: must be 1 or more, and 2\^64 at most"),
         ({"dim": 0}, "--dim 0: must be from 1 to"),
         ({"dim": 10**9}, "--dim 1000000000: must be from 1 to"),
         ({"skew": -1.0}, "--skew -1.0: must be 0"),

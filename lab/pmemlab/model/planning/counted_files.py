@@ -25,7 +25,7 @@ def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
     """
     try:
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise PlanError(f"{path}: can't be read as an .npy file of ids: {error}") from error
     if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
         got = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__

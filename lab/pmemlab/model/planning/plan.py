@@ -28,6 +28,8 @@ from pmemlab.model.planning.tiers import PLANNED_TYPES, DevicePool, Placed, plac
 
 __all__ = ["LeftOut", "Plan", "Plans", "Settings", "TierPlan", "Workload", "make_plans"]
 
+_MOST_THREADS = 1024  # more than any machine has; each takes its time to plan for
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -78,7 +80,8 @@ class Settings:
     max_machines: int = defaults.MAX_MACHINES
 
     def __post_init__(self) -> None:
-        _require(self.threads >= 1, "--threads", self.threads, "must be 1 or more")
+        is_machine_s = 1 <= self.threads <= _MOST_THREADS
+        _require(is_machine_s, "--threads", self.threads, f"must be from 1 to {_MOST_THREADS}")
         _require(self.max_machines >= 1, "--max-machines", self.max_machines, "must be 1 or more")
         _require(
             0 < self.usable_fraction <= 1,

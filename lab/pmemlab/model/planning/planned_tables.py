@@ -18,6 +18,8 @@ from pmemlab.schema import AtLeast0, Count, Document, Few, FieldError, File, Par
 
 __all__ = ["PlannedTable", "load_tables", "planned_table"]
 
+_MOST_ROWS = 1 << 64
+
 
 @dataclass(frozen=True)
 class PlannedTable:
@@ -67,8 +69,8 @@ def planned_table(
         raise PlanError(
             f"{name}: give one of --skew, --ids and --recorded, got {', '.join(given) or 'none'}"
         )
-    if rows is not None and rows < 1:
-        raise PlanError(f"--rows {rows}: must be 1 or more")
+    if rows is not None and not 1 <= rows <= _MOST_ROWS:
+        raise PlanError(f"--rows {rows:.4g}: must be 1 or more, and 2^64 at most, as ids are")
     popularity: Popularity
     if recorded is not None:
         table = recorded_table(recorded, rows)
