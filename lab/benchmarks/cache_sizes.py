@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.progress_line import progress_line
-from pmemlab.whole_file import write_whole
+from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import (
     column_keys,
     new_parser,
@@ -102,10 +102,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.cache_sweep import TableShape, sweep
     from pmemlab.errors import LabError
 
-    for option, folder in (("--path", arguments.path), ("--json", arguments.json)):
-        needed = folder.parent if option == "--json" and folder else folder
-        if needed is not None and not needed.is_dir():
-            raise LabError(f"{option} {folder}: there is no folder {needed}")
+    if not arguments.path.is_dir():
+        raise LabError(f"--path {arguments.path}: is no folder")
+    check_output("--json", arguments.json)
     device = _memory_mode(arguments.device)
     shape = TableShape(
         rows=arguments.rows,
@@ -118,7 +117,8 @@ def _run(arguments: argparse.Namespace) -> None:
     with progress_line(len(shares) + 1) as progress:
         sizes = sweep(shape, shares, device, arguments.path, progress)
     if arguments.json:
-        write_whole(arguments.json, f"{json.dumps(_document(shape, device, sizes))}\n")
+        text = json.dumps(_document(shape, device, sizes))
+        write_output("--json", arguments.json, f"{text}\n")
     print(_summary(sizes, device))
 
 

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and what a command says of one that can't be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,31 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_whole"]
+from pmemlab.errors import LabError
+
+__all__ = ["check_output", "sync_folder", "write_output", "write_whole"]
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Checks that a file can be at a path before minutes of work for what it will hold.
+
+    option: which gave the path; None for a path that it didn't give. Raises LabError.
+    """
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise LabError(f"{option} {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise LabError(f"{option} {path}: is a folder; give a file")
+
+
+def write_output(option: str, path: Path, text: str) -> None:
+    """Writes it whole. Raises LabError, which names the option."""
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise LabError(f"{option} {path}: can't be written: {error.strerror}") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -91,12 +91,19 @@ def test_the_command_prints_the_sections_and_keeps_the_page(
     assert summary([SECTION]) in printed
 
 
-def test_a_page_in_no_folder_is_refused_before_anything_is_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("page", "problem"), [("none/page.md", "there is no folder"), (".", "is a folder; give a file")]
+)
+def test_a_page_that_no_file_can_have_is_refused_before_anything_is_predicted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    page: str,
+    problem: str,
 ) -> None:
     monkeypatch.setattr(command, "make_sections", lambda **_: pytest.fail("was predicted"))
-    assert main(["model", "fidelity", "--write", str(tmp_path / "none" / "page.md")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert main(["model", "fidelity", "--write", str(tmp_path / page)]) == 2
+    assert problem in capsys.readouterr().err
 
 
 def test_the_report_reads_what_the_command_writes(

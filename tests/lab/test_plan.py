@@ -521,7 +521,8 @@ def test_the_function_gives_what_the_command_writes(tmp_path: Path) -> None:
         ("--cpu-ns-per-lookup inf", "--cpu-ns-per-lookup inf: must be above 0, and finite"),
         ("--top 0", "--top 0: must be 1 or more"),
         ("--prices /none.yaml", "/none.yaml: can't be read"),
-        ("--json /none/plan.json", "--json /none/plan.json: can't be written"),
+        ("--json /tmp", "--json /tmp: is a folder; give a file"),
+        ("--json /none/plan.json", "--json /none/plan.json: there is no folder /none"),
     ],
 )
 def test_the_command_s_errors_name_the_argument(

@@ -89,8 +89,9 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
         (["--device", "optane-100"], "no device of this name"),
         (["--percent", "100"], "100 is not between 0 and 100"),
         (["--rows", "10"], "10 is below 2000"),
-        (["--path", "/no/folder"], "--path /no/folder: there is no folder"),
+        (["--path", "/no/folder"], "--path /no/folder: is no folder"),
         (["--json", "/no/folder/x.json"], "there is no folder /no/folder"),
+        (["--json", "/tmp"], "--json /tmp: is a folder; give a file"),
     ],
 )
 def test_bad_input_is_named(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.progress_line import progress_line
-from pmemlab.whole_file import write_whole
+from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import DefaultsHelpFormatter, positive, seed
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.checkpoint_io.yardstick import measure_yardstick
 
     media = _media(arguments)
-    _check_outputs(arguments)
+    json_file = Path(arguments.json) if arguments.json else None
+    check_output("--json", json_file)
+    check_output("--picture", arguments.picture)
     arms = _arms(media, arguments.formats)
     kept_in = _kept_in(arms) if arguments.keep or arguments.resume else arms[0]
     _check_models(arguments.models)
@@ -215,26 +217,15 @@ def _run(arguments: argparse.Namespace) -> None:
             yardsticks.append(measure_yardstick(medium, largest, arguments.repeats))
     report = reports.Report(rates_kind(guest), media, yardsticks, results)
     if arguments.picture:
-        write_whole(arguments.picture, reports.chart_svg(report))
+        write_output("--picture", arguments.picture, reports.chart_svg(report))
     if arguments.json is not None:
         text = json.dumps(_document(arguments, report, models, eviction, guest))
-        if not arguments.json:
+        if json_file is None:
             print(text)
             return
         # Whole or not at all: a folder of results has no half ones.
-        write_whole(Path(arguments.json), f"{text}\n")
+        write_output("--json", json_file, f"{text}\n")
     print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
-
-
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Before minutes of measuring. Raises DataError."""
-    from pmemlab.workloads.batches import DataError
-
-    for option, file in (("--json", arguments.json), ("--picture", arguments.picture)):
-        if file and not Path(file).parent.is_dir():
-            raise DataError(f"{option} {file}: there is no folder {Path(file).parent}")
-        if file and Path(file).is_dir():
-            raise DataError(f"{option} {file}: is a folder; give a file")
 
 
 def _media(arguments: argparse.Namespace) -> list[Medium]:

@@ -21,7 +21,8 @@ from benchmarks.criteo_deepctr.options import (
     TableOptions,
     TrainingOptions,
 )
-from pmemlab.whole_file import write_whole
+from pmemlab.errors import LabError
+from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import NO_PATH, parse, positive, seed, storage_option
 from pmemlab.workloads.criteo import CriteoSource
@@ -191,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(arguments)
         epochs = _epochs(arguments)
-    except (_UsageError, DataError) as error:
+    except (LabError, _UsageError, DataError) as error:
         return _complain(error)
     return _run(arguments, epochs)
 
@@ -216,14 +217,11 @@ def _check(arguments: argparse.Namespace) -> None:
                 raise _UsageError(f"--{name} is of one model, and --all trains several")
     if arguments.save is not None and arguments.save.suffix != ".keras":
         raise _UsageError(f"--save {arguments.save}: the name must end with .keras")
-    for name in ("checkpoint", "save", "json"):
-        path = getattr(arguments, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise _UsageError(f"--{name} {path}: there is no folder {path.absolute().parent}")
-    for name in ("save", "json"):
-        path = getattr(arguments, name)
-        if path is not None and path.is_dir():
-            raise _UsageError(f"--{name} {path}: is a folder; give a file")
+    kept = arguments.checkpoint
+    if kept is not None and not kept.absolute().parent.is_dir():
+        raise _UsageError(f"--checkpoint {kept}: there is no folder {kept.absolute().parent}")
+    check_output("--save", arguments.save)
+    check_output("--json", arguments.json)
 
 
 def _check_kept_together(arguments: argparse.Namespace) -> None:
@@ -272,7 +270,7 @@ def _run(arguments: argparse.Namespace, epochs: Epochs) -> int:
             if arguments.json:
                 _write_json(arguments, results)
         print(as_table(results))
-    except (_UsageError, DataError, EmbStoreError, OSError) as error:
+    except (LabError, _UsageError, DataError, EmbStoreError, OSError) as error:
         return _complain(error)
     except DivergedError as error:
         _complain(error)
@@ -346,7 +344,7 @@ def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> Non
         "arguments": {name: str(value) for name, value in vars(arguments).items()},
         "results": [result.as_json() for result in results],
     }
-    write_whole(arguments.json, json.dumps(document, indent=1) + "\n")
+    write_output("--json", arguments.json, json.dumps(document, indent=1) + "\n")
 
 
 def _complain(error: Exception) -> int:

@@ -13,7 +13,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.report.documents import Results, read_folder
 from pmemlab.report.page import Page, html
 from pmemlab.report.sections import SECTIONS
-from pmemlab.whole_file import write_whole
+from pmemlab.whole_file import check_output, write_whole
 
 __all__ = ["PAGE_NAME", "report", "write_page"]
 
@@ -26,6 +26,7 @@ _PACKAGES: Final = {
 
 def report(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit status. Raises LabError."""
+    check_output("-o", arguments.output)
     path = arguments.output or arguments.folder / PAGE_NAME
     for name in write_page(arguments.folder, path).left_out:
         print(f"{name}: is no document that a report knows, left out", file=sys.stderr)

@@ -17,7 +17,7 @@ from pmemlab.model.fidelity.page import markdown, print_sections
 from pmemlab.model.fidelity.rows import Section
 from pmemlab.model.fidelity.sections import make_sections
 from pmemlab.results import results_console
-from pmemlab.whole_file import write_whole
+from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["add_options", "fidelity"]
 
@@ -50,9 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def fidelity(arguments: argparse.Namespace) -> int:
     """Ends with 0 whether aims were reached or not: the page is there to say so."""
     for option in ("measured", "write", "json"):
-        target: Path | None = getattr(arguments, option)
-        if target is not None and not target.parent.is_dir():
-            raise LabError(f"--{option} {target}: there is no folder {target.parent}")
+        check_output(f"--{option}", getattr(arguments, option))
     is_kept = arguments.measured == KEPT or arguments.measured.exists()
     if not (is_kept or arguments.paced or arguments.this_computer):
         raise LabError(
@@ -95,8 +93,5 @@ def _document(sections: Sequence[Section]) -> str:
 
 
 def _write(option: str, target: Path, text: str) -> None:
-    try:
-        write_whole(target, text)
-    except OSError as error:
-        raise LabError(f"{option} {target}: {error}") from error
+    write_output(option, target, text)
     _messages.print(f"written: {target}", markup=False)

@@ -23,12 +23,13 @@ from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.tiers import named_devices, storage_type_of
 from pmemlab.results import results_console
 from pmemlab.schema import parse_size
-from pmemlab.whole_file import write_whole
+from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["plan"]
 
 
 def plan(arguments: argparse.Namespace) -> int:
+    check_output("--json", arguments.json)
     workload = Workload(
         tables=_tables(arguments),
         lookups_per_s=arguments.lookups_per_s,
@@ -56,10 +57,7 @@ def plan(arguments: argparse.Namespace) -> int:
         plans = make_plans(workload, pool, prices, cpu, settings, storage_types, status.update)
     if arguments.json is not None:
         text = json.dumps(plans_document(plans, prices), indent=1)
-        try:
-            write_whole(arguments.json, text + "\n")
-        except OSError as error:
-            raise PlanError(f"--json {arguments.json}: can't be written: {error}") from error
+        write_output("--json", arguments.json, text + "\n")
     results_console().print(plans_table(plans, arguments.top))
     return 0
 

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pmemlab.errors import MeasuringError
 from pmemlab.model.devices.device_file import MEDIA_LINE
-from pmemlab.model.devices.measuring.figures import Figures, write_device_file
+from pmemlab.model.devices.measuring.figures import Figures, device_file_text
 from pmemlab.model.devices.measuring.target import (
     FolderTarget,
     NodeTarget,
@@ -20,6 +20,7 @@ from pmemlab.model.devices.measuring.target import (
     last_level_cache,
 )
 from pmemlab.schema import YAML_SUFFIXES, parse_size
+from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["measure_device"]
 
@@ -29,15 +30,14 @@ _CACHED_BYTES = 1 << 30
 
 
 def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
-    """The file that was written. Raises MeasuringError."""
+    """The file that was written. Raises LabError."""
     output: Path = arguments.output
     for option, text in (("--name", arguments.name), ("--title", arguments.title)):
         if text is not None and not text.strip():
             raise MeasuringError(f"{option}: must be text; leave it out for the default")
     if output.suffix not in YAML_SUFFIXES:
         raise MeasuringError(f"-o {output}: must end with .yaml, for it to be taken as a file")
-    if not output.absolute().parent.is_dir():
-        raise MeasuringError(f"-o {output}: there is no folder {output.absolute().parent}")
+    check_output("-o", output)
     if output.exists() and not arguments.force:
         raise MeasuringError(f"-o {output}: is there already; give another name, or --force")
     if not 0 < arguments.seconds < 3600:
@@ -72,19 +72,16 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
             f"({cache_bytes >> 20} MiB) holds up to {min(1, cache_bytes / size_bytes):.0%}: what "
             "is larger than the cache is slower than these figures."
         )
-    try:
-        write_device_file(
-            output,
-            figures,
-            name=arguments.name or output.stem,
-            title=arguments.title or _title(target),
-            cpu=cpu_name(),
-            capacity_bytes=target.total_bytes,
-            media_line_bytes=media_line_bytes,
-            last_level_cache_bytes=cache_bytes,
-        )
-    except OSError as error:
-        raise MeasuringError(f"-o {output}: can't be written: {error.strerror}") from error
+    text = device_file_text(
+        figures,
+        name=arguments.name or output.stem,
+        title=arguments.title or _title(target),
+        cpu=cpu_name(),
+        capacity_bytes=target.total_bytes,
+        media_line_bytes=media_line_bytes,
+        last_level_cache_bytes=cache_bytes,
+    )
+    write_output("-o", output, text)
     return output
 
 

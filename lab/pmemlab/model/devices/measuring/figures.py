@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pmemlab.model.devices.device_file import Curve, Kind
-from pmemlab.whole_file import write_whole
 
-__all__ = ["Advance", "Figures", "significant", "write_device_file"]
+__all__ = ["Advance", "Figures", "device_file_text", "significant"]
 
 Advance = Callable[[str], None]
 """Told before each figure that is measured, with what it is of."""
@@ -32,8 +30,7 @@ class Figures:
     notes: list[str] = field(default_factory=list)
 
 
-def write_device_file(
-    path: Path,
+def device_file_text(
     figures: Figures,
     *,
     name: str,
@@ -42,8 +39,8 @@ def write_device_file(
     capacity_bytes: int,
     media_line_bytes: int,
     last_level_cache_bytes: int,
-) -> None:
-    """Raises OSError."""
+) -> str:
+    """Returns the YAML of a device file."""
     system = os.uname()
     document: dict[str, Any] = {
         "name": name,
@@ -88,8 +85,7 @@ def write_device_file(
         }
         for (operation, pattern), values in figures.bandwidth.items()
     ]
-    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
-    write_whole(path, text)
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=100)
 
 
 def _points(kind: Kind, values: dict[tuple[int, int], float]) -> list[dict[str, Any]]:
