@@ -53,10 +53,16 @@ def main(arguments: list[str]) -> None:
         file = Path(found[1]) / "pyproject.toml"
         try:
             pyproject = tomllib.loads(file.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except (OSError, tomllib.TOMLDecodeError) as error:
             sys.exit(f"{file}: {error}")
         extras = found[2].split(",") if found[2] else []
-        needed = build_requirements(pyproject) if wanted.build else requirements(pyproject, extras)
+        if wanted.build:
+            needed = build_requirements(pyproject)
+        else:
+            try:
+                needed = requirements(pyproject, extras)
+            except KeyError as error:
+                sys.exit(f"{file}: has neither an extra nor a dependency group {error}")
         print(*needed, sep="\n")
 
 

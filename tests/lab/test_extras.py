@@ -61,3 +61,4 @@ def test_what_is_not_there_is_an_error_that_names_it(projects: Path) -> None:
         done = _extras(projects, argument)
         assert done.returncode != 0
         assert told in done.stderr
+        assert "Traceback" not in done.stderr
