@@ -1,13 +1,17 @@
-"""A process that has imported what its programs need, and forks a child for each: see `forks`.
+"""A process that starts programs, one at a time, and ends all that each has left: see `forks`.
 
     python -m powercut.fork_server DESCRIPTOR
 
 A request comes by the socket of that number: the descriptors of a file of JSON, and of the
-program's standard output and error. It names a module, which has a function `main()` that reads
+program's standard output and error. It names a command's words, or a module and its arguments.
+
+A module is imported here, and the program is a fork. The module has a function `main()` that reads
 `sys.argv` as if the module were run by `python -m`, and perhaps `prepare(arguments)`, which is
-called here and imports what all programs of these arguments need. The answers are the child's
-process id, and, once it and all its descendants have ended, its exit code as `subprocess` has it.
-Processes that an import started go on.
+called here and imports what all programs of these arguments need. Processes that an import started
+go on.
+
+The answers are the program's process id, or the negative errno if it can't be started; and, once it
+and all its descendants have ended, its exit code as `subprocess` has it.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import importlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -29,38 +34,72 @@ __all__: list[str] = []
 
 
 def _serve(requests: socket.socket) -> ModuleType:
-    """Returns in children alone: what they are to run."""
+    """Returns in forks alone: what they are to run."""
+    requests.set_inheritable(False)
     adopt_orphans()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 100, 3)
+        message, descriptors, _, _ = socket.recv_fds(requests, 100, 3, socket.MSG_CMSG_CLOEXEC)
         if not message:
             sys.exit()
         with os.fdopen(descriptors[0]) as file:
             file.seek(0)
             request = json.load(file)
         streams = descriptors[1:]
-        module = importlib.import_module(request["module"])
-        if hasattr(module, "prepare"):
-            with suppress(Exception, SystemExit):  # the program says so: it does the same
-                module.prepare(request["arguments"])
-        has_threads = threading.active_count() > 1  # of an import; a fork would lack them
+        module = _imported(request) if request["module"] else None
         helpers = children()
-        child = os.fork()
-        if child == 0:
-            os.setsid()  # before anybody knows it, and so could end its group
-            requests.send(b"%d" % os.getpid())
-            requests.close()
-            _become(module, request, streams)
-            if has_threads:
-                os.execv(sys.executable, [sys.executable, "-m", module.__name__, *sys.argv[1:]])
-            with suppress(AttributeError):  # it isn't loaded
-                ctypes.CDLL(None).powercut_begin()
-            return module
-        for descriptor in streams:
-            os.close(descriptor)
-        _, status = os.waitpid(child, 0)
+        if module is None:
+            try:
+                program = _started(request, streams)
+            except OSError as error:
+                requests.send(b"%d" % -(error.errno or 1))
+                continue
+            finally:
+                _close(streams)
+            requests.send(b"%d" % program.pid)
+            status = program.wait()
+        else:
+            has_threads = threading.active_count() > 1  # of an import; a fork would lack them
+            child = os.fork()
+            if child == 0:
+                os.setsid()  # before anybody knows it, and so could end its group
+                requests.send(b"%d" % os.getpid())
+                requests.close()
+                _become(module, request, streams)
+                if has_threads:
+                    os.execv(sys.executable, [sys.executable, "-m", module.__name__, *sys.argv[1:]])
+                with suppress(AttributeError):  # it isn't loaded
+                    ctypes.CDLL(None).powercut_begin()
+                return module
+            _close(streams)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         end_descendants(helpers)
-        requests.send(b"%d" % os.waitstatus_to_exitcode(status))
+        requests.send(b"%d" % status)
+
+
+def _close(streams: list[int]) -> None:
+    for descriptor in streams:
+        os.close(descriptor)
+
+
+def _started(request: dict[str, Any], streams: list[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        request["arguments"],
+        env=request["environment"],
+        cwd=request["folder"],
+        stdin=subprocess.DEVNULL,
+        stdout=streams[0],
+        stderr=streams[1],
+        close_fds=False,
+        start_new_session=True,
+    )
+
+
+def _imported(request: dict[str, Any]) -> ModuleType:
+    module = importlib.import_module(request["module"])
+    if hasattr(module, "prepare"):
+        with suppress(Exception, SystemExit):  # the program says so: it does the same
+            module.prepare(request["arguments"])
+    return module
 
 
 def _become(module: ModuleType, request: dict[str, Any], streams: list[int]) -> None:

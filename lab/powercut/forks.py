@@ -23,12 +23,9 @@ __all__ = ["Fork", "Forks", "Supervisors"]
 
 
 class _Servers:
-    """Processes of a module, one for each program that runs at a time. `close()` ends them."""
+    """Processes of `fork_server`, one for each program that runs at a time. `close()` ends them."""
 
-    def __init__(
-        self, module: str, environment: Mapping[str, str], folder: Path | None = None
-    ) -> None:
-        self._module = module
+    def __init__(self, environment: Mapping[str, str], folder: Path | None = None) -> None:
         self._environment = dict(environment)
         self._folder = folder
         self._servers: list[_Server] = []
@@ -36,14 +33,14 @@ class _Servers:
 
     def _start(
         self,
+        module: str | None,
         arguments: Sequence[str],
         environment: Mapping[str, str],
         stdout: int,
         stderr: int,
-        **more: str,
     ) -> Fork:
         request = {
-            **more,
+            "module": module,
             "arguments": [*arguments],
             "environment": dict(environment),
             "folder": str(Path.cwd()),
@@ -51,7 +48,7 @@ class _Servers:
         try:
             server = self._idle.pop()
         except IndexError:
-            server = _Server(self._module, self._environment, self._folder)
+            server = _Server(self._environment, self._folder)
             self._servers.append(server)
         # In a file, since a message may not be as long as an environment is.
         with os.fdopen(os.memfd_create("request"), "w") as file:
@@ -68,13 +65,10 @@ class _Servers:
 
 
 class Forks(_Servers):
-    """Processes of `fork_server`.
+    """Starts modules as forks of processes that have imported them.
 
-    environment: theirs. A program's own comes too late for what is read at an import.
+    environment: of these processes. A program's own comes too late for what is read at an import.
     """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__("powercut.fork_server", environment)
 
     def start(
         self,
@@ -86,19 +80,19 @@ class Forks(_Servers):
         stderr: int,
     ) -> Fork:
         """Start `python -m MODULE ARGUMENT...` in this folder, in a session of its own."""
-        return self._start(arguments, environment, stdout, stderr, module=module)
+        return self._start(module, arguments, environment, stdout, stderr)
 
 
 class Supervisors(_Servers):
-    """Processes of `supervisor`."""
+    """Starts commands."""
 
     def __init__(self) -> None:
         # Python imports from its folder first, and the user's may have a json.py.
-        super().__init__("powercut.supervisor", os.environ, Path(__file__).parents[1])
+        super().__init__(os.environ, Path(__file__).parents[1])
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
         """Start a command in this folder, in a session of its own. Raises `OSError`."""
-        program = self._start(argv, environment, output, output)
+        program = self._start(None, argv, environment, output, output)
         program.wait_for_start(None)
         return program
 
@@ -159,11 +153,11 @@ class Fork:
 
 
 class _Server:
-    def __init__(self, module: str, environment: Mapping[str, str], folder: Path | None) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path | None) -> None:
         self.connection, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(there.fileno())],
+                [sys.executable, "-m", "powercut.fork_server", str(there.fileno())],
                 env=environment,
                 cwd=folder,
                 pass_fds=[there.fileno(), *_inheritable()],
