@@ -25,18 +25,6 @@ class Checkpoints:
     minutes: float
     touched: TouchedRows
 
-    def relative_time(
-        self,
-        engine: Engine,
-        gpus: int,
-        accesses: CacheAccesses | None = None,
-        *,
-        incremental: bool | None = None,
-    ) -> float:
-        """An epoch's time with checkpoints, of that of DRAM-PS on 4 GPUs without."""
-        plain = self.model.relative_time(engine, gpus, accesses)
-        return plain * self.slowdown(engine, gpus, accesses, incremental=incremental)
-
     def slowdown(
         self,
         engine: Engine,
