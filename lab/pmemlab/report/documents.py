@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args
 
 from pmemlab.errors import LabError
-from pmemlab.model.fidelity.rows import Comparison
+from pmemlab.model.fidelity.rows import Section
 from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
@@ -60,8 +60,6 @@ from pmemlab.schema import (
 __all__ = [
     "CacheSweep",
     "CheckpointArm",
-    "FidelityRow",
-    "FidelitySection",
     "FirstTier",
     "Plan",
     "PlanChoice",
@@ -135,30 +133,8 @@ class Plan(Document, aliases={"choices": "plans"}, context=("file",), open=True)
 
 
 @dataclass(frozen=True)
-class FidelityRow(Comparison, Document, open=True):
-    """A prediction beside the truth. aim_percent: the error that it should stay within."""
-
-    name: Text
-    published: Positive
-    predicted: AtLeast0
-    unit: MaybeEmpty = ""
-    aim_percent: Number | None = None
-    note: MaybeEmpty = ""
-
-
-@dataclass(frozen=True)
-class FidelitySection(Document, open=True):
-    """Rows of one kind. intro: what was compared, and how. remarks: what else there is to know."""
-
-    title: Text
-    rows: Many[FidelityRow]
-    intro: MaybeEmpty = ""
-    remarks: Texts = ()
-
-
-@dataclass(frozen=True)
 class _Fidelity(Document, open=True):
-    sections: Many[FidelitySection]
+    sections: Many[Section]
 
 
 @dataclass(frozen=True)
@@ -283,7 +259,7 @@ class Results:
     folder: Path
     rows: Sequence[ResultRow] = ()
     plans: Sequence[Plan] = ()
-    fidelity: Sequence[FidelitySection] = ()
+    fidelity: Sequence[Section] = ()
     checkpoints: Sequence[CheckpointArm] = ()
     cache_sweeps: Sequence[CacheSweep] = ()
     left_out: Sequence[str] = field(default_factory=tuple)
@@ -329,7 +305,7 @@ def read_folder(folder: Path) -> Results:
             if key not in rows or rows[key].time <= row.time:
                 rows[key] = row
     plans: list[Plan] = []
-    fidelity = _Newest[FidelitySection]()
+    fidelity = _Newest[Section]()
     arms = _Newest[CheckpointArm]()
     sweeps = _Newest[CacheSweep]()
     for path in documents:
@@ -345,7 +321,7 @@ def read_folder(folder: Path) -> Results:
         if told_apart_by.plans is not None:
             plans.append(file.read(Plan, {"file": path.name, "rank": 0}))
         elif told_apart_by.sections is not None:
-            for section in file.read(_Fidelity).sections:
+            for section in file.read(_Fidelity, {"intro": ""}).sections:
                 fidelity.add(section.title, made, section)
         elif told_apart_by.arms is not None:
             kind = told_apart_by.kind or _Checkpoints.kind

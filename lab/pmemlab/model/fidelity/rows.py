@@ -1,4 +1,4 @@
-"""What a section of the fidelity page is."""
+"""What a section of the fidelity page is, and of the JSON of it that the report reads."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import math
 from dataclasses import dataclass
 
 from pmemlab.errors import LabError
+from pmemlab.schema import AtLeast0, Document, Many, MaybeEmpty, Number, Positive, Text, Texts
 
-__all__ = ["Comparison", "Row", "Section"]
+__all__ = ["Row", "Section"]
 
 
-class Comparison:
-    """A prediction beside the truth: its error, and the cells of its row in a table.
+@dataclass(frozen=True)
+class Row(Document, open=True):
+    """A prediction beside the truth.
 
-    The base of dataclasses that have these fields.
+    published: the truth, by someone else's measurement or this computer's. aim_percent: the error
+    that it should stay within; None where nothing was aimed at. note: what to know of this row.
+    Raises LabError for figures that have no error: not finite, or published 0 or less.
     """
 
-    name: str
-    published: float
-    predicted: float
-    unit: str
-    aim_percent: float | None
-    note: str
+    name: Text
+    published: Positive
+    predicted: AtLeast0
+    unit: MaybeEmpty = ""
+    aim_percent: Number | None = None
+    note: MaybeEmpty = ""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.published) and self.published > 0):
+            raise LabError(f"{self.name}: published {self.published}: must be above 0")
+        if not math.isfinite(self.predicted):
+            raise LabError(f"{self.name}: predicted {self.predicted}: must be a number")
 
     @property
     def error_percent(self) -> float:
@@ -51,47 +61,24 @@ class Comparison:
         )
 
 
-def _figure(value: float) -> str:
-    """Four digits, as published figures have at most."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
 @dataclass(frozen=True)
-class Row(Comparison):
-    """A prediction beside the truth.
-
-    published: the truth, by someone else's measurement or this computer's. aim_percent: the error
-    that it should stay within; None where nothing was aimed at. note: what to know of this row.
-    Raises LabError for figures that have no error: not finite, or published 0 or less.
-    """
-
-    name: str
-    published: float
-    predicted: float
-    unit: str
-    aim_percent: float | None = None
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.published) and self.published > 0):
-            raise LabError(f"{self.name}: published {self.published}: must be above 0")
-        if not math.isfinite(self.predicted):
-            raise LabError(f"{self.name}: predicted {self.predicted}: must be a number")
-
-
-@dataclass(frozen=True)
-class Section:
+class Section(Document, extra=("intro",), context=("intro",), open=True):
     """Rows of one kind. intro: what was compared, and how. remarks: why aims weren't reached, and
     what else the figures don't say by themselves; one a paragraph. headline: what the page says
     first of figures that have no row of their own.
     """
 
-    title: str
-    intro: str
-    rows: tuple[Row, ...]
-    remarks: tuple[str, ...] = ()
-    headline: str = ""
+    title: Text
+    intro: MaybeEmpty
+    rows: Many[Row]
+    remarks: Texts = ()
+    headline: MaybeEmpty = ""
 
     @property
     def missed(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.reached is False)
+
+
+def _figure(value: float) -> str:
+    """Four digits, as published figures have at most."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

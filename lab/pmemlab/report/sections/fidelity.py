@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from pmemlab.report.documents import FidelityRow, FidelitySection, Results
+from pmemlab.model.fidelity.rows import Row
+from pmemlab.model.fidelity.rows import Section as FidelitySection
+from pmemlab.report.documents import Results
 from pmemlab.report.page import Block, Fold, Section, Table
 
 __all__ = ["fidelity"]
@@ -32,7 +34,7 @@ def fidelity(results: Results) -> Section:
     return Section("fidelity", _TITLE, blocks)
 
 
-def _held(rows: Sequence[FidelityRow]) -> str:
+def _held(rows: Sequence[Row]) -> str:
     aimed = [row for row in rows if row.reached is not None]
     if not aimed:
         return f"{len(rows)} without an aim"
@@ -50,7 +52,7 @@ def _fold(section: FidelitySection) -> Fold:
     )
 
 
-def _table(caption: str, rows: Sequence[FidelityRow]) -> Table:
+def _table(caption: str, rows: Sequence[Row]) -> Table:
     return Table(
         caption,
         ("what", "truth", "predicted", "unit", "error", "aim", "within it", "note"),
