@@ -22,8 +22,9 @@ from pmemlab.workloads.command_line import (
 )
 
 if TYPE_CHECKING:
-    from benchmarks.cache_sweep import CacheSize, TableShape
+    from benchmarks.cache_sweep import TableShape
     from pmemlab.model.devices.memory_mode import MemoryModeDevice
+    from pmemlab.report.documents import FirstTier
 
 _SHARES: Final = (0.1, 0.5, 2.0, 5.0, 12.5, 30.0)
 
@@ -134,7 +135,7 @@ def _memory_mode(name: str) -> MemoryModeDevice:
 
 
 def _document(
-    shape: TableShape, device: MemoryModeDevice, sizes: Sequence[CacheSize]
+    shape: TableShape, device: MemoryModeDevice, sizes: Sequence[FirstTier]
 ) -> dict[str, Any]:
     """As `pmemlab report` reads it."""
     return {
@@ -146,7 +147,7 @@ def _document(
     }
 
 
-def _summary(sizes: Sequence[CacheSize], device: MemoryModeDevice) -> str:
+def _summary(sizes: Sequence[FirstTier], device: MemoryModeDevice) -> str:
     lines = [
         f"{device.dram.name} before {device.pmem.name}; modelled: ns of memory an id, M ids/s",
         f"{'':>30} {'app direct':>15} {'memory mode':>15}",

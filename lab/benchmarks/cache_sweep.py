@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
+from pmemlab.report.documents import FirstTier
 from pmemlab.workloads.placements import Placement
 from pmemlab.workloads.synthetic import draw_ranks
 
-__all__ = ["CacheSize", "TableShape", "sweep"]
+__all__ = ["TableShape", "sweep"]
 
 _FILLED_AT_ONCE: Final = 50_000
 _SEED: Final = 2021
@@ -63,24 +64,6 @@ class TableShape:
 
 
 @dataclass(frozen=True)
-class CacheSize:
-    """share: of the rows, that the DRAM has room for. bytes: of it. hit_rate: of the ids, that the
-    engine found in its first tier. The others are modelled, None where there is no more DRAM than
-    the CPU itself caches. memory_ns: an id's part of the time that all accesses take on the
-    devices, without the work that isn't the memory's. ids_per_s: with that work as it was here, one
-    thread's. memory_mode_hit_rate: of the ids, those that needed no persistent memory."""
-
-    share: float
-    bytes: int
-    hit_rate: float
-    app_direct_memory_ns: float | None = None
-    memory_mode_memory_ns: float | None = None
-    app_direct_ids_per_s: float | None = None
-    memory_mode_ids_per_s: float | None = None
-    memory_mode_hit_rate: float | None = None
-
-
-@dataclass(frozen=True)
 class _Recorded:
     """What was done with rows in the steps that count, and in the moves that they caused.
     phases_of_steps: those before the last step ended. hit_rate: of the ids, in the first tier."""
@@ -98,7 +81,7 @@ def sweep(
     device: MemoryModeDevice,
     folder: Path,
     progress: Progress = lambda _what: None,
-) -> list[CacheSize]:
+) -> list[FirstTier]:
     """Train a table with DRAM for each share of its rows, ascending, and predict both modes.
 
     device: whose DRAM and persistent memory they are on; in memory mode its cache has the sizes
@@ -123,11 +106,11 @@ def sweep(
     if behind_dram:
         progress("all rows in one memory")
         in_one_memory = _run(shape, None, folder, caches)
-    found: list[CacheSize] = []
+    found: list[FirstTier] = []
     for share, size in sizes.items():
         progress(f"DRAM for {share:.2%} of the rows")
         tiered = _run(shape, size, folder, caches)
-        result = CacheSize(share, size, tiered.hit_rate)
+        result = FirstTier(share, size, tiered.hit_rate)
         if in_one_memory is not None and share in behind_dram:
             cached = behind_dram[share]
             result = replace(

@@ -163,8 +163,10 @@ class _Checkpoints(Document, open=True):
 class FirstTier(Document, open=True):
     """DRAM of one size before persistent memory. share: of the rows, that it has room for.
     hit_rate: of the ids, that the engine found there, counted. The others are modelled, None where
-    that wasn't done. memory_ns: that the devices take an id; ids_per_s: with the work of this
-    computer's processor; memory_mode_hit_rate: of the ids, where the DRAM is memory mode's cache.
+    that wasn't done. memory_ns: an id's part of the time that all accesses take on the devices,
+    without the work that isn't the memory's. ids_per_s: with that work as it was on the computer
+    that ran it, one thread's. memory_mode_hit_rate: of the ids, those that needed no persistent
+    memory, where the DRAM is memory mode's cache.
     """
 
     share: Positive
