@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -16,7 +17,16 @@ from pmemlab.errors import LabError
 from pmemlab.schema import AtLeast0, Count, Document, File, Many, MaybeEmpty, Text, Texts
 from pmemlab.whole_file import write_whole
 
-__all__ = ["KEPT", "Comparison", "Kind", "Measured", "keep_measured", "read_measured", "taken_now"]
+__all__ = [
+    "KEPT",
+    "Comparison",
+    "Kind",
+    "Measured",
+    "compared",
+    "keep_measured",
+    "read_measured",
+    "taken_now",
+]
 
 KEPT = Path(__file__).parents[3] / "FIDELITY-measured.json"
 Kind = Literal["paced", "this-computer"]
@@ -37,6 +47,21 @@ class Comparison(Document):
     spread_percent: AtLeast0
     note: MaybeEmpty = ""
     by_curve: AtLeast0 | None = None
+
+
+def compared(
+    name: str, took_s: Sequence[float], predicted_s: Sequence[float], note: str
+) -> Comparison:
+    """Of runs in turns the least of each counts: what else the computer does only adds."""
+    return Comparison(
+        name,
+        min(took_s) * 1e3,
+        min(predicted_s) * 1e3,
+        "ms",
+        len(took_s),
+        (max(took_s) - min(took_s)) / statistics.median(took_s) * 100,
+        note,
+    )
 
 
 @dataclass(frozen=True)

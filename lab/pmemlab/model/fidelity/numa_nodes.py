@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.model.devices.measuring.target import NodeTarget, find_target, node_names
-from pmemlab.model.fidelity.measured import Comparison
+from pmemlab.model.fidelity.measured import Comparison, compared
 
 __all__ = ["NodeTraining", "compare_nodes", "nodes_to_compare"]
 
@@ -70,14 +69,10 @@ def compare_nodes(
 def _comparison(
     name: str, training: NodeTraining, runs: Sequence[_Run], predicting: Sequence[_Run]
 ) -> Comparison:
-    took = [run.seconds for run in runs]
-    return Comparison(
+    return compared(
         f"{name}, {training.steps} batches of {training.batch:,}",
-        min(took) * 1e3,
-        min(run.predicted_seconds for run in predicting) * 1e3,
-        "ms",
-        training.repetitions,
-        (max(took) - min(took)) / statistics.median(took) * 100,
+        [run.seconds for run in runs],
+        [run.predicted_seconds for run in predicting],
         f"{training.rows:,} rows",
     )
 

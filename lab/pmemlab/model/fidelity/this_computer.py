@@ -9,15 +9,12 @@ Two NUMA nodes are compared too, where this computer has them (`numa_nodes`).
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
 import embstore as es
@@ -26,12 +23,13 @@ from pmemlab.model.devices import DeviceModel, load_device
 from pmemlab.model.devices.measuring.affinity import on_cpus
 from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
 from pmemlab.model.fidelity.device_here import measure_here
-from pmemlab.model.fidelity.measured import Comparison
+from pmemlab.model.fidelity.measured import Comparison, compared
 from pmemlab.model.fidelity.numa_nodes import (
     NodeTraining,
     compare_nodes,
     nodes_to_compare,
 )
+from pmemlab.model.fidelity.training_on_node import fill, new_table, train
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
 
 __all__ = ["Training", "compare_disk", "compare_this_computer"]
@@ -113,13 +111,10 @@ def compare_disk(
         reads = max(reads, read)
         took.append(_train(folder, page_cache, training))
     way = "through the page cache" if page_cache else "direct I/O"
-    return Comparison(
+    return compared(
         f"DRAM_SSDHASH, {way}, {training.steps} batches of {training.batch:,}",
-        min(took) * 1e3,
-        min(predicted) * 1e3,
-        "ms",
-        training.repetitions,
-        (max(took) - min(took)) / statistics.median(took) * 100,
+        took,
+        predicted,
         f"{reads:,} reads of files",
     )
 
@@ -148,9 +143,9 @@ def _predict(
         tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-", dir=_MEMORY) as made,
         _table(Path(made), page_cache, training) as variable,
     ):
-        _fill(variable, training)
+        fill(variable, training.rows)
         with es.record_accesses(variable, caches=caches) as recorded:
-            seconds = _steps(variable, training)
+            seconds = train(variable, training.rows, training.batch, training.steps)
         ran = RanIn(seconds, threading.get_native_id())
         phases = recorded.phases
     predicted = predict_run(phases, caches, placement, ran)
@@ -163,8 +158,8 @@ def _train(folder: Path, page_cache: bool, training: Training) -> float:
         tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-", dir=folder) as made,
         _table(Path(made), page_cache, training) as variable,
     ):
-        _fill(variable, training)
-        return _steps(variable, training)
+        fill(variable, training.rows)
+        return train(variable, training.rows, training.batch, training.steps)
 
 
 def _table(folder: Path, page_cache: bool, training: Training) -> es.EmbeddingVariable:
@@ -175,32 +170,6 @@ def _table(folder: Path, page_cache: bool, training: Training) -> es.EmbeddingVa
         ssdhash_option=es.SSDHashOption(direct_io=not page_cache),
     )
     try:
-        return es.get_embedding_variable(
-            "fidelity",
-            16,
-            optimizer=es.optimizers.Adagrad(0.1),
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-        )
+        return new_table(storage)
     except es.errors.EmbStoreError as error:
         raise LabError(f"{folder}: no table can be there: {error}") from error
-
-
-def _fill(variable: es.EmbeddingVariable, training: Training) -> None:
-    """All rows once, at random, and most of them go down."""
-    random = np.random.default_rng(0)
-    for ids in np.array_split(random.permutation(training.rows), max(1, training.rows // 20000)):
-        variable.apply_gradients(ids, np.ones((ids.size, 16), np.float32))
-    variable.drain()
-
-
-def _steps(variable: es.EmbeddingVariable, training: Training) -> float:
-    """Seconds; what is to be moved by then is moved."""
-    random = np.random.default_rng(1)
-    batches = [random.integers(0, training.rows, training.batch) for _ in range(training.steps)]
-    gradients = np.ones((training.batch, 16), np.float32)
-    began = time.perf_counter()
-    for ids in batches:
-        variable.lookup(ids, train=True)
-        variable.apply_gradients(ids, gradients)
-    variable.drain()
-    return time.perf_counter() - began

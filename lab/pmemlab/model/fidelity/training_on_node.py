@@ -1,5 +1,6 @@
-"""Trains a table in memkind's memory, and prints how long that took: memkind is told its node by
-MEMKIND_DAX_KMEM_NODES, before the process starts.
+"""The training whose time on one medium is predicted from another, and a program that does it in
+memkind's memory, and prints how long that took: memkind is told its node by MEMKIND_DAX_KMEM_NODES,
+before the process starts.
 
 python -m pmemlab.model.fidelity.training_on_node \\
     '{"rows": 1000, "batch": 100, "steps": 3}' HERE THERE
@@ -21,33 +22,51 @@ import embstore as es
 from pmemlab.model.devices import load_device
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
 
-__all__ = ["run"]
+__all__ = ["fill", "new_table", "run", "train"]
 
 _DIM = 16
+_ROWS_AT_ONCE = 20_000
 _ROW_BYTES = 256  # more than a row, its slots and what lies beside them take
+
+
+def new_table(storage: es.StorageOption) -> es.EmbeddingVariable:
+    return es.get_embedding_variable(
+        "fidelity",
+        _DIM,
+        optimizer=es.optimizers.Adagrad(0.1),
+        ev_option=es.EmbeddingVariableOption(storage_option=storage),
+    )
+
+
+def fill(variable: es.EmbeddingVariable, rows: int) -> None:
+    """Trains all rows once, in random order; those that don't fit a tier go down."""
+    order = np.random.default_rng(0).permutation(rows)
+    for ids in np.array_split(order, max(1, rows // _ROWS_AT_ONCE)):
+        variable.apply_gradients(ids, np.ones((ids.size, _DIM), np.float32))
+    variable.drain()
+
+
+def train(variable: es.EmbeddingVariable, rows: int, batch: int, steps: int) -> float:
+    """Returns the seconds that so many batches took; what is to be moved by then is moved."""
+    random = np.random.default_rng(1)
+    batches = [random.integers(0, rows, batch) for _ in range(steps)]
+    gradients = np.ones((batch, _DIM), np.float32)
+    began = time.perf_counter()
+    for ids in batches:
+        variable.lookup(ids, train=True)
+        variable.apply_gradients(ids, gradients)
+    variable.drain()
+    return time.perf_counter() - began
 
 
 def run(rows: int, batch: int, steps: int, here: str, there: str) -> dict[str, float]:
     placements = [(load_device(name),) for name in (there, here)]
     caches = caches_before(placements)
     storage = es.StorageOption(es.StorageType.PMEM_MEMKIND, storage_size=[rows * _ROW_BYTES])
-    random = np.random.default_rng(1)
-    batches = [random.integers(0, rows, batch) for _ in range(steps)]
-    gradients = np.ones((batch, _DIM), np.float32)
-    with es.get_embedding_variable(
-        "fidelity",
-        _DIM,
-        optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
-    ) as variable:
-        for ids in np.array_split(random.permutation(rows), max(1, rows // 20_000)):
-            variable.apply_gradients(ids, np.ones((ids.size, _DIM), np.float32))
+    with new_table(storage) as variable:
+        fill(variable, rows)
         with es.record_accesses(variable, caches=caches) as recorded:
-            began = time.perf_counter()
-            for ids in batches:
-                variable.lookup(ids, train=True)
-                variable.apply_gradients(ids, gradients)
-            seconds = time.perf_counter() - began
+            seconds = train(variable, rows, batch, steps)
         ran = RanIn(seconds, threading.get_native_id())
         predicted = predict_run(recorded.phases, caches, placements[0], ran, here=placements[1])
         return {"seconds": seconds, "predicted_seconds": predicted.seconds}
