@@ -236,47 +236,6 @@ POWERCUT_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
                  [&] { return hidden_call(path, mode, file); });
 }
 
-// The name is made by libc: what came to be is found after.
-#define POWERCUT_MAKE_NAMED(name, parameters, values)                                               \
-  POWERCUT_EXPORT int name parameters {                                                             \
-    POWERCUT_HIDDEN(name);                                                                          \
-    powercut::Computer& computer = powercut::Computer::get();                                       \
-    computer.refuse_child(#name, AT_FDCWD, pattern);                                                \
-    if (!computer.active() || !computer.watch().find(AT_FDCWD, pattern)) return hidden_call values; \
-    return powercut::made_by(#name, POWERCUT_CALLER, pattern, [&] { return hidden_call values; });  \
-  }
-
-namespace powercut {
-
-template <typename Work>
-int made_by(const char* function, void* caller, const char* pattern, Work work) {
-  Computer& computer = Computer::get();
-  const Call call(computer, Kind::kName, function, caller);
-  const int descriptor = work();
-  const int reason = errno;
-  struct stat status{};
-  if (descriptor >= 0 && fstat(descriptor, &status) == 0) {
-    const auto place = computer.watch().find(AT_FDCWD, pattern);
-    computer.follow(*place, true);
-    NameCall made;
-    made.entry = {place->folder_id, place->name};
-    made.id = computer.watch().identity(status);
-    made.told = "create " + place->path;
-    computer.names.add(std::move(made));
-  }
-  errno = reason;
-  return descriptor;
-}
-
-}  // namespace powercut
-
-POWERCUT_MAKE_NAMED(mkstemp, (char* pattern), (pattern))
-POWERCUT_MAKE_NAMED(mkstemp64, (char* pattern), (pattern))
-POWERCUT_MAKE_NAMED(mkostemp, (char* pattern, int flags), (pattern, flags))
-POWERCUT_MAKE_NAMED(mkostemp64, (char* pattern, int flags), (pattern, flags))
-POWERCUT_MAKE_NAMED(mkstemps, (char* pattern, int suffix), (pattern, suffix))
-POWERCUT_MAKE_NAMED(mkostemps, (char* pattern, int suffix, int flags), (pattern, suffix, flags))
-
 // name, result, parameters (the first is the descriptor), values
 #define POWERCUT_CHANGE(name, result, parameters, values, ...)                                  \
   POWERCUT_EXPORT result name parameters __VA_ARGS__ {                                          \

@@ -159,51 +159,26 @@ POWERCUT_EXPORT int pmem_msync(const void* address, size_t bytes) {
                                bytes + (begin - first), MS_SYNC);
 }
 
-POWERCUT_EXPORT void* pmem_memmove(void* to, const void* from, size_t bytes, unsigned flags) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memmove", POWERCUT_CALLER, to, bytes, flags);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memcpy(void* to, const void* from, size_t bytes, unsigned flags) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memcpy", POWERCUT_CALLER, to, bytes, flags);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memset(void* to, int byte, size_t bytes, unsigned flags) {
-  memset(to, byte, bytes);
-  after_copy("pmem_memset", POWERCUT_CALLER, to, bytes, flags);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memmove_persist(void* to, const void* from, size_t bytes) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memmove_persist", POWERCUT_CALLER, to, bytes, 0);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memcpy_persist(void* to, const void* from, size_t bytes) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memcpy_persist", POWERCUT_CALLER, to, bytes, 0);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memset_persist(void* to, int byte, size_t bytes) {
-  memset(to, byte, bytes);
-  after_copy("pmem_memset_persist", POWERCUT_CALLER, to, bytes, 0);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memmove_nodrain(void* to, const void* from, size_t bytes) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memmove_nodrain", POWERCUT_CALLER, to, bytes, kNoDrain);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memcpy_nodrain(void* to, const void* from, size_t bytes) {
-  memmove(to, from, bytes);
-  after_copy("pmem_memcpy_nodrain", POWERCUT_CALLER, to, bytes, kNoDrain);
-  return to;
-}
-POWERCUT_EXPORT void* pmem_memset_nodrain(void* to, int byte, size_t bytes) {
-  memset(to, byte, bytes);
-  after_copy("pmem_memset_nodrain", POWERCUT_CALLER, to, bytes, kNoDrain);
-  return to;
-}
+// name, what does the same in memory, the type of what is copied or of the byte that fills
+#define POWERCUT_COPY(name, copy, From)                                           \
+  POWERCUT_EXPORT void* name(void* to, From from, size_t bytes, unsigned flags) { \
+    copy(to, from, bytes);                                                        \
+    after_copy(#name, POWERCUT_CALLER, to, bytes, flags);                         \
+    return to;                                                                    \
+  }                                                                               \
+  POWERCUT_EXPORT void* name##_persist(void* to, From from, size_t bytes) {       \
+    copy(to, from, bytes);                                                        \
+    after_copy(#name "_persist", POWERCUT_CALLER, to, bytes, 0);                  \
+    return to;                                                                    \
+  }                                                                               \
+  POWERCUT_EXPORT void* name##_nodrain(void* to, From from, size_t bytes) {       \
+    copy(to, from, bytes);                                                        \
+    after_copy(#name "_nodrain", POWERCUT_CALLER, to, bytes, kNoDrain);           \
+    return to;                                                                    \
+  }
+POWERCUT_COPY(pmem_memmove, memmove, const void*)
+POWERCUT_COPY(pmem_memcpy, memmove, const void*)
+POWERCUT_COPY(pmem_memset, memset, int)
 
 POWERCUT_EXPORT const char* pmem_check_version(unsigned major, unsigned minor) {
   if (major == kMajor && minor <= kMinor) return nullptr;

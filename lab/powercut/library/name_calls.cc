@@ -55,7 +55,19 @@ void keep(Computer& computer, const Place& place, const Named& named) {
   if (named.type == 'l') computer.keep_link(place, named.id);
 }
 
-// Makes a name by `work`.
+// A call on a name; `named`: what has it, or had it.
+NameCall call_on(NameCall::Kind kind, const char* function, const Place& place, const Named& named) {
+  NameCall call;
+  call.kind = kind;
+  call.entry = {place.folder_id, place.name};
+  call.id = named.id;
+  call.type = named.type;
+  call.target = named.target;
+  call.told = std::string(function) + " " + place.path;
+  return call;
+}
+
+// Makes a name by `work`, which may change the path, as mkstemp() does.
 template <typename Work>
 int add_name(const char* function, void* caller, int folder, const char* path, Work work) {
   Computer& computer = Computer::get();
@@ -66,17 +78,11 @@ int add_name(const char* function, void* caller, int folder, const char* path, W
   const bool was_there = look_up(computer, *place).id != 0;
   const int result = work();
   const int reason = errno;
-  const auto made_place = computer.watch().find(folder, path);  // mkdtemp() has changed it
+  const auto made_place = computer.watch().find(folder, path);
   const Named named = made_place ? look_up(computer, *made_place) : Named{};
   if (result == 0 && !was_there && named.id != 0) {
     if (named.type == 'f') computer.follow(*made_place, false);
-    NameCall made;
-    made.entry = {made_place->folder_id, made_place->name};
-    made.id = named.id;
-    made.type = named.type;
-    made.target = named.target;
-    made.told = std::string(function) + " " + made_place->path;
-    computer.names.add(std::move(made));
+    computer.names.add(call_on(NameCall::Kind::kAdd, function, *made_place, named));
   }
   errno = reason;
   return result;
@@ -93,16 +99,7 @@ int remove_by(const char* function, void* caller, int folder, const char* path, 
   keep(computer, *place, named);
   const int result = work();
   const int reason = errno;
-  if (result == 0) {
-    NameCall removed;
-    removed.kind = NameCall::Kind::kRemove;
-    removed.entry = {place->folder_id, place->name};
-    removed.id = named.id;
-    removed.type = named.type;
-    removed.target = named.target;
-    removed.told = std::string(function) + " " + place->path;
-    computer.names.add(std::move(removed));
-  }
+  if (result == 0) computer.names.add(call_on(NameCall::Kind::kRemove, function, *place, named));
   errno = reason;
   return result;
 }
@@ -128,15 +125,12 @@ int rename_by(const char* function, void* caller, int from_folder, const char* f
   const int result = work();
   const int reason = errno;
   if (result == 0 && moved.id != replaced.id) {
-    NameCall renamed;
-    renamed.kind = (flags & RENAME_EXCHANGE) != 0 ? NameCall::Kind::kExchange : NameCall::Kind::kRename;
-    renamed.entry = {source->folder_id, source->name};
+    const bool exchanges = (flags & RENAME_EXCHANGE) != 0;
+    NameCall renamed =
+        call_on(exchanges ? NameCall::Kind::kExchange : NameCall::Kind::kRename, function, *source, moved);
     renamed.to = {target->folder_id, target->name};
-    renamed.id = moved.id;
     renamed.other = replaced.id;
-    renamed.type = moved.type;
-    renamed.target = moved.target;
-    renamed.told = std::string(function) + " " + source->path + " to " + target->path;
+    renamed.told += " to " + target->path;
     computer.names.add(std::move(renamed));
   }
   errno = reason;
@@ -207,15 +201,24 @@ POWERCUT_EXPORT int symlinkat(const char* target, int folder, const char* path) 
   return add_name("symlinkat", POWERCUT_CALLER, folder, path,
                   [&] { return hidden_call(target, folder, path); });
 }
-POWERCUT_EXPORT char* mkdtemp(char* pattern) noexcept {
-  POWERCUT_HIDDEN(mkdtemp);
-  char* made = nullptr;
-  add_name("mkdtemp", POWERCUT_CALLER, AT_FDCWD, pattern, [&] {
-    made = hidden_call(pattern);
-    return made == nullptr ? -1 : 0;
-  });
-  return made;
-}
+// result, what it is where the call failed
+#define POWERCUT_MAKE_NAMED(name, result, failed, parameters, values, ...) \
+  POWERCUT_EXPORT result name parameters __VA_ARGS__ {                     \
+    POWERCUT_HIDDEN(name);                                                 \
+    result made = failed;                                                  \
+    add_name(#name, POWERCUT_CALLER, AT_FDCWD, pattern, [&] {              \
+      made = hidden_call values;                                           \
+      return made == failed ? -1 : 0;                                      \
+    });                                                                    \
+    return made;                                                           \
+  }
+POWERCUT_MAKE_NAMED(mkdtemp, char*, nullptr, (char* pattern), (pattern), noexcept)
+POWERCUT_MAKE_NAMED(mkstemp, int, -1, (char* pattern), (pattern))
+POWERCUT_MAKE_NAMED(mkstemp64, int, -1, (char* pattern), (pattern))
+POWERCUT_MAKE_NAMED(mkostemp, int, -1, (char* pattern, int flags), (pattern, flags))
+POWERCUT_MAKE_NAMED(mkostemp64, int, -1, (char* pattern, int flags), (pattern, flags))
+POWERCUT_MAKE_NAMED(mkstemps, int, -1, (char* pattern, int suffix), (pattern, suffix))
+POWERCUT_MAKE_NAMED(mkostemps, int, -1, (char* pattern, int suffix, int flags), (pattern, suffix, flags))
 POWERCUT_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
   POWERCUT_HIDDEN(mkdir);
   return add_name("mkdir", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(path, mode); });

@@ -54,6 +54,19 @@ def save_in_a_folder_for_its_group(medium: Path) -> None:
     save(medium)
 
 
+def save_by_mkstemp(medium: Path) -> None:
+    """As C programs make a file that no other has."""
+    for number in range(1, SAVES + 1):
+        new = ctypes.create_string_buffer(bytes(medium / "new-XXXXXX"))
+        descriptor = ctypes.CDLL(None).mkstemp(new)
+        os.write(descriptor, bytes([number]) * BYTES)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        Path(os.fsdecode(new.value)).replace(medium / "state")
+        sync_folder(medium)
+        print(number, flush=True)
+
+
 def save_without_fsync(medium: Path) -> None:
     save(medium, content=False)
 
