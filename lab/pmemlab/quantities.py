@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST_SECONDS", "bytes_text", "count_text", "figure_text", "rate_text"]
+__all__ = [
+    "MOST_SECONDS",
+    "bytes_text",
+    "count_text",
+    "figure_text",
+    "known_text",
+    "rate_text",
+]
 
 MOST_SECONDS = 7 * 86400
 """Of a time limit: a week. Longer ones than Python can wait for end with an error of its own."""
@@ -23,6 +30,11 @@ def count_text(count: int, thing: str) -> str:
 def figure_text(value: float) -> str:
     """Returns a figure with three digits that count: "0.0731", "5.6", "1,234"."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def known_text(value: float | None, form: str) -> str:
+    """Returns a figure as `format` writes it; a dash for None."""
+    return "–" if value is None else format(value, form)
 
 
 def rate_text(per_s: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pmemlab.quantities import known_text
 from pmemlab.report.documents import CheckpointArm, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
@@ -18,7 +19,7 @@ _TITLE = "Checkpoints on SATA, NVMe and PMem"
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What a figure is of. text: how a value is written. more_is_better: of two values.
+    """What a figure is of. form: how `format` writes a value. more_is_better: of two values.
 
     beside: another one, which stands in the figure's table only.
     """
@@ -26,7 +27,7 @@ class _Quantity:
     name: str
     caption: str
     of: Callable[[CheckpointArm], float | None]
-    text: str
+    form: str
     more_is_better: bool = True
     beside: tuple[str, Callable[[CheckpointArm], float | None]] | None = None
 
@@ -40,20 +41,20 @@ _QUANTITIES: Final = (
         "save",
         "Saves of {} until the medium has everything, GB/s",
         lambda arm: _gb_per_s(arm.save_bytes_per_s),
-        "{:.2f}",
+        ".2f",
     ),
     _Quantity(
         "cold-load",
         "Loads of {} from the medium until all of it was read, GB/s",
         lambda arm: _gb_per_s(arm.cold_bytes_per_s),
-        "{:.2f}",
+        ".2f",
         beside=("warm, GB/s", lambda arm: _gb_per_s(arm.warm_bytes_per_s)),
     ),
     _Quantity(
         "stall",
         "Milliseconds that training waits for a save of {}",
         lambda arm: None if arm.stall_seconds is None else arm.stall_seconds * 1e3,
-        "{:,.0f}",
+        ",.0f",
         more_is_better=False,
     ),
 )
@@ -105,7 +106,7 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
                 Bar(
                     arm.format,
                     [Part(_value(arm, quantity), look_of(arm.kind, predicted=False))],
-                    quantity.text.format(_value(arm, quantity)),
+                    format(_value(arm, quantity), quantity.form),
                 )
                 for arm in members
             ],
@@ -117,7 +118,7 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
     best = choose(arms, key=lambda arm: _value(arm, quantity))
     alt = (
         f"{caption}: {len(arms)} formats on {len(media)} media. The best is {best.format} on "
-        f"{_medium(best)} with {quantity.text.format(_value(best, quantity))}."
+        f"{_medium(best)} with {format(_value(best, quantity), quantity.form)}."
     )
     beside = quantity.beside
     table = Table(
@@ -133,8 +134,8 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
             (
                 _medium(arm),
                 arm.format,
-                quantity.text.format(_value(arm, quantity)),
-                *([_known(beside[1](arm), quantity.text)] if beside else []),
+                format(_value(arm, quantity), quantity.form),
+                *([known_text(beside[1](arm), quantity.form)] if beside else []),
                 "modelled, paced" if arm.kind == "modelled" else arm.kind,
             )
             for arm in arms
@@ -148,10 +149,6 @@ def _value(arm: CheckpointArm, quantity: _Quantity) -> float:
     value = quantity.of(arm)
     assert value is not None
     return value
-
-
-def _known(value: float | None, text: str) -> str:
-    return "–" if value is None else text.format(value)
 
 
 def _medium(arm: CheckpointArm) -> str:

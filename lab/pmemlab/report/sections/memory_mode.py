@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pmemlab.quantities import bytes_text
+from pmemlab.quantities import bytes_text, known_text
 from pmemlab.report.documents import CacheSweep, FirstTier, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
@@ -96,7 +96,7 @@ def _sweep_figure(name: str, sweep: CacheSweep, tiers: Sequence[_MemoryTimes]) -
                 f"{direct_ns:.1f}",
                 f"{cached_ns:.1f}",
                 f"{tier.hit_rate:.1%}",
-                "–" if tier.memory_mode_hit_rate is None else f"{tier.memory_mode_hit_rate:.1%}",
+                known_text(tier.memory_mode_hit_rate, ".1%"),
                 _millions(tier.app_direct_ids_per_s),
                 _millions(tier.memory_mode_ids_per_s),
                 "modelled, predicted",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pmemlab.quantities import bytes_text, count_text, figure_text, rate_text
+from pmemlab.quantities import bytes_text, count_text, figure_text, known_text, rate_text
 from pmemlab.report.documents import PlanChoice, Results
 from pmemlab.report.drawing.points import Marker, Point, Scale, draw_points
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
@@ -97,7 +97,7 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
                 choice.storage_type,
                 " + ".join(choice.devices),
                 f"{choice.usd_per_month:,.0f}",
-                _known(choice.usd_per_million_lookups, "{:.2g}"),
+                known_text(choice.usd_per_million_lookups, ".2g"),
                 f"{choice.machines:g} × {choice.machine}",
                 f"{_most(choice):,.0f}",
                 *_tiers(choice),
@@ -149,10 +149,6 @@ def _name(choice: PlanChoice) -> str:
 def _most(choice: PlanChoice) -> float:
     """Lookups a second of all machines that are paid for."""
     return choice.lookups_per_s * (choice.machines or 1)
-
-
-def _known(value: float | None, text: str) -> str:
-    return "–" if value is None else text.format(value)
 
 
 def _marker(choice: PlanChoice) -> Marker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pmemlab.quantities import count_text
+from pmemlab.quantities import count_text, known_text
 from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
@@ -53,8 +53,8 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
                 row.storage_type,
                 devices_text(row),
                 f"{row.samples_per_s:,.0f}",
-                "–" if row.lookups_per_s is None else f"{row.lookups_per_s:,.0f}",
-                "–" if row.hit_rate is None else f"{row.hit_rate:.1%}",
+                known_text(row.lookups_per_s, ",.0f"),
+                known_text(row.hit_rate, ".1%"),
                 row.kind_label,
             )
             for row in rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pmemlab.quantities import count_text
+from pmemlab.quantities import count_text, known_text
 from pmemlab.report.documents import Results
 from pmemlab.report.page import Section, Table
 from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
@@ -50,8 +50,8 @@ def works(results: Results) -> Section:
                 row.storage_type,
                 row.machine_label,
                 *(rate_cells(modelled[number]) if number in modelled else ("–",) * 4),
-                "–" if row.hit_rate is None else f"{row.hit_rate:.1%}",
-                "–" if row.auc is None else f"{row.auc:.3f}",
+                known_text(row.hit_rate, ".1%"),
+                known_text(row.auc, ".3f"),
                 row.commit,
             )
             for number, row in enumerate(rows)
