@@ -135,7 +135,9 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
         (["node0", "-o", "a.yaml", "--size", "900T"], "node0: has .* MiB free of the"),
         (["node0", "-o", "a.yaml", "--size", "4K"], r"--size 4K: must be \d+K or more"),
         ([".", "-o", "a.yaml", "--size", "1M"], r"--size 1M: must be \d+K or more"),
-        (["node0", "-o", "a.yaml", "--seconds", "0"], "--seconds 0: must be above 0"),
+        (["node0", "-o", "a.yaml", "--seconds", "0"], "--seconds 0: must be 0.001 or more"),
+        (["node0", "-o", "a.yaml", "--seconds", "1e-300"], "--seconds 1e-300: must be 0.001"),
+        (["", "-o", "a.yaml"], "'': is neither a folder nor a NUMA node"),
         (["node0", "-o", "a.yaml", "--page-cache"], "--page-cache: node0 is memory and has none"),
     ],
 )

@@ -26,6 +26,7 @@ __all__ = ["measure_device"]
 
 _CACHES_BESIDE = 8  # memory that is measured for each byte of the last-level cache
 _DISK_BYTES = 4 << 30
+_LEAST_SECONDS = 0.001  # less is no more than a few accesses
 _CACHED_BYTES = 1 << 30
 
 
@@ -40,8 +41,10 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
     check_output("-o", output)
     if output.exists() and not arguments.force:
         raise MeasuringError(f"-o {output}: is there already; give another name, or --force")
-    if not 0 < arguments.seconds < 3600:
-        raise MeasuringError(f"--seconds {arguments.seconds:g}: must be above 0 and below 3600")
+    if not _LEAST_SECONDS <= arguments.seconds < 3600:
+        raise MeasuringError(
+            f"--seconds {arguments.seconds:g}: must be {_LEAST_SECONDS:g} or more, and below 3600"
+        )
     target = find_target(arguments.what)
     is_memory = isinstance(target, NodeTarget) or target.medium == "memory"
     if arguments.page_cache and is_memory:

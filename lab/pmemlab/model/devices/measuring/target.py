@@ -59,10 +59,10 @@ def find_target(text: str) -> Target:
     if re.fullmatch(r"node[0-9]+", text):
         return _find_node(int(text[4:]))
     folder = Path(text)
-    if not folder.is_dir():
+    if not text or not folder.is_dir():
         raise MeasuringError(
-            f"{text}: is neither a folder nor a NUMA node; there are {', '.join(node_names())}, "
-            "and any folder on the disk or the dax mount in question"
+            f"{text or repr(text)}: is neither a folder nor a NUMA node; there are "
+            f"{', '.join(node_names())}, and any folder on the disk or the dax mount in question"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise MeasuringError(f"{text}: can't be written; give a folder in which you may make files")
