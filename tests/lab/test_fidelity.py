@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def test_an_error_is_what_the_prediction_is_more_than_was_published(
 
 def test_an_aim_is_reached_up_to_its_edge_and_not_beyond() -> None:
     assert NEAR.reached is True
+    assert replace(NEAR, predicted=85).reached is True
     assert FAR.reached is False
     assert KNOWN.reached is None
     assert SECTION.missed == (FAR,)
