@@ -9,7 +9,10 @@ from typing import Final
 
 from pmemlab.errors import LabError
 
-__all__ = ["Mount", "mount_of"]
+__all__ = ["MEMORY_FILE_SYSTEMS", "Mount", "mount_of"]
+
+MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs", "devtmpfs")
+"""File systems whose files are in this computer's memory, and on no medium."""
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 

@@ -240,6 +240,18 @@ def test_a_dax_mount_is_memory_and_the_innermost_mount_counts(
     assert found.medium == "memory"
 
 
+@pytest.mark.parametrize("file_system", ["tmpfs", "ramfs", "devtmpfs"])
+def test_a_folder_whose_files_are_in_memory_is_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_system: str
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(f"22 1 0:20 / / rw shared:1 - {file_system} none rw\n")
+    monkeypatch.setattr(mounts, "_MOUNTS", table)
+    found = find_target(str(tmp_path))
+    assert isinstance(found, FolderTarget)
+    assert found.medium == "memory"
+
+
 def test_each_thread_has_a_cpu() -> None:
     assert [thread_counts(cpus) for cpus in (1, 2, 3, 8, 12)] == [
         (1,),

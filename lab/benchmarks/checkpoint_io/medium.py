@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from benchmarks.checkpoint_io.errors import MediumError
 from benchmarks.checkpoint_io.libpmem import can_map_sync
 from benchmarks.checkpoint_io.pacing import PacedDevice
-from pmemlab.mounts import mount_of
+from pmemlab.mounts import MEMORY_FILE_SYSTEMS, mount_of
 
 if TYPE_CHECKING:
     from pmemlab.model.devices import DeviceModel
@@ -50,7 +50,7 @@ class MediumFacts:
     @property
     def in_memory(self) -> bool:
         """Whether files there are on no medium but this computer's memory."""
-        return self.device is None and self.filesystem in ("tmpfs", "ramfs")
+        return self.device is None and self.filesystem in MEMORY_FILE_SYSTEMS
 
     @property
     def summary(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pmemlab.errors import MeasuringError
-from pmemlab.mounts import mount_of
+from pmemlab.mounts import MEMORY_FILE_SYSTEMS, mount_of
 
 __all__ = [
     "FolderTarget",
@@ -71,7 +71,7 @@ def find_target(text: str) -> Target:
     is_dax = not {"dax", "dax=always"}.isdisjoint(mount.options.split(","))
     return FolderTarget(
         folder,
-        "memory" if is_dax or mount.filesystem == "tmpfs" else "block",
+        "memory" if is_dax or mount.filesystem in MEMORY_FILE_SYSTEMS else "block",
         mount.filesystem,
         space.f_blocks * space.f_frsize,
         space.f_bavail * space.f_frsize,
