@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from powercut_programs import EXAMPLES, cases_program, compiled, loads_libpmem
 
-from powercut.campaign import run_tries, try_mutation
+from powercut.campaign import run_tries
 from powercut.errors import PowercutError
 from powercut.experiment import CommandRecovery, Experiment
 from powercut.frames import short_stack
@@ -248,16 +248,6 @@ def test_the_correct_twin_is_right_after_a_cut_at_every_point(programs: Path) ->
     assert record.point_count == 2 + 2 * RECORDS + 1  # size, allocation; drains; exit
     assert results.failures == []
     assert results.ended_early == 0
-
-
-def test_each_flush_and_drain_of_the_correct_twin_is_needed(programs: Path) -> None:
-    experiment = log_experiment(programs, "append")
-    with experiment.prepared() as template:
-        record = experiment.rehearse(template)
-        assert sorted(site.what for site in record.sites) == ["drain", "drain", "flush", "flush"]
-        moments = [[moment] for moment in sampled_points(record, 200)]
-        found = [try_mutation(experiment, site, moments, template, jobs=2) for site in record.sites]
-    assert [result.site.name for result in found if result.failure is None] == []
 
 
 def test_sites_are_the_same_in_every_run(programs: Path) -> None:
