@@ -62,7 +62,7 @@ def test_no_figure_that_is_foretold_is_known_to_who_foretells_it(name: str) -> N
 
 def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
     rows = [BandwidthRow(size, (1, 2, 4), (1.0 * size,) * 3) for size in (64, 256, 1024)]
-    rest = BandwidthCurve(rows).without([(256, 1), (256, 2), (256, 4)])
+    rest = BandwidthCurve(rows).without(256)
     assert rest is not None
     assert [row.size_bytes for row in rest.rows] == [64, 1024]
     assert rest.at(256, 2) == pytest.approx(256)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 __all__ = ["BandwidthCurve", "BandwidthRow", "LoadedLatencyCurve", "LoadedLatencyRow"]
@@ -97,18 +97,26 @@ class BandwidthCurve:
         ]
         return interpolate(row.size_bytes, sizes, bends) if finer else 1.0
 
-    def without(self, left_out: Iterable[tuple[int, int]]) -> BandwidthCurve | None:
-        """The curve without some (size, threads); None where nothing is left."""
-        gone = set(left_out)
-        rows = []
+    def points(self) -> Iterator[tuple[int, int, float]]:
+        """Yields size, threads and MB/s of each figure."""
         for row in self.rows:
-            kept = [
-                (threads, mb_per_s)
-                for threads, mb_per_s in zip(row.threads, row.mb_per_s, strict=True)
-                if (row.size_bytes, threads) not in gone
-            ]
-            if kept:
-                rows.append(BandwidthRow(row.size_bytes, *map(tuple, zip(*kept, strict=True))))
+            for threads, mb_per_s in zip(row.threads, row.mb_per_s, strict=True):
+                yield row.size_bytes, threads, mb_per_s
+
+    def without(
+        self, size_bytes: int | None = None, threads: int | None = None
+    ) -> BandwidthCurve | None:
+        """The curve without the figures of a size and a number of threads (None: of any of them).
+        None where nothing is left.
+        """
+        kept: dict[int, list[tuple[int, float]]] = {}
+        for size, count, mb_per_s in self.points():
+            if size_bytes not in (None, size) or threads not in (None, count):
+                kept.setdefault(size, []).append((count, mb_per_s))
+        rows = [
+            BandwidthRow(size, *map(tuple, zip(*figures, strict=True)))
+            for size, figures in kept.items()
+        ]
         return BandwidthCurve(rows) if rows else None
 
 

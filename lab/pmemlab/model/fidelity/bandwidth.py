@@ -54,19 +54,10 @@ def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
 def _of_bandwidth(
     file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOut
 ) -> Iterator[Foretold]:
-    points = [
-        (row.size_bytes, threads, mb_per_s)
-        for row in bandwidth.rows
-        for threads, mb_per_s in zip(row.threads, row.mb_per_s, strict=True)
-    ]
-    for size_bytes, threads, published in points:
-        gone = [
-            (size, count)
-            for size, count, _ in points
-            if (left_out == "threads" or size == size_bytes)
-            and (left_out == "size" or count == threads)
-        ]
-        rest = bandwidth.without(gone)
+    for size_bytes, threads, published in bandwidth.points():
+        rest = bandwidth.without(
+            None if left_out == "threads" else size_bytes, None if left_out == "size" else threads
+        )
         if rest is None or not rest.covers(size_bytes, threads):
             continue
         predicted = rest.at(size_bytes, threads)

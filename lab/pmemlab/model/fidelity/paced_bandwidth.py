@@ -101,14 +101,9 @@ def lacking(device: DeviceModel, row_bytes: int, threads: int) -> tuple[MemoryDe
     if not isinstance(device, MemoryDevice) or _LOAD not in device.file.bandwidth:
         raise LabError(f"{device.name}: has no published bandwidth of random loads")
     curve = device.file.bandwidth[_LOAD]
-    points = [
-        (row.size_bytes, count, mb_per_s)
-        for row in curve.rows
-        for count, mb_per_s in zip(row.threads, row.mb_per_s, strict=True)
-    ]
-    published = {(size, count): mb_per_s for size, count, mb_per_s in points}
-    gone = [(size, count) for size, count in published if size == row_bytes or count == threads]
-    rest = curve.without(gone)
+    published = {(size, count): mb_per_s for size, count, mb_per_s in curve.points()}
+    rest = curve.without(row_bytes)
+    rest = None if rest is None else rest.without(threads=threads)
     if (row_bytes, threads) not in published or rest is None or not rest.covers(row_bytes, threads):
         raise LabError(
             f"{device.name}: {row_bytes} bytes by {threads} threads don't lie between published "
