@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.checkpoint_io.formats.embstore_table import EmbstoreTable
+from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.formats.mapped import MappedFile
-from benchmarks.checkpoint_io.formats.protocol import Format
 from benchmarks.checkpoint_io.formats.safetensors_file import SafetensorsFile
 from benchmarks.checkpoint_io.formats.torch_file import MappedTorchFile, TorchFile
 

@@ -11,6 +11,7 @@ import torch
 import embstore as es
 from benchmarks.checkpoint_io.checkpoint import Checkpoint
 from benchmarks.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
+from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.page_cache import FilePart
 from benchmarks.checkpoint_io.phases import PhaseClock
 from embstore.errors import CheckpointError
@@ -22,20 +23,21 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _ROWS, _STEP = "rows", "step"
 
 
-class EmbstoreTable:
+class EmbstoreTable(Format):
     """`es.save` and `es.restore` of a table in DRAM, whose rows are the tensors' own floats.
 
     Beside a row's floats the files have its key, frequency and version. The engine serialises,
     writes and syncs in one go, so these aren't told apart.
     """
 
+    file_name = "checkpoint.embstore"
     notices_flipped_bits = True
     saves_what_it_is_given = False  # but its table, whose updates wait
     tells_sync_apart = False
     reads_of_a_byte = 2  # all is verified before the first row changes
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "checkpoint.embstore"
+        super().__init__(folder)
         self._saved: es.EmbeddingVariable | None = None
 
     def content_of(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -75,9 +77,6 @@ class EmbstoreTable:
     def parts(self) -> list[FilePart]:
         files = sorted(path for path in self._path.rglob("*") if path.is_file())
         return [FilePart.whole(file) for file in files]
-
-    def notes(self) -> dict[str, object]:
-        return {}
 
     def close(self) -> None:
         if self._saved is not None:

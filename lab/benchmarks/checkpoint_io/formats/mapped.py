@@ -6,24 +6,21 @@ from pathlib import Path
 
 from benchmarks.checkpoint_io import mapped_file
 from benchmarks.checkpoint_io.checkpoint import Checkpoint
+from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.page_cache import FilePart
 from benchmarks.checkpoint_io.phases import PhaseClock
 
 __all__ = ["MappedFile"]
 
 
-class MappedFile:
+class MappedFile(Format):
+    file_name = "checkpoint.mapped"
     notices_flipped_bits = True
-    saves_what_it_is_given = True
-    tells_sync_apart = True
     reads_of_a_byte = 2  # for the checksums, and when they are touched where they lie
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "checkpoint.mapped"
+        super().__init__(folder)
         self._report: mapped_file.SaveReport | None = None
-
-    def content_of(self, checkpoint: Checkpoint) -> Checkpoint:
-        return checkpoint
 
     def save(self, content: Checkpoint, clock: PhaseClock) -> None:
         self._report = mapped_file.save(self._path, content, clock)
@@ -39,6 +36,3 @@ class MappedFile:
         if self._report is None:
             return {}
         return {"is_pmem": self._report.is_pmem, "sync_call": self._report.sync_call}
-
-    def close(self) -> None:
-        """Nothing is kept."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.checkpoint_io.checkpoint import Checkpoint
 from benchmarks.checkpoint_io.errors import DamagedCheckpointError
-from benchmarks.checkpoint_io.page_cache import FilePart
+from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.phases import PhaseClock
 from benchmarks.checkpoint_io.publishing import demand_readable, replacing
 from pmemlab.errors import MissingRequirementError
@@ -16,20 +16,14 @@ from pmemlab.errors import MissingRequirementError
 __all__ = ["SafetensorsFile"]
 
 
-class SafetensorsFile:
+class SafetensorsFile(Format):
     """Serialised in memory and then written, so that the two can be told apart."""
 
-    notices_flipped_bits = False
-    saves_what_it_is_given = True
-    tells_sync_apart = True
-    reads_of_a_byte = 1
+    file_name = "checkpoint.safetensors"
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self._library, self._torch_part = _library()
-        self._path = folder / "checkpoint.safetensors"
-
-    def content_of(self, checkpoint: Checkpoint) -> Checkpoint:
-        return checkpoint
 
     def save(self, content: Checkpoint, clock: PhaseClock) -> None:
         with clock("serialise"):
@@ -53,15 +47,6 @@ class SafetensorsFile:
                 return Checkpoint(tensors, json.loads(metadata["scalars"]))
         except Exception as error:  # whatever its parts make of the wrong bytes
             raise DamagedCheckpointError(self._path, f"safetensors: {error!r}") from error
-
-    def parts(self) -> list[FilePart]:
-        return [FilePart.whole(self._path)]
-
-    def notes(self) -> dict[str, object]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing is kept."""
 
 
 def _library() -> tuple[Any, Any]:
