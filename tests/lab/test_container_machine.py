@@ -35,6 +35,7 @@ from pmemlab.machines.container.machine import (
     runs_in_the_lab,
 )
 from pmemlab.machines.lease import Lease
+from pmemlab.machines.protocol import Booting
 from pmemlab.proof import Proof
 from pmemlab.topology import Topology, load_topology
 
@@ -145,7 +146,7 @@ class _Container:
         self._engine.status = "running"
 
     def remove(self, **_: bool) -> None:
-        self._engine.removed = True
+        self._engine.removed, self._engine.exists = True, False
 
 
 @pytest.fixture
@@ -460,10 +461,16 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
     monkeypatch.setattr(container_machine, "kvm_works", lambda *_: False)
     monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"mine": engine.container})
     monkeypatch.setattr(container_machine, "start_throwaway", start)
-    open_container_machine(mine).stop()
+    booting: list[Booting] = []
+    open_container_machine(mine, on_boot=booting.append).stop()
     assert asked == [mine]
+    assert [boot.accelerator for boot in booting] == ["tcg"]
     assert own.removed
     assert not engine.removed
+    own.removed, own.exists, own.health = False, True, "starting"
+    with pytest.raises(MachineDiedError, match="has ended"):
+        open_container_machine(mine, on_boot=lambda booting: booting.stop())
+    assert own.removed
 
 
 def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(

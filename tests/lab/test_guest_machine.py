@@ -30,6 +30,7 @@ from pmemlab.machines.guest.agent import OUTPUT_WINDOW, SPAWN
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.link import Spawner
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
+from pmemlab.machines.protocol import Booting
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.topology import ProvisionStep
 
@@ -289,6 +290,31 @@ def test_a_living_machine_s_folder_is_not_taken_for_stale(tmp_path: Path) -> Non
         with open_guest_machine(TOPOLOGY):
             assert machine.run(["true"]).returncode == 0
             assert len(list(tmp_path.glob("pmemlab-machine-*"))) == 2
+
+
+@pytest.mark.parametrize("when", ["before QEMU", "while it boots"])
+def test_a_boot_that_is_stopped_ends_at_once_and_leaves_nothing(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    boots = f'case "$*" in *-smp*) echo $$ > {pids}; exec sleep 600; esac'
+    played_qemu.play(monkeypatch, tmp_path, f"#!/bin/sh\n{boots}\n")
+
+    def stop(booting: Booting) -> None:
+        if when == "before QEMU":
+            booting.stop()
+        else:
+            threading.Thread(target=stop_once_it_runs, args=(booting,)).start()
+
+    def stop_once_it_runs(booting: Booting) -> None:
+        played_qemu.wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        booting.stop()
+
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        open_guest_machine(TOPOLOGY, on_boot=stop)
+    assert pids.exists() == (when == "while it boots")
+    assert not pids.exists() or not played_qemu.is_running(int(pids.read_text()))
+    assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
 def test_a_guest_that_is_not_what_it_says_is_not_handed_out(tmp_path: Path) -> None:

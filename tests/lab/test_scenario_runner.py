@@ -14,7 +14,7 @@ import pytest
 from pmemlab.errors import MachineDiedError
 from pmemlab.machines.opening import open_machine
 from pmemlab.machines.process import LOST_BY_POWER_CUT, ProcessMachine
-from pmemlab.machines.protocol import Accelerator
+from pmemlab.machines.protocol import Accelerator, Booting
 from pmemlab.scenarios import runner
 from pmemlab.scenarios.document import (
     Expectations,
@@ -242,9 +242,9 @@ def test_emulated_machines_boot_beside_each_other_from_the_start(
     beside_another = []
 
     def opened(
-        _topology: Topology, _kind: str, _on_step: object, tell: Callable[[Accelerator], None]
+        _topology: Topology, _kind: str, _on_step: object, tell: Callable[[Booting], None]
     ) -> object:
-        tell(accelerator)
+        tell(Booting(accelerator, lambda: None))
         try:
             both_boot.wait(timeout=10.0 if boots_beside_another else 0.3)
             beside_another.append(True)
@@ -262,3 +262,22 @@ def test_emulated_machines_boot_beside_each_other_from_the_start(
             with pytest.raises(MachineDiedError):
                 running.outcome(job)
     assert beside_another == [boots_beside_another] * 2
+
+
+def test_a_run_that_is_ended_does_not_wait_for_a_machine_that_boots() -> None:
+    boots, stopped = threading.Event(), threading.Event()
+
+    def opened(
+        _topology: Topology, _kind: str, _on_step: object, tell: Callable[[Booting], None]
+    ) -> object:
+        tell(Booting("tcg", stopped.set))
+        boots.set()
+        raise MachineDiedError("is stopped" if stopped.wait(20.0) else "came up in vain")
+
+    job = Job(replace(ON_DISK, topology=PLAIN), "DRAM", "guest")
+    running = ScenarioRunner(opened, 1)  # type: ignore[arg-type]
+    running.start([job])
+    assert boots.wait(20.0)
+    running.close()
+    with pytest.raises(MachineDiedError, match="is stopped"):
+        running.outcome(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pmemlab.machines.protocol import Accelerator, Kind, Machine
+from pmemlab.machines.protocol import Booting, Kind, Machine
 from pmemlab.topology import Topology, load_topology
 
 __all__ = ["KINDS", "open_machine"]
@@ -16,13 +16,13 @@ def open_machine(
     topology: Topology | str,
     kind: Kind,
     on_step: Callable[[str], None] = lambda _: None,
-    on_accelerator: Callable[[Accelerator], None] = lambda _: None,
+    on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> Machine:
     """Start a machine and prove it.
 
     topology: one, or the name of one of the lab's own, or the path of a file.
     on_step: told what is being done, where that takes a while.
-    on_accelerator: told of a guest's, once it is chosen: before it boots.
+    on_boot: given a guest, or a container of its own, just before it boots.
     Raises `LabError` where it can't be started or isn't what its topology says.
     """
     if isinstance(topology, str):
@@ -39,9 +39,9 @@ def open_machine(
     if kind == "guest":
         from pmemlab.machines.guest.machine import open_guest_machine
 
-        return open_guest_machine(topology, on_step=on_step, on_accelerator=on_accelerator)
+        return open_guest_machine(topology, on_step=on_step, on_boot=on_boot)
     if kind == "container":
         from pmemlab.machines.container.machine import open_container_machine
 
-        return open_container_machine(topology, on_step=on_step)
+        return open_container_machine(topology, on_step=on_step, on_boot=on_boot)
     raise ValueError(f"kind: {kind!r} is none of {', '.join(KINDS)}")

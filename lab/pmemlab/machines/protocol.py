@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from pmemlab.machines.lines import OnLine
 from pmemlab.topology import Topology
 
-__all__ = ["Accelerator", "Kind", "Machine", "Result"]
+__all__ = ["Accelerator", "Booting", "Kind", "Machine", "Result"]
 
 Kind = Literal["process", "host", "guest", "container"]
 Accelerator = Literal["kvm", "tcg", "none"]
@@ -33,6 +33,17 @@ class Result:
     def said(self) -> str:
         """What it wrote as an error, or all that it wrote; without spaces at both ends."""
         return self.stderr.strip() or self.stdout.strip()
+
+
+@dataclass(frozen=True)
+class Booting:
+    """A machine that is about to boot.
+
+    stop: ends that at once, from any thread: whoever opens it gets a `LabError`.
+    """
+
+    accelerator: Accelerator
+    stop: Callable[[], None]
 
 
 class Machine(Protocol):

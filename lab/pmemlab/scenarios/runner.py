@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pmemlab.errors import LabError
 from pmemlab.machines.facts import TELLS_OF_CRASHES
 from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Kind, Machine, Result
+from pmemlab.machines.protocol import Accelerator, Booting, Kind, Machine, Result
 from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import PowerCuts, Scenario
@@ -29,10 +30,9 @@ __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
 _KILL_AFTER_S = 20
 # And the machine so long to be done with it all.
 _MACHINE_GRACE_S = 120.0
+_ENDED_EARLY = "the run was ended while its machine started"
 
-OpenMachine = Callable[
-    [Topology, Kind, Callable[[str], None], Callable[[Accelerator], None]], Machine
-]
+OpenMachine = Callable[[Topology, Kind, Callable[[str], None], Callable[[Booting], None]], Machine]
 """Gives a started and proved machine, or raises LabError: see `open_machine`."""
 
 
@@ -104,6 +104,7 @@ class ScenarioRunner:
         self._lock = threading.Lock()
         self._closed = False
         self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
+        self._booting: dict[Job, Booting] = {}
         self._activities: dict[str, tuple[str, float]] = {}  # by topology; and since when
         # Machines that could not be stopped, and why; complete once `close` has returned.
         self.leftovers: list[str] = []
@@ -148,8 +149,12 @@ class ScenarioRunner:
         with self._lock:
             self._closed = True
             machines = list(self._machines.values())
+            booting = list(self._booting.values())
         for machine in machines:
             self._stop(machine)
+        for boot in booting:
+            with suppress(LabError):  # whoever opens it tries as well
+                boot.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for future in self._futures.values():
             if not future.done():
@@ -290,18 +295,30 @@ class ScenarioRunner:
 
     def _open(self, job: Job, topology: Topology) -> Machine:
         self._note(job, f"{topology.name}: {job.kind} is being started")
-        machine = self._open_machine(
-            topology,
-            job.kind,
-            lambda step: self._note(job, f"{topology.name}: {step}"),
-            self._note_accelerator,
-        )
+
+        def note_boot(booting: Booting) -> None:
+            self._note_accelerator(booting.accelerator)
+            with self._lock:
+                if self._closed:
+                    raise LabError(_ENDED_EARLY)
+                self._booting[job] = booting
+
+        try:
+            machine = self._open_machine(
+                topology,
+                job.kind,
+                lambda step: self._note(job, f"{topology.name}: {step}"),
+                note_boot,
+            )
+        finally:
+            with self._lock:
+                self._booting.pop(job, None)
         with self._lock:
             closed = self._closed
             self._machines[id(machine)] = machine
         if closed:
             self._stop(machine)
-            raise LabError("the run was ended while its machine started")
+            raise LabError(_ENDED_EARLY)
         self._note_accelerator(machine.accelerator)
         return machine
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +48,7 @@ from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.protocol import Accelerator, Booting, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
@@ -129,12 +130,14 @@ def open_container_machine(
     *,
     leased: bool = True,
     on_step: Callable[[str], None] = lambda _: None,
+    on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> ContainerMachine:
     """Attach to the machine of the clone's running lab, or start a throwaway container.
 
     leased: wait until no other process has a lease of the lab's machine, and hold it until the
         machine is stopped. A throwaway container is nobody else's anyway.
     on_step: told what is being done, for progress displays.
+    on_boot: given a throwaway container as it boots.
 
     Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
     machine can't be proved.
@@ -149,7 +152,14 @@ def open_container_machine(
         on_step("starting a container of its own")
         kvm = kvm_works(client, image)
         container = start_throwaway(client, clone, topology, image, kvm)
-        return _started(client, topology, container, owned=True)
+        try:
+            stop = told_as_lab_errors()(partial(remove, container))
+            on_boot(Booting("kvm" if kvm else "tcg", stop))
+            wait_until_proved(container)
+            return ContainerMachine(client, topology, container, owned=True)
+        except BaseException:
+            remove(container)
+            raise
     if not is_of_image(container, client, image):
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
@@ -161,29 +171,14 @@ def open_container_machine(
             container.start()
         elif has_its_power_cut(container):  # by somebody who was killed before it was on again
             container.restart(timeout=0)
-        machine = _started(client, topology, container, owned=False, lease=lease)
+        wait_until_proved(container)
+        machine = ContainerMachine(client, topology, container, owned=False, lease=lease)
         if leased:
             machine.prove()  # it has been up for long, and others have used it
         return machine
     except BaseException:
         if lease is not None:
             lease.end()
-        raise
-
-
-def _started(
-    client: docker.DockerClient,
-    topology: Topology,
-    container: Container,
-    owned: bool,
-    lease: Lease | None = None,
-) -> ContainerMachine:
-    try:
-        wait_until_proved(container)
-        return ContainerMachine(client, topology, container, owned, lease)
-    except BaseException:
-        if owned:
-            remove(container)
         raise
 
 

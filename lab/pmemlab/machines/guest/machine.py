@@ -33,7 +33,7 @@ from pmemlab.machines.guest.requirements import unmet_requirements
 from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Result
+from pmemlab.machines.protocol import Accelerator, Booting, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED
@@ -82,7 +82,7 @@ def open_guest_machine(
     state: Path | None = None,
     on_step: Callable[[str], None] = lambda _: None,
     options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
-    on_accelerator: Callable[[Accelerator], None] = lambda _: None,
+    on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> GuestMachine:
     """Boot a guest, provision it and prove it.
 
@@ -90,13 +90,13 @@ def open_guest_machine(
         removed by `stop`. Default: a temporary folder of its own.
     on_step: told what is being done, for progress displays.
     options: what the user wants otherwise than the topology has it.
-    on_accelerator: told what it runs on, before it boots.
+    on_boot: given the guest just before it boots.
 
     Raises `MissingRequirementError`, `MachineDiedError`, `ProvisionError` or `ProofError`.
     """
     machine = GuestMachine(topology, state, options)
     try:
-        machine.start(on_step, on_accelerator)
+        machine.start(on_step, on_boot)
     except BaseException:
         machine.stop()
         raise
@@ -155,11 +155,7 @@ class GuestMachine:
         """The way to its agent. Raises `MachineDiedError` where it was stopped or cut."""
         return self._last_boot().link
 
-    def start(
-        self,
-        on_step: Callable[[str], None],
-        on_accelerator: Callable[[Accelerator], None],
-    ) -> None:
+    def start(self, on_step: Callable[[str], None], on_boot: Callable[[Booting], None]) -> None:
         """Boot on new media, provision, prove; `open_guest_machine` says what is told."""
         qemu = find_qemu()
         on_step("looking for a kernel")
@@ -171,7 +167,6 @@ class GuestMachine:
         initramfs = get_initramfs(kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
-        on_accelerator(self.accelerator)
         further = [*sandbox_arguments(qemu), *self._qemu_arguments]
 
         def qemu_argv(port: str) -> Sequence[str]:
@@ -189,6 +184,7 @@ class GuestMachine:
 
         self._qemu_argv = qemu_argv
         self._make_backing_files()
+        on_boot(Booting(self.accelerator, self.stop))
         self._power_on(on_step, new_media=True)
 
     def power_on(self, on_step: Callable[[str], None] = lambda _: None) -> None:
