@@ -22,7 +22,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
     device.touch()
     monkeypatch.setattr(accelerator, "_DEVICE", device)
     monkeypatch.setattr(accelerator, "_BOOT_LIMIT_S", 1.0)
-    monkeypatch.setattr(accelerator, "get_initramfs", lambda *_, **__: tmp_path / "initramfs")
+    monkeypatch.setattr(accelerator, "write_initramfs", lambda *_, **__: None)
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
     return Kernel("6.1.0", tmp_path / "vmlinux", tmp_path)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.guest import kernel as kernel_module
 from pmemlab.machines.guest.cache import build_once, cache_folder
-from pmemlab.machines.guest.initramfs import get_initramfs, write_cpio
+from pmemlab.machines.guest.initramfs import write_cpio, write_initramfs
 from pmemlab.machines.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
 
 _RELEASE = "6.1.0-9-amd64"
@@ -230,6 +230,41 @@ def test_a_kernel_is_got_once(root: Path) -> None:
     assert str(cache_folder()) in kernel_source()
 
 
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink])
+@pytest.mark.parametrize(
+    "name", ["vmlinux", f"lib/modules/{_RELEASE}/kernel/ext4.ko", "load-order", "checksums"]
+)
+def test_a_damaged_kernel_is_made_anew(name: str, damage: Callable[[Path], None]) -> None:
+    entry = get_kernel().folder
+    whole = (entry / name).read_bytes()
+    damage(entry / name)
+    assert get_kernel().folder == entry
+    assert (entry / name).read_bytes() == whole
+    assert {path.name for path in cache_folder().iterdir()} == {entry.name, "lock"}
+
+
+def test_a_damaged_kernel_that_can_t_be_made_anew_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = get_kernel().folder
+    _cut(entry / "vmlinux")
+    shutil.rmtree(root / "boot")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LabError, match=rf"kernel in {entry} is damaged.*no apt is here"):
+        get_kernel()
+    assert (entry / "vmlinux").exists()
+
+
 def test_a_kernel_that_lacks_a_module_is_passed_over_for_a_package(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,39 +370,24 @@ def test_a_dynamic_busybox_is_refused_with_the_package_to_install(
     busybox.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRequirementError, match="busybox-static"):
-        get_initramfs(get_kernel())
+        write_initramfs(tmp_path / "initramfs", get_kernel())
 
 
-def test_an_initramfs_is_made_once_and_anew_for_another_script(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    busybox = tmp_path / "busybox"
-    busybox.write_bytes(b"\x7fELF static")
-    busybox.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    kernel = get_kernel()
-    first = get_initramfs(kernel)
-    written = first.stat().st_mtime_ns
-    assert get_initramfs(kernel) == first
-    assert first.stat().st_mtime_ns == written
-    assert get_initramfs(kernel, init=b"#!/bin/sh\n") != first
-    assert get_initramfs(kernel, {"shares": (stat.S_IFREG | 0o644, b"share0 /usr\n")}) != first
-
-
-def test_an_initramfs_that_was_not_used_for_long_goes_when_another_is_made(
+def test_an_initramfs_has_what_the_kernel_s_entry_has(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "busybox").write_bytes(b"\x7fELF static")
     (tmp_path / "busybox").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     kernel = get_kernel()
-    unused, used = get_initramfs(kernel, {}), get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
-    for path in (unused, used):
-        os.utime(path, (0, 0))
-    get_initramfs(kernel, {"a": (stat.S_IFREG, b"")})
-    get_initramfs(kernel, {"b": (stat.S_IFREG, b"")})
-    assert not unused.exists()
-    assert used.exists()
+    added = {"shares": (stat.S_IFREG | 0o644, b"share0 /usr\n")}
+    write_initramfs(tmp_path / "initramfs", kernel, added, init=b"#!/bin/sh\n")
+    archive = (tmp_path / "initramfs").read_bytes()
+    for content in (b"\x7fELF static", b"share0 /usr\n", b"#!/bin/sh\n"):
+        assert content in archive
+    for module in kernel.modules:
+        assert f"/{module.relative_to(kernel.folder)}\n".encode() in archive
+        assert module.read_bytes() in archive
 
 
 def _build(cache: str) -> None:

@@ -36,8 +36,11 @@ def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a topology whose guests are played."""
     played_qemu.play(monkeypatch, tmp_path)
     monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
-    for name in ("get_kernel", "get_initramfs"):
-        monkeypatch.setattr(f"pmemlab.machines.guest.by_hand.{name}", _played(name, tmp_path))
+    kernel = Kernel("6.1.0-played", tmp_path / "vmlinux", tmp_path)
+    monkeypatch.setattr("pmemlab.machines.guest.by_hand.get_kernel", lambda: kernel)
+    monkeypatch.setattr(
+        "pmemlab.machines.guest.by_hand.write_initramfs", lambda path, *_: path.touch()
+    )
     path = tmp_path / "played.yaml"
     path.write_text(
         "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"
@@ -45,11 +48,6 @@ def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
         f"provision: ['true']\nproof: {{kernel: '{os.uname().release}'}}\n"
     )
     return str(path)
-
-
-def _played(name: str, folder: Path) -> object:
-    kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
-    return (lambda: kernel) if name == "get_kernel" else (lambda *_: folder / "initramfs")
 
 
 def test_a_dry_run_prints_commands_that_a_shell_takes(
@@ -69,7 +67,8 @@ def test_a_dry_run_prints_commands_that_a_shell_takes(
     assert words[words.index("truncate") + 1 :][:2] == ["--size", str(1 << 20)]
     assert "# in the guest: true" in script
     assert not re.search(r"fd=\d", script)  # nobody else has that
-    assert not (tmp_path / "cache/by-hand").exists()
+    (made,) = (tmp_path / "cache/by-hand/played").iterdir()
+    assert words[words.index("-initrd") + 1] == str(made)
 
 
 def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

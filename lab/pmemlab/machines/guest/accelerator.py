@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from pmemlab.machines.guest.cache import build_once, cache_folder
-from pmemlab.machines.guest.initramfs import get_initramfs
+from pmemlab.machines.guest.initramfs import write_initramfs
 from pmemlab.machines.guest.kernel import Kernel
 from pmemlab.machines.guest.qemu import firmware_arguments
 from pmemlab.machines.protocol import Accelerator
@@ -37,8 +38,7 @@ def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
     known = _recall().get(key)
     if known:
         return known
-    initramfs = get_initramfs(kernel, init=_INIT, label="sentinel")
-    return remembered(key, lambda: "kvm" if _boots(qemu, kernel, initramfs) else "tcg")
+    return remembered(key, lambda: "kvm" if _boots(qemu, kernel) else "tcg")
 
 
 def remembered(key: str, find: Callable[[], Accelerator]) -> Accelerator:
@@ -74,18 +74,25 @@ def _recall() -> dict[str, Accelerator]:
         return {}
 
 
-def _boots(qemu: str, kernel: Kernel, initramfs: Path) -> bool:
+def _boots(qemu: str, kernel: Kernel) -> bool:
     """Whether a guest on KVM gets as far as our first process."""
+    with tempfile.NamedTemporaryFile(prefix="pmemlab-initramfs-") as initramfs:
+        write_initramfs(Path(initramfs.name), kernel, init=_INIT)
+        return _SENTINEL in _console(qemu, kernel, initramfs.name)
+
+
+def _console(qemu: str, kernel: Kernel, initramfs: str) -> bytes:
+    """Returns what a guest on KVM writes to its console until it ends, or its time is up."""
     argv = [
         *("setpriv", "--pdeathsig", "KILL", "--", qemu),
         *firmware_arguments(qemu),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256M"),
-        *("-kernel", str(kernel.image), "-initrd", str(initramfs), "-serial", "stdio"),
+        *("-kernel", str(kernel.image), "-initrd", initramfs, "-serial", "stdio"),
         *("-append", "console=ttyS0 quiet panic=-1 rdinit=/init"),
     ]
     try:
-        console = subprocess.run(
+        return subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -94,5 +101,4 @@ def _boots(qemu: str, kernel: Kernel, initramfs: Path) -> bool:
             check=False,
         ).stdout
     except subprocess.TimeoutExpired as error:
-        console = error.stdout or b""
-    return _SENTINEL in console
+        return error.stdout or b""

@@ -7,13 +7,14 @@ import sys
 
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.cache import cache_folder
-from pmemlab.machines.guest.initramfs import get_initramfs
+from pmemlab.machines.guest.initramfs import write_initramfs
 from pmemlab.machines.guest.kernel import get_kernel
 from pmemlab.machines.guest.machine import agent_command
 from pmemlab.machines.guest.options import GuestOptions
 from pmemlab.machines.guest.qemu import command_line, find_qemu
 from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import guest_root, shared_folders
+from pmemlab.machines.state_folder import INITRAMFS
 from pmemlab.topology import Topology
 
 __all__ = ["script"]
@@ -22,8 +23,8 @@ __all__ = ["script"]
 def script(topology: Topology, options: GuestOptions) -> str:
     """Shell commands that start the guest that `pmemlab` would start, from the same kernel.
 
-    Its folder is in the user's cache; nothing is started or made there now. What the lab would then
-    run in the guest is in comments.
+    Its folder is in the user's cache; the initramfs is made there now, and nothing is started. What
+    the lab would then run in the guest is in comments.
     """
     topology = options.applied_to(topology)
     results = options.results_share()
@@ -31,10 +32,13 @@ def script(topology: Topology, options: GuestOptions) -> str:
     kernel = get_kernel()
     shares = shared_folders()
     state = cache_folder() / "by-hand" / topology.name
+    state.mkdir(parents=True, exist_ok=True)
+    initramfs = state / INITRAMFS
+    write_initramfs(initramfs, kernel, guest_root(shares))
     argv = command_line(
         topology,
         kernel,
-        get_initramfs(kernel, guest_root(shares)),
+        initramfs,
         choose_accelerator(kernel, qemu),
         state,
         agent_command(sys.executable),

@@ -1,4 +1,4 @@
-"""What is kept between runs: kernels, boot images, what was learnt about KVM.
+"""What is kept between runs: kernels, and what was learnt about KVM.
 
 Entries are published by a rename, so a reader sees a whole entry or none, whenever a writer dies.
 """

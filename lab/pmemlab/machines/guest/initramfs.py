@@ -5,46 +5,33 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machines.guest.cache import build_once, cache_folder
 from pmemlab.machines.guest.kernel import Kernel
 
-__all__ = ["Entries", "find_busybox", "get_initramfs", "write_cpio"]
+__all__ = ["Entries", "find_busybox", "write_cpio", "write_initramfs"]
 
 Entries = dict[str, tuple[int, bytes]]
 """Name -> (mode with its file type, content), folders before what is in them."""
 
 _SYSTEM_PATH = "/usr/bin:/bin"
 _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
-_UNUSED_FOR_S = 7 * 24 * 3600.0
 
 
-def get_initramfs(
-    kernel: Kernel,
-    added: Entries | None = None,
-    init: bytes | None = None,
-    label: str = "guest",
-) -> Path:
-    """An initramfs for this kernel, from the cache or built now.
+def write_initramfs(
+    path: Path, kernel: Kernel, added: Entries | None = None, init: bytes | None = None
+) -> None:
+    """Write an initramfs for this kernel.
 
     added: further files for it.
     init: the script that is run first. Default: the one that starts a guest's agent.
     Raises `MissingRequirementError` where there is no static busybox.
     """
-    busybox = find_busybox().read_bytes()
-    script = init or (Path(__file__).parent / "init").read_bytes()
-    made_of = script + busybox + str(kernel.folder).encode() + repr(added).encode()
-    path = cache_folder() / f"initramfs-{label}-{sha256(made_of).hexdigest()[:16]}.cpio"
-    if path.is_file():
-        _note_use(path)
-        return path
     entries = dict.fromkeys(_FOLDERS, (stat.S_IFDIR | 0o755, b""))
-    entries["bin/busybox"] = (stat.S_IFREG | 0o755, busybox)
+    entries["bin/busybox"] = (stat.S_IFREG | 0o755, find_busybox().read_bytes())
+    script = init or (Path(__file__).parent / "init").read_bytes()
     entries["init"] = (stat.S_IFREG | 0o755, script)
     tree = kernel.folder / "lib"
     for file in sorted([tree, *tree.rglob("*")]):
@@ -56,23 +43,7 @@ def get_initramfs(
         )
     order = "".join(f"/{module.relative_to(kernel.folder)}\n" for module in kernel.modules)
     entries["load-order"] = (stat.S_IFREG | 0o644, order.encode())
-    entries |= added or {}
-    with build_once() as scratch:
-        _remove_unused()
-        write_cpio(scratch / "initramfs", entries)
-        (scratch / "initramfs").rename(path)
-    return path
-
-
-def _note_use(path: Path) -> None:
-    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-
-
-def _remove_unused() -> None:
-    """A computer's upgrades make new ones; the old would stay for good."""
-    for path in cache_folder().glob("initramfs-*.cpio"):
-        if time.time() - path.stat().st_atime > _UNUSED_FOR_S:
-            path.unlink(missing_ok=True)
+    write_cpio(path, entries | (added or {}))
 
 
 def write_cpio(path: Path, entries: Mapping[str, tuple[int, bytes]]) -> None:

@@ -45,6 +45,7 @@ _ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
 _OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
+_CHECKSUMS = "checksums"  # of an entry's other files
 
 
 @dataclass(frozen=True)
@@ -120,24 +121,50 @@ def get_kernel() -> Kernel:
     those that were found lack.
     """
     kernel = cached_kernel()
-    if kernel:
+    if kernel and _is_whole(kernel.folder):
         return kernel
     with build_once() as scratch:
         kernel = cached_kernel()  # whoever held the lock before may have built it
-        if kernel:
+        if kernel is None:
+            return _make(scratch)
+        if _is_whole(kernel.folder):
             return kernel
-        root = _own_folder() or _ROOT
-        release, why = _find_release(root)
-        if release:
-            return _publish(root, release, scratch)
-        if _own_folder():
-            raise _no_own_kernel(why)
-        names = _package_names(why)
-        root = _fetch_packages(names, scratch)
-        release, why = _find_release(root)
-        if release:
-            return _publish(root, release, scratch)
+        try:
+            return _make(scratch)
+        except LabError as error:
+            raise LabError(
+                f"the guests' kernel in {kernel.folder} is damaged, and can't be made anew: {error}"
+            ) from error
+
+
+def _make(scratch: Path) -> Kernel:
+    """Make a cache entry of the kernel; raises as `get_kernel` does."""
+    root = _own_folder() or _ROOT
+    release, why = _find_release(root)
+    if release:
+        return _publish(root, release, scratch)
+    if _own_folder():
+        raise _no_own_kernel(why)
+    names = _package_names(why)
+    root = _fetch_packages(names, scratch)
+    release, why = _find_release(root)
+    if release:
+        return _publish(root, release, scratch)
     raise LabError(f"no guest can start on the kernel of {' '.join(names)}: {'; '.join(why)}")
+
+
+def _is_whole(entry: Path) -> bool:
+    """Whether a cache entry's files are as they were made: a disk may have lost some of one."""
+    try:
+        return (entry / _CHECKSUMS).read_bytes() == _checksums(entry)
+    except OSError:
+        return False
+
+
+def _checksums(entry: Path) -> bytes:
+    files = sorted(path for path in entry.rglob("*") if path.is_file() and path.name != _CHECKSUMS)
+    lines = (f"{zlib.crc32(path.read_bytes()):08x} {path.relative_to(entry)}\n" for path in files)
+    return "".join(lines).encode()
 
 
 def _no_own_kernel(why: list[str]) -> MissingRequirementError:
@@ -323,7 +350,11 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     # QEMU boots either; unpacking here spares every guest the seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
     (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
-    entry.rename(cache_folder() / f"{_cache_prefix()}{release}")
+    (entry / _CHECKSUMS).write_bytes(_checksums(entry))
+    place = cache_folder() / f"{_cache_prefix()}{release}"
+    if place.exists():  # a damaged one
+        place.rename(scratch / "damaged")
+    entry.rename(place)
     kernel = cached_kernel()
     assert kernel is not None
     return kernel

@@ -24,7 +24,7 @@ from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.boot import Boot
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
-from pmemlab.machines.guest.initramfs import find_busybox, get_initramfs
+from pmemlab.machines.guest.initramfs import find_busybox, write_initramfs
 from pmemlab.machines.guest.kernel import get_kernel, kernel_release, kernel_source
 from pmemlab.machines.guest.link import Command, Link
 from pmemlab.machines.guest.options import RESULTS, RESULTS_TAG, GuestOptions
@@ -35,7 +35,7 @@ from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shar
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Booting, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
-from pmemlab.machines.state_folder import StateFolder
+from pmemlab.machines.state_folder import INITRAMFS, StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED
 from pmemlab.proof import Proof, mismatches, prove
 from pmemlab.topology import Topology
@@ -164,7 +164,8 @@ class GuestMachine:
             raise missing
         compile_packages(package_folders())
         shares = shared_folders()
-        initramfs = get_initramfs(kernel, guest_root(shares))
+        initramfs = self._state.path / INITRAMFS
+        write_initramfs(initramfs, kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
         further = [*sandbox_arguments(qemu), *self._qemu_arguments]
@@ -355,7 +356,7 @@ class GuestMachine:
         if boot is not None:
             boot.end(STOPPED)
         images = (f"{name}.img" for name in self.topology.backing_files)
-        self._state.release(*images, "console.log", "qemu.log")
+        self._state.release(*images, INITRAMFS, "console.log", "qemu.log")
 
     def __enter__(self) -> GuestMachine:
         return self
