@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,24 @@ def test_pools_persist_to_a_relative_path_and_find_it_from_elsewhere(
     assert es.restore_persisted([again], "../checkpoints") == 2
     np.testing.assert_array_equal(again.lookup(IDS), wanted)
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (es.StorageType.DRAM_PMEM, "var.pool"),
+        (es.StorageType.DRAM_SSDHASH, "var.ssdhash/rows-0000000001.ssdhash"),
+        (es.StorageType.DRAM_LEVELDB, "var.leveldb/CURRENT"),
+    ],
+)
+def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(
+    make_variable: MakeVariable, tmp_path: Path, stack: es.StorageType, name: str
+) -> None:
+    skip_without_library(stack)
+    durability = "checkpoint" if stack is es.StorageType.DRAM_PMEM else None
+    storage = es.StorageOption(stack, tmp_path, [MIB, 4 * MIB], durability=durability)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(es.errors.StorageError, match=f"{tmp_path}/var.*is a FIFO.*remove"):
+        make_variable(name="var", storage=storage)

@@ -25,7 +25,8 @@ File::File(FileCalls& calls, std::string path, int flags, const FileUse& use)
 File::~File() { forget(); }
 
 int File::open_descriptor() const {
-  const int number = calls_.open(path_.c_str(), flags_, use_.mode);
+  // In place of a file may lie a FIFO, whose open would wait for another process's.
+  const int number = calls_.open(path_.c_str(), flags_ | O_NONBLOCK, use_.mode);
   if (number < 0) {
     const int reason = errno;
     if (reason == EINVAL && (flags_ & O_DIRECT) != 0) {
@@ -34,6 +35,10 @@ int File::open_descriptor() const {
                       reason);
     }
     throw FileError(path_, (flags_ & O_CREAT) != 0 ? "can't be created" : "can't be opened", reason);
+  }
+  if (struct stat opened{}; fstat(number, &opened) == 0 && S_ISFIFO(opened.st_mode)) {
+    calls_.close(number);
+    throw FileError(path_, "is a FIFO, not a file; remove it", ESPIPE);
   }
   flags_ &= ~(O_CREAT | O_EXCL | O_TRUNC);
   if (use_.pattern == AccessPattern::kRandom) posix_fadvise(number, 0, 0, POSIX_FADV_RANDOM);

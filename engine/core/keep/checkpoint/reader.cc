@@ -17,13 +17,14 @@ bool same(const Totals& a, const Totals& b) {
          a.sketches == b.sketches;
 }
 
-// A file that a manifest speaks of and that isn't there is a checkpoint's fault, not the medium's.
+// A file that a manifest speaks of and that isn't there, or is no file, is a checkpoint's fault, not the
+// medium's.
 template <class Open>
 auto opened(Open open) {
   try {
     return open();
   } catch (const files::FileError& error) {
-    if (error.reason() != ENOENT) throw;
+    if (error.reason() != ENOENT && error.reason() != ESPIPE) throw;
     throw Error(ErrorKind::kCheckpoint, error.what());
   }
 }
@@ -32,16 +33,14 @@ auto opened(Open open) {
 
 Reader::Reader(std::string path, files::FileCalls& calls)
     : file_(opened([&] {
-        // In place of a file may lie a FIFO: whoever opens that waits for who writes into it.
-        return files::File(calls, std::move(path), O_RDONLY | O_NONBLOCK,
-                           {.pattern = files::AccessPattern::kSequential});
+        return files::File(calls, std::move(path), O_RDONLY, {.pattern = files::AccessPattern::kSequential});
       })),
       size_bytes_(file_.size_bytes()) {
   read_header();
 }
 
 void Reader::read_header() {
-  if (size_bytes_ < sizeof header_) truncated();  // as a FIFO seems to be
+  if (size_bytes_ < sizeof header_) truncated();
   read(&header_, sizeof header_, 0);
   {
     const MutexLock lock(mutex_);

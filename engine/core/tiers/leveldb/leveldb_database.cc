@@ -83,6 +83,7 @@ void LevelDbDatabase::make_empty(const RowLayout& layout) {
   if (fs::exists(status) && !fs::is_directory(status)) fail("is a file; give a directory");
   // Where it can't be asked, LevelDB says what's wrong.
   if (fs::exists(fs::path(path_) / "CURRENT", error)) {
+    refuse_fifos();
     remove_leftover();
   } else if (fs::is_directory(status)) {
     refuse_foreign_files();
@@ -135,6 +136,17 @@ void LevelDbDatabase::refuse_foreign_files() const {
          ", which is not LevelDB's; give a directory that is empty or isn't there");
   }
   if (error) fail("can't be listed: " + error.message());
+}
+
+// LevelDB would wait for another process to open them.
+void LevelDbDatabase::refuse_fifos() const {
+  std::error_code error;
+  for (fs::directory_iterator file(path_, error), end; !error && file != end; file.increment(error)) {
+    if (file->is_fifo(error)) {
+      fail("holds " + file->path().filename().string() +
+           ", which is a FIFO; remove the directory to go without its rows");
+    }
+  }
 }
 
 void LevelDbDatabase::open(bool make) {

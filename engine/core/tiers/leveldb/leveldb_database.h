@@ -52,6 +52,7 @@ class LevelDbDatabase {
   void remove_leftover();
   uint32_t read_format_version() const;
   void refuse_foreign_files() const;
+  void refuse_fifos() const;
   void open(bool make);
   void close() noexcept;
   // Throws where `error`, which is freed, isn't null.
