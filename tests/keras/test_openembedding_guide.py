@@ -284,6 +284,27 @@ def test_rows_are_saved_and_loaded_by_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.any_backend
+def test_rows_of_ids_that_the_layer_refuses_are_not_loaded(tmp_path: Path) -> None:
+    def model_of(input_dim: int | None) -> Any:
+        ids = keras.Input((1,), dtype="int64")
+        rows = keras.layers.Flatten()(embed.Embedding(input_dim, 4, name="rows")(ids))
+        model = keras.Model(ids, keras.layers.Dense(1)(rows))
+        model.compile(adam(), "mse")
+        return model
+
+    model, smaller, larger, any_id = (model_of(size) for size in (10, 9, 11, None))
+    model.fit(np.array([[2], [9]]), np.ones(2, np.float32), verbose=0)
+    embed.save_server_model(model, tmp_path / "rows")
+    refused = r"rows of rows for ids from 2 to 9, and the layer takes those from 0 to 8"
+    with pytest.raises(CheckpointError, match=refused):
+        embed.load_server_model(smaller, tmp_path / "rows")
+    assert tables_of(smaller)[0].variable.total_count()[0] == 0
+    for other in (larger, any_id):
+        embed.load_server_model(other, tmp_path / "rows")
+        assert tables_of(other)[0].variable.total_count()[0] == 2
+
+
+@pytest.mark.any_backend
 def test_a_save_that_fails_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

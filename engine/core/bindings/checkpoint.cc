@@ -121,6 +121,8 @@ nb::dict verify(const std::string& path, size_t partition_count) {
   dict["is_placed_by_hash"] = is_placed_by_hash(file.header);
   dict["incremental"] = (file.header.flags & kIncremental) != 0;
   dict["rows_by_partition"] = nb::cast(file.rows);
+  dict["least_key"] = file.keys.least;  // more than the greatest where there are no rows
+  dict["greatest_key"] = file.keys.greatest;
   nb::list shapes;
   for (const SketchShape& shape : file.sketch_shapes) shapes.append(to_tuple(shape));
   dict["sketch_shapes"] = shapes;

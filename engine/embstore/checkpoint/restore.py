@@ -15,12 +15,12 @@ from embstore.checkpoint.arguments import (
 )
 from embstore.checkpoint.directories import only_incremental, reading_newest_full
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
-from embstore.checkpoint.restore_plan import SaveOnMedium, plan_restore
+from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium, plan_restore
 from embstore.errors import InvalidArgumentError
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["planned_restore", "planned_restore_of", "restore"]
+__all__ = ["carry_out", "planned_restore", "plans_of", "restore"]
 
 
 def restore(
@@ -46,8 +46,8 @@ def restore(
     StoreFullError where its rows don't fit.
     """
     chosen = check_variables(variables)
-    with planned_restore(path, chosen, incremental) as carry_out, checkpoint_locks(chosen):
-        return carry_out()
+    with planned_restore(path, chosen, incremental) as restored, checkpoint_locks(chosen):
+        return restored()
 
 
 @contextlib.contextmanager
@@ -65,21 +65,26 @@ def planned_restore(
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]
         saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]
-        yield planned_restore_of(saves, variables)
+        plans = plans_of(saves, variables)
+
+        def restored() -> int:
+            carry_out(plans)
+            return saves[-1].manifest.global_step
+
+        yield restored
 
 
-def planned_restore_of(
+def plans_of(
     saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]
-) -> Callable[[], int]:
-    """The same from a full save and the incremental ones that followed it, in order."""
+) -> list[RestorePlan]:
+    """How each is restored from a full save and the incremental ones that followed it, in order."""
     waiting_keys = saves_waiting_keys()
     refuse_awaiting(variables)
-    plans = [plan_restore(variable, saves, waiting_keys) for variable in variables]
+    return [plan_restore(variable, saves, waiting_keys) for variable in variables]
 
-    def carry_out() -> int:
-        with uninterrupted():
-            for plan in plans:
-                plan.carry_out()
-        return saves[-1].manifest.global_step
 
-    return carry_out
+def carry_out(plans: Sequence[RestorePlan]) -> None:
+    """REQUIRES: the variables' `checkpoint_locks` are held."""
+    with uninterrupted():
+        for plan in plans:
+            plan.carry_out()

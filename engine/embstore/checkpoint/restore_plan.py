@@ -84,6 +84,8 @@ class RestorePlan:
 
     pool_numbers: of the checkpoint in each partition's pool, which has the rows; None: the files of
         saves have them.
+    key_range: the least and the greatest key that the files have a row of; the least is the greater
+        one where there are no rows. None: pools have the rows.
     """
 
     variable: EmbeddingVariable
@@ -92,6 +94,7 @@ class RestorePlan:
     chain: list[list[str]]  # files, the newest save's first
     waiting_keys: bool
     pool_numbers: list[int] | None = None
+    key_range: tuple[int, int] | None = None
 
     def carry_out(self) -> None:
         """REQUIRES: the variable's `checkpoint_locks` are held."""
@@ -133,16 +136,17 @@ def plan_restore(
     variable: EmbeddingVariable, saves: list[SaveOnMedium], waiting_keys: bool
 ) -> RestorePlan:
     chain = _links(variable, saves)
-    bound = [0] * variable.partition_num  # rows a partition may get
+    found: list[dict[str, Any]] = []  # of each save's files
     for save, entry in chain:
         verified = verified_files(variable, save, entry)
-        bound = [a + b for a, b in zip(bound, _rows_by_partition(verified), strict=True)]
+        found += verified
     newest, entry = chain[-1]
     if waiting_keys:
         check_sketches(variable, newest, verified)
     files = [save.paths(entry) for save, entry in chain[::-1]]
-    _check_room(variable, bound, files)
-    return RestorePlan(variable, newest, entry, files, waiting_keys)
+    _check_room(variable, _rows_by_partition(found), files)
+    keys = min(file["least_key"] for file in found), max(file["greatest_key"] for file in found)
+    return RestorePlan(variable, newest, entry, files, waiting_keys, key_range=keys)
 
 
 def _links(

@@ -14,8 +14,8 @@ from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
 from embstore.checkpoint.reading import read_file
-from embstore.checkpoint.restore import planned_restore_of
-from embstore.checkpoint.restore_plan import SaveOnMedium
+from embstore.checkpoint.restore import carry_out, plans_of
+from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError
 from embstore.keras.embedding import Embedding
@@ -58,12 +58,15 @@ def load_server_model(model: Any, filepath: PathLike) -> None:
     """Restores what `save_server_model` saved, as `embstore.restore` does.
 
     Tables that don't have the names of the saved ones get their rows by their place in the model.
+    CheckpointError if a row is of an id that its layer refuses. Nothing is restored then.
     """
     tables = variables(model)
     with reading_newest_full(_folder(filepath)) as full:
-        restore = planned_restore_of([_named_as(tables, SaveOnMedium.open(full))], tables)
+        plans = plans_of([_named_as(tables, SaveOnMedium.open(full))], tables)
+        for layer, plan in zip(embeddings(model), plans, strict=True):
+            _check_vocabulary(layer, plan)
         with checkpoint_locks(tables):
-            restore()
+            carry_out(plans)
 
 
 def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
@@ -124,6 +127,18 @@ def _named_as(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOn
     if [entry.dim for entry in entries] == [table.dim for table in tables]:
         return save.renamed(names)
     raise _of_others(names, save)
+
+
+def _check_vocabulary(layer: Embedding, plan: RestorePlan) -> None:
+    size = layer.input_dim
+    assert plan.key_range is not None, "files have the rows"
+    least, greatest = plan.key_range
+    if size is not None and least <= greatest and (least < 0 or greatest >= size):
+        raise CheckpointError(
+            f"{plan.newest.directory}: has rows of {layer.name} for ids from {least} to "
+            f"{greatest}, and the layer takes those from 0 to {size - 1}; make it with the "
+            "input_dim that it was saved with, a larger one, or None for any int64"
+        )
 
 
 def _of_others(names: Sequence[str], save: SaveOnMedium) -> CheckpointError:

@@ -308,9 +308,10 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
 VerifiedFile verify_file(const std::string& path, size_t partition_count) {
   Reader reader(path);
   Mutex mutex;
-  VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count), {}};
+  VerifiedFile file{reader.header(), {}, std::vector<uint64_t>(partition_count), {}, {}};
   share_blocks(reader, [&](const auto& next) {
     std::vector<uint64_t> rows(partition_count);
+    KeyRange keys;
     while (const auto block = next()) {
       if (block->kind == kSketch) {
         const MutexLock lock(mutex);
@@ -319,11 +320,14 @@ VerifiedFile verify_file(const std::string& path, size_t partition_count) {
       verify_partition(reader, *block);
       if (block->kind != kRows) continue;
       for (size_t i = 0; i < block->count; ++i) {
-        ++rows[partition_of(key_at(*block, i, file.header.record_bytes), partition_count)];
+        const int64_t key = key_at(*block, i, file.header.record_bytes);
+        ++rows[partition_of(key, partition_count)];
+        keys.add({key, key});
       }
     }
     const MutexLock lock(mutex);
     for (size_t p = 0; p < partition_count; ++p) file.rows[p] += rows[p];
+    file.keys.add(keys);
   });
   file.summary = reader.summary();
   return file;

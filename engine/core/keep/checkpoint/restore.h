@@ -5,6 +5,7 @@
 // the newest save that has one, and each is put in once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,10 +22,22 @@ namespace embstore::checkpoint {
 
 using Chain = std::vector<std::vector<std::string>>;
 
+// Of no key to begin with: the least is more than the greatest.
+struct KeyRange {
+  int64_t least = INT64_MAX;
+  int64_t greatest = INT64_MIN;
+
+  void add(const KeyRange& other) {
+    least = std::min(least, other.least);
+    greatest = std::max(greatest, other.greatest);
+  }
+};
+
 struct VerifiedFile {
   FileHeader header;
   FileSummary summary;
   std::vector<uint64_t> rows;              // by partition of `partition_count`
+  KeyRange keys;                           // that have a row
   std::vector<SketchShape> sketch_shapes;  // each once
 };
 // Reads the whole file. Throws as Reader does, and where it has keys of another partition than its own.
