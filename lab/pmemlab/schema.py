@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from pmemlab.quantities import MOST_SECONDS
+from pmemlab.whole_file import read_whole
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, ValidationInfo
@@ -461,6 +462,6 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _text_of(path: Path, error_type: Callable[[str], Exception]) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_whole(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise error_type(f"{path}: can't be read: {error}") from error

@@ -1,14 +1,22 @@
-"""Writing a file whole or not at all, and what a command says of one that can't be."""
+"""Whole files: reading one, writing one whole or not at all, and checks before that."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
 
 from pmemlab.errors import LabError
 
-__all__ = ["check_output", "sync_folder", "write_output", "write_whole"]
+__all__ = ["check_output", "read_whole", "sync_folder", "write_output", "write_whole"]
+
+
+def read_whole(path: Path) -> bytes:
+    """As `Path.read_bytes`, but a FIFO is an OSError: its open waits for who writes to it."""
+    if path.is_fifo():
+        raise OSError(errno.ESPIPE, "Is a FIFO, not a file", str(path))
+    return path.read_bytes()
 
 
 def check_output(option: str, path: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -384,7 +385,11 @@ def test_an_unknown_name_lists_those_there_are() -> None:
         load_topology("kmemdax")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.yaml")
+    with pytest.raises(TopologyError, match=r"fifo\.yaml: can't be read: .*Is a FIFO, not a file"):
+        load_topology(tmp_path / "fifo.yaml")
     with pytest.raises(TopologyError, match=r"no\.yaml: can't be read"):
         load_topology(tmp_path / "no.yaml")
 

@@ -56,6 +56,7 @@ from pmemlab.schema import (
     Texts,
     check_characters,
 )
+from pmemlab.whole_file import read_whole
 
 __all__ = [
     "CacheSweep",
@@ -346,7 +347,7 @@ def read_folder(folder: Path) -> Results:
 def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:
     """Yields the metrics of a file. Raises ResultsError, which names the line and the field."""
     try:
-        lines = path.read_bytes()
+        lines = read_whole(path)
     except OSError as error:
         raise ResultsError(f"{path}: can't be read: {error}") from error
     for number, line in enumerate(lines.splitlines(keepends=True), start=1):
