@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AS_HERE",
+    "NO_PLACEMENTS",
     "Placement",
     "Placements",
     "add_placements",
@@ -64,12 +65,18 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Placements:
-    """What `add_placements`' options say. paced: None if the run's tiers aren't paced."""
+    """What `add_placements`' options say; by default what they are where none is given.
 
-    predict: tuple[Placement, ...]
-    rates_only: bool
-    here: Placement
-    paced: Placement | None
+    predict: devices that the timed steps are predicted on.
+    rates_only: the run ends after these, and looks at no row.
+    here: what the tiers are on, where that is known.
+    paced: None if the run's tiers aren't paced.
+    """
+
+    predict: tuple[Placement, ...] = ()
+    rates_only: bool = False
+    here: Placement = ()
+    paced: Placement | None = None
 
     def applied_to(self, storage: es.StorageOption) -> es.StorageOption:
         """Returns the storage that the run trains on."""
@@ -78,6 +85,9 @@ class Placements:
 
             storage = with_dram_for_hbm(storage)
         return storage if self.paced is None else replace(storage, devices=self.paced)
+
+
+NO_PLACEMENTS: Final = Placements()
 
 
 def load_placements(arguments: argparse.Namespace) -> Placements:

@@ -26,7 +26,7 @@ from pmemlab.workloads.evidence import (
 )
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
-from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
 from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
 from pmemlab.workloads.synthetic import draw_ranks
@@ -77,10 +77,8 @@ def train(
     keeping: Keeping | None = None,
     checksums_every: int | None = None,
     compared_with: Rows | None = None,
-    placements: Sequence[Placement] = (),
-    rates_only: bool = False,
+    placements: Placements = NO_PLACEMENTS,
     bits_only: bool = False,
-    here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
     """Train, and return what happened and what was learnt.
@@ -88,10 +86,9 @@ def train(
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
     the very first. keeping: saves on the way, the newest of which it goes on from. checksums_every:
     steps between two that have a checksum, beside the last. compared_with: what the rows must be,
-    by a run of the same batches. placements: devices that the timed steps are predicted on.
-    rates_only: end after these, and look at no row: the run has no evidence, and nothing is learnt.
-    bits_only: for another run to be compared with: nobody looks where its rows lie, and what was
-        learnt isn't judged by itself. here: what the tiers are on, where that is known.
+    by a run of the same batches. placements: with rates_only the run has no evidence, and nothing
+    is learnt. bits_only: for another run to be compared with: nobody looks where its rows lie, and
+    what was learnt isn't judged by itself.
 
     Raises EmbStoreError where the engine refuses, LabError for a device that can't do what the run
     did, or where rows can't be looked for.
@@ -114,7 +111,9 @@ def train(
         lookup_seconds = 0.0
         looked_up = saves = 0
         predicting = (
-            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+            recording.enter_context(Predicting(tables, placements.predict, placements.here))
+            if placements.predict
+            else None
         )
         started = time.perf_counter()
         for index in range(first, last):
@@ -154,15 +153,17 @@ def train(
         for variable in tables:
             variable.drain()
         # Once: it reads every row, those on a disk too.
-        exports = [] if rates_only else [variable.export() for variable in tables]
+        exports = [] if placements.rates_only else [variable.export() for variable in tables]
         if keeping or checksums_every:
             checksums[last] = checkpoint_sha256(last, tables)
         state, evidence = (
-            ("", []) if rates_only else examine_tables(tables, exports, looks=not bits_only)
+            ("", [])
+            if placements.rates_only
+            else examine_tables(tables, exports, looks=not bits_only)
         )
         learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
         cold = plain = None
-        if not (rates_only or bits_only):
+        if not (placements.rates_only or bits_only):
             cold = _look_up_cold_rows(tables, options, compared_with or learnt)
             plain = _compare_with_plain_count(exports, batches, last)
         if save:

@@ -25,12 +25,11 @@ from pmemlab.workloads.command_line import (
     storage_option,
     summary_of,
 )
-from pmemlab.workloads.placements import add_placements, load_placements
+from pmemlab.workloads.placements import NO_PLACEMENTS, Placements, add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
 
 if TYPE_CHECKING:
     import embstore as es
-    from pmemlab.workloads.placements import Placements
     from pmemlab.workloads.run import Run
     from pmemlab.workloads.table_training import Rows
 
@@ -172,7 +171,7 @@ def _train(
     storage: es.StorageOption,
     arguments: argparse.Namespace,
     compared_with: Rows | None = None,
-    placements: Placements | None = None,
+    placements: Placements = NO_PLACEMENTS,
     *,
     is_subject: bool = False,
 ) -> tuple[Run, Rows]:
@@ -205,10 +204,8 @@ def _train(
             else None,
             checksums_every=checksums_every,
             compared_with=compared_with,
-            placements=placements.predict if placements else (),
+            placements=placements,
             bits_only=not is_subject,
-            rates_only=placements is not None and placements.rates_only,
-            here=placements.here if placements else (),
             progress=bar.show,
         )
 

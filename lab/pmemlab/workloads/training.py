@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import islice
 from typing import Final
@@ -21,7 +21,7 @@ from pmemlab.workloads.batches import Source
 from pmemlab.workloads.evidence import checkpoint_sha256, examine_tables
 from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
 from pmemlab.workloads.model_keeping import ModelKeeping
-from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
 from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, Progress, Run
 from pmemlab.workloads.wide_and_deep import DenseLibrary
@@ -44,10 +44,8 @@ def train(
     checksums_every: int | None = None,
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
     warm_up_steps: int = 1,
-    placements: Sequence[Placement] = (),
-    rates_only: bool = False,
+    placements: Placements = NO_PLACEMENTS,
     bits_only: bool = False,
-    here: Placement = (),
     progress: Progress = lambda _step, _loss: None,
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
@@ -57,10 +55,8 @@ def train(
     checksums_every: steps between two that have a checksum, beside the last.
     fill: gives the new tables rows before the first step.
     warm_up_steps: that aren't timed, where there are more.
-    placements: devices that the timed steps are predicted on.
-    rates_only: end after these, and look at no row: the run has neither evidence nor an AUC.
+    placements: with rates_only the run has neither evidence nor an AUC.
     bits_only: for another run to be compared with: nobody looks where its rows lie.
-    here: what the tiers are on, where that is known.
 
     Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
     a checkpoint that it can't go on from, LabError for a device that can't do what the run did, and
@@ -79,7 +75,9 @@ def train(
             checksums[first] = checkpoint_sha256(first, tables, network.state())
             tell_resumed(Resumed(first, checksums[first]))
         predicting = (
-            recording.enter_context(Predicting(tables, placements, here)) if placements else None
+            recording.enter_context(Predicting(tables, placements.predict, placements.here))
+            if placements.predict
+            else None
         )
         started = time.perf_counter()
         for batch in islice(source.train_batches(batch_size), first, steps):
@@ -118,11 +116,13 @@ def train(
         variables = list(tables)
         exports = (each.export() for each in variables)
         state, evidence = (
-            ("", []) if rates_only else examine_tables(variables, exports, looks=not bits_only)
+            ("", [])
+            if placements.rates_only
+            else examine_tables(variables, exports, looks=not bits_only)
         )
         if keeping or checksums_every:
             checksums[steps] = checkpoint_sha256(steps, tables, network.state())
-        auc, held_out_rows = (None, 0) if rates_only else _evaluate(network, source)
+        auc, held_out_rows = (None, 0) if placements.rates_only else _evaluate(network, source)
     return Run(
         storage_type=storage.storage_type.name,
         first_step=first,

@@ -26,14 +26,18 @@ from pmemlab.workloads.command_line import (
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
-from pmemlab.workloads.placements import add_placements, load_placements
+from pmemlab.workloads.placements import (
+    NO_PLACEMENTS,
+    Placements,
+    add_placements,
+    load_placements,
+)
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
 if TYPE_CHECKING:
     from embstore.options import StorageOption
     from pmemlab.workloads.model_keeping import ModelKeeping
-    from pmemlab.workloads.placements import Placements
     from pmemlab.workloads.run import Run
 
 PREPARED: Final = (
@@ -218,7 +222,7 @@ def _train(
     keeping: ModelKeeping | None = None,
     *,
     checksums_every: int | None = None,
-    placements: Placements | None = None,
+    placements: Placements = NO_PLACEMENTS,
     bits_only: bool = False,
 ) -> Run:
     from pmemlab.workloads.training import train
@@ -244,10 +248,8 @@ def _train(
             checksums_every=checksums_every,
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
-            placements=placements.predict if placements else (),
+            placements=placements,
             bits_only=bits_only,
-            rates_only=placements is not None and placements.rates_only,
-            here=placements.here if placements else (),
             progress=bar.show,
         )
 
