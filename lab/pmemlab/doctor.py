@@ -15,7 +15,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines import host, process
 from pmemlab.machines.guest import machine as guest
 from pmemlab.machines.guest.accelerator import choose_accelerator
-from pmemlab.machines.guest.kernel import cached_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.kernel import cached_kernel, kernel_source
 from pmemlab.machines.guest.probe import read_facts
 from pmemlab.machines.guest.qemu import find_qemu
 from pmemlab.machines.guest.requirements import unmet_requirements
@@ -134,11 +134,12 @@ def _guest() -> Diagnosis:
         else "accelerator: KVM or TCG, found out at the first start"
     )
     sandbox = "on" if sandbox_arguments(find_qemu()) else "this QEMU has none that starts here"
-    notes = [kernel_source(), accelerator, f"QEMU's sandbox: {sandbox}", *notes]
+    source = kernel_source()
+    notes = [source.words, accelerator, f"QEMU's sandbox: {sandbox}", *notes]
     too_old = [
         missing
         for name in topology_names()
-        for missing in unmet_requirements(load_topology(name), find_qemu(), kernel_release())
+        for missing in unmet_requirements(load_topology(name), find_qemu(), source.release)
     ]
     return Diagnosis("guest", (), (*libraries, *_missing_cxl(), *too_old), tuple(notes))
 

@@ -23,7 +23,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.guest import kernel as kernel_module
 from pmemlab.machines.guest.cache import build_once, cache_folder
 from pmemlab.machines.guest.initramfs import write_cpio, write_initramfs
-from pmemlab.machines.guest.kernel import cached_kernel, get_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.kernel import cached_kernel, get_kernel, kernel_source
 
 _RELEASE = "6.1.0-9-amd64"
 _KERNEL = b"\x7fELF" + b"a kernel" * 1000
@@ -205,7 +205,7 @@ def test_a_kernel_of_one_s_own_is_taken_from_its_folder(
         for found in path.iterdir():
             found.rename(found.with_name(found.name.replace(_RELEASE, "6.12.1")))
     monkeypatch.setenv("PMEMLAB_KERNEL", str(own))
-    assert kernel_source() == f"kernel 6.12.1 from {own}/boot"
+    assert kernel_source().words == f"kernel 6.12.1 from {own}/boot"
     assert get_kernel().release == "6.12.1"
     monkeypatch.delenv("PMEMLAB_KERNEL")
     assert get_kernel() == boot
@@ -215,19 +215,19 @@ def test_a_folder_of_one_s_own_without_a_kernel_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PMEMLAB_KERNEL", str(tmp_path))
-    for find in (get_kernel, kernel_source, kernel_release):
+    for find in (get_kernel, kernel_source):
         with pytest.raises(MissingRequirementError, match=f"PMEMLAB_KERNEL={tmp_path}"):
             find()
 
 
 def test_a_kernel_is_got_once(root: Path) -> None:
-    assert kernel_source() == f"kernel {_RELEASE} from {root}/boot"
-    assert kernel_release() == _RELEASE
+    assert kernel_source().words == f"kernel {_RELEASE} from {root}/boot"
+    assert kernel_source().release == _RELEASE
     kernel = get_kernel()
     shutil.rmtree(root)
-    assert kernel_release() == _RELEASE
+    assert kernel_source().release == _RELEASE
     assert cached_kernel() == get_kernel() == kernel
-    assert str(cache_folder()) in kernel_source()
+    assert str(cache_folder()) in kernel_source().words
 
 
 def _cut(path: Path) -> None:
@@ -315,7 +315,7 @@ def test_an_image_beside_its_modules_is_found(root: Path) -> None:
     tree.parent.mkdir(parents=True)
     (root / "lib/modules" / _RELEASE).rename(tree)
     (root / f"boot/vmlinuz-{_RELEASE}").rename(tree / "vmlinuz")
-    assert kernel_source() == f"kernel {_RELEASE} from {tree}"
+    assert kernel_source().words == f"kernel {_RELEASE} from {tree}"
     assert get_kernel().image.read_bytes() == _KERNEL
 
 
@@ -436,4 +436,4 @@ def test_a_package_s_release_is_known_before_it_is_fetched(
     monkeypatch.setattr(
         kernel_module, "_package_names", lambda _: ["linux-image-6.12.95+deb12-amd64"]
     )
-    assert kernel_release() == "6.12.95+deb12-amd64"
+    assert kernel_source().release == "6.12.95+deb12-amd64"

@@ -10,6 +10,7 @@ import pytest
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.choice import MachineChooser
+from pmemlab.machines.guest.kernel import KernelSource
 from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.machines.guest.requirements import qemu_version, unmet_requirements
 from pmemlab.topology import Requirements, load_topology
@@ -68,12 +69,13 @@ def test_a_guest_whose_requirements_are_unmet_is_not_started(
 
 def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
     """One that has all but the newest, with this QEMU."""
-    for check in ("find_setpriv", "find_busybox", "kernel_source"):
+    for check in ("find_setpriv", "find_busybox"):
         monkeypatch.setattr(f"pmemlab.machines.guest.machine.{check}", lambda: "there")
     monkeypatch.setattr("pmemlab.machines.guest.machine._PROGRAMS", {})
     monkeypatch.setattr("pmemlab.machines.guest.machine.missing_memory", lambda *_: [])
     monkeypatch.setattr("pmemlab.machines.guest.machine.find_qemu", lambda: qemu)
-    monkeypatch.setattr("pmemlab.machines.guest.machine.kernel_release", lambda: "6.12.95")
+    source = KernelSource("6.12.95", "there")
+    monkeypatch.setattr("pmemlab.machines.guest.machine.kernel_source", lambda: source)
 
 
 def test_a_machine_that_is_too_new_for_this_computer_s_guests_is_played_by_a_process(

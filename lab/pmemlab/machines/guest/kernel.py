@@ -22,7 +22,7 @@ from pathlib import Path
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.guest.cache import build_once, cache_folder
 
-__all__ = ["Kernel", "cached_kernel", "get_kernel", "kernel_release", "kernel_source"]
+__all__ = ["Kernel", "KernelSource", "cached_kernel", "get_kernel", "kernel_source"]
 
 # Every guest loads these, in the order in which they are wanted; their dependencies come before
 # them.
@@ -87,30 +87,30 @@ def _own_folder() -> Path | None:
     return Path(name) if name else None
 
 
-def kernel_source() -> str:
-    """Where `get_kernel` would take the kernel from, in words. Raises as it does."""
-    kernel = cached_kernel()
-    if kernel:
-        return f"kernel {kernel.release} from {cache_folder()}"
-    release, why = _find_release(_own_folder() or _ROOT)
-    if release:
-        return f"kernel {release} from {_images(_own_folder() or _ROOT)[release].parent}"
-    if _own_folder():
-        raise _no_own_kernel(why)
-    return f"kernel from the package {_package_names(why)[0]}, fetched at the first start"
+@dataclass(frozen=True)
+class KernelSource:
+    """Where `get_kernel` takes the kernel from. release: as of `Kernel`. words: for people."""
+
+    release: str
+    words: str
 
 
-def kernel_release() -> str:
-    """Release of the kernel that `get_kernel` would get, without getting it. Raises as it does."""
+def kernel_source() -> KernelSource:
+    """Where `get_kernel` would take the kernel from, without getting it. Raises as it does."""
     kernel = cached_kernel()
     if kernel:
-        return kernel.release
-    release, why = _find_release(_own_folder() or _ROOT)
+        return KernelSource(kernel.release, f"kernel {kernel.release} from {cache_folder()}")
+    root = _own_folder() or _ROOT
+    release, why = _find_release(root)
     if release:
-        return release
+        return KernelSource(release, f"kernel {release} from {_images(root)[release].parent}")
     if _own_folder():
         raise _no_own_kernel(why)
-    return re.sub(r"^[^0-9]*", "", _package_names(why)[0])
+    package = _package_names(why)[0]
+    return KernelSource(
+        re.sub(r"^[^0-9]*", "", package),
+        f"kernel from the package {package}, fetched at the first start",
+    )
 
 
 def get_kernel() -> Kernel:

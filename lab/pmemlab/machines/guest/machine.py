@@ -25,7 +25,7 @@ from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.boot import Boot
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
 from pmemlab.machines.guest.initramfs import find_busybox, write_initramfs
-from pmemlab.machines.guest.kernel import get_kernel, kernel_release, kernel_source
+from pmemlab.machines.guest.kernel import get_kernel, kernel_source
 from pmemlab.machines.guest.link import Command, Link
 from pmemlab.machines.guest.options import RESULTS, RESULTS_TAG, GuestOptions
 from pmemlab.machines.guest.qemu import command_line, find_qemu, find_setpriv
@@ -71,7 +71,7 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
         if not shutil.which(program, path=PROGRAM_PATH):
             missing.append(MissingRequirementError(program, f"apt-get install {package}"))
     if not missing:  # else neither is there to be too old
-        missing += unmet_requirements(topology, find_qemu(), kernel_release())
+        missing += unmet_requirements(topology, find_qemu(), kernel_source().release)
     missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
     missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
     return missing
