@@ -9,12 +9,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
+from types import FrameType
 
 from pmemlab.errors import CommandTimeoutError, LabError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Command
 
-__all__ = ["run_on_own_streams", "shell_status", "write_all"]
+__all__ = [
+    "input_passed",
+    "run_on_own_streams",
+    "shell_status",
+    "signals_handled",
+    "write_all",
+]
 
 _STDIN = 0
 _DESCRIPTORS = {agent.STDOUT: 1, agent.STDERR: 2}
@@ -39,7 +47,7 @@ def run_on_own_streams(
     command = spawn()
     try:
         with (
-            _input_passed_to(command),
+            input_passed(command.send_input, command.end_input),
             _interrupt_passed_to(command),
             closing(command.output(timeout)) as output,
         ):
@@ -75,11 +83,14 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 @contextmanager
-def _input_passed_to(command: Command) -> Iterator[None]:
-    """Pass on standard input, from a thread of its own, until the command or the input ends."""
-    ended, end = os.pipe()
+def input_passed(send: Callable[[bytes], bool], end: Callable[[], None]) -> Iterator[None]:
+    """Pass on standard input, from a thread of its own, until this context or the input ends.
 
-    def send() -> None:
+    send: returns whether more is wanted. end: called at the input's end.
+    """
+    ended, end_thread = os.pipe()
+
+    def run() -> None:
         with suppress(LabError):  # whoever reads the output hears of a dead guest
             while sys.stdin is not None:  # it is None if descriptor 0 was closed at the start
                 ready, _, _ = select.select([_STDIN, ended], [], [])
@@ -87,22 +98,59 @@ def _input_passed_to(command: Command) -> Iterator[None]:
                     return
                 try:
                     data = os.read(_STDIN, _READ_BYTES)
-                except OSError:  # a folder, or a terminal that is another job's
+                except OSError:  # a folder, or a terminal that is gone or another job's
                     data = b""
                 if not data:
                     break
-                if not command.send_input(data):
+                if not send(data):
                     return
-            command.end_input()
+            end()
 
-    thread = threading.Thread(target=send, name="input", daemon=True)
+    thread = threading.Thread(target=run, name="input", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        os.close(end)
+        os.close(end_thread)
         thread.join()
         os.close(ended)
+
+
+@contextmanager
+def signals_handled(
+    number: signal.Signals,
+    handle: Callable[[], None],
+    then: Callable[[int, FrameType | None], object] | None = None,
+) -> Iterator[None]:
+    """Call `handle` at each of these signals, from a thread of its own.
+
+    then: the handler after the first signal. Default: the same.
+    """
+    # A signal's handler may interrupt whoever holds the link's lock, so it only wakes the thread.
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+
+    def run() -> None:
+        with suppress(LabError):
+            while os.read(woken, _READ_BYTES):
+                handle()
+
+    def signalled(_number: int, _frame: FrameType | None) -> None:
+        if then is not None:
+            signal.signal(number, then)
+        with suppress(BlockingIOError):
+            os.write(wake, b"s")
+
+    before = signal.signal(number, signalled)
+    thread = threading.Thread(target=run, name=number.name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+        os.close(wake)
+        thread.join()
+        os.close(woken)
 
 
 @contextmanager
@@ -110,25 +158,6 @@ def _interrupt_passed_to(command: Command) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for a job in the background
         yield
         return
-    # A signal's handler may interrupt whoever holds the link's lock, so it only wakes a thread.
-    woken, wake = os.pipe()
-
-    def send() -> None:
-        with suppress(LabError):
-            if os.read(woken, 1):
-                command.signal(signal.SIGINT)
-
-    def interrupted(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.write(wake, b"i")
-
-    before = signal.signal(signal.SIGINT, interrupted)
-    thread = threading.Thread(target=send, name="interrupt", daemon=True)
-    thread.start()
-    try:
+    interrupt = partial(command.signal, signal.SIGINT)
+    with signals_handled(signal.SIGINT, interrupt, then=signal.default_int_handler):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        os.close(wake)
-        thread.join()
-        os.close(woken)
