@@ -242,11 +242,7 @@ class ProcessMachine:
         self._go_down(POWER_CUT)
 
     def power_on(self) -> None:
-        how_it_ended = self._uptime.how_it_ended
-        if how_it_ended == STOPPED:
-            self._uptime.check()
-        if not how_it_ended:
-            raise LabError(f"machine {self.topology.name} has power; cut it first")
+        self._uptime.check_ended()
         # `run` reads them the other way round: no command of the new uptime has the old mark.
         self._mark = Mark()
         self._uptime = self._new_uptime()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pmemlab.errors import MachineDiedError
+from pmemlab.errors import LabError, MachineDiedError
 
 __all__ = ["POWER_CUT", "STOPPED", "Uptime"]
 
@@ -40,3 +40,10 @@ class Uptime:
         """Raise `MachineDiedError` where it has ended."""
         if self.how_it_ended:
             raise MachineDiedError(f"{self._who} {self.how_it_ended}")
+
+    def check_ended(self) -> None:
+        """Raise `LabError` unless the machine may be switched on: it has power, or is stopped."""
+        if self.how_it_ended == STOPPED:
+            self.check()
+        if not self.how_it_ended:
+            raise LabError(f"{self._who} has power; cut it first")

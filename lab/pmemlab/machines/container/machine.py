@@ -267,11 +267,7 @@ class ContainerMachine:
     @told_as_lab_errors()
     def power_on(self) -> None:
         with self._lock:
-            how_it_ended = self._uptime.how_it_ended
-            if how_it_ended == STOPPED:
-                self._uptime.check()
-            if not how_it_ended:
-                raise LabError(f"container {self._container.name} has power; cut it first")
+            self._uptime.check_ended()
             self._uptime = uptime = self._new_uptime()
         try:
             self._switch_power("on")

@@ -31,23 +31,18 @@ class Link:
     """Runs commands through a connected socket.
 
     died: makes the error for a guest that is gone; it is told how that showed.
-    silence_s: a guest that leaves a ping unanswered for so long, and sends nothing else, is taken
-        for dead.
 
     Methods may be called from any thread. `_lock` guards `_channels` and `_closed`; `_sending` is
     held while a frame is sent, which may wait for the other end: the thread that reads never takes
     it, so the other end is never kept from writing.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        died: Callable[[str], LabError],
-        silence_s: float = 60.0,
-    ) -> None:
+    # A guest that leaves a ping unanswered for so long, and sends nothing else, is taken for dead.
+    _silence_s = 60.0
+
+    def __init__(self, connection: socket.socket, died: Callable[[str], LabError]) -> None:
         self._socket = connection
         self._died = died
-        self._silence_s = silence_s
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
@@ -120,6 +115,11 @@ class Link:
         """Run a command to its end; see `Machine.run`."""
         output = {agent.STDOUT: bytearray(), agent.STDERR: bytearray()}
         lines = Lines(on_line)
+
+        def texts() -> tuple[str, str]:
+            out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
+            return out, err
+
         command = self.spawn(argv, env)
         try:
             with closing(command.output(timeout)) as pieces:
@@ -127,10 +127,8 @@ class Link:
                     output[stream] += data
                     lines.feed(stream, data)
         except TimeoutError:
-            out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
-            raise CommandTimeoutError(argv, timeout or 0.0, out, err) from None
-        stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in output.values())
-        return Result(command.returncode, stdout, stderr)
+            raise CommandTimeoutError(argv, timeout or 0.0, *texts()) from None
+        return Result(command.returncode, *texts())
 
     def refresh(self) -> None:
         """Make the guest forget what it has cached of the host's files."""

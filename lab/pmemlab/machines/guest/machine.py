@@ -188,11 +188,9 @@ class GuestMachine:
         on_boot(Booting(self.accelerator, self.stop))
         self._power_on(on_step, new_media=True)
 
-    def power_on(self, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """See `Machine.power_on`. on_step: as `open_guest_machine` has it."""
-        if not self._last_boot().uptime.how_it_ended:
-            raise LabError(f"guest {self.topology.name} has power; cut it first")
-        self._power_on(on_step, new_media=not self.topology.keeps_media)
+    def power_on(self) -> None:
+        self._last_boot().uptime.check_ended()
+        self._power_on(lambda _: None, new_media=not self.topology.keeps_media)
 
     def _power_on(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
         boot = None
