@@ -569,8 +569,61 @@ def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVar
         optimizer.step()
     with pytest.raises(InvalidArgumentError, match="without an optimizer"):
         es.torch.Optimizer(make_variable(optimizer=None))
-    with pytest.raises(InvalidArgumentError, match="params must be the Rows of one variable"):
-        es.torch.Optimizer(var).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+def test_a_group_that_cant_be_added_is_refused(make_variable: MakeVariable) -> None:
+    var, other = make_variable(name="var"), make_variable(name="other")
+    optimizer = es.torch.Optimizer(var)
+    wrong: list[tuple[Any, str]] = [
+        (None, "a group must be a dict, got NoneType"),
+        ([], "a group must be a dict, got list"),
+        ({"lr": 0.1}, 'a group must have "params"'),
+        ({"params": None}, "params must be the Rows of one variable"),
+        ({"params": 5}, "params must be the Rows of one variable"),
+        ({"params": []}, "params must be the Rows of one variable"),
+        ({"params": [torch.nn.Parameter(torch.ones(1))]}, "params must be the Rows of one"),
+        ({"params": es.torch.Embedding(var).parameters()}, "var has a group already"),
+    ]
+    for group, message in wrong:
+        with pytest.raises(InvalidArgumentError, match=f"param_group: {message}"):
+            optimizer.add_param_group(group)
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": es.torch.Embedding(other).parameters(), "lr": 0.25})
+    assert [group["name"] for group in optimizer.param_groups] == ["var", "other"]
+    assert other.learning_rate == 0.25
+
+
+@pytest.mark.parametrize(
+    "rate",
+    ["x", None, float("nan"), -1.0, 10**400, True, torch.ones(2), torch.tensor(1j)],
+    ids=lambda rate: repr(rate)[:20],
+)
+def test_a_rate_that_no_variable_trains_by_is_refused(
+    make_variable: MakeVariable, rate: Any
+) -> None:
+    """None is a rate of nobody's own, so a new group may have it."""
+    var, other = make_variable(name="var"), make_variable(name="other")
+    optimizer = es.torch.Optimizer([var, other], lr=0.5)
+    group = {"params": [es.torch.Embedding(make_variable(name="new")).rows], "lr": rate}
+    if rate is not None:
+        with pytest.raises(InvalidArgumentError, match="lr of the group of new: learning_rate"):
+            optimizer.add_param_group(group)
+    state = optimizer.state_dict()
+    state["param_groups"][1]["lr"] = rate
+    with pytest.raises(InvalidArgumentError, match="lr of the group of other: learning_rate"):
+        optimizer.load_state_dict(state)
+    optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = 0.25, rate
+    with pytest.raises(InvalidArgumentError, match="lr of the group of other: learning_rate"):
+        optimizer.step()
+    assert (var.learning_rate, other.learning_rate) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("groups", [None, [5], [{"params": [0]}], [{"lr": 0.5}]])
+def test_a_state_without_groups_is_refused(make_variable: MakeVariable, groups: Any) -> None:
+    optimizer = es.torch.Optimizer(make_variable())
+    state = {**optimizer.state_dict(), "param_groups": groups}
+    with pytest.raises(InvalidArgumentError, match=r'state_dict\["param_groups"\] must be groups'):
+        optimizer.load_state_dict(state)
 
 
 @pytest.mark.parametrize(

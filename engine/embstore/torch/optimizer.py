@@ -68,16 +68,11 @@ class Optimizer(torch.optim.Optimizer):
                 "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in "
                 "it, and no parameter of one"
             )
-        for group in groups:
-            rate = group.get("lr", lr)
-            if rate is not None:
-                is_tensor = isinstance(rate, torch.Tensor)
-                group["params"][0].variable.learning_rate = float(rate) if is_tensor else rate
         self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
         # `_rate_changes` of each variable when its shards were last asked for what they keep.
         self._asked_at: dict[Rows, int] = {}
         self._global_step = 0
-        super().__init__(groups, {})
+        super().__init__([{"lr": lr, **group} for group in groups], {})
 
     @property
     def global_step(self) -> int:
@@ -96,20 +91,27 @@ class Optimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Takes over another variable: {"params": its `Rows`}, and "lr" where it isn't its own."""
-        params = param_group["params"]
-        rows = params if isinstance(params, Rows) else next(iter(params), None)
-        if not isinstance(rows, Rows) or (rows is not params and len(params) != 1):
+        _check_group("param_group", param_group, {"params", "lr", "name"})
+        params = list(_several(param_group["params"]))
+        if len(params) != 1 or not isinstance(params[0], Rows):
             raise InvalidArgumentError(
-                "params must be the Rows of one variable, as an embstore.torch.Embedding has them; "
-                "dense parameters are for an optimizer of torch.optim"
+                "param_group: params must be the Rows of one variable, as an "
+                "embstore.torch.Embedding has them; dense parameters are for an optimizer of "
+                "torch.optim"
             )
-        _check_group(param_group, {"params", "lr", "name"})
-        rate = rows.variable.learning_rate
-        group = {"name": rows.variable.name, **param_group}
+        (rows,) = params
+        variable = rows.variable
+        if any(rows is own for own in self._all_rows()):
+            raise InvalidArgumentError(
+                f"param_group: {variable.name} has a group already; change that one's lr"
+            )
+        group = {"name": variable.name, **param_group, "params": params}
         if group.get("lr") is None:
-            group["lr"] = rate
+            group["lr"] = variable.learning_rate
+        else:
+            variable.learning_rate = _rate_in(group)
         super().add_param_group(group)
-        self._set_rates[rows] = rate
+        self._set_rates[rows] = variable.learning_rate
         rows.trained_by = weakref.ref(self)
 
     @outside_of_graphs
@@ -135,9 +137,9 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            (rows,) = group["params"]
-            self._agree_on_rate_and_step(group, rows)
+        rates = [_rate_in(group) for group in self.param_groups]  # before any is set
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            self._agree_on_rate_and_step(group, rate)
         step = self._global_step
         try:
             apply_all(self._updates(), step, self._left_out())
@@ -167,20 +169,29 @@ class Optimizer(torch.optim.Optimizer):
         Raises InvalidArgumentError, and changes nothing, where the state is of other variables.
         """
         known = set(state_dict) if isinstance(state_dict, dict) else set()
-        if not {"param_groups", "global_step"} <= known:
+        if not {"state", "param_groups", "global_step"} <= known:
             raise InvalidArgumentError(
                 "state_dict must be of an embstore.torch.Optimizer, whose state has a global_step; "
                 "load the state of a dense optimizer into that one"
             )
         step = checks.integer("state_dict['global_step']", state_dict["global_step"], at_least=0)
-        super().load_state_dict({**state_dict, "param_groups": self._in_order(state_dict)})
+        groups = self._in_order(state_dict)
+        for group, own in zip(groups, self.param_groups, strict=True):
+            _rate_in({**group, "params": own["params"]})
+        super().load_state_dict({**state_dict, "param_groups": groups})
         self._global_step = step
         # Whatever the variables train by: the next step sets the rates that were loaded.
         self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
 
     def _in_order(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the groups of the state in the order of the optimizer's own."""
-        saved: list[dict[str, Any]] = list(state_dict["param_groups"])
+        saved: list[dict[str, Any]] = list(_several(state_dict["param_groups"]))
+        for group in saved:
+            if not isinstance(group, dict) or not {"params", "lr"} <= set(group):
+                raise InvalidArgumentError(
+                    'state_dict["param_groups"] must be groups with "params" and "lr", as '
+                    f"state_dict() has them, got {group!r}"
+                )
         names = [group["name"] for group in self.param_groups]
         if len(saved) == len(names) and not any("name" in group for group in saved):
             return [{**group, "name": name} for group, name in zip(saved, names, strict=True)]
@@ -239,15 +250,14 @@ class Optimizer(torch.optim.Optimizer):
     def _all_rows(self) -> list[Rows]:
         return [rows for group in self.param_groups for rows in group["params"]]
 
-    def _agree_on_rate_and_step(self, group: dict[str, Any], rows: Rows) -> None:
+    def _agree_on_rate_and_step(self, group: dict[str, Any], rate: float) -> None:
+        (rows,) = group["params"]
         variable = rows.variable
         was_told = variable.internals.rate_changes == self._asked_at.get(rows)
         if not was_told or not variable.internals.is_elsewhere:
             self._global_step = max(self._global_step, variable.internals.applies())
-        if group["lr"] != self._set_rates[rows]:
-            rate = group["lr"]  # an integer may be one that no float has: the variable says so
-            variable.learning_rate = rate if isinstance(rate, int) else float(rate)
-            self._set_rates[rows] = float(rate)
+        if rate != self._set_rates[rows]:
+            self._set_rates[rows] = variable.learning_rate = rate
         elif not was_told:
             self._set_rates[rows] = group["lr"] = variable.learning_rate
         self._asked_at[rows] = variable.internals.rate_changes
@@ -260,7 +270,7 @@ def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
         options: dict[str, Any] = {}
         if isinstance(item, dict):
             options = {name: value for name, value in item.items() if name != "params"}
-            _check_group(item, {"params", "lr"})
+            _check_group("of", item, {"params", "lr"})
         for member in _several(item["params"]) if isinstance(item, dict) else [item]:
             for rows in _rows_in(member):
                 if rows not in seen:
@@ -273,13 +283,28 @@ def _several(of: Any) -> Iterable[Any]:
     return [of] if isinstance(of, single) or not isinstance(of, Iterable) else of
 
 
-def _check_group(group: dict[str, Any], known: set[str]) -> None:
+def _check_group(name: str, group: object, known: set[str]) -> None:
+    """name: of the argument that has the group."""
+    if not isinstance(group, dict):
+        raise InvalidArgumentError(f"{name}: a group must be a dict, got {type(group).__name__}")
     if "params" not in group or set(group) - known:
         got = ", ".join(map(repr, group)) or "nothing"
         raise InvalidArgumentError(
-            f'of: a group must have "params", and may have "lr", got {got}; the optimizer that the '
-            "variable was made with says all else"
+            f'{name}: a group must have "params", and may have "lr", got {got}; the optimizer that '
+            "the variable was made with says all else"
         )
+
+
+def _rate_in(group: dict[str, Any]) -> float:
+    """A group's lr; raises InvalidArgumentError where its variable can't be trained by it."""
+    (rows,) = group["params"]
+    rate = group["lr"]
+    if isinstance(rate, torch.Tensor) and rate.numel() == 1:
+        rate = rate.item()
+    try:
+        return rows.variable.internals.check_trainable().check_learning_rate(rate)  # type: ignore[no-any-return]
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"lr of the group of {rows.variable.name}: {error}") from None
 
 
 def _rows_in(item: Any) -> list[Rows]:
