@@ -676,11 +676,14 @@ def test_a_gradient_of_rows_is_only_replaced_by_one_like_it(pair: Pair) -> None:
         np.testing.assert_allclose(before - after, 0.1, rtol=1e-5)
 
 
-def test_a_batch_without_ids_gathers_a_gradient_without_rows(pair: Pair) -> None:
+@pytest.mark.parametrize("norm", [2.0, float("inf")])
+def test_a_batch_without_ids_gathers_a_gradient_of_zeros(pair: Pair, norm: float) -> None:
     ours, _ = pair
+    rows = ours.model.one.rows
     ours.model.one(torch.empty(0, dtype=torch.int64)).sum().backward()
-    assert ours.model.one.rows.grad.shape == (0, DIM)
-    assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0) == 0
+    assert torch.equal(rows.grad, torch.zeros(1, DIM))
+    assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0, norm) == 0
+    rows.grad = torch.ones(1, DIM)  # of no id
     ours.step()
     assert ours.model.one.variable.total_count() == (0, DIM)
 

@@ -79,9 +79,9 @@ class Rows(torch.nn.Parameter):
     It has no rows itself: its shape is (0, dim). `grad` is the gradient that an
     `embstore.torch.Optimizer` has gathered, float32 (n, dim), a row for each of the n ids in the
     order of their look-ups: the first row of an id has the sum of its gradients, and its others
-    are zeros. None where there is none, and always where there is no such optimizer. It may be
-    changed in place or set to None, as clipping, unscaling and `zero_grad` do. A hook
-    (`register_hook`) gets the gradient of one backward pass.
+    are zeros; of batches without ids it is one row of zeros. None where there is none, and always
+    where there is no such optimizer. It may be changed in place or set to None, as clipping,
+    unscaling and `zero_grad` do. A hook (`register_hook`) gets the gradient of one backward pass.
     """
 
     def __new__(cls, variable: EmbeddingVariable) -> Self:
@@ -120,7 +120,7 @@ class Rows(torch.nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         with self._lock:
-            return self._looked_at().grads if self._parts else None
+            return _as_grad(self._looked_at()) if self._parts else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -129,12 +129,13 @@ class Rows(torch.nn.Parameter):
                 self._parts, self._sum = [], None
                 return
             summed = self._looked_at() if self._parts else None
-            if summed is None or value.shape != summed.grads.shape:
+            if summed is None or value.shape != _as_grad(summed).shape:
                 raise InvalidArgumentError(
                     f"the gradient of {self._name}'s rows can only be replaced by one of its own "
                     f"shape, got {tuple(value.shape)}"
                 )
-            self._sum = replace(summed, grads=value)
+            if len(summed.ids):
+                self._sum = replace(summed, grads=value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -251,6 +252,11 @@ _CANT_BE_COPIED = (
     "copy.deepcopy(model, {{id(variable): variable}}) makes a copy that shares the variable, and "
     "embstore.save and restore bring the rows into another"
 )
+
+
+def _as_grad(summed: GradientPart) -> Tensor:
+    """Its gradients; of no ids a row of zeros, since no numbers have no largest one to clip by."""
+    return summed.grads if len(summed.ids) else summed.grads.new_zeros(1, summed.grads.shape[1])
 
 
 def _summed(part: GradientPart) -> GradientPart:
