@@ -60,10 +60,37 @@ def test_a_key_that_memory_has_no_room_for_is_told(key: int) -> None:
             es.torch.to_torch(items)
 
 
-@pytest.mark.parametrize("weights", [None, np.ones((3, 2)), torch.ones(3)])
-def test_what_are_no_weights_is_refused(weights: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="weights must be a tensor of"):
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of nested and quantized tensors
+def test_what_are_no_weights_is_refused() -> None:
+    floats = torch.ones(3, 2)
+    wrong: list[tuple[Any, str]] = [
+        (None, "NoneType"),
+        (np.ones((3, 2)), "ndarray"),
+        (torch.ones(3), "1-D"),
+        (floats.to_sparse(), r"a sparse one; give weights\.to_dense"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "a nested one"),
+        (floats.to(torch.complex64), "one of complex numbers"),
+        (torch.quantize_per_tensor(floats, 0.1, 0, torch.quint8), "a quantized one"),
+        (floats.to("meta"), "one on the device meta"),
+    ]
+    for weights, got in wrong:
+        with pytest.raises(InvalidArgumentError, match=rf"weights must be a .*, got {got}"):
+            es.torch.from_pretrained(weights, "items")
+
+
+def test_weights_that_float32_cant_hold_are_refused() -> None:
+    weights = torch.full((3, 2), 1e300, dtype=torch.float64)
+    with pytest.raises(InvalidArgumentError, match="weights must be at most"):
         es.torch.from_pretrained(weights, "items")
+    layer = es.torch.from_pretrained(torch.full((3, 2), float("inf")).double(), "items")
+    with layer.variable:
+        assert layer(torch.tensor([1])).isinf().all()
+
+
+def test_what_is_no_variable_makes_no_module_of_pytorch() -> None:
+    nothing: Any = None
+    with pytest.raises(InvalidArgumentError, match="variable must be an embstore"):
+        es.torch.to_torch(nothing, 5)
 
 
 def test_a_table_that_is_too_small_is_not_left_behind(tmp_path: Path) -> None:

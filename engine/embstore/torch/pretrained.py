@@ -36,13 +36,14 @@ def from_pretrained(
 ) -> Embedding:
     """A module over a new variable, which has the row i of `weights` for the id i.
 
-    weights: (rows, dim), of any dtype and device; for example `torch.nn.Embedding(...).weight`.
+    weights: (rows, dim), dense, of any dtype of real numbers and any device; for example
+        `torch.nn.Embedding(...).weight`.
     name, optimizer, ev_option, partition_num, shards: as of `embstore.get_embedding_variable`.
         Ids from `rows` on are keys, too.
     """
-    if not isinstance(weights, torch.Tensor) or weights.dim() != 2:
-        got = f"{weights.dim()}-D" if isinstance(weights, torch.Tensor) else type(weights).__name__
-        raise InvalidArgumentError(f"weights must be a tensor of (rows, dim), got {got}")
+    unfit = _why_no_weights(weights)
+    if unfit is not None:
+        raise InvalidArgumentError(f"weights must be a tensor of (rows, dim), got {unfit}")
     rows, dim = weights.shape
     variable = get_embedding_variable(
         name,
@@ -54,12 +55,32 @@ def from_pretrained(
     )
     try:
         for first in range(0, rows, _ROWS_AT_A_TIME):
-            some = weights[first : first + _ROWS_AT_A_TIME].detach().to("cpu", torch.float32)
-            variable.put(np.arange(first, first + len(some)), some.contiguous().numpy())
+            some = weights[first : first + _ROWS_AT_A_TIME].detach().cpu()
+            if some.dtype != torch.float64:  # float32 has what all others have, or one nearby
+                some = some.to(torch.float32)
+            values = checks.as_float32("weights", some.numpy())
+            variable.put(np.arange(first, first + len(some)), values)
     except BaseException:
         variable.close()
         raise
     return Embedding(variable, padding_idx)
+
+
+def _why_no_weights(weights: object) -> str | None:
+    """What they are in place of a dense tensor of real numbers, and what to do; None: nothing."""
+    if not isinstance(weights, torch.Tensor):
+        return type(weights).__name__
+    for is_so, what in (
+        (weights.is_nested, "a nested one"),
+        (weights.dim() != 2, f"{weights.dim()}-D"),
+        (weights.layout != torch.strided, "a sparse one; give weights.to_dense()"),
+        (weights.is_quantized, "a quantized one; give weights.dequantize()"),
+        (weights.is_complex(), "one of complex numbers; a row has floats alone"),
+        (weights.is_meta, "one on the device meta, which has no values"),
+    ):
+        if is_so:
+            return what
+    return None
 
 
 def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> torch.nn.Embedding:
@@ -68,6 +89,10 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     num_embeddings: its rows; None: up to the largest key. Raises InvalidArgumentError where the
         variable has keys that are negative, or too large for it or for memory.
     """
+    if not isinstance(variable, EmbeddingVariable):
+        raise InvalidArgumentError(
+            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
+        )
     keys = variable.export()["keys"]
     least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
     rows = most + 1
