@@ -342,7 +342,7 @@ class StorageOption:
     def _check_durability(self) -> None:
         if self.durability is None:
             return
-        if self.durability != "checkpoint":
+        if not isinstance(self.durability, str) or self.durability != "checkpoint":
             raise InvalidArgumentError(
                 f'durability must be None or "checkpoint", got {self.durability!r}'
             )
@@ -425,7 +425,9 @@ class CBFFilter:
 
     def __post_init__(self) -> None:
         checks.integer("filter_freq", self.filter_freq, at_least=0, unit="occurrences")
+        probability = checks.real("false_positive_probability", self.false_positive_probability)
         if self.counts_exactly:
+            checks.integer("max_element_size", self.max_element_size, at_least=0, unit="keys")
             if self.max_element_size != 0:
                 raise InvalidArgumentError(
                     "max_element_size must be left at 0 where false_positive_probability is -1.0, "
@@ -434,9 +436,7 @@ class CBFFilter:
                 )
         else:
             checks.integer("max_element_size", self.max_element_size, at_least=1, unit="keys")
-            checks.real(
-                "false_positive_probability", self.false_positive_probability, above=0.0, below=1.0
-            )
+            checks.real("false_positive_probability", probability, above=0.0, below=1.0)
         if self.filter_freq >= 1 << self.counter_bits:
             raise InvalidArgumentError(
                 f"filter_freq must be below {1 << self.counter_bits}, where counters of "
@@ -490,8 +490,9 @@ class L2WeightEvict:
     l2_weight_threshold: float = -1.0
 
     def __post_init__(self) -> None:
-        if self.l2_weight_threshold != _OFF:
-            checks.real("l2_weight_threshold", self.l2_weight_threshold, above=0.0)
+        threshold = checks.real("l2_weight_threshold", self.l2_weight_threshold)
+        if threshold != _OFF:
+            checks.real("l2_weight_threshold", threshold, above=0.0)
 
 
 @dataclass(frozen=True)

@@ -362,3 +362,49 @@ def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None
     assert issubclass(UnsupportedError, NotImplementedError)
     assert issubclass(StorageError, OSError)
     assert issubclass(es.errors.MissingLibraryError, ImportError)
+
+
+@pytest.mark.parametrize("what", [None, 5])
+def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_path: Path) -> None:
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (es.save, (tmp_path / "save", what)),
+        (es.save_incremental, (tmp_path / "save", what, 1)),
+        (es.restore, (tmp_path / "save", what)),
+        (es.persist, (what, tmp_path / "persisted", 1)),
+        (es.should_persist, (what,)),
+        (es.Monitor, (what,)),
+        (es.lookup_many, (what, [])),
+        (es.record_accesses, (what,)),
+    ]
+    for call, arguments in calls:
+        with pytest.raises(InvalidArgumentError, match="variables must be a list of Embedding"):
+            call(*arguments)
+
+
+def test_increments_that_are_no_list_are_refused(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    var = make_variable()
+    es.save(tmp_path / "save", [var], 0)
+    wrong: Any = 5
+    with pytest.raises(InvalidArgumentError, match="incremental must be a list of paths, got 5"):
+        es.restore(tmp_path / "save", [var], incremental=wrong)
+
+
+def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None:
+    with pytest.raises(StorageError, match=r"path: / .*; give a new folder"):
+        es.write_rows("/", make_variable())
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda array: es.CBFFilter(1, 10, array), "false_positive_probability"),
+        (lambda array: es.CBFFilter(1, array, -1.0), "max_element_size"),
+        (lambda array: es.L2WeightEvict(array), "l2_weight_threshold"),
+        (lambda array: es.StorageOption(durability=array), "durability"),
+    ],
+)
+def test_an_array_is_no_option(make: Callable[[Any], Any], argument: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{argument} must be"):
+        make(np.array([1, 2]))

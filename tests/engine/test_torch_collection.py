@@ -192,12 +192,17 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
         ((["a"], torch.tensor([1.0, 2.0]), lengths), "values must be an int64 or int32 tensor"),
         ((["a"], torch.tensor([[1, 2]]), lengths), "values must be 1-D, got 2-D"),
         ((["a", "b", "c"], torch.tensor([1, 2]), lengths), "for each bag of each of 3 keys, got 2"),
-        (([], torch.tensor([1, 2]), lengths), "each of 0 keys"),
+        (([], torch.tensor([1, 2]), lengths), r"keys must be a list .*, got \[\]"),
         ((["a", "b"], torch.tensor([1, 2]), torch.tensor([-1, 3])), "lengths must be .*, got -1"),
         ((["a"], torch.tensor([1, 2, 3]), lengths), r"how many of 3 ids each of 1 keys .*\[2\]"),
         ((["a"], torch.tensor([1, 2]), lengths, [1]), r"how many of 2 ids each of 1 keys .*\[1\]"),
         ((["a", "b"], torch.tensor([1, 2]), lengths, [2, 0]), r"each of 2 keys has, got \[2, 0\]"),
         ((["a", "a"], torch.tensor([1, 2]), lengths), "keys must differ, got 'a' more than once"),
+        ((5, torch.tensor([1, 2]), lengths), "keys must be a list of features' names, got 5"),
+        (("ab", torch.tensor([1, 2]), lengths), "keys must be a list .*, got 'ab'"),
+        (([[]], torch.tensor([1, 2]), lengths), r"keys must be a list .*, got \[\[\]\]"),
+        ((["a"], torch.tensor([1, 2]), lengths, 5), "length_per_key must be a list .*, got 5"),
+        ((["a"], torch.tensor([1, 2]), lengths, [2.0]), r"an integer for each .*, got \[2\.0\]"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             es.torch.KeyedJaggedTensor(*arguments)

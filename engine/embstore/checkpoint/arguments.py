@@ -11,6 +11,7 @@ from typing import TypeAlias
 from embstore.checkpoint.restore_plan import SAVE_FILTERED_FEATURES
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
+from embstore.table.given import variables_in
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
@@ -27,16 +28,10 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 
 
 def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
-    if isinstance(variables, EmbeddingVariable):
-        raise InvalidArgumentError(f"variables must be a list; give [{variables.name}]")
-    chosen = list(variables)
+    chosen = variables_in(variables)
     if not chosen:
         raise InvalidArgumentError("variables must have at least one variable")
     for variable in chosen:
-        if not isinstance(variable, EmbeddingVariable):
-            raise InvalidArgumentError(
-                f"variables must hold EmbeddingVariables, got {type(variable).__name__}"
-            )
         variable.internals.refuse_if_forked()
     names = [variable.name for variable in chosen]
     for name in names:

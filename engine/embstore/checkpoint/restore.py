@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from embstore.checkpoint.arguments import (
     PathLike,
@@ -59,8 +59,8 @@ def planned_restore(
     """Verifies everything, and gives what then restores the variables, as `restore` does; the
     caller holds their `checkpoint_locks`.
     """
-    if isinstance(incremental, (str, os.PathLike)):
-        raise InvalidArgumentError("incremental must be a list of paths, got one path")
+    if isinstance(incremental, (str, os.PathLike)) or not isinstance(incremental, Iterable):
+        raise InvalidArgumentError(f"incremental must be a list of paths, got {incremental!r}")
     increments = [directory_path(increment) for increment in incremental]
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]

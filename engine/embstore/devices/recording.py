@@ -20,6 +20,7 @@ from embstore.errors import (
     UnsupportedError,
 )
 from embstore.table import checks
+from embstore.table.given import variables_in
 from embstore.table.shard import LocalShard
 from embstore.variable import EmbeddingVariable
 
@@ -81,13 +82,8 @@ class AccessRecording:
         most_phases: int,
     ) -> None:
         self._variables = (
-            [variables] if isinstance(variables, EmbeddingVariable) else list(variables)
+            [variables] if isinstance(variables, EmbeddingVariable) else variables_in(variables)
         )
-        for variable in self._variables:
-            if not isinstance(variable, EmbeddingVariable):
-                raise InvalidArgumentError(
-                    f"variables must be embstore.EmbeddingVariables, got {type(variable).__name__}"
-                )
         if len(caches) > MOST_CACHES:
             raise InvalidArgumentError(
                 f"caches: at most {MOST_CACHES} can be simulated at once, got {len(caches)}"

@@ -15,6 +15,7 @@ from embstore.row_files.columns import Columns, RowFile, Wanted, wanted_of
 from embstore.row_files.parquet import ParquetRows
 from embstore.row_files.safetensors import SafetensorsRows
 from embstore.table import checks
+from embstore.table.given import a_variable
 from embstore.variable import ROWS_A_CHUNK, EmbeddingVariable
 
 __all__ = ["read_rows", "row_files"]
@@ -44,10 +45,7 @@ def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`) and
     StorageError, and as `EmbeddingVariable.put`.
     """
-    if not isinstance(variable, EmbeddingVariable):
-        raise InvalidArgumentError(
-            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
-        )
+    variable = a_variable(variable)
     with_slots = checks.flag("slots", slots)
     folder = directory_path(path)
     wanted: dict[Path, Wanted] = {}

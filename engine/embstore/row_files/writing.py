@@ -13,10 +13,11 @@ from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.checkpoint.directories import make_directory, sync, writing_to
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
-from embstore.errors import InUseError, InvalidArgumentError, StorageError
+from embstore.errors import InUseError, StorageError
 from embstore.row_files import parquet, safetensors
 from embstore.row_files.columns import Columns
 from embstore.table import checks
+from embstore.table.given import a_variable
 from embstore.variable import EmbeddingVariable, OnDamage
 
 __all__ = ["write_rows"]
@@ -54,10 +55,7 @@ def write_rows(
     (InUseError if another call is writing the folder; also for a variable that awaits its restore)
     and DamagedRowsError.
     """
-    if not isinstance(variable, EmbeddingVariable):
-        raise InvalidArgumentError(
-            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
-        )
+    variable = a_variable(variable)
     refuse_awaiting([variable])
     write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
     most = checks.integer("rows_a_file", rows_a_file, at_least=1)
@@ -94,6 +92,8 @@ def _no_rows(variable: EmbeddingVariable) -> Columns:
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
+    if not folder.name:
+        raise StorageError(f"path: {folder} is where all folders are; give a new folder")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     with _only_writer(folder), writing_to(folder):
         if folder.exists():

@@ -15,6 +15,7 @@ from embstore.gpu.batches import OnDevice, is_on_device
 from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
 from embstore.table import checks
 from embstore.table.elsewhere import AskedRows, ask_together, together
+from embstore.table.given import variables_in
 from embstore.variable import EmbeddingVariable, push_elsewhere
 
 __all__ = ["apply_many", "lookup_many", "prefetch_many"]
@@ -200,16 +201,10 @@ def _ask_servers(
 
 
 def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
-    if isinstance(variables, EmbeddingVariable):
-        raise InvalidArgumentError(f"variables must be a list; give [{variables.name}]")
+    variables_in(variables)
     for name, of_each in {"variables": variables, **arguments}.items():
         if not hasattr(of_each, "__len__"):
             raise InvalidArgumentError(f"{name} must be a list, got {type(of_each).__name__}")
-    for variable in variables:
-        if not isinstance(variable, EmbeddingVariable):
-            raise InvalidArgumentError(
-                f"variables must be EmbeddingVariables, got {type(variable).__name__}"
-            )
     for name, of_each in arguments.items():
         if len(of_each) != len(variables):
             raise InvalidArgumentError(

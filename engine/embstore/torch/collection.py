@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -50,20 +51,19 @@ class KeyedJaggedTensor:
         length_per_key: Sequence[int] | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        self._keys = list(keys)
-        _check_differ(self._keys)
+        self._keys = _as_keys(keys)
         self._values = as_ids("values", values)
         self._lengths = as_ids("lengths", lengths)
         for name, tensor in (("values", self._values), ("lengths", self._lengths)):
             if tensor.dim() != 1:
                 raise InvalidArgumentError(f"{name} must be 1-D, got {tensor.dim()}-D")
         features = len(self._keys)
-        if features == 0 or len(self._lengths) % features != 0:
+        if len(self._lengths) % features != 0:
             raise InvalidArgumentError(
                 f"lengths must have one for each bag of each of {features} keys, got "
                 f"{len(self._lengths)}"
             )
-        told = None if length_per_key is None else list(length_per_key)
+        told = None if length_per_key is None else _as_lengths(length_per_key)
         if told is None or self._lengths.is_cpu:  # else nobody waits for the GPU that has them
             if (self._lengths < 0).any():  # bags would take the ids of others
                 raise InvalidArgumentError(
@@ -227,6 +227,23 @@ class EmbeddingBagCollection(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"features={self.features}"
+
+
+def _as_keys(keys: object) -> list[str]:
+    names = list(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"keys must be a list of features' names, got {keys!r}")
+    _check_differ(names)
+    return names
+
+
+def _as_lengths(length_per_key: Iterable[int]) -> list[int]:
+    try:
+        return [index(length) for length in length_per_key]
+    except TypeError:
+        raise InvalidArgumentError(
+            f"length_per_key must be a list with an integer for each key, got {length_per_key!r}"
+        ) from None
 
 
 def _check_differ(keys: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.table import checks
+from embstore.table.given import a_variable
 from embstore.torch.lookup import Request, lookup
 from embstore.torch.rows import Refusal, Rows, rows_lie_with, rows_of
 from embstore.variable import EmbeddingVariable
@@ -31,14 +32,9 @@ class _OfVariable(torch.nn.Module):
 
     def __init__(self, variable: EmbeddingVariable, padding_idx: int | None) -> None:
         super().__init__()
-        if not isinstance(variable, EmbeddingVariable):
-            raise InvalidArgumentError(
-                "variable must be an embstore.EmbeddingVariable (see get_embedding_variable), "
-                f"got {type(variable).__name__}"
-            )
         if padding_idx is not None:
             padding_idx = checks.integer("padding_idx", padding_idx, at_least=checks.INT64_MIN)
-        self.variable = variable
+        self.variable = a_variable(variable)
         self.padding_idx = padding_idx
         self.rows = rows_of(variable)
 

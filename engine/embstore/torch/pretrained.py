@@ -12,6 +12,7 @@ from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 from embstore.table.getting import get_embedding_variable
+from embstore.table.given import a_variable
 from embstore.torch.modules import Embedding
 from embstore.variable import EmbeddingVariable
 
@@ -89,10 +90,7 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     num_embeddings: its rows; None: up to the largest key. Raises InvalidArgumentError where the
         variable has keys that are negative, or too large for it or for memory.
     """
-    if not isinstance(variable, EmbeddingVariable):
-        raise InvalidArgumentError(
-            f"variable must be an embstore.EmbeddingVariable, got {type(variable).__name__}"
-        )
+    variable = a_variable(variable)
     keys = variable.export()["keys"]
     least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
     rows = most + 1

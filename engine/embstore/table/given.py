@@ -1,0 +1,37 @@
+"""Variables that are given as arguments; each failure names the argument and what was got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from embstore.errors import InvalidArgumentError
+from embstore.variable import EmbeddingVariable
+
+__all__ = ["a_variable", "variables_in"]
+
+
+def a_variable(value: object) -> EmbeddingVariable:
+    """`value`, which is given as `variable`."""
+    if not isinstance(value, EmbeddingVariable):
+        raise InvalidArgumentError(
+            "variable must be an embstore.EmbeddingVariable (see get_embedding_variable), got "
+            f"{type(value).__name__}"
+        )
+    return value
+
+
+def variables_in(value: object) -> list[EmbeddingVariable]:
+    """Those of the list `value`, which is given as `variables`."""
+    if isinstance(value, EmbeddingVariable):
+        raise InvalidArgumentError(f"variables must be a list; give [{value.name}]")
+    if not isinstance(value, Iterable):
+        raise InvalidArgumentError(
+            f"variables must be a list of EmbeddingVariables, got {type(value).__name__}"
+        )
+    chosen = list(value)
+    for variable in chosen:
+        if not isinstance(variable, EmbeddingVariable):
+            raise InvalidArgumentError(
+                f"variables must be EmbeddingVariables, got {type(variable).__name__}"
+            )
+    return chosen
