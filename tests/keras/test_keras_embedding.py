@@ -547,6 +547,20 @@ def test_tables_that_were_never_trained_follow_the_optimizer_that_the_model_has_
     assert type(variable.optimizer) is es.optimizers.Adagrad
 
 
+def test_rows_keep_their_slots_when_their_model_is_compiled_anew() -> None:
+    own, _ = own_and_theirs(OPTIMIZERS["Adagrad"])
+    ids = ids_without_duplicates()
+    fit(own, ids)
+    (variable,) = es.keras.variables(own)
+    before = variable.export()
+    own.compile(OPTIMIZERS["Adagrad"](), "mse")
+    assert es.keras.variables(own) == [variable]
+    for name, column in variable.export().items():
+        np.testing.assert_array_equal(column, before[name])
+    fit(own, ids)
+    assert (variable.export()["accumulator"] > before["accumulator"]).any()
+
+
 def test_what_would_lose_rows_unseen_raises() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     with pytest.raises(UnsupportedError, match="save_weights"):
