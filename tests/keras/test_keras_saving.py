@@ -272,6 +272,20 @@ def test_a_file_of_another_layer_is_refused(tmp_path: Path) -> None:
         own.load_weights(tmp_path / "theirs.weights.h5")
 
 
+@pytest.mark.any_backend
+def test_a_refused_file_leaves_what_was_there(trained: Any, tmp_path: Path) -> None:
+    for name in ("model.h5", "model.hdf5"):
+        (tmp_path / name).write_bytes(b"before")
+        with pytest.raises(UnsupportedError, match=r"a \.h5 file of the whole model"):
+            trained.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"before"
+    with pytest.raises(UnsupportedError):
+        trained.save(tmp_path / "new.h5")
+    assert not (tmp_path / "new.h5").exists()
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "dense.h5")
+    assert keras.models.load_model(tmp_path / "dense.h5").count_params() == 3
+
+
 def damage_rows(weights: Path) -> None:
     """One bit of a table's rows is another."""
     import h5py

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.legacy.saving import legacy_h5_format
 from keras.src.models import Functional
 from keras.src.trainers.data_adapters import ArrayDataAdapter, get_data_adapter, is_tf_dataset
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -20,6 +21,7 @@ __all__ = [
     "DataAdapter",
     "Functional",
     "applying_optimizer",
+    "before_h5_files",
     "called_model",
     "functional_of",
     "get_data_adapter",
@@ -86,6 +88,19 @@ def called_model() -> Any:
     if in_stateless_scope():
         return None
     return getattr(global_state.get_global_attribute("current_call_ctx"), "entry_layer", None)
+
+
+def before_h5_files(check: Callable[[Any], None]) -> None:
+    """Has `check` called with each model that Keras is about to save whole as a .h5 file: what it
+    raises leaves what was there, which Keras truncates first.
+    """
+    save = legacy_h5_format.save_model_to_hdf5
+
+    def check_and_save(model: Any, *arguments: Any, **options: Any) -> None:
+        check(model)
+        save(model, *arguments, **options)
+
+    legacy_h5_format.save_model_to_hdf5 = check_and_save
 
 
 def applying_optimizer() -> Any:

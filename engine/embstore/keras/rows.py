@@ -8,7 +8,7 @@ import keras
 
 from embstore.errors import UnsupportedError
 from embstore.keras.marks import SIZE
-from embstore.keras.private import applying_optimizer, scaling_optimizer
+from embstore.keras.private import applying_optimizer, before_h5_files, scaling_optimizer
 from embstore.keras.steps import Assigned, assign
 from embstore.keras.table import Table
 
@@ -78,6 +78,15 @@ class Rows(keras.Variable):  # type: ignore[misc]
 
     def _export_to_saved_model_graph(self, *_: Any, **__: Any) -> NoReturn:
         self._refuse_file("a SavedModel")
+
+
+def _refuse_h5_file(model: Any) -> None:
+    for variable in model.variables:
+        if isinstance(variable, Rows):
+            variable._refuse("given")
+
+
+before_h5_files(_refuse_h5_file)
 
 
 def _loss_scale(optimizer: Any) -> Any:
