@@ -168,6 +168,12 @@ def test_tables_are_given_by_name() -> None:
         (lambda: DistributedEmbedding({"a": 1}), "feature_configs"),
         (lambda: FeatureConfig("a", "items"), "table"),  # type: ignore[arg-type]
         (lambda: FeatureConfig("a", table(), None, (None, DIM + 1)), "output_shape"),
+        (lambda: FeatureConfig("a", table(), 5), "input_shape of the feature a"),  # type: ignore[arg-type]
+        (lambda: FeatureConfig("a", table(), None, ()), "output_shape of the feature a"),
+        (lambda: table(vocabulary_size=0), "vocabulary_size must be at least 1"),
+        (lambda: table(vocabulary_size=-5), "vocabulary_size must be at least 1"),
+        (lambda: table(vocabulary_size="5"), "vocabulary_size must be an integer"),
+        (lambda: table(vocabulary_size=2.5), "vocabulary_size must be an integer"),
         (lambda: table(combiner="max"), "combiner"),
         (lambda: table(placement="sparsecore"), "placement"),
         (lambda: table(embedding_dim=0), "embedding_dim"),

@@ -145,6 +145,9 @@ def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
         embed.Embedding(-1, 4, num_shards=0)
     with pytest.raises(InvalidArgumentError, match="compiled"):
         embed.distributed_model(network(optimizer=adam()))
+    for wrong in (None, 5, "model"):
+        with pytest.raises(InvalidArgumentError, match="model must be a Keras model, got"):
+            embed.distributed_model(wrong)
     with pytest.raises(UnsupportedError, match="amsgrad"):
         embed.distributed_optimizer(keras.optimizers.Adam(amsgrad=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from embstore.keras.described import described
 from embstore.keras.initializers import initializer_from_keras
 from embstore.keras.optimizers import described_rule, own_rule
 from embstore.keras.places import arguments_of_copy
+from embstore.keras.table import vocabulary
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 
@@ -24,7 +26,7 @@ COMBINERS = ("mean", "sum", "sqrtn")
 class TableConfig:
     """One table, for one or more features; it is the same table where it is the same object.
 
-    vocabulary_size: ids are from 0 to vocabulary_size - 1; None: any int64.
+    vocabulary_size: ids are from 0 to vocabulary_size - 1; None or -1: any int64.
     initializer: as `Embedding`'s; by default a truncated normal of the standard deviation
         1 / sqrt(embedding_dim), over 0.87962566 for what truncation takes.
     optimizer: as `Embedding`'s, "adam" by default; None: the model's.
@@ -52,11 +54,12 @@ class TableConfig:
         self.combiner = checks.choice("combiner", self.combiner, COMBINERS)
         self.placement = checks.choice("placement", self.placement, ("auto", "default_device"))
         self.partition_num, self.shards = checks.parts(self.partition_num, self.shards)
-        rows = self.vocabulary_size if (self.vocabulary_size or 0) > 0 else 4096
+        self.vocabulary_size = vocabulary("vocabulary_size", self.vocabulary_size)
         if self.initializer is None:
             self.initializer = TruncatedNormal(stddev=1 / math.sqrt(dim) / 0.87962566103423978)
         else:
-            self.initializer = initializer_from_keras(self.initializer, rows or 1, dim)
+            rows = self.vocabulary_size or 4096
+            self.initializer = initializer_from_keras(self.initializer, rows, dim)
         if self.optimizer is not None:
             self.optimizer = own_rule(self.optimizer)
 
@@ -100,8 +103,14 @@ class FeatureConfig:
             )
         for name in ("input_shape", "output_shape"):
             shape = getattr(self, name)
-            if shape is not None:
-                setattr(self, name, tuple(shape))
+            if shape is None:
+                continue
+            if not isinstance(shape, Sequence) or not shape:
+                raise InvalidArgumentError(
+                    f"{name} of the feature {self.name} must be a tuple of sizes, None for what "
+                    f"may vary, got {shape!r}"
+                )
+            setattr(self, name, tuple(shape))
         if self.output_shape is not None and self.output_shape[-1] != self.table.embedding_dim:
             raise InvalidArgumentError(
                 f"output_shape of the feature {self.name} must end with its table's "

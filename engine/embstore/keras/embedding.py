@@ -20,21 +20,16 @@ from embstore.keras.places import arguments_of_copy
 from embstore.keras.private import is_input
 from embstore.keras.rows import Rows
 from embstore.keras.saving import load_table, save_table
-from embstore.keras.table import Table
+from embstore.keras.table import Table, vocabulary
 from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "any_key"]
+__all__ = ["Embedding"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
 _OF_SUBCLASS = "of_subclass_"  # of such variables in files, before their numbers
-
-
-def any_key(input_dim: object) -> bool:
-    """Whether `input_dim` says that any int64 is a key."""
-    return input_dim is None or input_dim == -1
 
 
 @keras.saving.register_keras_serializable("embstore")
@@ -87,11 +82,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 )
         super().__init__(**kwargs)
         checks.variable_name(self.name)
-        self.input_dim = (
-            None
-            if any_key(input_dim)
-            else checks.integer("input_dim", input_dim, at_least=1, unit="ids")
-        )
+        self.input_dim = vocabulary("input_dim", input_dim)
         self.output_dim = checks.integer("output_dim", output_dim, at_least=1)
         self.mask_zero = checks.flag("mask_zero", mask_zero)
         self.supports_masking = self.mask_zero

@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from embstore.keras import marks
 from embstore.keras.optimizers import OwnRule, rule_of, same_rule
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
+from embstore.table import checks
 from embstore.table.getting import get_embedding_variable
 from embstore.table.many import lookup_many
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table", "look_up_many", "looked_up_together", "same_initializer"]
+__all__ = ["Table", "look_up_many", "looked_up_together", "same_initializer", "vocabulary"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -356,6 +358,12 @@ class Table:
         if self._converted is None or self._converted[0] is not theirs:
             self._converted = (theirs, rule_of(theirs))
         return self._converted[1]
+
+
+def vocabulary(name: str, size: object) -> int | None:
+    """How many ids there are; None where `size`, of that name, is None or -1: any int64 is one."""
+    is_any = size is None or (isinstance(size, Integral) and size == -1)
+    return None if is_any else checks.integer(name, size, at_least=1, unit="ids")
 
 
 def _is_untrained(variable: EmbeddingVariable) -> bool:

@@ -127,7 +127,9 @@ def distributed_model(
 
     Raises InvalidArgumentError and UnsupportedError, for flags too.
     """
-    if getattr(model, "compiled", False):
+    if not isinstance(model, keras.Model):
+        raise InvalidArgumentError(f"model must be a Keras model, got {type(model).__name__}")
+    if model.compiled:
         raise InvalidArgumentError("model must not be compiled yet; compile what is returned")
     size = checks.integer("sparse_as_dense_size", sparse_as_dense_size, at_least=0)
 
