@@ -174,10 +174,11 @@ class SSDHashOption:
         True: close() makes a checkpoint of all rows in these files. The next variable of the same
         name, storage_path, dim, optimizer and partition_num begins with it: rows, slots,
         frequencies, versions, the optimizer's state, the learning rate and the default global_step.
-        The counts of keys that wait at a filter begin anew; es.save() keeps those too. The files
-        may be larger than the tier's storage_size, and until the next close() those that the
-        checkpoint needs take space beside the rows' own. After a kill or a power cut the variable
-        continues from its last checkpoint.
+        The counts of keys that wait at a filter begin anew, and keys without a row start by the
+        next variable's own initializer; es.save() keeps both. The files may be larger than the
+        tier's storage_size, and until the next close() those that the checkpoint needs take space
+        beside the rows' own. After a kill or a power cut the variable continues from its last
+        checkpoint.
     file_bytes: of the largest file, from 64 KiB to 1 TiB; files are shorter while there are few
         rows, and have 1,048,575 rows at most. Space that rows leave comes back a file at a time.
     buffer_bytes: from 128 KiB to 1 GiB, a partition. Rows are gathered in memory, up to an eighth

@@ -214,6 +214,18 @@ def test_a_closed_variable_goes_on_as_if_it_had_stayed_open(
                 assert_same(variable.export(), other.export())
 
 
+def test_keys_without_a_row_start_by_the_initializer_of_the_variable_that_is_opened(
+    open_variable: Open,
+) -> None:
+    with open_variable() as variable:
+        train(variable, 1)
+        kept = variable.export()
+    ones = es.InitializerOption(es.initializers.Ones())
+    with open_variable(init_option=ones) as variable:
+        assert_same(variable.export(), kept)
+        np.testing.assert_array_equal(variable.lookup([10**9]), np.ones((1, 3)))
+
+
 def test_rows_are_read_and_trained_at_once_after_opening(open_variable: Open) -> None:
     with open_variable() as variable:
         train(variable, 1)
