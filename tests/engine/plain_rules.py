@@ -188,6 +188,25 @@ def update_of(optimizer: es.optimizers.Optimizer) -> tuple[Update, list[float]]:
     return _RULES[type(optimizer).__name__](optimizer), slots
 
 
+# Of each rule, and of each way that one has.
+EVERY_RULE = [
+    es.optimizers.SGD(0.1),
+    es.optimizers.Adagrad(0.1),
+    es.optimizers.AdagradDecay(0.1, 0.1, 3, 0.5),
+    es.optimizers.AdagradDecayV2(0.1, 0.1, 3, 0.5),
+    es.optimizers.Adam(0.01),
+    es.optimizers.AdamAsync(0.01),
+    es.optimizers.AdamAsync(0.01, apply_sparse_rmsprop=True),
+    es.optimizers.AdamW(0.05, learning_rate=0.01),
+    es.optimizers.Adamax(0.01),
+    es.optimizers.Adadelta(0.5),
+    es.optimizers.RMSprop(0.01),
+    es.optimizers.RMSprop(0.01, momentum=0.7),
+    es.optimizers.Ftrl(0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5),
+]
+RULE_IDS = [f"{optimizer.name}-{i}" for i, optimizer in enumerate(EVERY_RULE)]
+
+
 class _Powers:
     """(beta1^t, beta2^t) as the core has them: a product of t factors."""
 

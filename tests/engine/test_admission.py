@@ -76,13 +76,6 @@ def test_a_key_trains_from_the_update_that_reaches_the_threshold(
     np.testing.assert_allclose(trained, table[3] - 0.1 * 2 / np.sqrt(4.1), rtol=1e-6)
 
 
-def test_frequencies_count_occurrences_before_admission_too(make: Make) -> None:
-    variable = make(None)
-    for _ in range(2):
-        step(variable, [1, 1, 1, 2, 2, 3])
-    assert variable.get_frequency([1, 2, 3]).tolist() == [6, 4, 2]
-
-
 @pytest.mark.parametrize(
     "filter_option", [es.CounterFilter(3), es.CBFFilter(3, 1000, 1e-6)], ids=repr
 )

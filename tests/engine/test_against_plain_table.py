@@ -13,6 +13,7 @@ from engine_storage import STACKS, Stack, StorageOf, capacities_of, row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from plain_rules import EVERY_RULE, RULE_IDS
 from plain_table import PlainStoreFullError, PlainTable
 
 import embstore as es
@@ -32,15 +33,6 @@ KEYS = st.one_of(
     st.integers(int(INT64.min), int(INT64.max)),
 )
 BATCHES = st.lists(KEYS, max_size=24)
-
-OPTIMIZERS = st.sampled_from(
-    [
-        es.optimizers.SGD(0.1),
-        es.optimizers.Adagrad(0.1),
-        es.optimizers.Adam(0.01),
-        es.optimizers.Ftrl(0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5),
-    ]
-)
 
 
 @st.composite
@@ -139,7 +131,7 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
 ) -> None:
     dim = data.draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16, 17, 33]), label="dim")
     rows = data.draw(st.sampled_from([1, 2, 8, 4096]), label="default_value_dim")
-    optimizer = data.draw(OPTIMIZERS, label="optimizer")
+    optimizer = data.draw(st.sampled_from(EVERY_RULE), label="optimizer")
     strategy = data.draw(st.sampled_from(es.CacheStrategy), label="cache_strategy")
     partitions = data.draw(st.sampled_from([1, 1, 3]), label="partition_num")
     # Mostly so few that rows move all the time, and sometimes too few in all.
@@ -205,18 +197,8 @@ def trained_with_skewed_keys(
 # One column, and whole vectors and a rest; any sequence of calls has such with every optimizer.
 @pytest.mark.parametrize(
     ("optimizer", "dim"),
-    [
-        (es.optimizers.SGD(0.1), 30),
-        (es.optimizers.Adagrad(0.1), 1),
-        (es.optimizers.Adam(0.01), 1),
-        (
-            es.optimizers.Ftrl(
-                0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5
-            ),
-            30,
-        ),
-    ],
-    ids=["SGD", "Adagrad", "Adam", "Ftrl"],
+    [(rule, (30, 1)[i % 2]) for i, rule in enumerate(EVERY_RULE)],
+    ids=RULE_IDS,
 )
 def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
     stack: Stack,

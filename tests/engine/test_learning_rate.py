@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from checkpoint_variables import assert_same, train, variable
 from engine_storage import MakeVariable
+from plain_rules import EVERY_RULE, RULE_IDS
 from plain_table import PlainTable
 
 import embstore as es
@@ -19,22 +20,6 @@ from embstore import _core, optimizers
 from embstore.errors import ClosedError, InvalidArgumentError
 
 DIM = 13
-OPTIMIZERS = [
-    optimizers.SGD(0.1),
-    optimizers.Adagrad(0.1),
-    optimizers.AdagradDecay(0.1, 0.1, 3, 0.5),
-    optimizers.AdagradDecayV2(0.1, 0.1, 3, 0.5),
-    optimizers.Adam(0.01),
-    optimizers.AdamAsync(0.01),
-    optimizers.AdamAsync(0.01, apply_sparse_rmsprop=True),
-    optimizers.AdamW(0.05, learning_rate=0.01),
-    optimizers.Adamax(0.01),
-    optimizers.Adadelta(0.5),
-    optimizers.RMSprop(0.01),
-    optimizers.RMSprop(0.01, momentum=0.7),
-    optimizers.Ftrl(0.1, l1_regularization_strength=0.5, l2_regularization_strength=0.01),
-]
-IDS = [f"{optimizer.name}-{i}" for i, optimizer in enumerate(OPTIMIZERS)]
 
 
 def assert_same_rows(var: es.EmbeddingVariable, plain: PlainTable) -> None:
@@ -44,7 +29,7 @@ def assert_same_rows(var: es.EmbeddingVariable, plain: PlainTable) -> None:
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=IDS)
+@pytest.mark.parametrize("optimizer", EVERY_RULE, ids=RULE_IDS)
 def test_a_rate_that_changes_between_steps_gives_the_formulas_bits(
     make_variable: MakeVariable, optimizer: optimizers.Optimizer, partition_num: int
 ) -> None:
@@ -111,7 +96,7 @@ def test_ftrl_refuses_a_rate_whose_inverse_is_infinite_in_float32(
 
 
 @pytest.mark.parametrize(
-    "optimizer", [rule for rule in OPTIMIZERS if rule.name != "Ftrl"], ids=lambda rule: rule.name
+    "optimizer", [rule for rule in EVERY_RULE if rule.name != "Ftrl"], ids=lambda rule: rule.name
 )
 def test_a_schedule_may_decay_until_the_rate_is_0_in_float32(
     make_variable: MakeVariable, optimizer: optimizers.Optimizer

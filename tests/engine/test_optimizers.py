@@ -184,18 +184,6 @@ def test_a_row_that_is_left_out_keeps_its_slots_while_the_applies_count_on(
     np.testing.assert_allclose(train(make_variable, optimizer, grads), wanted, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(("optimizer", "reference"), CASES, ids=IDS)
-def test_five_steps_on_six_keys_of_a_plain_array(
-    make_variable: MakeVariable, optimizer: optimizers.Optimizer, reference: Reference
-) -> None:
-    ids = [0, 1, 2, 5, 6, 7]
-    var = make_variable(dim=3, optimizer=optimizer)
-    for _ in range(5):
-        var.apply_gradients(ids, np.full((6, 3), 2.0, np.float32))
-    wanted = reference(np.ones(3), [np.full(3, 2.0)] * 5)
-    np.testing.assert_allclose(var.lookup(ids), np.tile(wanted, (6, 1)), rtol=1e-5, atol=1e-6)
-
-
 def test_adagrad_goes_through_the_known_values(make_variable: MakeVariable) -> None:
     var = make_variable()
     values = []

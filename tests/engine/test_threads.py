@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, StorageOf
+from engine_storage import MakeVariable, Stack, StorageOf
 from plain_partition import partitions_of
 
 import embstore as es
@@ -32,13 +32,16 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("partition_num", [1, 2])
 def test_sixteen_threads_that_insert_the_same_keys_make_one_row_of_each(
-    make_variable: MakeVariable,
-    storage_type: es.StorageType,
-    storage_of: StorageOf,
-    partition_num: int,
+    make_variable: MakeVariable, stack: Stack, storage_of: StorageOf, partition_num: int
 ) -> None:
-    var = make_variable(storage=storage_of(storage_type), partition_num=partition_num)
-    in_threads(16, lambda _: var.apply_gradients([1, 2, 3, 4, 5], np.ones((5, 3), np.float32)))
+    storage = storage_of(stack, 32 * 64, upper_bytes=64)  # two rows in each upper tier
+    var = make_variable(storage=storage, partition_num=partition_num)
+
+    def insert(_: int) -> None:
+        var.lookup([1, 2, 3, 4, 5], train=True)
+        var.apply_gradients([1, 2, 3, 4, 5], np.ones((5, 3), np.float32))
+
+    in_threads(16, insert)
     assert var.total_count() == (5, 3)
     assert (var.get_frequency([1, 2, 3, 4, 5]) == 16).all()
 
