@@ -16,7 +16,6 @@ from engine_storage import MakeVariable, skip_without_library
 import embstore as es
 from embstore.errors import (
     EmbStoreError,
-    InUseError,
     InvalidArgumentError,
     StorageError,
     UnsupportedError,
@@ -340,21 +339,6 @@ def test_a_file_that_there_is_no_room_for_is_an_error(
     make_variable(storage=pmem(tmp_path, 1 << 19))
 
 
-def test_two_variables_of_one_name_cant_share_a_directory(
-    make_variable: MakeVariable, tmp_path: Path
-) -> None:
-    first = make_variable(name="users", storage=pmem(tmp_path))
-    first.apply_gradients([1], np.ones((1, 3), np.float32))
-    before = first.lookup([1])
-    with pytest.raises(InUseError, match=r"users.*in use by another variable"):
-        make_variable(name="users", storage=pmem(tmp_path))
-    np.testing.assert_array_equal(first.lookup([1]), before)
-    make_variable(name="items", storage=pmem(tmp_path)).apply_gradients(
-        [1], np.zeros((1, 3), np.float32)
-    )
-    np.testing.assert_array_equal(first.lookup([1]), before)
-
-
 def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None:
     errors = [getattr(es.errors, name) for name in es.errors.__all__]
     assert all(issubclass(error, EmbStoreError) for error in errors)
@@ -379,16 +363,6 @@ def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_pa
     for call, arguments in calls:
         with pytest.raises(InvalidArgumentError, match="variables must be a list of Embedding"):
             call(*arguments)
-
-
-def test_increments_that_are_no_list_are_refused(
-    make_variable: MakeVariable, tmp_path: Path
-) -> None:
-    var = make_variable()
-    es.save(tmp_path / "save", [var], 0)
-    wrong: Any = 5
-    with pytest.raises(InvalidArgumentError, match="incremental must be a list of paths, got 5"):
-        es.restore(tmp_path / "save", [var], incremental=wrong)
 
 
 def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None:

@@ -372,8 +372,9 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
             es.save(tmp_path, [var], -1)
         with pytest.raises(InvalidArgumentError, match="path"):
             es.save("", [var], 1)
-        with pytest.raises(InvalidArgumentError, match="incremental must be a list"):
-            es.restore(tmp_path, [var], incremental=str(tmp_path))
+        for what in (str(tmp_path), 5):
+            with pytest.raises(InvalidArgumentError, match="incremental must be a list of paths"):
+                es.restore(tmp_path, [var], incremental=what)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError, match="neither saved nor restored"):
             es.save_incremental(tmp_path / "increment", [same_name], 1)
         with pytest.raises(CheckpointError, match="no such directory"):

@@ -90,17 +90,6 @@ def test_another_reader_finds_every_row_of_the_tier(
         assert (floats[1] == lower["accumulator"][i]).all()
 
 
-def test_a_closed_variable_leaves_no_files(tmp_path: Path) -> None:
-    storage = es.StorageOption(
-        es.StorageType.LEVELDB, storage_path=tmp_path / "rows", storage_size=[64]
-    )
-    with es.get_embedding_variable(
-        "var", DIM, ev_option=es.EmbeddingVariableOption(storage_option=storage)
-    ):
-        assert list((tmp_path / "rows").iterdir())
-    assert not list((tmp_path / "rows").iterdir())
-
-
 def test_somebodys_files_are_not_written_over(tmp_path: Path) -> None:
     storage = es.StorageOption(es.StorageType.LEVELDB, storage_path=tmp_path, storage_size=[64])
     directory = tmp_path / "var.leveldb"

@@ -12,7 +12,7 @@ from checkpoint_variables import variable
 from engine_storage import Stack
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, ShardLostError
+from embstore.errors import ShardLostError
 
 
 @pytest.fixture
@@ -101,12 +101,3 @@ def test_a_variable_that_lost_a_shard_is_left_out_and_told_of_once(
         assert list(monitor.since_last()) == ["users"]
     (record,) = caplog.records
     assert "leaves items out from now on: the shard items can't be reached" in record.getMessage()
-
-
-def test_what_is_no_list_of_variables_is_refused(
-    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"give \[items\]"):
-        es.Monitor(pair[0])  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match=f"two of them are named {pair[0].name}"):
-        es.Monitor([pair[0], pair[0]])

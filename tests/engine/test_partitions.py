@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, StorageOf, files_with_rows, skip_without_library
+from engine_storage import MakeVariable, StorageOf
 from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
@@ -50,19 +50,6 @@ def test_partitions_change_no_bit(
         np.testing.assert_array_equal(var.lookup_tier(ids), one.lookup_tier(ids))
         assert var.total_count() == one.total_count()
         var.drain()
-
-
-def test_each_partition_has_a_file_of_its_own(make_variable: MakeVariable, tmp_path: Path) -> None:
-    skip_without_library(es.StorageType.PMEM_LIBPMEM)
-    storage = es.StorageOption(
-        es.StorageType.PMEM_LIBPMEM, storage_path=tmp_path, storage_size=[4096]
-    )
-    var = make_variable(storage=storage, partition_num=3)
-    paths = {Path(tier["path"]) for tier in var.stats()["tiers"]}
-    assert len(paths) == 3
-    assert paths == set(files_with_rows(tmp_path))
-    var.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_update_that_is_interrupted_leaves_nothing_prepared(

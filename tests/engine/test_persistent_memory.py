@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -52,32 +51,6 @@ def test_a_forgotten_variable_leaves_no_file(tmp_path: Path) -> None:
     var = es.get_embedding_variable("users", 3, ev_option=option)
     assert len(files_with_rows(tmp_path)) == 1
     del var
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_file_of_a_process_that_was_killed_is_taken_over(
-    make_variable: MakeVariable, tmp_path: Path
-) -> None:
-    storage = libpmem(tmp_path)
-    program = f"""
-import os, signal
-import numpy as np
-import embstore as es
-storage = es.StorageOption(es.StorageType.PMEM_LIBPMEM, {str(tmp_path)!r}, [4096 * 4])
-var = es.get_embedding_variable(
-    "users", 3, optimizer=es.optimizers.SGD(1.0),
-    ev_option=es.EmbeddingVariableOption(storage_option=storage))
-var.apply_gradients([1], np.ones((1, 3), np.float32))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    run = run_program(program)
-    assert run.returncode == -signal.SIGKILL, run.stderr
-    (left,) = files_with_rows(tmp_path)
-    var = make_variable(name="users", storage=storage)
-    assert files_with_rows(tmp_path) == [left]
-    assert var.total_count() == (0, 3)
-    assert left.stat().st_size == FILE_BYTES
-    var.close()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -171,10 +171,3 @@ def test_a_rate_may_be_a_tensor_and_none_is_the_variables_own(make_variable: Mak
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, other.learning_rate]
     optimizer.step()
     assert (one.learning_rate, other.learning_rate) == (0.25, 0.1)
-
-
-def test_what_a_group_says_beside_its_rate_is_refused(make_variable: MakeVariable) -> None:
-    one, other = make_variable(name="one"), make_variable(name="other")
-    optimizer = es.torch.Optimizer(one)
-    with pytest.raises(InvalidArgumentError, match="got 'params', 'weight_decay'"):
-        optimizer.add_param_group({"params": [es.torch.Embedding(other).rows], "weight_decay": 0.1})

@@ -583,6 +583,7 @@ def test_a_group_that_cant_be_added_is_refused(make_variable: MakeVariable) -> N
         ({"params": []}, "params must be the Rows of one variable"),
         ({"params": [torch.nn.Parameter(torch.ones(1))]}, "params must be the Rows of one"),
         ({"params": es.torch.Embedding(var).parameters()}, "var has a group already"),
+        ({"params": var, "weight_decay": 0.1}, "a group must .*, got 'params', 'weight_decay'"),
     ]
     for group, message in wrong:
         with pytest.raises(InvalidArgumentError, match=f"param_group: {message}"):

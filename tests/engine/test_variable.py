@@ -225,12 +225,6 @@ def test_rows_lie_at_the_address_that_stats_give(var: es.EmbeddingVariable) -> N
     np.testing.assert_array_equal(np.array(row, np.float32), var.lookup([1])[0])
 
 
-def test_drain_returns(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([1], TWOS)
-    var.drain()
-    assert var.total_count() == (1, 3)
-
-
 def test_a_variable_knows_what_it_was_made_of(make_variable: MakeVariable) -> None:
     optimizer = es.optimizers.SGD(0.5)
     var = make_variable(name="users", dim=7, optimizer=optimizer)
