@@ -31,6 +31,7 @@ __all__ = [
     "reading_from",
     "reading_newest_full",
     "remove_unless_read",
+    "rename",
     "sync",
     "writing_to",
 ]
@@ -71,17 +72,11 @@ def publishing(path: Path, *, incremental: bool) -> Iterator[tuple[Path, Callabl
 
     When that was called, older saves are removed on leaving; otherwise what was written is.
     """
-    try:
+    with writing_to(path):
         make_directory(path)
         with _locked(path):
             _check_kind(path, incremental=incremental)
             yield from _publish(path, "increment" if incremental else "save")
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{error.filename or path}: can't be saved to: {error.strerror}"
-        ) from error
 
 
 def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]:
@@ -97,12 +92,7 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
     def publish() -> None:
         nonlocal published
         sync(unfinished)
-        unfinished.rename(finished)
-        try:
-            sync(path)
-        except OSError:
-            finished.rename(unfinished)
-            raise
+        rename(unfinished, finished)
         published = True
 
     unfinished.mkdir()
@@ -251,6 +241,16 @@ def lock_directory(path: Path, why_not: str = "another save to it is under way")
         return PathLock(str(path / LOCK_NAME), str(path))
     except InUseError:
         raise InUseError(f"{path}: {why_not}") from None
+
+
+def rename(what: Path, to: Path) -> None:
+    """Gives it another name in its folder: the medium has it on return, or the old one stays."""
+    what.rename(to)
+    try:
+        sync(to.parent)
+    except OSError:
+        to.rename(what)
+        raise
 
 
 def sync(path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embstore.checkpoint.checksummed import checksummed, is_as_written
+from embstore.checkpoint.directories import reading_from
 from embstore.checkpoint.reading import read_file
-from embstore.errors import CheckpointError, StorageError
+from embstore.errors import CheckpointError
 
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer
@@ -96,7 +97,11 @@ class Manifest:
         names files that don't lie beside it.
         """
         path = directory / FILE_NAME
-        text = _manifest_text(path)
+        try:
+            with reading_from(path):
+                text = read_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise CheckpointError(f"{path}: is missing") from None
         try:
             fields = json.loads(text)
             version = fields.pop("version")
@@ -125,17 +130,6 @@ class Manifest:
 def _is_file_name(name: str) -> bool:
     """Whether it can only name what lies beside the manifest."""
     return name not in ("", "..") and "\0" not in name and Path(name).name == name
-
-
-def _manifest_text(path: Path) -> bytes:
-    try:
-        return read_file(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: is missing") from None
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
 
 
 def _manifest(fields: dict[str, Any], version: int) -> Manifest:

@@ -11,7 +11,7 @@ from embstore.checkpoint.manifest import (
     OptimizerEntry,
     VariableEntry,
 )
-from embstore.table.shard import BegunShard, SavedShard, ShardState
+from embstore.table.shard import ShardState, WrittenShard
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["saved_states", "variable_entry"]
@@ -19,7 +19,7 @@ __all__ = ["saved_states", "variable_entry"]
 
 def variable_entry(
     variable: EmbeddingVariable,
-    files: Sequence[tuple[str, SavedShard | BegunShard]],
+    files: Sequence[tuple[str, WrittenShard]],
     *,
     total_rows: int,
     follows: str | None = None,

@@ -47,6 +47,7 @@ __all__ = [
     "ShardSpec",
     "ShardState",
     "TierSpec",
+    "WrittenShard",
     "apply_on_device",
     "lookup_on_device",
     "prefetch_on_device",
@@ -109,8 +110,8 @@ class ShardState:
 
 
 @dataclass(frozen=True)
-class SavedShard:
-    """A file that a shard wrote, in a manifest's terms, and the shard as it was then."""
+class WrittenShard:
+    """A file that a shard wrote, in a manifest's terms, and the shard as it is in it."""
 
     size: int
     checksum: int
@@ -118,25 +119,22 @@ class SavedShard:
     removed_keys: int
     waiting_keys: int
     sketches: int
+    state: ShardState
+
+
+@dataclass(frozen=True)
+class SavedShard(WrittenShard):
     rows_left: int  # in the shard, whether saved now or before
     next_span: int  # for save_succeeded()
-    state: ShardState
     skipped: NDArray[np.int64]  # keys of damaged rows, which are not in the file
 
 
 @dataclass(frozen=True)
-class BegunShard:
-    """A checkpoint that a shard's pool has begun, its file, and the shard as it is in it."""
+class BegunShard(WrittenShard):
+    """A checkpoint that a shard's pool has begun, and its file."""
 
     number: int  # in the pool
     total_rows: int
-    size: int
-    checksum: int
-    rows: int
-    removed_keys: int
-    waiting_keys: int
-    sketches: int
-    state: ShardState
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from embstore.checkpoint.directories import (
     make_directory,
     number_of,
     numbered,
+    rename,
     sync,
     writing_to,
 )
@@ -121,12 +122,7 @@ class CheckpointDirectory:
         with writing_to(finished):
             manifest.write(unfinished)
             sync(unfinished)
-            unfinished.rename(finished)
-            try:
-                sync(self.path)
-            except OSError:
-                finished.rename(unfinished)
-                raise
+            rename(unfinished, finished)
 
     def remove(self, number: int) -> None:
         """It isn't listed any more, whatever happens."""
@@ -160,12 +156,7 @@ class CheckpointDirectory:
         listed = self.path / f"checkpoint-{number:08}"
         removed = self.path / f".checkpoint-{number:08}.removed"
         with writing_to(removed):
-            listed.rename(removed)
-            try:
-                sync(self.path)
-            except OSError:
-                removed.rename(listed)
-                raise
+            rename(listed, removed)
         return removed
 
     def _list_again(self, number: int, removed: Path) -> None:
