@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from embstore.errors import UnsupportedError
-from embstore.keras.steps import Assigned, train_tables, train_together
+from embstore.keras.steps import Assigned, train_together
 
 if TYPE_CHECKING:
     from embstore.keras.rows import Rows
@@ -29,13 +29,7 @@ def check_backend() -> None:
 
 def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
     """The rows of int64 `ids`: float32 of ids.shape + (dim,), a tensor that autograd knows."""
-    if keras.backend.backend() == "torch":
-        from embstore.keras import torch_lookup
-
-        return torch_lookup.lookup(table, rows, ids)
-    from embstore.keras import tensorflow_lookup
-
-    return tensorflow_lookup.lookup(table, rows, ids, training)
+    return _of_backend().lookup(table, rows, ids, training)
 
 
 def together(
@@ -44,31 +38,27 @@ def together(
     """In it look-ups of these ids, which are about to be made in this order, have their rows:
     servers are asked once for all.
     """
-    if keras.backend.backend() == "torch":
-        from embstore.keras import torch_lookup
-
-        return torch_lookup.together(look_ups)
-    from embstore.keras import tensorflow_lookup
-
-    return tensorflow_lookup.together(look_ups, training)
+    scope: contextlib.AbstractContextManager[Any] = _of_backend().together(look_ups, training)
+    return scope
 
 
 def _train(
     assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
     """As soon as the gradients are known; returns the dense ones, as `train_together` says."""
+    grads: Sequence[Any] = _of_backend().train(assigned, optimizer, dense_grads)
+    return grads
+
+
+def _of_backend() -> Any:
+    """The module whose functions do these things; it imports what Keras runs on."""
     if keras.backend.backend() == "torch":
-        train_tables(
-            [each.table for each in assigned],
-            [keras.ops.convert_to_numpy(each.looked_up) for each in assigned],
-            [float(each.loss_scale) for each in assigned],
-            float(optimizer.learning_rate),
-            optimizer,
-        )
-        return dense_grads
+        from embstore.keras import torch_lookup
+
+        return torch_lookup
     from embstore.keras import tensorflow_lookup
 
-    return tensorflow_lookup.train(assigned, optimizer, dense_grads)
+    return tensorflow_lookup
 
 
 train_together(_train)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.initializers import Constant
 from embstore.keras.embedding import Embedding
 from embstore.keras.private import Functional, layers_in, optimizer_of
 from embstore.options import EmbeddingVariableOption
@@ -132,7 +133,7 @@ def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Em
         **arguments,
     )
     if layer.built:
-        converted.table.start_from(np.array(layer.get_weights()[0], np.float32))
+        converted.table.start_by(Constant(np.array(layer.get_weights()[0], np.float32)))
     return converted
 
 

@@ -122,9 +122,7 @@ def load_table(table: Table, store: Any) -> None:
                 raise CheckpointError(f"{table.name}: the file lacks its {name}")
             (directory / name).write_bytes(np.asarray(store[f"file_{number}"]).tobytes())
         save = _verified_save(table, directory, saved_by) if state["files"] else None
-        if isinstance(wanted, Constant) and _INITIAL in held:
-            table.start_from(np.asarray(wanted.value, np.float32))
-        elif wanted is not None:
+        if wanted is not None:
             table.start_by(wanted)
         if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
             table.make(saved_by)

@@ -112,8 +112,7 @@ class Table:
     @property
     def initial_rows(self) -> Floats | None:
         """The rows that keys start by, where they were given as a table; float32 (rows, dim)."""
-        values = self._initializer.value if isinstance(self._initializer, Constant) else None
-        return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
+        return _given_rows(self._initializer)
 
     @property
     def initializer(self) -> Initializer:
@@ -122,26 +121,15 @@ class Table:
     def start_by(self, initializer: Initializer) -> None:
         """Has keys start so; a variable that was made by another is emptied."""
         with self._lock:
-            if same_initializer(initializer, self._initializer):
-                return
             init = replace(self._option.init_option, initializer=None)
+            rows = _given_rows(initializer)
+            if rows is not None:
+                init = replace(init, default_value_dim=len(rows))
+            is_so = init.default_value_dim == self._option.init_option.default_value_dim
+            if is_so and same_initializer(initializer, self._initializer):
+                return
             self._option = replace(self._option, init_option=init)
             self._initializer = initializer
-            if self._variable is not None:
-                self.make(self._variable.optimizer)
-
-    def start_from(self, initial_rows: Floats) -> None:
-        """Has key k start as row k of these; a variable that was made by others is emptied."""
-        with self._lock:
-            option = self._option
-            is_so = option.init_option.default_value_dim == len(initial_rows)
-            if is_so and np.array_equal(initial_rows, self.initial_rows):  # type: ignore[arg-type]
-                return
-            init = replace(
-                option.init_option, initializer=None, default_value_dim=len(initial_rows)
-            )
-            self._option = replace(option, init_option=init)
-            self._initializer = Constant(initial_rows)
             if self._variable is not None:
                 self.make(self._variable.optimizer)
 
@@ -368,6 +356,12 @@ def vocabulary(name: str, size: object) -> int | None:
 
 def _is_untrained(variable: EmbeddingVariable) -> bool:
     return not variable.total_count()[0] and not variable.internals.applies()
+
+
+def _given_rows(initializer: Initializer) -> Floats | None:
+    """The rows (rows, dim) that keys start by; None where those aren't given as a table."""
+    values = initializer.value if isinstance(initializer, Constant) else None
+    return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
 
 
 def same_initializer(one: Initializer, other: Initializer) -> bool:

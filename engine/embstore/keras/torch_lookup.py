@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import keras
 import torch
 
 from embstore.graph_breaks import outside_of_graphs
 from embstore.keras.first_use import make_as_compiled
+from embstore.keras.steps import Assigned, train_tables
 from embstore.keras.table import Table, looked_up_together
 
 if TYPE_CHECKING:
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
 
     from embstore.keras.rows import Rows
 
-__all__ = ["lookup", "together"]
+__all__ = ["lookup", "together", "train"]
 
 
 @outside_of_graphs
-def lookup(table: Table, rows: Rows, ids: Tensor) -> Tensor:
+def lookup(table: Table, rows: Rows, ids: Tensor, training: bool) -> Tensor:
+    del training  # autograd knows
     if ids.is_meta:  # Keras asks for shapes alone, to build a model of a class of its own
         return torch.empty((*ids.shape, table.dim), device="meta")
     make_as_compiled([(table, rows)])
@@ -42,9 +45,10 @@ def _trains(rows: Rows) -> bool:
 
 
 def together(
-    look_ups: Sequence[tuple[Table, Rows, Tensor]],
+    look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool
 ) -> contextlib.AbstractContextManager[Any]:
     """As `backend.together`."""
+    del training
     if torch.compiler.is_compiling():
         return contextlib.nullcontext()
     make_as_compiled((table, rows) for table, rows, ids in look_ups if not ids.is_meta)
@@ -58,6 +62,20 @@ def together(
             if of_these:
                 both.enter_context(looked_up_together(of_these, train=trains))
         return both.pop_all()
+
+
+def train(
+    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+) -> Sequence[Any]:
+    """Trains the tables at once, and returns the dense gradients."""
+    train_tables(
+        [each.table for each in assigned],
+        [keras.ops.convert_to_numpy(each.looked_up) for each in assigned],
+        [float(each.loss_scale) for each in assigned],
+        float(optimizer.learning_rate),
+        optimizer,
+    )
+    return dense_grads
 
 
 class _Lookup(torch.autograd.Function):
