@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 from engine_storage import Stack, row_bytes
-from numpy.typing import NDArray
 
 import embstore as es
-
-Export = dict[str, NDArray[Any]]
 
 DRAM = Stack(es.StorageType.DRAM)
 
@@ -58,13 +55,6 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60
         ids = np.minimum(random.zipf(1.4, 24), keys).astype(np.int64) * 7919 - 40_000
         grads = random.standard_normal((24, var.dim)).astype(np.float32)
         var.apply_gradients(ids, grads)
-
-
-def assert_same(got: Export, wanted: Export) -> None:
-    assert got.keys() == wanted.keys()
-    for column, values in wanted.items():
-        if not np.array_equal(got[column], values):  # which takes a tenth of the time
-            np.testing.assert_array_equal(got[column], values, err_msg=column)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same
 from engine_storage import MIB, MakeVariable, Stack, StorageOf
+from exports import assert_same
 from numpy.typing import NDArray
 
 import embstore as es

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import DRAM, assert_same, files_of, train, variable
+from checkpoint_variables import DRAM, files_of, train, variable
 from engine_storage import STACKS, TIERED_STACKS, Stack
+from exports import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_partition import partitions_of

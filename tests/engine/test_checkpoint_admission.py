@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same, train, variable
+from checkpoint_variables import train, variable
 from engine_storage import STACKS, Stack
+from exports import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

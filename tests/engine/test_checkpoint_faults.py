@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import Export, assert_same, files_of, train, variable
+from checkpoint_variables import files_of, train, variable
 from engine_storage import Stack
+from exports import Export, assert_same
 from programs import run_program
 
 import embstore as es

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import GPU, MakeVariable, needs_the_emulated_gpu
+from exports import assert_same
 from numpy.typing import NDArray
 from plain_partition import keys_of_each, partitions_of
 
@@ -255,9 +256,7 @@ def test_training_from_the_device_gives_the_bits_of_dram(
             pending.clear()
     for rows, expected in pending:
         np.testing.assert_array_equal(rows.numpy(), expected)
-    left, right = var.export(), plain.export()
-    for column in right:
-        np.testing.assert_array_equal(left[column], right[column])
+    assert_same(var.export(), plain.export())
 
 
 # --- Several partitions
@@ -284,9 +283,7 @@ def test_one_full_partition_refuses_the_batch_for_all(
     with pytest.raises(es.errors.StoreFullError, match=r"brings 5 new rows, .* room for 4 more"):
         var.synchronize()
     var.synchronize()  # it is told once
-    after = var.export()
-    for column in before:
-        np.testing.assert_array_equal(after[column], before[column])
+    assert_same(var.export(), before)
     fits = np.r_[some, keys[where == full][:10]]
     var.apply_gradients(on_device(fits), ones(fits))
     var.synchronize()
@@ -322,9 +319,7 @@ def test_a_batch_passes_through_the_host_while_one_partition_is_saved(
         train()
         save.write(False)
     train()
-    left, right = var.export(), plain.export()
-    for column in right:
-        np.testing.assert_array_equal(left[column], right[column])
+    assert_same(var.export(), plain.export())
 
 
 def test_partitions_count_each_access_once(make_variable: MakeVariable) -> None:
@@ -370,8 +365,7 @@ def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
     var.close()
     other = make_variable(name="v", storage=hbm())
     assert es.restore(tmp_path / "full", [other], incremental=[tmp_path / "more"]) == 2
-    for column, values in other.export().items():
-        np.testing.assert_array_equal(values, expected[column])
+    assert_same(other.export(), expected)
 
 
 def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same
+from exports import assert_same
 from numpy.typing import NDArray
 from programs import kept_variable, no_file_grows_beyond, ones, run_function
 

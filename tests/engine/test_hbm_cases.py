@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same, files_of
+from checkpoint_variables import files_of
 from engine_storage import GPU, MakeVariable, Stack, StorageOf
+from exports import assert_same
 from numpy.typing import NDArray
 from plain_partition import partitions_of
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import Export, assert_same, train
+from checkpoint_variables import train
 from engine_storage import Stack, row_bytes
+from exports import Export, assert_same
 from plain_partition import keys_of_each, partitions_of
 from programs import run_program
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import Export, assert_same, files_of, train
+from checkpoint_variables import files_of, train
 from engine_storage import skip_without_library
+from exports import Export, assert_same
 
 import embstore as es
 from embstore import _core

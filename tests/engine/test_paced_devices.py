@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from engine_storage import MakeVariable, skip_without_library
 from example_devices import ExampleCache, ExampleDevice
+from exports import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -353,8 +354,7 @@ def test_rows_are_the_same_bit_for_bit(make_variable: MakeVariable, tmp_path: Pa
         return var.export()
 
     paced, not_paced = trained(devices=[SLOW, DISK]), trained()
-    for name, column in not_paced.items():
-        np.testing.assert_array_equal(paced[name], column)
+    assert_same(paced, not_paced)
 
 
 def test_the_device_of_each_tier_is_told(make_variable: MakeVariable, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, StorageOf
+from exports import assert_same
 from plain_partition import keys_of_each, partitions_of
 
 import embstore as es
@@ -42,8 +43,7 @@ def test_partitions_change_no_bit(
     ids = np.arange(-45, 45)
     one, *others = variables
     for var in others:
-        wanted, got = one.export(), var.export()
-        assert all(np.array_equal(got[column], wanted[column]) for column in wanted)
+        assert_same(var.export(), one.export())
         np.testing.assert_array_equal(var.lookup(ids), one.lookup(ids))
         np.testing.assert_array_equal(var.get_frequency(ids), one.get_frequency(ids))
         np.testing.assert_array_equal(var.get_version(ids), one.get_version(ids))
@@ -83,8 +83,7 @@ def test_one_full_partition_refuses_the_batch_for_all(
     grads = np.ones((5, 3), np.float32)
     with pytest.raises(StoreFullError, match="storage_size"):
         var.apply_gradients([other[0], other[1], full[0], full[3], full[4]], grads)
-    after = var.export()
-    assert all(np.array_equal(after[column], before[column]) for column in before)
+    assert_same(var.export(), before)
     var.apply_gradients([other[0], other[1], full[0], full[3], full[3]], grads)
     assert var.total_count() == (6, 3)
     assert var.get_version(full[3:4]) == [1]

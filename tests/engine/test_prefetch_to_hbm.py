@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import GPU, MakeVariable, skip_without_library
+from exports import assert_same
 from numpy.typing import NDArray
 
 import embstore as es
@@ -84,9 +85,7 @@ def test_rows_come_up_as_they_are(
     batch = np.r_[COLD[:10], COLD[:3]]
     var.prefetch(ids_on(batch))
     assert up(var, batch) == batch.size
-    after = var.export()
-    for column in before:
-        np.testing.assert_array_equal(after[column], before[column])
+    assert_same(var.export(), before)
     stats = var.stats()
     var.lookup(batch, train=True)
     assert var.stats()["misses"] == stats["misses"]
@@ -311,9 +310,7 @@ def test_a_loop_that_asks_ahead_trains_as_one_in_dram(
     pulled = es.prefetching(batches(60), {var: ids_on}, depth=depth)
     for got, wanted in zip(trained_by(var, pulled, ids_on), expected, strict=True):
         np.testing.assert_array_equal(got.view(np.uint32), wanted.view(np.uint32))
-    got, wanted = var.export(), plain.export()
-    for column in wanted:
-        np.testing.assert_array_equal(got[column], wanted[column])
+    assert_same(var.export(), plain.export())
     assert var.stats()["background_error"] == ""
 
 

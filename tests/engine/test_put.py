@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import DRAM, assert_same, train, variable
+from checkpoint_variables import DRAM, train, variable
 from durable_table import contents, durable
 from engine_storage import STACKS, Stack
+from exports import assert_same
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError

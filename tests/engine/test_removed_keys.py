@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same
+from exports import assert_same
 from programs import run_function
 
 import embstore as es

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same
 from durable_table import DIM as DURABLE_DIM
 from durable_table import ROW_BYTES
 from engine_storage import Stack, row_bytes, skip_without_library
+from exports import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

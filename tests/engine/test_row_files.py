@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same, train, variable
+from checkpoint_variables import train, variable
 from engine_storage import STACKS, Stack
+from exports import assert_same
 from numpy.typing import NDArray
 from programs import run_program
 from telling_lock import TellingLock

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same
+from exports import assert_same
 from numpy.typing import NDArray
 
 import embstore as es

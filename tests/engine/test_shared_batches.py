@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from durable_table import durable
 from engine_storage import MIB, MakeVariable, Stack, StorageOf, row_bytes
+from exports import assert_same
 from numpy.typing import NDArray
 from test_access_counts import since, touched
 from test_promotion import Ranks
@@ -69,12 +70,6 @@ def batch(number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     return ids, random.standard_normal((IDS, DIM), np.float32)
 
 
-def assert_same(left: es.EmbeddingVariable, right: es.EmbeddingVariable) -> None:
-    of_right = right.export()
-    for column, values in left.export().items():
-        np.testing.assert_array_equal(values, of_right[column])
-
-
 @pytest.mark.parametrize(("partition_num", "filter_freq"), [(1, 0), (1, 3), (2, 3)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_rows_are_the_same_to_the_bit(
@@ -108,7 +103,7 @@ def test_rows_are_the_same_to_the_bit(
         with OneThread():
             np.testing.assert_array_equal(rows, alone.lookup(ids, train=True))
             alone.apply_gradients(ids, grads)
-    assert_same(together, alone)
+    assert_same(together.export(), alone.export())
     for name in ("hits", "misses", "without_row"):
         if Stack(kind).tiers == 1:
             assert together.stats()[name] == alone.stats()[name]
@@ -177,7 +172,7 @@ def test_several_variables_of_a_step_are_the_same_to_the_bit(
         for found, wanted in zip(rows, expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
     for left, right in zip(together, alone, strict=True):
-        assert_same(left, right)
+        assert_same(left.export(), right.export())
 
 
 def test_an_error_of_one_variable_names_it_and_stops_no_other(make_variable: MakeVariable) -> None:
@@ -212,8 +207,7 @@ def test_a_batch_that_fits_exactly_is_taken_and_one_more_row_is_refused(
     grads = np.ones((rows + 1, DIM), np.float32)
     with pytest.raises(StoreFullError, match=r"brings 5001 new rows, .* room for 5000 more"):
         var.apply_gradients(np.arange(rows + 1), grads)
-    for column, values in var.export().items():
-        np.testing.assert_array_equal(values, before[column])
+    assert_same(var.export(), before)
     var.apply_gradients(np.arange(rows), grads[:rows])
     var.apply_gradients(
         np.arange(rows), grads[:rows]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf, capacities_of
+from exports import assert_same
 from numpy.typing import NDArray
 from plain_partition import keys_of_each
 from programs import run_program
@@ -31,10 +32,6 @@ def train(var: es.EmbeddingVariable, ids: NDArray[np.int64]) -> None:
 
 def rows_of(var: es.EmbeddingVariable) -> list[int]:
     return [tier["rows"] for tier in var.stats()["tiers"]]
-
-
-def same(a: dict[str, NDArray[Any]], b: dict[str, NDArray[Any]]) -> bool:
-    return all(np.array_equal(a[column], b[column]) for column in b)
 
 
 # --- Capacity
@@ -59,7 +56,7 @@ def test_a_batch_may_have_more_ids_than_the_first_tier_has_rows(
     assert rows_of(var)[0] == rows_in_first_tier
     assert rows_of(var)[1:-1] == lower
     assert sum(rows_of(var)) == 2000
-    assert same(var.export(), plain.export())
+    assert_same(var.export(), plain.export())
 
 
 @pytest.mark.parametrize("stack", LIMITED, ids=lambda stack: stack.name)
@@ -74,7 +71,7 @@ def test_a_full_stack_says_so_before_anything_changes(
     before = var.export()
     with pytest.raises(StoreFullError, match="storage_size"):
         train(var, np.r_[keys[0], np.setdiff1d(keys_of_each(partition_num, 46), keys)])
-    assert same(var.export(), before)
+    assert_same(var.export(), before)
     train(var, keys)  # every tier is full now, and rows still trade places
     for _ in range(5):
         train(var, np.random.RandomState(2).permutation(keys))
@@ -191,9 +188,9 @@ def test_two_variables_of_one_name_cant_share_a_directory(
     before = first.export()
     with pytest.raises(InUseError, match=r"users.*in use by another variable"):
         make_variable(name="users", storage=in_files(kind, tmp_path))
-    assert same(first.export(), before)
+    assert_same(first.export(), before)
     train(make_variable(name="items", storage=in_files(kind, tmp_path)), np.arange(100))
-    assert same(first.export(), before)
+    assert_same(first.export(), before)
 
 
 @pytest.mark.parametrize("kind", IN_FILES)

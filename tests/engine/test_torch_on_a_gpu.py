@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_storage import MakeVariable
+from exports import assert_same
 
 import embstore as es
 
@@ -49,9 +50,7 @@ def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    left, right = on_gpu.export(), on_cpu.export()
-    for column in right:
-        np.testing.assert_array_equal(left[column], right[column])
+    assert_same(on_gpu.export(), on_cpu.export())
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

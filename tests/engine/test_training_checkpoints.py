@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import assert_same, train, variable
+from checkpoint_variables import train, variable
 from durable_table import CACHE_ROWS, contents, durable, pool_bytes_above_ssd, rows_a_tier
 from durable_table import train as train_durable
 from engine_storage import Stack, skip_without_library
+from exports import assert_same
 from forked import forked
 from programs import run_program
 from telling_lock import TellingLock

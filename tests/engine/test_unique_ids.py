@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_storage import MakeVariable
+from exports import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,9 +75,7 @@ def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
         (number,) = prepare_together([(shard, [GradientPart(keys, sums, occurrences, 200)])], 1.0)
         assert isinstance(number, int)
         commit_together([(shard, number)], None)
-    wanted, got = every.export(), once.export()
-    for column in wanted:
-        np.testing.assert_array_equal(got[column], wanted[column], err_msg=column)
+    assert_same(once.export(), every.export())
     for counter in ("hits", "misses", "without_row", "waiting_keys"):
         assert once.stats()[counter] == every.stats()[counter], counter
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exports import assert_same
 from keras_models import (
     DIM,
     KEYS,
@@ -47,8 +48,7 @@ def assert_same_table(one: es.EmbeddingVariable, other: es.EmbeddingVariable) ->
     held, held_by_other = one.export(), other.export()
     assert len(held["keys"]) > 0
     assert list(held) == list(held_by_other)
-    for column, values in held.items():
-        np.testing.assert_array_equal(held_by_other[column], values, err_msg=column)
+    assert_same(held_by_other, held)
 
 
 # --- Whole models
@@ -393,8 +393,7 @@ def test_weights_that_there_is_no_room_for_leave_the_table_alone(
         )
         with refused:
             small.load_weights(tmp_path / "model.weights.h5", skip_mismatch=skip_mismatch)
-        for name, column in small.get_layer("table").variable.export().items():
-            np.testing.assert_array_equal(column, wanted[name], err_msg=name)
+        assert_same(small.get_layer("table").variable.export(), wanted)
     enough = model_of(1, es.StorageOption(storage_size=[rows * row_bytes]))
     fit(enough, np.zeros_like(ids_with_duplicates()))
     enough.load_weights(tmp_path / "model.weights.h5")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exports import assert_same
 from forked import forked
 from keras_models import ON_TENSORFLOW, keras
 from openembedding_models import (
@@ -282,8 +283,7 @@ def test_rows_are_saved_and_loaded_by_themselves(tmp_path: Path) -> None:
     (one,), (other,) = tables_of(model), tables_of(fresh)
     saved, loaded = one.variable.export(), other.variable.export()
     assert len(saved["keys"]) > 0
-    for column, values in saved.items():
-        np.testing.assert_array_equal(loaded[column], values, err_msg=column)
+    assert_same(loaded, saved)
 
 
 @pytest.mark.any_backend
