@@ -10,6 +10,7 @@ import os
 import platform
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
@@ -29,7 +30,6 @@ from embstore.bench import (
     rows_command,
     tiers_command,
 )
-from embstore.bench.report import Report
 from embstore.errors import (
     InvalidArgumentError,
     MissingLibraryError,
@@ -65,7 +65,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     # The file first: whoever reads the tables may have gone.
-    problem = None if parsed.json is None else _write_json(parsed.json, report)
+    document = {"suite": parsed.suite, "options": asdict(options), **report.document}
+    problem = None if parsed.json is None else _write_json(parsed.json, document)
     try:
         for table in report.tables:
             print_table(table)
@@ -82,14 +83,13 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _write_json(path: Path, report: Report) -> str | None:
+def _write_json(path: Path, document: dict[str, object]) -> str | None:
     """Writes the file whole, or leaves what was there; returns what went wrong.
 
     A device, a pipe, and a file that stdout or stderr leads to aren't replaced: the text is written
     to them.
     """
-    document = {**report.document, "machine": _machine()}
-    text = json.dumps(document, indent=1, default=os.fspath) + "\n"
+    text = json.dumps({**document, "machine": _machine()}, indent=1, default=os.fspath) + "\n"
     try:
         _write_whole(path, text)
     except OSError as error:

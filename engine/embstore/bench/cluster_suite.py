@@ -100,7 +100,6 @@ def run(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
 
 def to_json(options: ClusterOptions, results: list[ClusterResult]) -> dict[str, object]:
     return {
-        "suite": "cluster",
         "options": asdict(options),
         "results": [asdict(result) for result in results],
     }

@@ -201,10 +201,8 @@ def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
 def to_json(options: DurabilityOptions, results: DurabilityResults) -> dict[str, object]:
     """Without a figure of time where nothing was timed."""
     document: dict[str, object] = {
-        "suite": "durability",
         "kind": options.kind,
-        "options": asdict(options),
-        "file_system": file_system_of(Path(_parent(options) or tempfile.gettempdir())),
+        "file_system": file_system_of(_parent(options)),
     }
     if options.kind == FUNCTIONAL_ONLY:
         return {

@@ -181,8 +181,6 @@ def _copy_bytes_per_s(options: GpuOptions) -> float:
 
 def to_json(options: GpuOptions, results: GpuResults) -> dict[str, object]:
     return {
-        "suite": "gpu",
-        "options": asdict(options),
         "yardstick": TorchOnGpu.name,
         "caveat": MEANINGLESS if options.device == EMULATED else None,
         **asdict(results),

@@ -39,7 +39,7 @@ def advance_count(options: KerasOptions) -> int:
 
 def run(options: KerasOptions, watcher: Watcher) -> Report:
     results = keras_suite.run(options, watcher)
-    return Report([_table(options, results)], keras_suite.to_json(options, results))
+    return Report([_table(options, results)], keras_suite.to_json(results))
 
 
 def _table(options: KerasOptions, results: KerasResults) -> Table:

@@ -73,10 +73,8 @@ def run(options: KerasOptions, watcher: Watcher) -> KerasResults:
     return KerasResults(keras.backend.backend(), figures)
 
 
-def to_json(options: KerasOptions, results: KerasResults) -> dict[str, object]:
+def to_json(results: KerasResults) -> dict[str, object]:
     return {
-        "suite": "keras",
-        "options": asdict(options),
         "backend": results.backend,
         "training_steps": {
             "unit": "ids/s",

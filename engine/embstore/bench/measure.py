@@ -18,10 +18,10 @@ CLOCKS: Mapping[str, Callable[[], float]] = {
 }
 
 
-def quiesce(most_s: float = 20.0) -> None:
-    """Returns when no thread of the process works any more, or after `most_s`: what one contender
+def quiesce() -> None:
+    """Returns when no thread of the process works any more, or after 20 s: what one contender
     put off (LevelDB compacts behind its callers' backs) would slow the next."""
-    deadline = time.perf_counter() + most_s
+    deadline = time.perf_counter() + 20
     while time.perf_counter() < deadline:
         before = time.process_time()
         time.sleep(0.02)

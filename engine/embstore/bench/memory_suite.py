@@ -60,10 +60,6 @@ class MemoryOptions:
         """Little beside the rows below: it counts too."""
         return min(max(256, self.rows // 1000), self.rows // 2, BATCH_ROWS)
 
-    @property
-    def folder(self) -> Path:
-        return self.path or Path(tempfile.gettempdir())
-
 
 @dataclass(frozen=True)
 class MemoryResult:
@@ -100,11 +96,11 @@ def run(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
     for fewer rows than tiers."""
     if options.rows < 2:
         raise InvalidArgumentError(f"--rows {options.rows}: must be 2 or more, one for each tier")
-    kind = file_system_of(options.folder)
+    kind = file_system_of(options.path)
     if kind in _MEMORY_FILE_SYSTEMS:
         raise InvalidArgumentError(
-            f"--path: {options.folder} is on {kind}, which is memory, so rows in files would count "
-            "as DRAM; give a folder on a disk"
+            f"--path: {options.path or tempfile.gettempdir()} is on {kind}, which is memory, so "
+            "rows in files would count as DRAM; give a folder on a disk"
         )
     results = MemoryResults()
     for tier in tiers_of(options):
@@ -148,9 +144,7 @@ def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
 
 def to_json(options: MemoryOptions, results: MemoryResults) -> dict[str, object]:
     return {
-        "suite": "memory",
-        "options": asdict(options),
-        "file_system": file_system_of(options.folder),
+        "file_system": file_system_of(options.path),
         "tiers": [{**asdict(tier), "reached": tier.reached} for tier in results.tiers],
         "unavailable": [asdict(one) for one in results.unavailable],
     }

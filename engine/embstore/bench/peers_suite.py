@@ -193,9 +193,7 @@ def _check_rows(peers: dict[str, Contender], ranks: Ids, dim: int) -> None:
 
 def to_json(options: PeersOptions, results: PeersResults) -> dict[str, object]:
     return {
-        "suite": "peers",
-        "options": asdict(options),
         "yardstick": YARDSTICK,
-        "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),
+        "file_system": file_system_of(options.path),
         **asdict(results),
     }

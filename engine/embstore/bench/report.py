@@ -10,4 +10,4 @@ from rich.table import Table
 @dataclass(frozen=True)
 class Report:
     tables: list[Table]
-    document: dict[str, object]
+    document: dict[str, object]  # beside the suite's name and options

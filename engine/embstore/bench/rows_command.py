@@ -37,7 +37,7 @@ advance_count = rows_suite.round_count
 
 def run(options: RowsOptions, watcher: Watcher) -> Report:
     results = rows_suite.run(options, watcher)
-    return Report([_table(results)], rows_suite.to_json(options, results))
+    return Report([_table(results)], rows_suite.to_json(results))
 
 
 def _table(results: list[RowsResult]) -> Table:

@@ -152,10 +152,8 @@ def run_batches(
             contender.train(ids, out, grads)
 
 
-def to_json(options: RowsOptions, results: list[RowsResult]) -> dict[str, object]:
+def to_json(results: list[RowsResult]) -> dict[str, object]:
     return {
-        "suite": "rows",
-        "options": asdict(options),
         "yardstick": HandWritten.name,
         "results": [{**asdict(result), "us_per_batch": result.us_per_batch} for result in results],
     }

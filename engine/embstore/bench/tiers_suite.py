@@ -126,11 +126,9 @@ def _folder(options: TiersOptions) -> Iterator[Path]:
 
 def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
     return {
-        "suite": "tiers",
-        "options": asdict(options),
         "yardstick": YARDSTICK,
         "file_yardstick": file_tier_rounds.YARDSTICK,
-        "file_system": file_system_of(Path(options.path or tempfile.gettempdir())),
+        "file_system": file_system_of(options.path),
         **asdict(results),
         "goals": [
             {**asdict(goal), "reached": goal.reached} for goal in results.goals(options.direct)
