@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -174,10 +175,9 @@ def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, en
     np.testing.assert_array_equal(got["keys"], IDS)
 
 
-def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
-    kept: Kept,
-) -> None:
-    var = trained(kept.open())
+@contextlib.contextmanager
+def a_child_that_lives_on() -> Iterator[None]:
+    """Forked when the scope begins; it ends with the scope."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -185,13 +185,21 @@ def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
         os.read(reader, 1)  # until the parent is done
         os._exit(0)
     try:
-        var.close()
-        again = kept.open()  # which needs the lock on the files
-        assert again.total_count() == (IDS.size, 3)
+        yield
     finally:
         os.close(writer)
         os.close(reader)
         os.waitpid(child, 0)
+
+
+def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
+    kept: Kept,
+) -> None:
+    var = trained(kept.open())
+    with a_child_that_lives_on():
+        var.close()
+        again = kept.open()  # which needs the lock on the files
+        assert again.total_count() == (IDS.size, 3)
 
 
 def test_a_child_that_lives_on_keeps_nobody_from_where_the_parent_persisted(
@@ -204,21 +212,11 @@ def test_a_child_that_lives_on_keeps_nobody_from_where_the_parent_persisted(
     var = make_variable(name="var", storage=storage)
     var.apply_gradients(IDS[:50], np.ones((50, 3), np.float32))
     es.persist([var], tmp_path / "checkpoints", global_step=1)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        os.read(reader, 1)  # until the parent is done
-        os._exit(0)
-    try:
+    with a_child_that_lives_on():
         var.close()
         again = make_variable(name="var", storage=storage, restores=True)
         assert es.restore_persisted([again], tmp_path / "checkpoints") == 1
         assert again.total_count() == (50, 3)
-    finally:
-        os.close(writer)
-        os.close(reader)
-        os.waitpid(child, 0)
 
 
 def test_a_child_can_make_and_train_a_variable_of_its_own(

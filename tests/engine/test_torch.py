@@ -850,11 +850,3 @@ except es.errors.MissingLibraryError as error:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert "embstore.torch needs PyTorch" in run.stdout
-
-
-def test_importing_the_engine_doesnt_import_torch() -> None:
-    program = "import embstore, sys; print('torch' in sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
-    assert run.stdout.strip() == "False"
