@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interpreter import run_python
 from numpy.typing import NDArray
 
 import embstore as es
@@ -67,14 +68,14 @@ def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> 
     assert yardsticks <= set(dir(_yardsticks))
     assert not yardsticks & set(dir(_core))
     imports = "import sys, embstore; print([name for name in sys.modules if 'bench' in name])"
-    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
+    done = run_python(imports)
     assert done.stdout == "[]\n", done.stderr
 
 
 def test_asking_for_help_imports_no_large_package() -> None:
     large = "{'torch', 'ray', 'keras'}"
     imports = f"import sys, embstore.bench.__main__; print({large} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True)
+    done = run_python(imports)
     assert done.stdout == "set()\n", done.stdout + done.stderr
 
 

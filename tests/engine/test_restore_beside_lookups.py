@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from interpreter import run_python
 
 # glibc's: what is freed is overwritten, so that whoever still uses it comes to grief.
 FREED_IS_LOST = {"MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "65536"}
@@ -69,12 +68,7 @@ PROGRAM = textwrap.dedent(
 
 @pytest.mark.parametrize("kind", ["CBFFilter", "CounterFilter"])
 def test_lookups_go_on_while_waiting_keys_are_restored(tmp_path: Path, kind: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "save"), kind],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **FREED_IS_LOST},
-    )
+    environment = {**os.environ, **FREED_IS_LOST}
+    done = run_python(PROGRAM, tmp_path / "save", kind, environment=environment)
     assert done.returncode == 0, done.stderr[-2000:] or f"ended by signal {-done.returncode}"
     assert done.stdout == "held\n"

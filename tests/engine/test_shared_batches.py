@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from durable_table import durable
 from engine_storage import MIB, MakeVariable, Stack, StorageOf, row_bytes
 from exports import assert_same
+from interpreter import run_python
 from numpy.typing import NDArray
 from test_access_counts import since, touched
 from test_promotion import Ranks
@@ -273,13 +272,8 @@ print(es.get_num_threads(), len(os.listdir("/proc/self/task")) - before)
 
 def threads_used(*arguments: str, environment: dict[str, str]) -> tuple[int, int]:
     """How many may be used, and how many more there are when batches are over."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(PROGRAM, *arguments, environment=environment)
+    assert done.returncode == 0, done.stderr
     may, more = done.stdout.split()
     return int(may), int(more)
 

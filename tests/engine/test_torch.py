@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, Stack, StorageOf
+from interpreter import run_python
 
 import embstore as es
 from embstore.errors import (
@@ -685,7 +684,7 @@ loss.backward()
 rows.step()
 untrained = model(torch.tensor([5]))
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = run_python(program)
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -846,7 +845,5 @@ try:
 except es.errors.MissingLibraryError as error:
     print(error)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
-    assert "embstore.torch needs PyTorch" in run.stdout
+    run = run_python(program)
+    assert "embstore.torch needs PyTorch" in run.stdout, run.stderr

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from interpreter import run_python
 from keras_models import (
     DIM,
     KEYS,
@@ -126,7 +124,8 @@ assert type(model.get_layer("table")) is keras.layers.Embedding
 ids = np.load({str(tmp_path / "ids.npy")!r})
 np.save({str(tmp_path / "predicted.npy")!r}, model.predict(ids, verbose=0))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ)
+    ended = run_python(program)
+    assert ended.returncode == 0, ended.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "predicted.npy"), predictions(own, ids))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from exports import assert_same
 from forked import forked
+from interpreter import run_python
 from keras_models import ON_TENSORFLOW, keras
 from openembedding_models import (
     IDS,
@@ -468,7 +467,8 @@ model = keras.models.load_model({str(tmp_path / "original.keras")!r})
 inputs = dict(np.load({str(tmp_path / "inputs.npz")!r}))
 np.save({str(tmp_path / "predicted.npy")!r}, model.predict(inputs, verbose=0))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ)
+    ended = run_python(program)
+    assert ended.returncode == 0, ended.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "predicted.npy"), predictions(model))
 
 
@@ -490,7 +490,8 @@ served = model.serve({{name: tf.constant(values) for name, values in inputs.item
 np.save({str(tmp_path / "predicted.npy")!r}, served.numpy())
 """
     np.savez(tmp_path / "inputs.npz", **criteo_like()[0])  # type: ignore[arg-type]
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ)
+    ended = run_python(program)
+    assert ended.returncode == 0, ended.stderr
     served = np.load(tmp_path / "predicted.npy")
     np.testing.assert_allclose(served, predictions(model), rtol=1e-5)
 
