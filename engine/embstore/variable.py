@@ -48,7 +48,7 @@ from embstore.table.elsewhere import (
 from embstore.table.guarded_lock import GuardedLock
 from embstore.table.internals import VariableInternals, cut
 from embstore.table.several_shards import apply_to_all
-from embstore.table.shard import LocalShard, Shard, ShardRows, prefetch_on_device
+from embstore.table.shard import LocalShard, Shard, ShardRows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -303,8 +303,12 @@ class EmbeddingVariable:
         for shard, turn, part in zip(shards, turns, parts, strict=True):
             shard.prefetch(part, turn)
         for on_device in there:
-            prefetch_on_device(
-                shards, on_device.address, prod(on_device.shape), on_device.stream, turns
+            _core.prefetch_on_device(
+                [shard.table for shard in shards],
+                on_device.address,
+                prod(on_device.shape),
+                on_device.stream,
+                turns,
             )
 
     def apply_gradients(

@@ -12,7 +12,6 @@ from embstore.errors import InvalidArgumentError
 from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
 from embstore.table.attempts import Attempts
 from embstore.table.internals import Variable, cut
-from embstore.table.shard import ApplyOnDevice, LookUpOnDevice, apply_on_device, lookup_on_device
 
 _StepT = TypeVar("_StepT", "LookUpStep", "ApplyStep")
 
@@ -21,32 +20,37 @@ __all__ = ["ApplyStep", "LookUpStep", "apply_together", "look_up_together"]
 
 @dataclass(frozen=True)
 class LookUpStep:
-    """What one variable reads in a step, and the array that its rows come to."""
+    """What one variable reads in a step, and the array that its rows come to.
+
+    batch: as the core takes it: tables, the address of ids, how many there are, that of `out`.
+    """
 
     variable: Variable
     ids: IdsOnDevice
     out: Any
-    batch: LookUpOnDevice
+    batch: tuple[list[_core.Table], int, int, int]
 
     @classmethod
     def of(cls, variable: Variable, array: OnDevice, out: Any) -> LookUpStep:
         """out: None makes an array. Raises InvalidArgumentError for what doesn't fit."""
         ids = _ids_for(variable, array)
         out, address = ids.rows(variable.dim, out)
-        shards = variable.internals.shards_with_hbm()
-        batch = LookUpOnDevice(shards, ids.address, prod(ids.shape), address)
-        return cls(variable, ids, out, batch)
+        return cls(variable, ids, out, (*_batch(variable, ids), address))
 
 
 @dataclass(frozen=True)
 class ApplyStep:
-    """What one variable is trained by in a step. Its arrays live until it is put on its stream."""
+    """What one variable is trained by in a step. Its arrays live until it is put on its stream.
+
+    batch: as the core takes it: tables, the address of ids, how many there are, that of `grads`,
+        and those of `conditions`, with its reasons before the last.
+    """
 
     variable: Variable
     ids: IdsOnDevice
     grads: OnDevice
     conditions: BatchConditions
-    batch: ApplyOnDevice
+    batch: tuple[list[_core.Table], int, int, int, int, int, list[str], int]
 
     @classmethod
     def of(
@@ -65,16 +69,8 @@ class ApplyStep:
         grads, address = ids.gradients(grads, variable.dim)
         conditions = conditions or BatchConditions()
         kept, refused, left_out = conditions.addresses(ids)
-        batch = ApplyOnDevice(
-            variable.internals.shards_with_hbm(),
-            ids.address,
-            prod(ids.shape),
-            address,
-            kept,
-            refused,
-            conditions.reasons,
-            left_out,
-        )
+        reasons = list(conditions.reasons)
+        batch = (*_batch(variable, ids), address, kept, refused, reasons, left_out)
         return cls(variable, ids, grads, conditions, batch)
 
 
@@ -84,19 +80,20 @@ def look_up_together(steps: Sequence[LookUpStep], train: bool, count: bool) -> N
     train, count: as `EmbeddingVariable.lookup` has them.
     """
     for (_, stream), on_stream in _by_stream(steps).items():
-        lookup_on_device([step.batch for step in on_stream], stream, train, count)
+        _core.lookup_on_device([step.batch for step in on_stream], stream, train, count)
 
 
 def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
     """Puts updates on their streams, those of a stream as one step. REQUIRES: no variable twice.
 
-    Raises the first error when all have had their turn.
+    Each is applied whole or not at all. Raises the first error when all have had their turn, also
+    of those that the host has to apply.
     """
     attempts = Attempts()
     for (_, stream), on_stream in _by_stream(steps).items():
-        parted = [step.variable for step in on_stream if len(step.batch.shards) > 1]
+        parted = [step.variable for step in on_stream if len(step.batch[0]) > 1]
         with attempts.one(), cut(parted):
-            apply_on_device([step.batch for step in on_stream], stream, global_step)
+            _core.apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
             _core.wait_as_owed()  # not while others wait for a lock
     attempts.end()
@@ -111,6 +108,12 @@ def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:
         )
     check_same_gpu(variable.name, ids, variable.gpu)
     return ids
+
+
+def _batch(variable: Variable, ids: IdsOnDevice) -> tuple[list[_core.Table], int, int]:
+    """The tables of its partitions, the address of the ids, and how many there are."""
+    tables = [shard.table for shard in variable.internals.shards_with_hbm()]
+    return tables, ids.address, prod(ids.shape)
 
 
 def _by_stream(steps: Sequence[_StepT]) -> dict[tuple[str, int], list[_StepT]]:

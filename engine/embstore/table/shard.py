@@ -7,7 +7,6 @@ or a dataclass or mapping of such: so that a shard in another process can stand 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "ApplyOnDevice",
     "BegunShard",
     "LocalSave",
     "LocalShard",
-    "LookUpOnDevice",
     "PersistRequest",
     "PersistedShard",
     "RestoreRequest",
@@ -48,9 +45,6 @@ __all__ = [
     "ShardState",
     "TierSpec",
     "WrittenShard",
-    "apply_on_device",
-    "lookup_on_device",
-    "prefetch_on_device",
 ]
 
 
@@ -549,78 +543,6 @@ class LocalShard(Shard):
         self._table.stop_recording(recording)
 
 
-@dataclass(frozen=True)
-class LookUpOnDevice:
-    """A look-up of `count` ids on a GPU. ids and out: addresses there, of so many rows."""
-
-    shards: Sequence[LocalShard]  # all of a variable's, with tiers of HBM there
-    ids: int
-    count: int
-    out: int
-
-
-@dataclass(frozen=True)
-class ApplyOnDevice:
-    """An update by `count` ids on a GPU. ids and grads: addresses there, of so many rows.
-
-    kept, refused, left_out: addresses of what `BatchConditions` has, with its reasons; 0: it has
-        none.
-    """
-
-    shards: Sequence[LocalShard]  # as of a look-up
-    ids: int
-    count: int
-    grads: int
-    kept: int
-    refused: int
-    reasons: Sequence[str]
-    left_out: int
-
-
-def lookup_on_device(
-    batches: Sequence[LookUpOnDevice], stream: int, train: bool, count: bool
-) -> None:
-    """Puts the look-ups on a stream of their GPU, as one step."""
-    _core.lookup_on_device(
-        [(_tables(of.shards), of.ids, of.count, of.out) for of in batches], stream, train, count
-    )
-
-
-def apply_on_device(batches: Sequence[ApplyOnDevice], stream: int, global_step: int | None) -> None:
-    """Puts the updates on a stream of their GPU, as one step. Each is applied whole or not at all.
-
-    If the host has to apply some, and can't, all others are applied before the error is raised.
-    """
-    _core.apply_on_device(
-        [
-            (
-                _tables(of.shards),
-                of.ids,
-                of.count,
-                of.grads,
-                of.kept,
-                of.refused,
-                list(of.reasons),
-                of.left_out,
-            )
-            for of in batches
-        ],
-        stream,
-        global_step,
-    )
-
-
-def prefetch_on_device(
-    shards: Sequence[LocalShard], ids: int, count: int, stream: int, turns: Sequence[int]
-) -> None:
-    """Asks for the rows of ids on the shards' GPU ahead, as `LocalShard.prefetch` does.
-
-    shards: all partitions of the variable, in their order; turns: one of each.
-    ids: the address of `count` of them, which the host reads when the stream gets there.
-    """
-    _core.prefetch_on_device(_tables(shards), ids, count, stream, list(turns))
-
-
 def _core_filter(
     option: CounterFilter | CBFFilter | None,
 ) -> tuple[int, tuple[int, float, int] | None] | None:
@@ -639,10 +561,6 @@ def _core_ssd_hash(option: SSDHashOption) -> tuple[bool, str, int, int]:
         int(option.file_bytes),
         int(option.buffer_bytes),
     )
-
-
-def _tables(shards: Sequence[LocalShard]) -> list[_core.Table]:
-    return [shard._table for shard in shards]
 
 
 def _take_state(told: dict[str, Any]) -> ShardState:
