@@ -75,21 +75,10 @@ class BatchConditions:
     def addresses(self, ids: IdsOnDevice) -> tuple[int, int, int]:
         """Those of `kept`, `refused` and `left_out`, 0 for none."""
         return (
-            self._address("kept", self.kept, ids.shape, ids.device),
-            self._address("refused", self.refused, (1,), ids.device),
-            self._address("left_out", self.left_out, (1,), ids.device),
+            0 if self.kept is None else _address("kept", self.kept, ids, ids.shape),
+            0 if self.refused is None else _address("refused", self.refused, ids, (1,)),
+            0 if self.left_out is None else _address("left_out", self.left_out, ids, (1,)),
         )
-
-    @staticmethod
-    def _address(argument: str, array: OnDevice | None, shape: tuple[int, ...], gpu: str) -> int:
-        if array is None:
-            return 0
-        address, got, device = _described(argument, array, "int64")
-        if got != shape or device != gpu:
-            raise InvalidArgumentError(
-                f"{argument} must be int64 of shape {shape} on {gpu}, got shape {got} on {device}"
-            )
-        return address
 
 
 @dataclass(frozen=True)
@@ -119,25 +108,13 @@ class IdsOnDevice:
             raise InvalidArgumentError(
                 f"out must be on {self.device}, as ids are, got {type(out).__name__} of the host"
             )
-        address, got, device = _described("out", out, "float32")
-        if got != shape or device != self.device:
-            raise InvalidArgumentError(
-                f"out must be float32 of shape {shape} on {self.device}, "
-                f"got shape {got} on {device}"
-            )
-        return out, address
+        return out, _address("out", out, self, shape, "float32")
 
     def gradients(self, grads: OnDevice, dim: int) -> tuple[OnDevice, int]:
         """`grads`, or a contiguous copy, with a row of `dim` floats for each id; its address."""
         if _is_of_torch(grads):
             grads = grads.detach().contiguous()  # type: ignore[attr-defined]
-        address, shape, device = _described("grads", grads, "float32")
-        if shape != (*self.shape, dim) or device != self.device:
-            raise InvalidArgumentError(
-                f"grads must be float32 of shape {(*self.shape, dim)} on {self.device}, as ids "
-                f"are, got shape {shape} on {device}"
-            )
-        return grads, address
+        return grads, _address("grads", grads, self, (*self.shape, dim), "float32")
 
     def _new_rows(self, shape: tuple[int, ...]) -> Any:
         if _is_of_torch(self.array):
@@ -155,6 +132,19 @@ def _stream_of(array: OnDevice) -> int:
     if not _is_of_torch(array):
         return 0
     return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)  # type: ignore[attr-defined]
+
+
+def _address(
+    argument: str, array: OnDevice, ids: IdsOnDevice, shape: tuple[int, ...], dtype: str = "int64"
+) -> int:
+    """Of an array of that shape beside the ids; raises InvalidArgumentError for any other."""
+    address, got, device = _described(argument, array, dtype)
+    if got != shape or device != ids.device:
+        raise InvalidArgumentError(
+            f"{argument} must be {dtype} of shape {shape} on {ids.device}, as ids are, got shape "
+            f"{got} on {device}"
+        )
+    return address
 
 
 def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[int, ...], str]:
