@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import embstore as es
@@ -99,6 +101,11 @@ def _skip_without_library(kind: TierKind) -> None:
 def files_with_rows(directory: Path) -> list[Path]:
     """Everything in a storage_path but the locks of those who own it."""
     return sorted(path for path in directory.iterdir() if path.suffix != ".lock")
+
+
+def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
+    """An array in the memory of the GPU of these tests."""
+    return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
 def row_bytes(dim: int, optimizer: es.optimizers.Optimizer) -> int:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from durable_table import contents
 from numpy.typing import NDArray
 
 import embstore as es
@@ -60,10 +61,6 @@ def train(var: es.EmbeddingVariable, seed: int, life: int) -> None:
         keys = generator.choice(KEYS, BATCH, replace=False)
         var.apply_gradients(keys, generator.standard_normal((BATCH, DIM)).astype(np.float32))
         var.lookup(keys[:50])  # a promotion without an update
-
-
-def contents(var: es.EmbeddingVariable) -> dict[str, bytes]:
-    return {name: column.tobytes() for name, column in var.export().items()}
 
 
 def check(directory: Path, seed: int, lives: list[int], last: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -78,6 +79,14 @@ def run_function(module: str, call: str, timeout: float = 100) -> None:
     """Calls a function of a test module in a process of its own; fails where it does."""
     ended = run_program(f"import {module}\n{module}.{call}", timeout=timeout)
     assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that isn't pages of files."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 @contextmanager

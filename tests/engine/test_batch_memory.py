@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import run_function
+from programs import anonymous_bytes, run_function
 
 import embstore as es
 
@@ -23,13 +21,6 @@ MOST_KEPT_BY_THREAD = 56 * MIB
 # Buffers of look-ups, and room in the index, until it is closed.
 MOST_KEPT_BY_PARTITION = 80 * MIB
 MOST_KEPT_BESIDE = 24 * MIB  # by libraries, the eviction threads and the interpreter
-
-
-def anonymous_bytes() -> int:
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) * 1024
 
 
 def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.EmbeddingVariable:

@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MakeVariable, needs_the_emulated_gpu
+from engine_storage import (
+    GPU,
+    MakeVariable,
+    needs_the_emulated_gpu,
+    on_device,
+)
 from exports import assert_same
 from numpy.typing import NDArray
 from plain_partition import keys_of_each, partitions_of
@@ -27,10 +32,6 @@ ROW_BYTES = 32  # weights and an accumulator
 
 def hbm(rows: int = 40, kind: es.StorageType = es.StorageType.HBM_DRAM) -> es.StorageOption:
     return es.StorageOption(kind, storage_size=[rows * ROW_BYTES, 1 << 20][: len(kind.name) // 3])
-
-
-def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
-    return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
 def ones(ids: NDArray[np.int64]) -> es.DeviceArray:

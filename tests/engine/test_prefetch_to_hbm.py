@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MakeVariable, skip_without_library
+from engine_storage import (
+    MakeVariable,
+    on_device,
+    skip_without_library,
+)
 from exports import assert_same
 from numpy.typing import NDArray
 
@@ -31,10 +35,6 @@ KINDS = [
 
 Ids = NDArray[np.int64]
 ToIds = Callable[[Ids], Any]
-
-
-def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
-    return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
 @pytest.fixture(params=["host", "device"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -11,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from exports import assert_same
-from programs import run_function
+from programs import anonymous_bytes, run_function
 
 import embstore as es
 from embstore.checkpoint import directories
@@ -20,13 +19,6 @@ MIB = 1 << 20
 KEYS = 100_000
 ROUNDS = 40
 DIM = 2
-
-
-def anonymous_bytes() -> int:
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) * 1024
 
 
 def variable(storage_path: Path | None = None) -> es.EmbeddingVariable:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import run_program
+from programs import anonymous_bytes, run_program
 
 import embstore as es
 
 ROWS = 2_000_000
 MIB = 1 << 20
-
-
-def anonymous_bytes() -> int:
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    match = re.search(r"^Anonymous:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) * 1024
 
 
 def variable() -> es.EmbeddingVariable:
