@@ -21,14 +21,14 @@ except ImportError:  # the engine itself needs numpy alone
     sys.exit("embstore.bench needs more packages: pip install 'embstore[bench]'")
 
 from embstore.bench import (
-    cluster_command,
-    durability_command,
-    gpu_command,
-    keras_command,
-    memory_command,
-    peers_command,
-    rows_command,
-    tiers_command,
+    cluster_suite,
+    durability_suite,
+    gpu_suite,
+    keras_suite,
+    memory_suite,
+    peers_suite,
+    rows_suite,
+    tiers_suite,
 )
 from embstore.errors import (
     InvalidArgumentError,
@@ -39,14 +39,14 @@ from embstore.errors import (
 from embstore.printing import print_table
 
 SUITES = {
-    "rows": rows_command,
-    "tiers": tiers_command,
-    "peers": peers_command,
-    "memory": memory_command,
-    "durability": durability_command,
-    "gpu": gpu_command,
-    "cluster": cluster_command,
-    "keras": keras_command,
+    "rows": rows_suite,
+    "tiers": tiers_suite,
+    "peers": peers_suite,
+    "memory": memory_suite,
+    "durability": durability_suite,
+    "gpu": gpu_suite,
+    "cluster": cluster_suite,
+    "keras": keras_suite,
 }
 DEFAULT_SUITE = "rows"
 
@@ -154,7 +154,8 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE", required=True)
     for name, suite in SUITES.items():
-        description = (suite.__doc__ or "").partition(": ")[2]
+        first_line, *_ = (suite.__doc__ or "").splitlines()
+        description = first_line.partition(": ")[2]
         suite_parser = suites.add_parser(name, help=description, description=description)
         suite.add_arguments(suite_parser)
         suite_parser.add_argument(

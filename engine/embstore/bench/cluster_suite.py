@@ -1,8 +1,11 @@
-"""What shards in other processes cost: beside a table in the worker, and the obvious actor; by
-themselves, and in a worker that trains a model."""
+"""`cluster`: tables at servers, beside one here and the obvious actor; and a job of many tables.
+
+Tables at servers are looked up and trained by themselves, and in a worker that trains a model.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -10,25 +13,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 import embstore as es
+from embstore.bench import arguments, many_tables_suite
 from embstore.bench.contenders import loads_of
 from embstore.bench.dict_actor import DictActor
+from embstore.bench.many_tables_suite import ManyTablesOptions, ManyTablesResult
 from embstore.bench.measure import Figure, compare
+from embstore.bench.report import Report
+from embstore.bench.tables import number, span, table
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 from embstore.cluster.ray.cluster import join_or_start
 from embstore.variable import EmbeddingVariable
-
-__all__ = [
-    "LOCAL",
-    "YARDSTICK",
-    "ClusterOptions",
-    "ClusterResult",
-    "advance_count",
-    "run",
-    "to_json",
-]
 
 YARDSTICK = "a Ray actor with a dict"
 LOCAL = "a table in the worker"
@@ -69,11 +67,11 @@ class _Server:
     push: Callable[[Batch, NDArray[np.float32]], object]
 
 
-def advance_count(options: ClusterOptions) -> int:
+def _advance_count(options: ClusterOptions) -> int:
     return (len(OPERATIONS) + 1) * (options.rounds + 1)
 
 
-def run(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
+def measure(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
     zipf = BoundedZipf(options.rows, options.zipf_exponent, options.seed)
     batches = [zipf.draw(options.batch_size) for _ in range(options.batches)]
     grads = np.full((options.batch_size, options.dim), 0.01, np.float32)
@@ -201,3 +199,91 @@ def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:
         ray.get(actor.push.remote(keys, sums))
 
     return _Server(pull, push)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = ClusterOptions()
+    arguments.add_counts(
+        parser,
+        default,
+        rows="of a table",
+        dim=None,
+        shards=None,
+        batch_size="ids",
+        batches="a round",
+        rounds=None,
+    )
+    arguments.add_seed(parser, default.seed)
+    arguments.add_counts(
+        parser,
+        ManyTablesOptions(),
+        tables="of the job of many tables (default: %(default)s)",
+        samples="of a step of that job, each with an id in every table (default: %(default)s)",
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    one_table: ClusterOptions
+    many_tables: ManyTablesOptions
+
+
+def options_of(parsed: argparse.Namespace) -> Options:
+    many_tables = ManyTablesOptions(
+        tables=parsed.tables, samples=parsed.samples, rounds=parsed.rounds, seed=parsed.seed
+    )
+    return Options(arguments.options(ClusterOptions, parsed), many_tables)
+
+
+def advance_count(options: Options) -> int:
+    return _advance_count(options.one_table) + 1
+
+
+def run(options: Options, watcher: Watcher) -> Report:
+    results = measure(options.one_table, watcher)
+    of_many = many_tables_suite.run(options.many_tables, watcher)
+    document = to_json(options.one_table, results)
+    document["many tables"] = many_tables_suite.to_json(options.many_tables, of_many)
+    return Report([_table(results), _table_of_many(options.many_tables, of_many)], document)
+
+
+def _table_of_many(options: ManyTablesOptions, result: ManyTablesResult) -> Table:
+    rows = [
+        ("servers", f"{result.servers}"),
+        ("start", f"{result.start_s:.1f} s"),
+        (f"memory of all {result.processes} processes (PSS)", f"{result.pss_bytes / 1e9:.2f} GB"),
+        ("step", f"{result.step_ms:.1f} ms"),
+        ("step of one process without shards", f"{result.here_ms:.1f} ms"),
+        ("ratio, in the same rounds", f"{result.ratio:.2f}"),
+        ("step, one table after the other", f"{result.one_by_one_ms:.1f} ms"),
+    ]
+    return table(
+        f"A job of {options.workers} workers with {options.tables} tables, shards="
+        f"{options.shards}; steps of {options.samples} samples (medians)",
+        ("figure",),
+        ("value",),
+        rows,
+        one_line="all",
+    )
+
+
+def _table(results: list[ClusterResult]) -> Table:
+    rows = [
+        (
+            result.operation,
+            result.server,
+            f"{result.ids_per_s.median / 1e6:.2f}",
+            span(result.ids_per_s, 1),
+            number(result.ids_per_s.ratio),
+        )
+        for result in results
+    ]
+    return table(
+        "Zipf ids, Adagrad: million ids/s (median; min to max), and ratio to "
+        f"{YARDSTICK}, or of DeepFM {LOCAL}, in the same rounds",
+        ("operation", "server"),
+        ("M ids/s", "range", "ratio"),
+        rows,
+        one_line="all",
+        section=1,
+    )

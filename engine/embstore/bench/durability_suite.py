@@ -1,4 +1,4 @@
-"""What checkpoints cost a training run, and how long it takes to have a table back.
+"""`durability`: checkpoints in a pool on PMem: what they cost, and how fast a table is back.
 
 The same batches train tables with a tier of PMem in turn: without durability, with it and no
 checkpoint, with one in the pool in the middle of each round, and with a whole or an incremental
@@ -10,6 +10,7 @@ nothing is timed: the results say that rows came back, and no rates.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -17,16 +18,21 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 import embstore as es
+from embstore.bench import arguments
 from embstore.bench.contenders import Ids, row_bytes, scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure, figures, quiesce
+from embstore.bench.report import Report
+from embstore.bench.tables import goal_table, number, table
 from embstore.bench.tiers_figures import Goal
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
@@ -166,7 +172,7 @@ def _check_rows(options: DurabilityOptions) -> None:
             )
 
 
-def run(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
+def measure(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
     """Leaves no file behind, however it ends. Raises InvalidArgumentError for too few rows."""
     _check_rows(options)
     if options.path is None and Path("/dev/shm").is_dir():
@@ -305,14 +311,14 @@ def _train(
         out = es.DeviceArray.empty(grads.shape, np.float32, options.gpu)
     seconds: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     call_s: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
-    for number in range(options.rounds + 1):  # the first isn't counted
+    for round_number in range(options.rounds + 1):  # the first isn't counted
         drawn = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
         batches = [_where_trained(ids, options) for ids in drawn]
-        for run in _in_turn(number):
+        for run in _in_turn(round_number):
             watcher.begin(f"{run}: training")
             table = tables[TABLE_OF_RUN[run]]
             of_round, of_call = _train_round(table, run, batches, out, by)
-            if number > 0:
+            if round_number > 0:
                 seconds[run].append(of_round)
                 call_s[run].append(of_call)
             watcher.advance()
@@ -335,10 +341,10 @@ def _train(
     ]
 
 
-def _in_turn(number: int) -> Iterable[str]:
+def _in_turn(round_number: int) -> Iterable[str]:
     """The runs of a round: every other one the other way round, so that none always has the
     batches first."""
-    return TABLE_OF_RUN if number % 2 == 0 else reversed(TABLE_OF_RUN)
+    return TABLE_OF_RUN if round_number % 2 == 0 else reversed(TABLE_OF_RUN)
 
 
 def _where_trained(array: Any, options: DurabilityOptions) -> Any:
@@ -356,10 +362,10 @@ def _train_round(
     quiesce()
     start = time.perf_counter()
     in_call = 0.0
-    for number, ids in enumerate(batches):
+    for done, ids in enumerate(batches):
         table.variable.lookup(ids, train=True, out=out)
         table.variable.apply_gradients(ids, grads)
-        if number == len(batches) // 2:
+        if done == len(batches) // 2:
             before = time.perf_counter()
             table.checkpoint(run)
             in_call = time.perf_counter() - before
@@ -389,3 +395,107 @@ def _time_ways_back(
         seconds.append(median(times))
         watcher.advance()
     return seconds[0], seconds[1]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = DurabilityOptions()
+    parser.add_argument(
+        "--storage-type",
+        choices=STORAGE_TYPES,
+        default=default.storage_type,
+        help=f"by default {default.storage_type}",
+    )
+    arguments.add_device(
+        parser,
+        default.device,
+        "that has a tier of HBM: cuda, cuda:N, or emulated, on which nothing is timed",
+    )
+    arguments.add_counts(parser, default, rows="rows a table", dim=None)
+    arguments.add_fraction(
+        parser, "--first-tier", default.first_tier, "of the rows, in each tier above PMem"
+    )
+    arguments.add_fraction(
+        parser, "--pool", default.pool, "of the rows, in PMem above another tier"
+    )
+    arguments.add_counts(
+        parser, default, batch_size="ids", batches="between two checkpoints", rounds=None
+    )
+    arguments.add_path(
+        parser,
+        "where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is",
+    )
+    arguments.add_seed(parser, default.seed)
+
+
+options_of = partial(arguments.options, DurabilityOptions)
+
+
+def run(options: DurabilityOptions, watcher: Watcher) -> Report:
+    results = measure(options, watcher)
+    if options.kind == FUNCTIONAL_ONLY:
+        tables = [_functional_table(options, results)]
+    else:
+        tables = [
+            _run_table(options, results),
+            _recovery_table(options, results),
+            goal_table(results.goals(options.dim), 3, with_dim=False),
+        ]
+    return Report(tables, to_json(options, results))
+
+
+def _functional_table(options: DurabilityOptions, results: DurabilityResults) -> Table:
+    done = [
+        *(f"trained, {result.run}" for result in results.runs),
+        *(f"all rows came back by {way}" for way in ("restore_persisted()", "restore()")),
+    ]
+    return table(
+        f"{options.storage_type} on an emulated GPU, {options.rows:,} rows of dim "
+        f"{options.dim}: {FUNCTIONAL_ONLY}",
+        ("what was done",),
+        (),
+        [(one,) for one in done],
+        caption="an emulated GPU takes any time, so nothing was timed",
+    )
+
+
+def _run_table(options: DurabilityOptions, results: DurabilityResults) -> Table:
+    rows = [
+        (
+            result.run,
+            number(result.batches_per_s.median, 1),
+            number(result.batches_per_s.ratio, 3),
+            number(result.ratio_to_durable, 3),
+            _milliseconds(result.call_s),
+            _milliseconds(result.cost_s),
+        )
+        for result in results.runs
+    ]
+    return table(
+        f"Training on {options.storage_type}, {options.rows:,} rows of dim {options.dim}, "
+        f"a checkpoint every {options.batches} batches of {options.batch_size:,} ids",
+        ("run",),
+        ("batches/s", "ratio", "to durable", "call ms", "cost ms"),
+        rows,
+        caption="medians; ratios of rounds to the runs without durability, and without "
+        "checkpoints; "
+        "call: how long training waited for the call that makes a checkpoint; "
+        "cost: how much longer a round took with it",
+        one_line="all",
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return number(None if seconds is None else 1e3 * seconds, 1)
+
+
+def _recovery_table(options: DurabilityOptions, results: DurabilityResults) -> Table:
+    pool, save = results.pool_bytes / 1e6, results.save_bytes / 1e6
+    return table(
+        f"From a closed table to one with its {options.rows:,} rows",
+        ("way back",),
+        ("seconds", "files MB"),
+        [
+            ("restore_persisted()", number(results.restore_persisted_s, 3), f"{pool:,.0f} (stay)"),
+            ("restore()", number(results.restore_s, 3), f"{save:,.0f}"),
+        ],
+    )

@@ -1,14 +1,18 @@
-"""Look-ups and training steps on rows in a GPU's memory, and the bandwidth that they reach."""
+"""`gpu`: rows in a GPU's memory, against PyTorch and the bandwidth of a copy."""
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 import embstore as es
+from embstore.bench import arguments
 from embstore.bench.gpu_contenders import (
     OPERATIONS,
     SERVING,
@@ -22,6 +26,8 @@ from embstore.bench.gpu_contenders import (
     torch_on,
 )
 from embstore.bench.measure import Figure, Work, compare
+from embstore.bench.report import Report
+from embstore.bench.tables import number, span, table
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
@@ -73,12 +79,12 @@ class GpuResults:
     results: list[GpuResult]
 
 
-def round_count(options: GpuOptions) -> int:
+def advance_count(options: GpuOptions) -> int:
     """How often the watcher is told of a round, copies aside."""
     return len(options.dims) * 2 * len(OPERATIONS) * (options.rounds + 1)
 
 
-def run(options: GpuOptions, watcher: Watcher) -> GpuResults:
+def measure(options: GpuOptions, watcher: Watcher) -> GpuResults:
     """Raises what opening the GPU raises: MissingLibraryError where there is none."""
     es.DeviceArray(np.zeros(1, np.int64), options.device)
     unavailable = other_engines()
@@ -185,3 +191,64 @@ def to_json(options: GpuOptions, results: GpuResults) -> dict[str, object]:
         "caveat": MEANINGLESS if options.device == EMULATED else None,
         **asdict(results),
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = GpuOptions()
+    arguments.add_device(
+        parser, default.device, "cuda, cuda:N, or emulated, whose rates mean nothing"
+    )
+    arguments.add_counts(parser, default, rows="rows a table", dim=None, batch_size="ids")
+    arguments.add_fraction(
+        parser,
+        "--fraction",
+        default.fraction,
+        "of the rows in HBM, where not all are (default: 0.1)",
+    )
+    arguments.add_counts(
+        parser,
+        default,
+        settling_batches="trained before anything is timed where not all rows are in HBM: counts "
+        f"tell rows apart, and fewer move (default: {default.settling_batches})",
+        batches="a round",
+        rounds=None,
+    )
+    arguments.add_seed(parser, default.seed)
+
+
+options_of = partial(arguments.options, GpuOptions)
+
+
+def run(options: GpuOptions, watcher: Watcher) -> Report:
+    results = measure(options, watcher)
+    missing = table("Not measured", ("contender", "why"), (), results.unavailable.items())
+    return Report([_rate_table(options, results), missing], to_json(options, results))
+
+
+def _rate_table(options: GpuOptions, results: GpuResults) -> Table:
+    copied = results.copy_bytes_per_s
+    rows = [
+        (
+            str(result.dim),
+            f"{result.in_hbm:.0%}",
+            result.operation,
+            result.contender,
+            f"{result.ids_per_s.median / 1e6:.2f}",
+            span(result.ids_per_s, 2),
+            number(result.ids_per_s.ratio),
+            number(result.bandwidth_ratio),
+        )
+        for result in results.results
+    ]
+    return table(
+        f"Million ids/s on {options.device} (median; min to max), {options.rows:,} rows",
+        ("dim", "in HBM", "operation", "contender"),
+        ("M ids/s", "range", "of PyTorch", "of a copy"),
+        rows,
+        caption=MEANINGLESS
+        if options.device == EMULATED
+        else "a copy's bandwidth wasn't measured"
+        if copied is None
+        else f"of a copy: the rows' bytes by the bandwidth of a copy, {copied / 1e9:,.0f} GB/s",
+        section=3,
+    )

@@ -1,4 +1,4 @@
-"""Bytes of DRAM that a row takes in the tier that it lies in.
+"""`memory`: DRAM bytes a row, in each tier that rows can lie in.
 
 Each tier's table is made and filled in a process of its own, with all rows but a few in that tier.
 Everything counts that the process's memory grows by, pages of files aside: the index, what ranks
@@ -7,13 +7,20 @@ rows, buffers. Some of it doesn't grow with the rows: LevelDB gathers up to 32 M
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
+from rich.table import Table
+
+from embstore.bench import arguments
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.memory_process import BATCH_ROWS, Request, measure_apart
+from embstore.bench.report import Report
 from embstore.bench.stores import UnavailableError
+from embstore.bench.tables import number, reached, table, unavailable_table
 from embstore.bench.watcher import Watcher
 from embstore.errors import InvalidArgumentError
 
@@ -91,7 +98,7 @@ def tiers_of(options: MemoryOptions) -> list[TierOfRows]:
     return [tier for tier in TIERS if tier.storage_type in options.storage_types]
 
 
-def run(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
+def measure(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
     """Leaves no file behind. Raises InvalidArgumentError for files that would lie in memory, and
     for fewer rows than tiers."""
     if options.rows < 2:
@@ -148,3 +155,62 @@ def to_json(options: MemoryOptions, results: MemoryResults) -> dict[str, object]
         "tiers": [{**asdict(tier), "reached": tier.reached} for tier in results.tiers],
         "unavailable": [asdict(one) for one in results.unavailable],
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = MemoryOptions()
+    arguments.add_counts(parser, default, rows="rows a table", dim=None)
+    parser.add_argument(
+        "--store",
+        dest="storage_types",
+        nargs="+",
+        choices=[tier.storage_type for tier in TIERS],
+        default=default.storage_types,
+        help="which storage types to measure; all of these by default",
+    )
+    arguments.add_path(
+        parser,
+        "where files are made, and removed again: a folder on a disk; the system's temporary "
+        "folder by default",
+    )
+    arguments.add_seed(parser, default.seed)
+
+
+options_of = partial(arguments.options, MemoryOptions)
+
+
+def advance_count(options: MemoryOptions) -> int:
+    return len(tiers_of(options))
+
+
+def run(options: MemoryOptions, watcher: Watcher) -> Report:
+    results = measure(options, watcher)
+    tables = [_tier_table(options, results)]
+    if results.unavailable:
+        missing = [(one.storage_type, one.reason) for one in results.unavailable]
+        tables.append(unavailable_table(("store",), missing))
+    return Report(tables, to_json(options, results))
+
+
+def _tier_table(options: MemoryOptions, results: MemoryResults) -> Table:
+    rows = [
+        (
+            tier.storage_type,
+            tier.tier,
+            number(tier.dram_bytes, 1),
+            number(tier.index_bytes, 1),
+            "-" if tier.at_most is None else f"≤ {tier.at_most:g}",
+            "" if tier.reached is None else reached(tier.reached),
+        )
+        for tier in results.tiers
+    ]
+    return table(
+        f"DRAM a row of dim {options.dim}, {options.rows:,} rows",
+        ("store", "rows lie in"),
+        ("dram bytes/row", "index", "aim"),
+        rows,
+        caption="all that the process grows by, pages of files aside; index: a part of that. "
+        "Of LEVELDB up to 32 MiB are buffers, whatever the rows",
+        remark=True,
+        one_line="names",
+    )

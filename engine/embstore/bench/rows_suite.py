@@ -1,14 +1,17 @@
-"""Lookups and training steps on rows in memory, against PyTorch and a hand-written loop."""
+"""`rows`: rows in memory, against PyTorch and a hand-written loop."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 
 import numpy as np
+from rich.table import Table
 
+from embstore.bench import arguments
 from embstore.bench.contenders import (
     Columns,
     Contender,
@@ -20,6 +23,8 @@ from embstore.bench.contenders import (
     scrambled_keys,
 )
 from embstore.bench.measure import Figure, Work, compare
+from embstore.bench.report import Report
+from embstore.bench.tables import number, span, table
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
@@ -62,13 +67,13 @@ class RowsResult:
         return 1e6 * self.threads * self.batch_size / self.ids_per_s.median
 
 
-def round_count(options: RowsOptions) -> int:
+def advance_count(options: RowsOptions) -> int:
     """How often the watcher is told to advance."""
     settings = len(options.dims) * len(options.threads) * len(options.batch_sizes)
     return settings * len(OPERATIONS) * (options.rounds + 1)
 
 
-def run(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
+def measure(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
     results: list[RowsResult] = []
     for dim in options.dims:
         keys = scrambled_keys(options.rows, options.seed)
@@ -157,3 +162,52 @@ def to_json(results: list[RowsResult]) -> dict[str, object]:
         "yardstick": HandWritten.name,
         "results": [{**asdict(result), "us_per_batch": result.us_per_batch} for result in results],
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = RowsOptions()
+    arguments.add_counts(
+        parser,
+        default,
+        rows="rows a table",
+        dim=None,
+        batch_size="ids a call",
+        threads=None,
+        batches="a round",
+        small_batches="a round, of one id each; of larger batches as many as make so many ids",
+        rounds=None,
+    )
+    arguments.add_seed(parser, default.seed)
+    arguments.add_clock(parser, default.clock)
+
+
+options_of = partial(arguments.options, RowsOptions)
+
+
+def run(options: RowsOptions, watcher: Watcher) -> Report:
+    results = measure(options, watcher)
+    return Report([_table(results)], to_json(results))
+
+
+def _table(results: list[RowsResult]) -> Table:
+    rows = [
+        (
+            str(result.dim),
+            str(result.threads),
+            f"{result.batch_size:,}",
+            result.operation,
+            result.contender,
+            f"{result.ids_per_s.median / 1e6:.2f}",
+            span(result.ids_per_s, 1),
+            f"{result.us_per_batch:,.1f}",
+            number(result.ids_per_s.ratio),
+        )
+        for result in results
+    ]
+    return table(
+        "Million ids/s (median; min to max) and ratio to the hand-written loop",
+        ("dim", "threads", "ids", "operation", "contender"),
+        ("M ids/s", "range", "us a batch", "ratio"),
+        rows,
+        section=4,
+    )
