@@ -25,10 +25,10 @@ IoUringPool::Loan IoUringPool::borrow() {
       return loan;
     }
     if (readers_ < most_readers()) {
+      idle_.reserve(readers_ + 1);  // so that giving one back can't fail
       try {
         Loan loan(*this, make_io_uring_reader());
         ++readers_;
-        idle_.reserve(readers_);
         return loan;
       } catch (const Error&) {
         if (readers_ == 0) throw;

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,23 @@
 #include "tiers/medium/guarded_copy.h"
 #include "tiers/medium/io_uring_pool.h"
 #include "tiers/medium/mapping.h"
+
+namespace {
+
+constexpr int kNoLimit = -1;
+thread_local int allocations_left = kNoLimit;
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace embstore::medium::testing {
 namespace {
@@ -181,6 +200,22 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
     check(request.bytes_read == 1000, "a read is short");
     check(content.compare(request.offset, 1000, reinterpret_cast<const char*>(request.data), 1000) == 0,
           "other bytes were read");
+  }
+}
+
+TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
+  if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
+  bool ran_out = true;
+  for (int allowed = 0; ran_out; ++allowed) {
+    IoUringPool pool;
+    allocations_left = allowed;
+    try {
+      const IoUringPool::Loan ring = pool.borrow();
+      ran_out = false;
+    } catch (const std::bad_alloc&) {
+    }
+    allocations_left = kNoLimit;
+    pool.borrow();
   }
 }
 
