@@ -1,5 +1,5 @@
-// The descriptors of all files of the process, of which only so many are open at once: a quarter of what the
-// process may have (RLIMIT_NOFILE), and at least 16. A file that is needed again is opened again.
+// The descriptors of all files of the process, and of its io_uring rings, of which only so many are open at once: a quarter of
+// what the process may have (RLIMIT_NOFILE), and at least 16. One that is needed again is opened again.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace embstore::files {
 
 class DescriptorCache;
 
-// A file's descriptor, open or not. Whoever uses it pins it, for the time of a call or of a batch.
+// A file's descriptor, or a ring's, open or not. Whoever uses it pins it, for the time of a call or of a batch.
 class CachedDescriptor {
  public:
   CachedDescriptor(const CachedDescriptor&) = delete;
@@ -41,7 +41,7 @@ class CachedDescriptor {
 
   // Opens the file again where that is needed; throws what open_descriptor() throws. Where every descriptor
   // is in use, one more than the cache's limit is opened: there are never more than there are callers.
-  // REQUIRES: the caller has pinned no other.
+  // REQUIRES: the caller has pinned no other, but for a ring.
   Pin pin() const;
   // Pins for callers who have pinned others already: an empty pin where there is no room for one more descriptor.
   Pin try_pin() const;

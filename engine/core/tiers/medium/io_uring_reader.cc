@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "errors/error.h"
+#include "files/descriptor_cache.h"
+#include "files/file_error.h"
 #include "tiers/medium/batch_reader.h"
 
 #if defined(EMBSTORE_HAS_LIBURING)
@@ -20,32 +20,49 @@
 namespace embstore::medium {
 namespace {
 
-class IoUringReader final : public BatchReader {
+constexpr unsigned kDepth = 128;
+
+// A ring, which is closed while it's idle and others need its descriptor.
+class Ring final : public files::CachedDescriptor {
  public:
-  IoUringReader() {
+  Ring() { open(); }
+  ~Ring() { forget(); }
+
+  // REQUIRES: pinned.
+  io_uring* get() { return &ring_; }
+
+ private:
+  int open_descriptor() const override {
     const int result = io_uring_queue_init(kDepth, &ring_, 0);
     if (result < 0) {
-      throw Error(ErrorKind::kStorage,
-                  "io_uring can't be had here (" + std::generic_category().message(-result) +
-                      "): the kernel is too old, kernel.io_uring_disabled is set, or a container's "
-                      "seccomp profile forbids it; choose the scheme auto or pread");
+      throw files::FileError(
+          "io_uring",
+          "can't be had here: the kernel is too old, kernel.io_uring_disabled is set, or a "
+          "container's seccomp profile forbids it; choose the scheme auto or pread",
+          -result);
     }
+    return ring_.ring_fd;
   }
-  ~IoUringReader() override { io_uring_queue_exit(&ring_); }
-  IoUringReader(const IoUringReader&) = delete;
-  IoUringReader& operator=(const IoUringReader&) = delete;
+  void close_descriptor(int) const override { io_uring_queue_exit(&ring_); }
+  bool must_sync_before_close() const override { return false; }
+  void sync_before_close() const override {}
 
+  mutable io_uring ring_;
+};
+
+class IoUringReader final : public BatchReader {
+ public:
   size_t rounds_of(size_t requests) const override { return (requests + kDepth - 1) / kDepth; }
 
   void read(std::span<ReadRequest> requests) override {
     for (size_t first = 0; first < requests.size();) {
       size_t count = 1;
-      if (broken_) {
-        requests[first].bytes_read = 0;
-      } else {
+      if (const files::CachedDescriptor::Pin ring = pin_ring()) {
         count = pin_files(requests.subspan(first));
         read_some(requests.subspan(first, count));
         pins_.clear();
+      } else {
+        requests[first].bytes_read = 0;
       }
       // What the ring left (the file's end, an error) is settled by pread, which names the file.
       for (ReadRequest& request : requests.subspan(first, count)) {
@@ -56,7 +73,15 @@ class IoUringReader final : public BatchReader {
   }
 
  private:
-  static constexpr unsigned kDepth = 128;
+  // Nothing where the ring isn't to be had, or to be used, any more.
+  files::CachedDescriptor::Pin pin_ring() const {
+    if (broken_) return {};
+    try {
+      return ring_.pin();
+    } catch (const files::FileError&) {
+      return {};
+    }
+  }
 
   // Pins the files of the first requests, as many as the ring takes and there are descriptors for. Says how
   // many requests: at least one, which is left to pread where its file can't be opened.
@@ -87,7 +112,7 @@ class IoUringReader final : public BatchReader {
       ReadRequest& request = requests[i];
       request.bytes_read = 0;
       if (i >= descriptors_.size()) continue;
-      io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+      io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
       io_uring_prep_read(entry, descriptors_[i], request.data, static_cast<unsigned>(request.bytes),
                          request.offset);
       io_uring_sqe_set_data(entry, &request);
@@ -96,7 +121,7 @@ class IoUringReader final : public BatchReader {
     auto unsubmitted = static_cast<unsigned>(descriptors_.size());
     unsigned under_way = 0;
     while (unsubmitted + under_way > 0) {
-      const int submitted = io_uring_submit_and_wait(&ring_, unsubmitted + under_way);
+      const int submitted = io_uring_submit_and_wait(ring_.get(), unsubmitted + under_way);
       if (submitted >= 0) {
         unsubmitted -= static_cast<unsigned>(submitted);
         under_way += static_cast<unsigned>(submitted);
@@ -113,22 +138,22 @@ class IoUringReader final : public BatchReader {
   void await(unsigned under_way) {
     while (under_way > 0) {
       io_uring_cqe* entry = nullptr;
-      if (io_uring_wait_cqe(&ring_, &entry) == 0) under_way -= reap();
+      if (io_uring_wait_cqe(ring_.get(), &entry) == 0) under_way -= reap();
     }
   }
 
   unsigned reap() {
     io_uring_cqe* entries[kDepth];
-    const unsigned count = io_uring_peek_batch_cqe(&ring_, entries, kDepth);
+    const unsigned count = io_uring_peek_batch_cqe(ring_.get(), entries, kDepth);
     for (unsigned i = 0; i < count; ++i) {
       auto* request = static_cast<ReadRequest*>(io_uring_cqe_get_data(entries[i]));
       if (entries[i]->res > 0) request->bytes_read = static_cast<size_t>(entries[i]->res);
     }
-    io_uring_cq_advance(&ring_, count);
+    io_uring_cq_advance(ring_.get(), count);
     return count;
   }
 
-  io_uring ring_;
+  Ring ring_;
   bool broken_ = false;
   std::vector<files::File::Pin> pins_;
   std::vector<int> descriptors_;  // of the first requests
@@ -141,6 +166,8 @@ std::unique_ptr<BatchReader> make_io_uring_reader() { return std::make_unique<Io
 }  // namespace embstore::medium
 
 #else
+
+#include "errors/error.h"
 
 namespace embstore::medium {
 

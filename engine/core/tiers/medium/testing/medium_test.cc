@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <deque>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
@@ -201,6 +204,50 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
     check(content.compare(request.offset, 1000, reinterpret_cast<const char*>(request.data), 1000) == 0,
           "other bytes were read");
   }
+}
+
+void allow_descriptors(rlim_t most) {
+  rlimit limit{};
+  check(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= most, "so many descriptors can't be had");
+  limit.rlim_cur = most;
+  check(setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit can't be set");
+}
+ptrdiff_t descriptors() {
+  using Entries = std::filesystem::directory_iterator;
+  return std::distance(Entries("/proc/self/fd"), Entries());
+}
+
+TEST(rings_give_way_to_files_where_descriptors_run_out) {
+  if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
+  constexpr int kRings = 32;
+  constexpr ptrdiff_t kMostOfFew = 16;
+  const TemporaryDirectory directory;
+  const std::string path = directory / "file";
+  std::ofstream(path) << "some";
+  const ptrdiff_t others = descriptors();
+  allow_descriptors(1024);
+  IoUringPool pool;
+  const auto borrow_all = [&pool] {
+    std::vector<IoUringPool::Loan> rings;
+    for (int i = 0; i < kRings; ++i) rings.push_back(pool.borrow());
+    return rings;
+  };
+  borrow_all();
+  check(descriptors() - others == kRings, "another number of rings is open");
+  allow_descriptors(64);
+  const files::File file(files::system_file_calls(), path, O_RDONLY);
+  check(descriptors() - others <= kMostOfFew, "idle rings keep their descriptors");
+  // Those whose descriptors are gone are opened again.
+  const std::vector<IoUringPool::Loan> rings = borrow_all();
+  for (const IoUringPool::Loan& ring : rings) {
+    std::byte bytes[4];
+    std::vector<ReadRequest> request = {
+        {.file = &file, .offset = 0, .data = bytes, .bytes = 4, .bytes_read = 0, .failure = {}}};
+    (*ring).read(request);
+    check(request[0].bytes_read == 4 && bytes[3] == std::byte{'e'}, "a file isn't read");
+  }
+  check(descriptors() - others <= kMostOfFew, "more descriptors are open than agreed");
+  allow_descriptors(1024);
 }
 
 TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
