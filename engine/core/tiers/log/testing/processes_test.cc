@@ -24,6 +24,11 @@ class Process {
     work(*this);
     _exit(0);
   }
+  ~Process() {
+    for (const int end : {to_child_[0], to_child_[1], to_parent_[0], to_parent_[1]}) ::close(end);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
   // Of the child:
   void tell(char word = '.') const { check(::write(to_parent_[1], &word, 1) == 1, "nobody listens"); }
   void wait_for_parent() const {
