@@ -34,6 +34,7 @@ void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
   for (const Manifest& manifest : found_) {
     checkpoints_.push_back({.is = {manifest.number, manifest.id, manifest.rows(), manifest.moment},
                             .is_pending = false,
+                            .is_being_committed = false,
                             .may_have_manifest = true});
     newest_number_ = manifest.number;
   }
@@ -68,7 +69,10 @@ uint64_t Checkpoints::begin(const TableMoment& moment) {
     while (begun-- > 0) tiers_[begun]->drop_checkpoint(number);
     throw;
   }
-  checkpoints_.push_back({.is = {number, {}, 0, moment}, .is_pending = true, .may_have_manifest = false});
+  checkpoints_.push_back({.is = {number, {}, 0, moment},
+                          .is_pending = true,
+                          .is_being_committed = false,
+                          .may_have_manifest = false});
   newest_number_ = number;
   note_pending();
   return number;
@@ -79,28 +83,42 @@ void Checkpoints::commit(uint64_t number, const CheckpointId& id) {
   {
     const MutexLock lock(mutex_);
     const auto checkpoint = find(number);
-    if (checkpoint == checkpoints_.end() || !checkpoint->is_pending) {
+    if (checkpoint == checkpoints_.end() || !checkpoint->is_pending || checkpoint->is_being_committed) {
       throw Error(ErrorKind::kStorage,
                   table_.table_name + ": there's no pending checkpoint " + std::to_string(number));
     }
+    checkpoint->is_being_committed = true;  // so it stays
     manifest.moment = checkpoint->is.moment;
   }
-  for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->bring_to_medium(number));
-  {
+  try {
+    for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->bring_to_medium(number));
+    {
+      const MutexLock lock(mutex_);
+      const auto checkpoint = find(number);
+      checkpoint->is = {number, id, manifest.rows(), manifest.moment};
+      checkpoint->may_have_manifest = true;
+    }
+    manifests_.write(manifest, table_);
+  } catch (...) {
     const MutexLock lock(mutex_);
-    *find(number) = {
-        .is = {number, id, manifest.rows(), manifest.moment}, .is_pending = true, .may_have_manifest = true};
+    find(number)->is_being_committed = false;
+    throw;
   }
-  manifests_.write(manifest, table_);
   const MutexLock lock(mutex_);
-  find(number)->is_pending = false;
+  const auto checkpoint = find(number);
+  checkpoint->is_being_committed = checkpoint->is_pending = false;
   note_pending();
 }
 
 void Checkpoints::drop(uint64_t number) {
   const MutexLock lock(mutex_);
   const auto checkpoint = find(number);
-  if (checkpoint != checkpoints_.end()) drop(checkpoint);
+  if (checkpoint == checkpoints_.end()) return;
+  if (checkpoint->is_being_committed) {
+    throw Error(ErrorKind::kInvalidArgument, table_.table_name + ": checkpoint " + std::to_string(number) +
+                                                 " is being written; drop it when that has ended");
+  }
+  drop(checkpoint);
 }
 
 void Checkpoints::drop(List::iterator checkpoint) {

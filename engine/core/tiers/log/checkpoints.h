@@ -51,7 +51,7 @@ class Checkpoints {
   // REQUIRES: all rows that belong to it are in the durable tiers.
   void commit(uint64_t number, const CheckpointId& id);
   // Gives up a checkpoint, kept or pending. Throws Error(kStorage) if its manifest can't be removed from the medium; the
-  // checkpoint is kept then, and drop() may be called again.
+  // checkpoint is kept then, and drop() may be called again. Throws Error(kInvalidArgument) while it's being committed.
   void drop(uint64_t number);
 
   // Ascending.
@@ -83,7 +83,8 @@ class Checkpoints {
   struct Checkpoint {
     KeptCheckpoint is;
     bool is_pending;
-    bool may_have_manifest;  // on the medium: it was written, or that was tried
+    bool is_being_committed;  // pending too
+    bool may_have_manifest;   // on the medium: it was written, or that was tried
   };
   using List = std::vector<Checkpoint>;
   List::iterator find(uint64_t number) REQUIRES(mutex_);

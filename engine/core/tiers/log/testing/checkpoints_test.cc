@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -126,6 +127,44 @@ TEST(a_pending_checkpoint_is_nothing_to_the_next_process) {
       table->end();
       site.remove_all();
     }
+  });
+}
+
+// Does something when a file gets its name.
+class AtRename final : public UnwaitingCalls {
+ public:
+  std::function<void()> work;
+
+  int rename(const char* from, const char* to) override {
+    if (work) work();
+    return UnwaitingCalls::rename(from, to);
+  }
+};
+
+TEST(a_checkpoint_is_neither_dropped_nor_committed_while_it_is_being_committed) {
+  on_both_media([](const Site& on) {
+    AtRename calls;
+    Site site = on;
+    site.calls = &calls;
+    const std::unique_ptr<Table> table = site.open();
+    table->write(0, 100, 1);
+    const uint64_t number = table->begin();
+    bool was_tried = false;
+    calls.work = [&] {
+      was_tried = true;
+      check_throws(ErrorKind::kInvalidArgument, "var: checkpoint 1 is being written",
+                   [&] { table->checkpoints->drop(number); });
+      check_throws(ErrorKind::kStorage, "no pending checkpoint 1", [&] { table->commit(number); });
+    };
+    table->commit(number);
+    calls.work = nullptr;
+    check(was_tried && table->kept() == std::vector<uint64_t>{number}, "the checkpoint is lost");
+    table->reopen();
+    table->restore(number);
+    table->check_rows();
+    table->checkpoints->drop(number);
+    table->erase_all();
+    table->check_space();
   });
 }
 
