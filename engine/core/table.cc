@@ -295,7 +295,7 @@ void Table::drain() const {
   {
     const ApplyGate::Shared gate(parts_.gate);
     parts_.mover->settle();
-    if (parts_.store->excess_rows(0) == 0) return parts_.store->tiers().drain();
+    if (!parts_.store->has_excess()) return parts_.store->tiers().drain();
   }
   // Updates that are under way have pinned rows which are too many.
   const ApplyGate::Alone gate(parts_.gate);

@@ -1,10 +1,16 @@
 // Updates that are prepared beside others: whatever those do in between, readers of a row are told that it changes, and
 // an update that is taken back leaves nothing behind.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
+#include <future>
+#include <iterator>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -220,6 +226,11 @@ class RestingRows {
     std::thread(between).join();
     if (commit) update.commit();
   }
+  // Drains the table, and says how many rows tier `t` has then.
+  uint64_t rows_when_drained(size_t t) {
+    table_.drain();
+    return table_.parts().store->rows(t);
+  }
 
  private:
   static std::vector<TierSpec> tiers(size_t upper_tiers) {
@@ -277,6 +288,37 @@ void a_row_that_comes_up_before_its_update_has_ended_stays_up_until_then(bool co
     rows.check_tier(10, 0, "a pinned row has left its tier");
   });
   rows.check_tier(10, 1, "a row is pinned although its update has ended");
+}
+
+bool sleeps(const std::string& thread) {
+  std::ifstream stat("/proc/self/task/" + thread + "/stat");
+  const std::string all{std::istreambuf_iterator<char>(stat), {}};
+  return all.find(") S ") != std::string::npos;
+}
+
+TEST(drain_waits_for_an_update_that_keeps_a_middle_tier_over_its_capacity) {
+  RestingRows rows(2);
+  rows.train(0, RestingRows::kRows, 9);
+  rows.train(10, RestingRows::kRows, 3);
+  rows.train(50, 1, 1);
+  rows.check_tier(10, 1, "the coldest row of the middle isn't there");
+  std::atomic<bool> is_drained{false};
+  uint64_t left = 0;
+  std::thread drains;
+  rows.update(10, /*commit=*/true, [&] {
+    rows.serve(50, 20);
+    rows.check_tier(0, 1, "the coldest row of the first tier is there still");
+    std::promise<std::string> id;
+    drains = std::thread([&] {
+      id.set_value(std::to_string(gettid()));
+      left = rows.rows_when_drained(1);
+      is_drained = true;
+    });
+    const std::string drainer = id.get_future().get();
+    while (!is_drained && !sleeps(drainer)) std::this_thread::yield();
+  });
+  drains.join();
+  check(left == RestingRows::kRows, "a drained table has a tier with more rows than it may have");
 }
 
 TEST(filters_do_not_grow_for_keys_that_they_know_or_that_have_a_row) {
