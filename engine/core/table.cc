@@ -662,11 +662,10 @@ void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& ch
   checkpoint::restore_table(parts_, partition, chain, state, waiting_keys);
 }
 
-void Table::save_succeeded(uint16_t next_span) {
+void Table::save_succeeded(uint64_t number) {
   Operation operation(parts_);
   const ApplyGate::Alone gate(parts_.gate);
-  parts_.spans.saved_before(next_span);
-  parts_.removed_keys.were_saved();
+  if (parts_.spans.save_succeeded(number)) parts_.removed_keys.were_saved();
 }
 
 }  // namespace embstore

@@ -230,8 +230,9 @@ class Table {
   // Prepares, begins and writes.
   SavedTable save(checkpoint::Writer& file, const EvictionRule& eviction, bool waiting_keys,
                   OnDamage on_damage = OnDamage::kRaise);
-  // What a save wrote is safe: the next incremental save may leave it out.
-  void save_succeeded(uint16_t next_span);
+  // What the save of that number wrote is safe: the next incremental save may leave it out. Says nothing where a newer save has
+  // begun, which has all of it again.
+  void save_succeeded(uint64_t number);
   // Replaces all rows by those that saves have; see keep/checkpoint/restore.h.
   void restore(checkpoint::Partition partition, const checkpoint::Chain& chain, const TableState& state,
                bool waiting_keys);

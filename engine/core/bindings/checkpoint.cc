@@ -74,7 +74,7 @@ class SaveHandle {
     nb::dict dict;
     put_summary(dict, summary);
     dict["rows_left"] = saved.rows_left;
-    dict["next_span"] = saved.next_span;
+    dict["number"] = saved.number;
     put_state(dict, saved.state);
     dict["skipped"] = to_numpy(std::move(saved.skipped));
     return dict;
@@ -267,11 +267,11 @@ void bind(nb::module_& module) {
              nb::keep_alive<0, 1>());
   module.def(
       "save_succeeded",
-      [](const TableHandle& table, uint16_t next_span) {
+      [](const TableHandle& table, uint64_t number) {
         const GilReleased release;
-        table->save_succeeded(next_span);
+        table->save_succeeded(number);
       },
-      "table"_a, "next_span"_a);
+      "table"_a, "number"_a);
   module.def(
       "sketch_shape",
       [](const TableHandle& table) -> nb::object {

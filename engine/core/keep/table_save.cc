@@ -321,7 +321,7 @@ void TableSave::begin(bool waiting_keys) {
   for (size_t t = 0; t < store.tiers().size(); ++t) saved_.rows_left += store.rows(t);
   removed_keys_ = table_.removed_keys.tell(HasRow(store));
   if (waiting_keys) waiting_ = WaitingKeys(table_);
-  saved_.next_span = table_.spans.begin_next();
+  saved_.number = table_.spans.begin_next();
   spans_ = table_.spans;
   watch(ShardSave::Keeps::kImages);
 }

@@ -16,14 +16,18 @@ class SaveSpans {
   // that wasn't touched for so long is then saved once more, which is harmless.
   bool unsaved(uint16_t span) const { return distance(span) <= distance(current_); }
 
-  // Begins a span; returns what saved_before() is to be told once the save of everything until now has
-  // succeeded. After 2^16 saves in a row that failed, spans end no more: rows touched while a save is being
-  // written are then written by the next one too.
-  uint16_t begin_next() {
+  // Begins a span; returns the number of the save of everything until now. After 2^16 saves in a row that failed, spans
+  // end no more: rows touched while a save is being written are then written by the next one too.
+  uint64_t begin_next() {
     if (distance(static_cast<uint16_t>(current_ + 1)) != 0) ++current_;
-    return current_;
+    return ++saves_;
   }
-  void saved_before(uint16_t span) { first_unsaved_ = span; }
+  // What the save had is saved; false, and nothing is, where a newer one has begun, which has all of it again.
+  bool save_succeeded(uint64_t number) {
+    if (number != saves_) return false;
+    first_unsaved_ = current_;
+    return true;
+  }
 
   // Takes everything for saved; returns the span that rows which are put now get.
   uint16_t start_over() {
@@ -37,6 +41,7 @@ class SaveSpans {
 
   uint16_t current_ = 0;
   uint16_t first_unsaved_ = 0;
+  uint64_t saves_ = 0;
 };
 
 }  // namespace embstore

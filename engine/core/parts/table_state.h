@@ -29,7 +29,7 @@ struct EvictionRule {
 struct SavedTable {
   TableState state;
   uint64_t rows_left = 0;        // in the table, whether saved now or before
-  uint16_t next_span = 0;        // for Table::save_succeeded()
+  uint64_t number = 0;           // for Table::save_succeeded()
   std::vector<int64_t> skipped;  // keys of damaged rows, ascending
 };
 

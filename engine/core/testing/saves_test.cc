@@ -6,6 +6,8 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -237,7 +239,7 @@ class Scene {
     const TableState &is = interrupted.table.state, &wanted = quiet.table.state;
     check(is.apply_count == wanted.apply_count && is.clock == wanted.clock, "the state is another");
     check(interrupted.table.rows_left == rows.keys.size(), "a save says another number of rows");
-    table_.save_succeeded(interrupted.table.next_span);
+    table_.save_succeeded(interrupted.table.number);
     chain_.insert(chain_.begin(), {interrupted.path});
     copy_.restore({.number = 0, .count = 1}, chain_, is, /*waiting_keys=*/true);
     const ExportedRows restored = copy_.export_rows();
@@ -258,12 +260,51 @@ class Scene {
   uint64_t applies_beside_ = 0;
 };
 
+// Of two saves that were written before the first is said to have succeeded.
+void a_save_that_succeeds_late_takes_nothing_from_a_newer_one() {
+  const TemporaryDirectory directory;
+  Table table(table_spec({"", {dram(100'000)}}, ""));
+  std::vector<int64_t> keys(10'000);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  table.apply_gradients(keys, std::vector<float>(keys.size() * kDim).data(), std::nullopt);
+  const auto file_of = [&](const std::string& name, bool incremental) {
+    return std::make_unique<checkpoint::Writer>(
+        directory / name, RowLayout(kDim, 1),
+        checkpoint::FileIdentity{
+            .save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental});
+  };
+  const auto save = [&](const std::string& name, bool incremental) {
+    const auto file = file_of(name, incremental);
+    const SavedTable saved = table.save(*file, {}, /*waiting_keys=*/true);
+    file->finish();
+    return saved;
+  };
+  table.save_succeeded(save("full", false).number);
+  table.drop(keys);
+  const std::set<int64_t> dropped(keys.begin(), keys.end());
+
+  const SavedTable late = save("late", true);
+  const auto newer = file_of("newer", true);
+  {
+    const std::unique_ptr<TableSave> newer_save = table.prepare_save(*newer, {});
+    newer_save->begin(/*waiting_keys=*/true);
+    table.save_succeeded(late.number);
+    newer_save->write(OnDamage::kRaise);  // and it doesn't succeed
+  }
+  newer->finish();
+  save("last", true);
+  for (const char* const name : {"late", "newer", "last"}) {
+    check(read_file(directory / name).removed == dropped, std::string(name) + " has other removed keys");
+  }
+}
+
 }  // namespace
 }  // namespace embstore
 
 int main(int argc, char** argv) {
   const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   const uint64_t seeds = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2;
+  embstore::a_save_that_succeeds_late_takes_nothing_from_a_newer_one();
   for (const embstore::Storage& storage : embstore::storages()) {
     for (uint64_t seed = first; seed < first + seeds; ++seed) {
       embstore::tested_case() = std::string(storage.name) + ", seed " + std::to_string(seed);

@@ -239,7 +239,7 @@ class Scenario {
         check(saved.rows_left == model_.size(), "a save says another number of rows");
         const checkpoint::FileSummary summary = file.finish();
         check(incremental || summary.totals.rows == model_.size(), "a save has another number of rows");
-        table_->save_succeeded(saved.next_span);
+        table_->save_succeeded(saved.number);
       } catch (const Error&) {
         std::erase_if(model_, [&](const auto& row) { return goes(row) && !has_row(row.first); });
         throw;

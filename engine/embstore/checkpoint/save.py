@@ -146,7 +146,7 @@ def _save(
                 with contextlib.suppress(EmbStoreError):  # the save has its name: it succeeded
                     for shard, part in zip(variable.internals.shards, parts, strict=True):
                         if part.skipped.size == 0:  # else the next one has all of this one's again
-                            shard.save_succeeded(part.next_span)
+                            shard.save_succeeded(part.number)
     skipped = {
         variable.name: np.sort(np.concatenate([part.skipped for part in parts]))
         for variable, (_, parts) in zip(chosen, saved, strict=True)

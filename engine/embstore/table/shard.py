@@ -119,7 +119,7 @@ class WrittenShard:
 @dataclass(frozen=True)
 class SavedShard(WrittenShard):
     rows_left: int  # in the shard, whether saved now or before
-    next_span: int  # for save_succeeded()
+    number: int  # for save_succeeded()
     skipped: NDArray[np.int64]  # keys of damaged rows, which are not in the file
 
 
@@ -298,9 +298,9 @@ class Shard:
             save.begin(waiting_keys)
             return save.write(skip_damaged)
 
-    def save_succeeded(self, next_span: int) -> None:
+    def save_succeeded(self, number: int) -> None:
         """What save() wrote is safe: the next incremental save may leave it out."""
-        _core.save_succeeded(self._table, next_span)
+        _core.save_succeeded(self._table, number)
 
     def restore(self, request: RestoreRequest) -> None:
         """Replaces everything by what a chain of saves has for this partition. An empty chain

@@ -243,7 +243,7 @@ class Checkpoints {
         {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental});
     SavedTable saved = table.save(file, eviction, /*waiting_keys=*/true);
     file.finish();
-    table.save_succeeded(saved.next_span);
+    table.save_succeeded(saved.number);
     chain_.insert(chain_.begin(), {path});
     state_ = saved.state;
     return saved;
