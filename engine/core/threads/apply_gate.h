@@ -2,6 +2,8 @@
 // which so sees whole batches only.
 #pragma once
 
+#include <shared_mutex>
+
 #include "threads/mutex.h"
 
 namespace embstore {
@@ -9,7 +11,7 @@ namespace embstore {
 class CAPABILITY("apply gate") ApplyGate {
  public:
   void enter() ACQUIRE_SHARED() {
-    MutexLock lock(turnstile_);
+    const MutexLock lock(turnstile_);
     gate_.lock_shared();
   }
   void leave() RELEASE_SHARED() { gate_.unlock_shared(); }
@@ -49,7 +51,7 @@ class CAPABILITY("apply gate") ApplyGate {
 
  private:
   Mutex turnstile_;
-  SharedMutex gate_;
+  std::shared_mutex gate_;
 };
 
 }  // namespace embstore

@@ -4,7 +4,6 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <shared_mutex>
 
 #if defined(__clang__)
 #define EMBSTORE_THREAD_ANNOTATION(attribute) __attribute__((attribute))
@@ -46,21 +45,6 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-class CAPABILITY("shared mutex") SharedMutex {
- public:
-  SharedMutex() = default;
-  SharedMutex(const SharedMutex&) = delete;
-  SharedMutex& operator=(const SharedMutex&) = delete;
-
-  void lock() ACQUIRE() { mutex_.lock(); }
-  void unlock() RELEASE() { mutex_.unlock(); }
-  void lock_shared() ACQUIRE_SHARED() { mutex_.lock_shared(); }
-  void unlock_shared() RELEASE_SHARED() { mutex_.unlock_shared(); }
-
- private:
-  std::shared_mutex mutex_;
-};
-
 // Holds a mutex for a scope; may let go of it in between.
 class SCOPED_CAPABILITY MutexLock {
  public:
@@ -83,28 +67,6 @@ class SCOPED_CAPABILITY MutexLock {
  private:
   Mutex& mutex_;
   bool held_ = true;
-};
-
-class SCOPED_CAPABILITY SharedLock {
- public:
-  explicit SharedLock(SharedMutex& mutex) ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
-  ~SharedLock() RELEASE_GENERIC() { mutex_.unlock_shared(); }
-  SharedLock(const SharedLock&) = delete;
-  SharedLock& operator=(const SharedLock&) = delete;
-
- private:
-  SharedMutex& mutex_;
-};
-
-class SCOPED_CAPABILITY ExclusiveLock {
- public:
-  explicit ExclusiveLock(SharedMutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~ExclusiveLock() RELEASE() { mutex_.unlock(); }
-  ExclusiveLock(const ExclusiveLock&) = delete;
-  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
-
- private:
-  SharedMutex& mutex_;
 };
 
 // Of a Mutex. Wait in a loop that looks at what is guarded: a predicate in a lambda is out of the

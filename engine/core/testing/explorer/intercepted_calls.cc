@@ -28,10 +28,8 @@
 namespace embstore::explorer {
 namespace {
 
-constexpr std::string_view kClassesOfLocks[] = {
-    "std::mutex::",           "std::shared_mutex::",      "std::unique_lock::",
-    "embstore::Mutex::",      "embstore::SharedMutex::",  "embstore::MutexLock::",
-    "embstore::SharedLock::", "embstore::ExclusiveLock::"};
+constexpr std::string_view kClassesOfLocks[] = {"std::mutex::", "std::shared_mutex::", "std::unique_lock::",
+                                                "embstore::Mutex::", "embstore::MutexLock::"};
 
 bool is_explored() { return Scheduler::has_this_thread(); }
 Scheduler& scheduler() { return Scheduler::instance(); }

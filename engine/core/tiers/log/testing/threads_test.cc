@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "table.h"
-#include "threads/mutex.h"
+#include "threads/apply_gate.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -35,19 +35,19 @@ class ShardedIndex final : public Relocator {
 
   void relocate(std::span<Relocation> rows) override {
     for (Relocation& row : rows) {
-      const ExclusiveLock lock(mutex(row.key));
+      const MutexLock lock(mutex(row.key));
       Where& entry = entries_[static_cast<size_t>(row.key)];
       row.done = entry.version >= 0 && entry.slot == row.from;
       if (row.done) entry.slot = row.to;
     }
   }
   Where find(int64_t key) const {
-    const SharedLock lock(mutex(key));
+    const MutexLock lock(mutex(key));
     return entries_[static_cast<size_t>(key)];
   }
   // The row is taken out; the place is erased under the shard's mutex.
   void promote(int64_t key, Tier& tier) {
-    const ExclusiveLock lock(mutex(key));
+    const MutexLock lock(mutex(key));
     Where& entry = entries_[static_cast<size_t>(key)];
     if (entry.version < 0) return;
     const Place place{key, entry.slot};
@@ -56,7 +56,7 @@ class ShardedIndex final : public Relocator {
   }
   // False where another thread was faster; then the new place is nobody's.
   bool demote(int64_t key, Slot slot, int64_t version) {
-    const ExclusiveLock lock(mutex(key));
+    const MutexLock lock(mutex(key));
     Where& entry = entries_[static_cast<size_t>(key)];
     if (entry.version >= 0 || entry.last_version >= version) return false;
     entry = {slot, version, version};
@@ -71,8 +71,8 @@ class ShardedIndex final : public Relocator {
   }
 
  private:
-  SharedMutex& mutex(int64_t key) const { return mutexes_[static_cast<size_t>(key) % kShards]; }
-  mutable SharedMutex mutexes_[kShards];
+  Mutex& mutex(int64_t key) const { return mutexes_[static_cast<size_t>(key) % kShards]; }
+  mutable Mutex mutexes_[kShards];
   std::vector<Where> entries_;  // each under its shard's mutex
 };
 
@@ -92,9 +92,7 @@ struct Shared {
   PoolTier* const pool;  // null of files
   SsdHashTier* const files;
   ShardedIndex& index;
-  // Taken shared by whoever changes rows, and alone to begin a checkpoint; through the door, or those would never get in.
-  SharedMutex gate;
-  Mutex door;
+  ApplyGate gate;                    // entered by whoever changes rows, and alone to begin a checkpoint
   std::atomic<uint64_t> pending{0};  // the number, until all have written for it
   std::array<std::atomic<uint64_t>, kWriters> written_for{};
   std::atomic<int64_t> next_version{0};
@@ -116,10 +114,7 @@ void write_for_checkpoint(Shared& shared, size_t w, uint64_t number) {
 }
 
 void write_some(Shared& shared, std::mt19937_64& random, size_t w) {
-  {
-    const MutexLock through(shared.door);
-  }
-  const SharedLock lock(shared.gate);
+  const ApplyGate::Shared lock(shared.gate);
   const uint64_t pending = shared.pending;
   if (shared.pool != nullptr && pending != 0 && shared.written_for[w] != pending) {
     write_for_checkpoint(shared, w, pending);
@@ -152,8 +147,7 @@ void write_some(Shared& shared, std::mt19937_64& random, size_t w) {
 
 void erase_some(Shared& shared, std::mt19937_64& random) {
   {
-    const MutexLock through(shared.door);
-    const SharedLock lock(shared.gate);
+    const ApplyGate::Shared lock(shared.gate);
     for (int i = 0; i < 20; ++i) shared.index.promote(static_cast<int64_t>(random() % kKeys), shared.tier);
   }
   if (shared.files != nullptr) {
@@ -194,8 +188,7 @@ std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   Versions versions;
   uint64_t number = 0;
   const auto alone = [&](const auto& work) {
-    const MutexLock door(shared.door);
-    const ExclusiveLock lock(shared.gate);
+    const ApplyGate::Alone lock(shared.gate);
     work();
   };
   alone([&] {
