@@ -137,7 +137,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        rates = [_rate_in(group) for group in self.param_groups]  # before any is set
+        rates = [self._rate_of(group) for group in self.param_groups]  # before any is set
         for group, rate in zip(self.param_groups, rates, strict=True):
             self._agree_on_rate_and_step(group, rate)
         step = self._global_step
@@ -249,6 +249,12 @@ class Optimizer(torch.optim.Optimizer):
 
     def _all_rows(self) -> list[Rows]:
         return [rows for group in self.param_groups for rows in group["params"]]
+
+    def _rate_of(self, group: dict[str, Any]) -> float:
+        """As `_rate_in`; one that is as it was last set isn't checked again."""
+        (rows,) = group["params"]
+        rate: float = group["lr"]
+        return rate if type(rate) is float and rate == self._set_rates[rows] else _rate_in(group)
 
     def _agree_on_rate_and_step(self, group: dict[str, Any], rate: float) -> None:
         (rows,) = group["params"]
