@@ -455,7 +455,7 @@ class CBFFilter:
             dtype: np.dtype[Any] = np.dtype(
                 getattr(self.counter_type, "as_numpy_dtype", self.counter_type)
             )
-        except TypeError:
+        except (TypeError, UnicodeError):  # UnicodeError: of a text with lone surrogates
             dtype = np.dtype(object)
         if dtype.kind not in "ui":
             raise InvalidArgumentError(

@@ -365,6 +365,12 @@ def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_pa
             call(*arguments)
 
 
+def test_what_gives_no_batches_is_refused() -> None:
+    nothing: Any = None
+    with pytest.raises(InvalidArgumentError, match="batches must be iterable, got NoneType"):
+        es.prefetching(nothing, {})
+
+
 def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None:
     with pytest.raises(StorageError, match=r"path: / .*; give a new folder"):
         es.write_rows("/", make_variable())
@@ -377,6 +383,8 @@ def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None
         (lambda array: es.CBFFilter(1, array, -1.0), "max_element_size"),
         (lambda array: es.L2WeightEvict(array), "l2_weight_threshold"),
         (lambda array: es.StorageOption(durability=array), "durability"),
+        (lambda array: es.record_accesses([], caches=array), "caches"),
+        (lambda array: es.prefetching([], array), "ids_of"),
     ],
 )
 def test_an_array_is_no_option(make: Callable[[Any], Any], argument: str) -> None:

@@ -27,6 +27,7 @@ import embstore as es
         (lambda: es.CBFFilter(256, 5, 0.01, np.uint8), "filter_freq must be below 256"),
         (lambda: es.CBFFilter(3, 5, 0.01, np.float32), "counter_type"),
         (lambda: es.CBFFilter(3, 5, 0.01, "no type"), "counter_type"),
+        (lambda: es.CBFFilter(3, 5, 0.01, "\ud800"), "counter_type"),
         (lambda: es.GlobalStepEvict(0), "steps_to_live"),
         (lambda: es.L2WeightEvict(0.0), "l2_weight_threshold"),
         (lambda: es.L2WeightEvict(-0.5), "l2_weight_threshold"),

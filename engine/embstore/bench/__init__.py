@@ -1,4 +1,4 @@
-"""Benchmarks of the engine: `python -m embstore.bench [rows | tiers | memory]`.
+"""Benchmarks of the engine: `python -m embstore.bench --help` names them.
 
 Every rate is taken beside a yardstick in the same run, contender after contender in turn, and
 is to be read as a ratio: machines differ, and a shared one differs from minute to minute.

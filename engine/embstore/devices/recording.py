@@ -84,6 +84,10 @@ class AccessRecording:
         self._variables = (
             [variables] if isinstance(variables, EmbeddingVariable) else variables_in(variables)
         )
+        if not isinstance(caches, Sequence):
+            raise InvalidArgumentError(
+                f"caches must be a list of Caches and devices, got {type(caches).__name__}"
+            )
         if len(caches) > MOST_CACHES:
             raise InvalidArgumentError(
                 f"caches: at most {MOST_CACHES} can be simulated at once, got {len(caches)}"

@@ -47,6 +47,12 @@ def prefetching(
     Raises InvalidArgumentError.
     """
     ahead = checks.integer("depth", depth, at_least=1, at_most=MOST_BATCHES - 1)
+    if not isinstance(batches, Iterable):
+        raise InvalidArgumentError(f"batches must be iterable, got {type(batches).__name__}")
+    if not isinstance(ids_of, Mapping):
+        raise InvalidArgumentError(
+            f"ids_of must be a dict with a function for each variable, got {type(ids_of).__name__}"
+        )
     for variable, ids in ids_of.items():
         if not isinstance(variable, EmbeddingVariable):
             raise InvalidArgumentError(
