@@ -108,8 +108,17 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
     a_list: Any = [1.0, 2.0, 3.0]
     with pytest.raises(InvalidArgumentError, match=r"int64 of shape \(3,\), got float64"):
         on_device(np.zeros(3)).copy_from(a_list)
-    with pytest.raises(InvalidArgumentError, match="shape must be at least 0, got -1"):
-        es.DeviceArray.empty((2, -1), np.float32, device=GPU)
+    wrong: list[tuple[Any, Any, str]] = [
+        ((2, -1), np.float32, "shape must be at least 0, got -1"),
+        (None, np.float32, "shape must be a tuple of integers, got None"),
+        (3, np.float32, "shape must be a tuple of integers, got 3"),
+        ((2,), "no type", "dtype must be int64 or float32, got 'no type'"),
+        ((2,), "\ud800", "dtype must be int64 or float32"),
+        ((2,), np.float64, "must be int64 or float32, got float64"),
+    ]
+    for shape, dtype, message in wrong:
+        with pytest.raises(InvalidArgumentError, match=message):
+            es.DeviceArray.empty(shape, dtype, device=GPU)
 
 
 def test_numpy_is_told_where_the_array_lies() -> None:

@@ -830,8 +830,10 @@ def test_ids_without_values_are_refused(var: es.EmbeddingVariable) -> None:
 def test_a_module_needs_a_variable_and_a_known_mode(var: es.EmbeddingVariable) -> None:
     with pytest.raises(InvalidArgumentError, match="variable must be"):
         es.torch.Embedding(torch.nn.Embedding(3, 3))
-    with pytest.raises(InvalidArgumentError, match=r"mode must be one of .*, got 'max'"):
-        es.torch.EmbeddingBag(var, "max")
+    wrong: list[Any] = ["max", None, np.arange(3)]
+    for mode in wrong:
+        with pytest.raises(InvalidArgumentError, match="mode must be one of sum, mean, sqrt"):
+            es.torch.EmbeddingBag(var, mode)
 
 
 def test_the_engine_needs_no_torch_and_says_what_its_modules_need() -> None:

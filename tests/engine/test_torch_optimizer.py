@@ -543,6 +543,9 @@ def test_of_two_optimizers_over_one_variable_the_newer_one_alone_trains_it(
 def test_dense_parameters_are_all_but_rows(pair: Pair) -> None:
     ours, _ = pair
     assert set(es.torch.dense_parameters(ours.model)) == set(ours.model.linear.parameters())
+    nothing: Any = None
+    with pytest.raises(InvalidArgumentError, match=r"model must be a torch\.nn\.Module, got None"):
+        es.torch.dense_parameters(nothing)
 
 
 def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVariable) -> None:

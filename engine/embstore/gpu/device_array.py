@@ -55,8 +55,14 @@ class DeviceArray:
         cls, shape: Sequence[int], dtype: type[np.generic], device: str | None = None
     ) -> Self:
         """An array whose values are undefined."""
+        if not isinstance(shape, Sequence):
+            raise InvalidArgumentError(f"shape must be a tuple of integers, got {shape!r}")
+        try:
+            chosen: np.dtype[Any] = np.dtype(dtype)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(f"dtype must be int64 or float32, got {dtype!r}") from None
         array = cls.__new__(cls)
-        array._make(tuple(shape), np.dtype(dtype), device)
+        array._make(tuple(shape), chosen, device)
         return array
 
     def _make(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str | None) -> None:

@@ -190,9 +190,7 @@ class EmbeddingBag(_OfVariable):
         include_last_offset: bool = False,
     ) -> None:
         super().__init__(variable, padding_idx)
-        if mode not in _MODES:
-            raise InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}")
-        self.mode = mode
+        self.mode = checks.choice("mode", mode, _MODES)
         self.include_last_offset = checks.flag("include_last_offset", include_last_offset)
 
     def forward(

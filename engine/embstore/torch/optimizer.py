@@ -29,6 +29,8 @@ Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable | torch.nn.Parameter |
 
 def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
     """The model's parameters but the `Rows`: those for a dense torch optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     return (parameter for parameter in model.parameters() if not isinstance(parameter, Rows))
 
 
