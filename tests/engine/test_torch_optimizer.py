@@ -622,6 +622,22 @@ def test_a_rate_that_no_variable_trains_by_is_refused(
     assert (var.learning_rate, other.learning_rate) == (0.5, 0.5)
 
 
+@pytest.mark.parametrize("untrainable", ["by its rate", "without an optimizer"])
+def test_an_optimizer_that_cant_be_made_takes_no_variable_over(
+    make_variable: MakeVariable, untrainable: str
+) -> None:
+    var = make_variable(name="var", optimizer=es.optimizers.SGD(0.1))
+    other = make_variable(
+        name="other", optimizer=None if "optimizer" in untrainable else es.optimizers.Adagrad(0.1)
+    )
+    rate = {"lr": -1.0} if other.optimizer is not None else {}
+    with pytest.raises(InvalidArgumentError, match="learning_rate"):
+        es.torch.Optimizer([{"params": var, "lr": 0.5}, {"params": other, **rate}])
+    assert var.learning_rate == 0.1
+    es.torch.Embedding(var)(torch.tensor([1])).sum().backward()  # trains at once, as before
+    assert var.get_version([1]) == [0]
+
+
 @pytest.mark.parametrize("groups", [None, [5], [{"params": [0]}], [{"lr": 0.5}]])
 def test_a_state_without_groups_is_refused(make_variable: MakeVariable, groups: Any) -> None:
     optimizer = es.torch.Optimizer(make_variable())

@@ -70,11 +70,14 @@ class Optimizer(torch.optim.Optimizer):
                 "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in "
                 "it, and no parameter of one"
             )
+        groups = [{"lr": lr, **group} for group in groups]
+        for group in groups:  # before any variable is taken over
+            _check_trainable(group)
         self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
         # `_rate_changes` of each variable when its shards were last asked for what they keep.
         self._asked_at: dict[Rows, int] = {}
         self._global_step = 0
-        super().__init__([{"lr": lr, **group} for group in groups], {})
+        super().__init__(groups, {})
 
     @property
     def global_step(self) -> int:
@@ -107,8 +110,9 @@ class Optimizer(torch.optim.Optimizer):
             raise InvalidArgumentError(
                 f"param_group: {variable.name} has a group already; change that one's lr"
             )
-        group = {"name": variable.name, **param_group, "params": params}
-        if group.get("lr") is None:
+        group = {"name": variable.name, "lr": None, **param_group, "params": params}
+        _check_trainable(group)
+        if group["lr"] is None:
             group["lr"] = variable.learning_rate
         else:
             variable.learning_rate = _rate_in(group)
@@ -301,6 +305,13 @@ def _check_group(name: str, group: object, known: set[str]) -> None:
             f'{name}: a group must have "params", and may have "lr", got {got}; the optimizer that '
             "the variable was made with says all else"
         )
+
+
+def _check_trainable(group: dict[str, Any]) -> None:
+    """Raises InvalidArgumentError where its variable can't be trained, or not by the group's lr."""
+    if group["lr"] is not None:
+        _rate_in(group)
+    group["params"][0].variable.internals.check_trainable()
 
 
 def _rate_in(group: dict[str, Any]) -> float:
