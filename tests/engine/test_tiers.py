@@ -92,27 +92,6 @@ def test_a_tier_below_the_first_that_holds_no_row_is_refused(
 # --- Hits and movement
 
 
-@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "SSDHASH", "DRAM_LEVELDB", "LEVELDB"])
-def test_the_least_frequent_row_lies_on_ssd(
-    make_variable: MakeVariable, tmp_path: Path, kind: str
-) -> None:
-    """As DeepRec's own test has it; the first tier has room for four rows."""
-    var = make_variable(dim=30, storage=es.StorageOption(kind, tmp_path, [1024]))
-    for ids in ([1, 2, 3], [1, 2, 4], [1, 2, 2], [1, 2, 5]):
-        train(var, np.array(ids))
-    var.drain()
-    assert var.lookup_tier(range(1, 7)).tolist() == [0, 0, 1, 0, 0, -1]
-    rows = var.lookup([1, 2, 3, 4, 5], train=True)
-    assert (rows == rows[:, :1]).all()
-    np.testing.assert_allclose(
-        rows[:, 0], [0.7236137, 0.711745, 0.9012271, 0.9012271, 0.9012271], rtol=1e-6
-    )
-    train(var, np.array([1, 2, 6]))
-    train(var, np.array([1, 2, 7]))
-    var.drain()
-    assert var.lookup_tier(range(1, 8)).tolist() == [0, 0, 1, 1, 1, 0, 0]
-
-
 def test_a_lower_row_that_is_served_is_a_miss_that_comes_up(
     make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
 ) -> None:
