@@ -29,10 +29,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, what it shows in a sentence, and all of its numbers."""
+    """A figure, and a table of all its numbers, whose caption is the figure's too."""
 
     drawing: Drawing
-    caption: str
     table: Table
 
 

@@ -142,7 +142,7 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
         ],
         numeric=(2, 3) if beside else (2,),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
+    return Figure(draw_bars(name, alt, groups, ALL), table)
 
 
 def _value(arm: CheckpointArm, quantity: _Quantity) -> float:

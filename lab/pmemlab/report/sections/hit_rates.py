@@ -94,7 +94,7 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
         ],
         numeric=(2, 3, 4),
     )
-    return Figure(drawing, f"{caption}.", table)
+    return Figure(drawing, table)
 
 
 def _of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:

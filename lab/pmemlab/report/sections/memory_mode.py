@@ -105,7 +105,7 @@ def _sweep_figure(name: str, sweep: CacheSweep, tiers: Sequence[_MemoryTimes]) -
         ],
         numeric=range(8),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
+    return Figure(draw_bars(name, alt, groups, ALL), table)
 
 
 def _millions(per_s: float | None) -> str:
@@ -157,7 +157,7 @@ def _figure(
         ],
         numeric=(3,),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
+    return Figure(draw_bars(name, alt, groups, ALL), table)
 
 
 def _fastest_first(rows: Sequence[ResultRow]) -> list[ResultRow]:

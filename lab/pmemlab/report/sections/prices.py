@@ -106,7 +106,7 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
         ],
         numeric=(3, 4, 6, 7),
     )
-    return Figure(drawing, f"{caption}.", table)
+    return Figure(drawing, table)
 
 
 def _unpriced(file: str, choices: Sequence[PlanChoice]) -> Fold:

@@ -61,7 +61,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
         ],
         numeric=(2, 3, 4),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), f"{caption}.", table)
+    return Figure(draw_bars(name, alt, groups, ALL), table)
 
 
 def _bar(row: ResultRow) -> Bar:

@@ -86,7 +86,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
         ],
         numeric=range(2, 3 + len(parts)),
     )
-    return Figure(draw_bars(name, alt, groups, list(looks.values())), f"{caption}.", table)
+    return Figure(draw_bars(name, alt, groups, list(looks.values())), table)
 
 
 def _whole(row: ResultRow) -> float:
