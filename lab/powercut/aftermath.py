@@ -42,13 +42,17 @@ class Cut:
     torn_units: int
     lost_names: tuple[str, ...]
 
-    def __str__(self) -> str:
-        lost = f"{self.lost_units} of {self.differing_units} changed lines or pages lost"
+    @property
+    def losses(self) -> str:
+        """What it took, but for names, in words."""
         torn = f", {self.torn_units} torn" if self.torn_units else ""
+        return f"{self.lost_units} of {self.differing_units} changed lines or pages lost{torn}"
+
+    def __str__(self) -> str:
         names = "".join(f", lost: {name}" for name in self.lost_names[:3])
         more = f" and {len(self.lost_names) - 3} more" if len(self.lost_names) > 3 else ""
         where = self.frames[0] if self.frames else "?"
-        return f"at {self.function} ({self.kind}) from {where}: {lost}{torn}{names}{more}"
+        return f"at {self.function} ({self.kind}) from {where}: {self.losses}{names}{more}"
 
 
 def kept_folder(root: Path) -> Path:

@@ -331,10 +331,8 @@ def _where(outcome: Outcome) -> str:
     cut = outcome.cut
     if cut is None:
         return "never came"
-    lost = f"{cut.lost_units} of {cut.differing_units} changed lines or pages lost"
-    torn = f", {cut.torn_units} torn" if cut.torn_units else ""
     names = f", {len(cut.lost_names)} changes of names lost" if cut.lost_names else ""
-    return f"at point {cut.point}, {cut.function} in {short_stack(cut.frames)}: {lost}{torn}{names}"
+    return f"at point {cut.point}, {cut.function} in {short_stack(cut.frames)}: {cut.losses}{names}"
 
 
 def _print_failure(console: Console, failure: Failure) -> None:

@@ -10,6 +10,8 @@ from pathlib import PurePath
 
 __all__ = ["place", "short_stack"]
 
+_SHOWN_FRAMES = 4
+
 
 @functools.cache
 def place(frame: str) -> str:
@@ -25,10 +27,10 @@ def place(frame: str) -> str:
     return f"{where} {name}" if name else where
 
 
-def short_stack(frames: Sequence[str], count: int = 4) -> str:
+def short_stack(frames: Sequence[str]) -> str:
     """The innermost frames, without those of libc that start every program."""
     own = [place(frame) for frame in frames if "/libc.so" not in frame]
-    return " ← ".join(own[:count]) or "?"
+    return " ← ".join(own[:_SHOWN_FRAMES]) or "?"
 
 
 @functools.cache

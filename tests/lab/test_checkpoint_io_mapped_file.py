@@ -91,8 +91,6 @@ def test_a_flipped_bit_in_a_tensor_is_an_error_that_names_the_tensor(path: Path)
     flip_bit(path, HEADER + DATA_AT + 448 + 12)
     with pytest.raises(DamagedCheckpointError, match="checksum of tensor tensor 1 doesn't hold"):
         load(path)
-    unverified = mapped_file.load(path, PhaseClock(), verify=False)
-    assert unverified.tensors["tensor 1"][3] != 1
 
 
 def test_damage_to_the_newest_save_never_brings_an_older_one_back(path: Path) -> None:

@@ -20,14 +20,11 @@ from benchmarks.checkpoint_io.phases import PhaseClock
 __all__ = ["load", "newest_extent"]
 
 
-def load(path: Path, clock: PhaseClock, *, verify: bool = True) -> Checkpoint:
+def load(path: Path, clock: PhaseClock) -> Checkpoint:
     """Return the last complete checkpoint; its tensors are in a private mapping of the file.
 
     What is written to a tensor stays in this process. While any of them lives, no save overwrites
     their slot: the second save from here on raises CheckpointInUseError.
-
-    verify: whether every tensor's checksum is computed, which reads all of them; without it a bit
-    that flipped in a tensor goes unnoticed.
 
     Raises NoCheckpointError, and DamagedCheckpointError, which names the file and what is wrong.
     """
@@ -53,9 +50,8 @@ def load(path: Path, clock: PhaseClock, *, verify: bool = True) -> Checkpoint:
             )
         index = _index(path, header, mapping)
         tensors = {entry.name: _tensor(mapping, entry) for entry in index.tensors}
-    if verify:
-        with clock("verify"):
-            _verify(path, mapping, index)
+    with clock("verify"):
+        _verify(path, mapping, index)
     return Checkpoint(tensors, index.scalars)
 
 
