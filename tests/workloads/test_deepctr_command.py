@@ -104,6 +104,7 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
         (["--generated", "9", "--all", "--model", "WDL"], "--model is of one model"),
         (["--generated", "9", "--save", "model.h5"], "--save model.h5: the name must end with"),
         (["--generated", "9", "--json", "/nowhere/x"], "--json /nowhere/x: there is no folder"),
+        (["--generated", "9", "--checkpoint", "/dev/null"], "--checkpoint /dev/null: is a file"),
         (["--generated", "9", "--json", "/tmp"], "--json /tmp: is a folder; give a file"),
         (["--generated", "9", "--seed", "-5"], "--seed: -5 is not between 0 and 4294967295"),
         (["--generated", "9", "--seed", "9" * 20], "9 is not between 0 and 4294967295"),

@@ -220,6 +220,8 @@ def _check(arguments: argparse.Namespace) -> None:
     kept = arguments.checkpoint
     if kept is not None and not kept.absolute().parent.is_dir():
         raise _UsageError(f"--checkpoint {kept}: there is no folder {kept.absolute().parent}")
+    if kept is not None and kept.exists() and not kept.is_dir():
+        raise _UsageError(f"--checkpoint {kept}: is a file; give a folder")
     check_output("--save", arguments.save)
     check_output("--json", arguments.json)
 
