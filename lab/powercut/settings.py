@@ -26,6 +26,10 @@ class Moment:
     seed: int = 0
     after_us: int = 0
 
+    def __post_init__(self) -> None:
+        if not -(1 << 63) <= self.seed < 1 << 64:  # the library would take one for all of them
+            raise PowercutError(f"seed: {self.seed} must be a number of 64 bits")
+
 
 @dataclass(frozen=True)
 class CutSettings:

@@ -131,6 +131,10 @@ def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture
         ),
         (["--recover", "true", "--mutate", "--", "touch", "{medium}/x"], "no call that could"),
         (
+            ["--recover", "true", "--seed", f"{(1 << 64) - 1}", "--", "touch", "{medium}/x"],
+            "seed: 18446744073709551616 must be a number of 64 bits",
+        ),
+        (
             ["--recover", "false", "--", "touch", "{medium}/x"],
             "without a power cut, the recovery's check fails",
         ),
