@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,6 +109,15 @@ class Experiment:
     rounds: int = 1
     commands: Supervisors = field(default_factory=Supervisors)
     starter: Starter | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise PowercutError(f"rounds: {self.rounds} must be 1 or more")
+        if not 0 < self.timeout_s <= threading.TIMEOUT_MAX:  # what Python can wait for
+            raise PowercutError(
+                f"timeout: {self.timeout_s:g} must be a number of seconds above 0, "
+                f"{threading.TIMEOUT_MAX:.0f} at most"
+            )
 
     def without(self, *calls: str) -> Experiment:
         """The same with these calls taken out, each "WHAT SITE"."""

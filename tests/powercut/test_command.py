@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -113,6 +114,8 @@ def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture
         (["--list", "--", "/not/there"], "/not/there: No such file"),
         (["--list", "--under", "/tmp", "--", "true"], "--under /tmp: is there already"),
         (["--list", "--points", "nap", "--", "true"], "points: nap is none of"),
+        (["--timeout", "nan", "--list", "--", "true"], "timeout: nan must be a number of seconds"),
+        (["--timeout", "1e300", "--list", "--", "true"], "timeout: 1e+300 must be a number"),
         (["--medium", "/not/there", "--list", "--", "true"], "no medium can be made"),
         (["--medium", "/tmp/co:lon", "--list", "--", "true"], "can't have a colon"),
         (["--recover", "'open", "--", "true"], "--recover 'open: No closing quotation"),
@@ -180,14 +183,29 @@ def test_a_statically_linked_program_is_refused(
 
 
 @pytest.mark.parametrize(
-    "options", [["--timeout", "nan"], ["--timeout", "1e300"], ["--tries", "x"]]
+    ("options", "told"),
+    [
+        (["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),
+        (["--tries", "x"], "argument --tries: x: must be a number of 1 or more"),
+    ],
 )
 def test_numbers_that_are_none_are_refused(
-    capsys: pytest.CaptureFixture[str], options: list[str]
+    capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
     with pytest.raises(SystemExit):
         main([*options, "--", "true"])
-    assert f"argument {options[0]}: {options[1]}: must be a number" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("timeout_s", math.nan), ("timeout_s", 1e300), ("timeout_s", -1), ("rounds", 0)],
+)
+def test_the_fixture_refuses_what_the_command_does(
+    power_cut: PowerCut, option: str, value: float
+) -> None:
+    with pytest.raises(PowercutError, match=rf"{option.removesuffix('_s')}: .* must be"):
+        power_cut(["touch", "{medium}/x"], ["true"], **{option: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
