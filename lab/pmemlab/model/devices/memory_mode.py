@@ -13,7 +13,7 @@ from embstore.devices import Access
 from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
 from pmemlab.model.devices.device_file import CompositionFile
 from pmemlab.model.devices.memory_device import MemoryDevice
-from pmemlab.model.devices.model import CacheOutcomes, DeviceModel, MemoryCache, check_access
+from pmemlab.model.devices.model import DeviceModel, MemoryCache, check_access
 
 __all__ = ["MemoryModeDevice"]
 
@@ -28,7 +28,7 @@ _REQUESTS: dict[Access, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class MemoryModeDevice(DeviceModel, CacheOutcomes):
+class MemoryModeDevice(DeviceModel):
     def __init__(self, file: CompositionFile, dram: DeviceModel, pmem: DeviceModel) -> None:
         for field, device in (("dram", dram), ("pmem", pmem)):
             if not isinstance(device, MemoryDevice):
@@ -60,7 +60,7 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
 
     @property
     def cache(self) -> MemoryCache:
-        return MemoryCache(self.file.cache.size_bytes, self.file.cache.line_bytes, self)
+        return MemoryCache(self.file.cache.size_bytes, self.file.cache.line_bytes, self._outcome_ns)
 
     def missing(self, access: Access) -> str | None:
         if access not in _REQUESTS:
@@ -69,7 +69,7 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """Returns the time if every access is a clean miss; `cache` takes hits into account."""
-        return self.outcome_ns("clean_miss", access, size_bytes, threads)
+        return self._outcome_ns("clean_miss", access, size_bytes, threads)
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
         """Returns the time of a hit. A miss takes as long as its accesses to the media."""
@@ -84,7 +84,7 @@ class MemoryModeDevice(DeviceModel, CacheOutcomes):
             for device, media_access in (self._medium(medium),)
         )
 
-    def outcome_ns(self, outcome: str, access: Access, size_bytes: int, threads: int) -> float:
+    def _outcome_ns(self, outcome: str, access: Access, size_bytes: int, threads: int) -> float:
         check_access(access, size_bytes, threads)
         problem = self.missing(access)
         if problem is not None:

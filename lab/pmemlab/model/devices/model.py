@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -131,26 +131,19 @@ class MemoryCache:
 
     size_bytes: int
     line_bytes: int
-    _outcomes: CacheOutcomes = field(repr=False)
+    _outcome_ns: Callable[[str, Access, int, int], float] = field(repr=False)
 
     def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """Its lines are in the cache."""
-        return self._outcomes.outcome_ns("hit", access, size_bytes, threads)
+        return self._outcome_ns("hit", access, size_bytes, threads)
 
     def clean_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """They aren't, and what gives way to them needn't be written back."""
-        return self._outcomes.outcome_ns("clean_miss", access, size_bytes, threads)
+        return self._outcome_ns("clean_miss", access, size_bytes, threads)
 
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """They aren't, and what gives way to them is written back."""
-        return self._outcomes.outcome_ns("dirty_miss", access, size_bytes, threads)
-
-
-class CacheOutcomes(ABC):
-    """What prices the outcomes for a `MemoryCache`."""
-
-    @abstractmethod
-    def outcome_ns(self, outcome: str, access: Access, size_bytes: int, threads: int) -> float: ...
+        return self._outcome_ns("dirty_miss", access, size_bytes, threads)
 
 
 def check_access(access: Access, size_bytes: int, threads: int) -> None:
