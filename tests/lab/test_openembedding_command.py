@@ -43,7 +43,8 @@ def test_it_prints_a_table_of_epochs_and_one_of_the_cache(
         (["--cache-gb", "x"], "--cache-gb: x: must be above 0"),
         (["--cache-gb", "-1"], "--cache-gb: -1: must be above 0"),
         (["--skew", "nan"], "--skew: nan: must be above 0"),
-        (["--checkpoint-minutes", "601"], "--checkpoint-minutes: 601: must be 600 or less"),
+        (["--checkpoint-minutes", "601"], "--checkpoint-minutes: 601: must be between 0.1 and 600"),
+        (["--checkpoint-minutes", "1e-300"], "1e-300: must be between 0.1 and 600"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(

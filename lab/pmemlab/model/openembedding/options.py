@@ -10,7 +10,7 @@ __all__ = ["DEFAULT_MINUTES", "add_options"]
 
 DEFAULT_MINUTES: Final = 20.0
 _MOST_GPUS = 1024
-_MOST_MINUTES = 600.0
+_LEAST_MINUTES, _MOST_MINUTES = 0.1, 600.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +70,8 @@ def _positive(text: str) -> float:
 
 def _minutes(text: str) -> float:
     value = _positive(text)
-    if value > _MOST_MINUTES:
-        raise argparse.ArgumentTypeError(f"{text}: must be {_MOST_MINUTES:g} or less")
+    if not _LEAST_MINUTES <= value <= _MOST_MINUTES:
+        raise argparse.ArgumentTypeError(
+            f"{text}: must be between {_LEAST_MINUTES:g} and {_MOST_MINUTES:g}"
+        )
     return value
