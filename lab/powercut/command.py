@@ -273,6 +273,10 @@ def _is_replay(arguments: argparse.Namespace) -> bool:
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raises `PowercutError` for an option that the others leave nothing to do."""
     one_by_one = arguments.at or arguments.after_us or arguments.every
+    of_cuts = ("every", "at", "moments", "after_us", "seeds")
+    given = [name for name in of_cuts if getattr(arguments, name)]
+    if arguments.list and given:
+        raise PowercutError(f"--{given[0].replace('_', '-')}: --list cuts nothing; leave it out")
     if arguments.seeds and not one_by_one:
         raise PowercutError("--seeds: is for --every, --at and --after-us; leave it out")
     if arguments.rounds > 1 and (one_by_one or arguments.moments) and not _is_replay(arguments):

@@ -215,6 +215,8 @@ def test_the_fixture_refuses_what_the_command_does(
         (["--at", "1", "--moments", "3"], "argument --moments: not allowed with argument --at"),
         (["--every", "--tries", "9"], "argument --tries: not allowed with argument --every"),
         (["--list", "--mutate"], "argument --mutate: not allowed with argument --list"),
+        (["--list", "--at", "1"], "--at: --list cuts nothing; leave it out"),
+        (["--list", "--after-us", "9"], "--after-us: --list cuts nothing; leave it out"),
         (["--seeds", "5"], "--seeds: is for --every, --at and --after-us"),
         (["--every", "--rounds", "3"], "--rounds: is for --tries"),
     ],
