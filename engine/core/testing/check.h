@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "errors/error.h"
 
@@ -67,6 +69,12 @@ std::string error_of(ErrorKind kind, Call call) {
     return error.what();
   }
   fail("there was no error");
+}
+
+inline std::vector<int64_t> keys_from(int64_t first, int64_t count) {
+  std::vector<int64_t> keys(static_cast<size_t>(count));
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
 }
 
 // A directory of the test's own, empty at first and removed in the end.

@@ -2,7 +2,6 @@
 #include "lookup/each_key_once.h"
 #include "lookup/in_pieces.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "testing/child.h"
 #include "testing/tests.h"
 
 namespace embstore {
@@ -168,17 +168,14 @@ TEST(a_forked_child_has_threads_of_its_own) {
     while (next() != 4) {
     }
   });
-  const pid_t child = fork();
-  if (child == 0) {
+  in_child([] {
     alarm(60);
     std::atomic<int> pieces{0};
     share_work(4, 4, [&pieces](const auto& next) {
       while (next() != 4) pieces.fetch_add(1);
     });
-    _exit(pieces.load() == 4 ? 0 : 1);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "the child has no threads");
+    check(pieces.load() == 4, "the child has no threads");
+  });
 }
 
 }  // namespace

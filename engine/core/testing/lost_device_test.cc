@@ -1,7 +1,6 @@
 // A table whose GPU is lost: it says so, rows of lower tiers are whole, and what was kept before comes back.
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,8 +49,7 @@ struct Scene {
   void lose() { dynamic_cast<gpu::EmulatedDevice&>(*device).lose(kReason); }
 
   static std::vector<int64_t> all_keys() {
-    std::vector<int64_t> keys(kKeys);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, kKeys);
     return keys;
   }
   void add(const std::vector<int64_t>& keys, float value) {
@@ -101,8 +99,7 @@ TEST(a_lost_gpu_is_told_by_whoever_moves_rows_and_changes_nothing) {
   scene.add(scene.below, 0.5f);
   check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.table->drain(); });
   scene.check_rows(scene.below, 0.5f);
-  std::vector<int64_t> many(2000);
-  std::iota(many.begin(), many.end(), int64_t{1000});
+  std::vector<int64_t> many = keys_from(1000, 2000);
   check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.add(many, 1.0f); });
   scene.check_rows(scene.below, 0.5f);
   check(scene.table->row_count() == kKeys, "a batch that failed left rows");
@@ -125,8 +122,7 @@ TEST(rows_do_not_leave_a_lost_gpu_one_by_one) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");
   Mover::Pause moves(*scene.table->parts().mover);
-  std::vector<int64_t> new_keys(30);
-  std::iota(new_keys.begin(), new_keys.end(), kKeys);
+  std::vector<int64_t> new_keys = keys_from(kKeys, 30);
   scene.add(new_keys, 1.0f);
   check(moves.shrink_once(), "nothing went down to the GPU");
   scene.lose();

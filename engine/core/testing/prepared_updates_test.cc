@@ -9,7 +9,6 @@
 #include <future>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,9 +45,7 @@ class PreparedUpdate {
         reads_(table.reads),
         table_(table) {
     batch_->group(ids_, gradients_.data(), kDim);
-    update_ = std::make_unique<GatheredUpdate>(
-        UpdateParts{*table.store, table.filters, table.initial, *table.optimizer, table.slot_values.data()},
-        *batch_, *table.mover, reads_);
+    update_ = std::make_unique<GatheredUpdate>(table.for_updates(), *batch_, *table.mover, reads_);
     uint64_t new_rows = 0;
     check(update_->prepare(new_rows), "there is no room");
   }
@@ -106,8 +103,7 @@ uint64_t filled_slots(const Table& table) {
 TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows) {
   constexpr auto kUpdates = static_cast<int>(scenes(2000));
   Table table(two_tiers());
-  std::vector<int64_t> ids(1000);
-  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::vector<int64_t> ids = keys_from(0, 1000);
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   std::atomic<bool> done{false};
   std::thread server([&] {
@@ -172,11 +168,9 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   spec.filter = CounterFilterSpec{.filter_freq = 3};
   Table table(spec);
   const TableParts& parts = table.parts();
-  std::vector<int64_t> rows(5000);
-  std::iota(rows.begin(), rows.end(), int64_t{0});
+  std::vector<int64_t> rows = keys_from(0, 5000);
   // So many that some shards' counts fill all of the room that they have.
-  std::vector<int64_t> waiting(10'000);
-  std::iota(waiting.begin(), waiting.end(), int64_t{1'000'000});
+  std::vector<int64_t> waiting = keys_from(1'000'000, 10'000);
   const std::vector<float> gradients(waiting.size() * kDim, 1.0f);
   const auto apply = [&](const std::vector<int64_t>& ids) {
     table.apply_gradients(ids, gradients.data(), std::nullopt);
@@ -202,8 +196,7 @@ class RestingRows {
   explicit RestingRows(size_t upper_tiers) : table_(table_of(tiers(upper_tiers))) {}
 
   void train(int64_t first, size_t count, int times) {
-    std::vector<int64_t> keys(count);
-    std::iota(keys.begin(), keys.end(), first);
+    std::vector<int64_t> keys = keys_from(first, count);
     const std::vector<float> gradients(count * kDim, 1.0f);
     for (int i = 0; i < times; ++i) table_.apply_gradients(keys, gradients.data(), std::nullopt);
   }

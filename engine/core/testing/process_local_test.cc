@@ -1,7 +1,6 @@
 // Of what a process has one: threads share it, and a forked child has another.
 #include "platform/process_local.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "testing/child.h"
 #include "testing/tests.h"
 #include "threads/mutex.h"
 
@@ -25,11 +25,6 @@ int next() {
   Counter& counter = ProcessLocal<Counter>::get();
   const MutexLock lock(counter.mutex);
   return ++counter.count;
-}
-
-void expect_success(pid_t child) {
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "a process failed");
 }
 
 TEST(threads_that_ask_first_at_the_same_time_get_the_same) {
@@ -55,20 +50,12 @@ TEST(a_child_starts_with_another_whose_lock_nobody_holds) {
   check(next() == 1 && next() == 2, "a process's object stays");
   Counter& parents = ProcessLocal<Counter>::get();
   parents.mutex.lock();  // as another thread would, whose work the fork cuts off
-  const pid_t child = fork();
-  if (child == 0) {
+  in_child([] {
     alarm(60);
     check(next() == 1, "a child goes on with its parent's object");
-    const pid_t grandchild = fork();
-    if (grandchild == 0) {
-      check(next() == 1, "a grandchild goes on with its parent's object");
-      _exit(0);
-    }
-    expect_success(grandchild);
+    in_child([] { check(next() == 1, "a grandchild goes on with its parent's object"); });
     check(next() == 2, "a child's object stays");
-    _exit(0);
-  }
-  expect_success(child);
+  });
   parents.mutex.unlock();
   check(next() == 3, "a child changed its parent's object");
 }

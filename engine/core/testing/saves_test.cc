@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -264,8 +263,7 @@ class Scene {
 void a_save_that_succeeds_late_takes_nothing_from_a_newer_one() {
   const TemporaryDirectory directory;
   Table table(table_spec({"", {dram(100'000)}}, ""));
-  std::vector<int64_t> keys(10'000);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, 10'000);
   table.apply_gradients(keys, std::vector<float>(keys.size() * kDim).data(), std::nullopt);
   const auto file_of = [&](const std::string& name, bool incremental) {
     return std::make_unique<checkpoint::Writer>(

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "testing/child.h"
 #include "testing/tests.h"
 
 namespace embstore::files {
@@ -30,20 +30,6 @@ __attribute__((constructor(101))) void be_first_in_children() {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A forked process that ends with status 0 if `work` returns.
-pid_t start(const std::function<void()>& work) {
-  const pid_t child = fork();
-  check(child >= 0, "no process can be started");
-  if (child != 0) return child;
-  work();
-  _exit(0);
-}
-
-void expect_success(pid_t child) {
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "a process failed");
-}
 
 // What one process says once and others wait for: the end of a pipe.
 class Signal {
@@ -73,7 +59,7 @@ TEST(a_path_has_one_owner) {
     const PathLock lock(path);
     expect_in_use(path);
     expect_in_use(directory / "link/rows");
-    expect_success(start([&] { expect_in_use(path); }));
+    in_child([&] { expect_in_use(path); });
     const PathLock another(directory / "other rows");
   }
   check(!fs::exists(path + ".lock"), "the lock's file stays");
@@ -109,11 +95,11 @@ TEST(of_many_processes_and_threads_one_owns_a_path_at_a_time) {
   const std::string path = directory / "rows";
   const int rounds = kUnderSanitizer ? 300 : 1000;
   std::vector<pid_t> processes;
-  for (int p = 0; p < 4; ++p) processes.push_back(start([&] { own_alone(path, rounds); }));
+  for (int p = 0; p < 4; ++p) processes.push_back(start_child([&] { own_alone(path, rounds); }));
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) threads.emplace_back([&] { own_alone(path, rounds); });
   for (std::thread& thread : threads) thread.join();
-  for (const pid_t process : processes) expect_success(process);
+  for (const pid_t process : processes) check(end_of_child(process) == 0, "a process failed");
   check(!fs::exists(path + ".lock"), "the last owner's lock is left");
 }
 
@@ -121,7 +107,7 @@ TEST(a_lock_ends_with_its_process_though_its_child_lives_on) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   const Signal is_forked, parent_is_gone, inherited_is_gone, is_free, is_owned, is_over;
-  const pid_t parent = start([&] {
+  const pid_t parent = start_child([&] {
     auto lock = std::make_unique<PathLock>(path);
     if (fork() == 0) {
       expect_in_use(path);
@@ -142,13 +128,13 @@ TEST(a_lock_ends_with_its_process_though_its_child_lives_on) {
   is_forked.wait_for();
   expect_in_use(path);
   kill(parent, SIGKILL);
-  check(waitpid(parent, nullptr, 0) == parent, "the process is gone");
+  check(end_of_child(parent) == -SIGKILL, "the process ended by itself");
   {
     const PathLock lock(path);
     parent_is_gone.give();
     inherited_is_gone.wait_for();
     check(fs::exists(path + ".lock"), "a child removed the file of another's lock");
-    expect_success(start([&] { expect_in_use(path); }));
+    in_child([&] { expect_in_use(path); });
   }
   is_free.give();
   is_owned.wait_for();
@@ -162,12 +148,12 @@ TEST(a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up) {
   const Signal is_given_up;
   auto lock = std::make_unique<PathLock>(lock_path, path);
   first_in_child = [&] { is_given_up.wait_for(); };
-  const pid_t child = start([] {});
+  const pid_t child = start_child([] {});
   first_in_child = nullptr;
   lock.reset();
   const PathLock again(lock_path, path);
   is_given_up.give();
-  expect_success(child);
+  check(end_of_child(child) == 0, "a process failed");
   check(error_of(ErrorKind::kInUse, [&] { PathLock{lock_path, path}; }) != "",
         "a child gave up what isn't its own");
 }
@@ -193,10 +179,10 @@ TEST(a_child_has_no_lock_at_whatever_moment_it_is_forked) {
   }
   const int forks = kUnderSanitizer ? 100 : 500;
   for (int i = 0; i < forks; ++i) {
-    expect_success(start([&] {
+    in_child([&] {
       check(open_lock_files() == 0, "a child has a lock of its parent");
       const PathLock own(directory / "own");
-    }));
+    });
   }
   done.store(true);
   for (std::thread& thread : threads) thread.join();

@@ -4,8 +4,6 @@
 
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -18,6 +16,7 @@
 #include "gpu/kernels/scan.h"
 #include "gpu/testing/fake_cuda.h"
 #include "memory/huge_pages.h"
+#include "testing/child.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -79,14 +78,7 @@ TEST(what_is_missing_is_named_with_what_to_do) {
 TEST(a_forked_child_is_told_why_it_gets_no_gpu) {
   const Failing failing("cuInit", 3);
   check_not_opened(fake_options(), ErrorKind::kMissingDevice, "CUDA_ERROR_OF_NUMBER_3");
-  const pid_t child = fork();
-  check(child >= 0, "no child");
-  if (child == 0) {
-    check_not_opened(fake_options(), ErrorKind::kForked, "start workers by spawn");
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "the child failed");
+  in_child([] { check_not_opened(fake_options(), ErrorKind::kForked, "start workers by spawn"); });
 }
 
 TEST(a_device_is_opened_and_closed) {

@@ -1,7 +1,6 @@
 // The emulated device: what it shows of a program that forgets to wait, and what it lets stand.
 #include "gpu/emulated/emulated_device.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "gpu/kernels/language.h"
 #include "gpu/operations/launches.h"
 #include "memory/huge_pages.h"
+#include "testing/child.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -306,19 +306,14 @@ TEST(a_copy_that_others_see_a_part_of_shows_it) {
 // --- Memory
 
 TEST(the_host_that_follows_a_device_address_is_ended) {
-  const pid_t child = fork();
-  check(child >= 0, "no child");
-  if (child == 0) {
+  const pid_t child = start_child([] {
     EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
     const DeviceAddress address = device.allocate(64);
     close(STDERR_FILENO);  // a sanitizer would print a report
     const volatile auto* const followed = reinterpret_cast<const uint32_t*>(address.value);
     (void)*followed;
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child, "the child can't be waited for");
-  check(!(WIFEXITED(status) && WEXITSTATUS(status) == 0), "the host read the device's memory");
+  });
+  check(end_of_child(child) != 0, "the host read the device's memory");
 }
 
 TEST(a_full_device_says_so_and_stays_as_it_is) {
@@ -702,16 +697,11 @@ TEST(a_forked_child_neither_uses_nor_harms_the_device) {
   auto device = std::make_unique<EmulatedDevice>(EmulatedDevice::Options{.memory_bytes = 1 << 20, .seed = 4});
   auto values = std::make_unique<DeviceArray<uint32_t>>(*device, 100);
   values->fill(1, Stream{});
-  const pid_t child = fork();
-  check(child >= 0, "no child");
-  if (child == 0) {
+  in_child([&] {
     check_throws(ErrorKind::kForked, "start workers by spawn", [&] { device->memory(); });
     values.reset();
     device.reset();
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "the child failed");
+  });
   check(read(*values, Stream{}) == std::vector<uint32_t>(100, 0x01010101),
         "the child freed its parent's memory");
 }

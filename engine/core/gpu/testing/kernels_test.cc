@@ -235,8 +235,7 @@ TEST(a_mirror_refuses_a_key_for_which_there_is_no_entry_and_says_so) {
   for_each_seed([](Scene& scene) {
     constexpr uint32_t kKeys = kBucketEntries + 1;
     MirrorScene scene_of(scene, kKeys, 1);
-    std::vector<int64_t> keys(kKeys);
-    std::iota(keys.begin(), keys.end(), 0);
+    std::vector<int64_t> keys = keys_from(0, kKeys);
     const DeviceArray<int64_t> device_keys = scene.on_device(keys);
     const DeviceArray<uint32_t> slots = scene.on_device(scene_of.free_slots);
     const DeviceArray<uint32_t> count = scene.on_device(size_t{kKeys});
@@ -741,8 +740,7 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   Device& device = scene.device;
   OwnedStream first(device), second(device), moves(device);
   OwnedEvent found_first(device), moved(device);
-  std::vector<int64_t> ids(kIds);
-  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<int64_t> ids = keys_from(0, kIds);
   std::vector<uint32_t> slots(kSlots);
   std::iota(slots.begin(), slots.end(), 0u);
   const DeviceArray<int64_t> keys = scene.on_device(ids);

@@ -67,8 +67,7 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
     file.finish();
     table.restore({.number = 0, .count = 1}, {{directory / "save"}}, TableState{}, /*waiting_keys=*/false);
 
-    std::vector<int64_t> keys(kRows);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, kRows);
     std::vector<int32_t> tiers(kRows);
     table.lookup_tier(keys, tiers.data());
     std::vector<Rank> above;
@@ -258,8 +257,7 @@ TEST(every_row_of_a_large_file_is_restored_as_it_is) {
   for (int round = 0; round < 5; ++round) {
     Table table(spec_of_large_file());
     table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
-    std::vector<int64_t> keys(30'000);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, 30'000);
     check(table.row_count() == keys.size(), "rows are missing");
     std::vector<float> weights(keys.size() * 33);
     table.lookup(keys, weights.data(), LookUpFor::kEvaluation);
@@ -281,8 +279,7 @@ TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
   const TemporaryDirectory directory;
   TableSpec spec = spec_of_large_file();
   spec.tiers = {{"DRAM", std::nullopt, size_t{2} << 20}, {"SSDHASH", directory / "rows", std::nullopt}};
-  std::vector<int64_t> keys(30'000);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, 30'000);
   std::vector<int32_t> wanted;
   for (int round = 0; round < 6; ++round) {
     Table table(spec);

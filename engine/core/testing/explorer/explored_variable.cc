@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -105,8 +104,7 @@ ExploredVariable::ExploredVariable(Draws& draws, ExploredDevice& of, const std::
 }
 
 std::vector<int64_t> ExploredVariable::all_keys() {
-  std::vector<int64_t> keys(kKeys);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, kKeys);
   return keys;
 }
 

@@ -177,8 +177,7 @@ struct Scene : StepScene<ForgetfulDevice> {
   }
   // Gives the keys from 0 rows, which then lie where they rank.
   std::vector<int64_t> train_first(size_t count) {
-    std::vector<int64_t> keys(count);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, count);
     train(keys);
     table->drain();
     return keys;
@@ -238,8 +237,7 @@ struct Scene : StepScene<ForgetfulDevice> {
   std::string difference() const {
     std::string of_rows = difference_of_rows();
     if (!of_rows.empty()) return of_rows;
-    std::vector<int64_t> keys(kKeys + 1);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, kKeys + 1);
     std::vector<int32_t> tiers(keys.size());
     std::vector<int32_t> other_tiers(keys.size());
     table->lookup_tier(keys, tiers.data());
@@ -554,8 +552,7 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
 
 TEST(rows_that_come_up_ahead_keep_how_they_rank) {
   Scene scene(2);
-  std::vector<int64_t> keys(kKeys);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, kKeys);
   scene.train(keys);
   scene.table->lookup(keys, scene.some_gradients(keys.size()).data(), LookUpFor::kServing);
   const auto rows_now = [&] {
@@ -827,8 +824,7 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
   const TableSpec spec =
       spec_of({hbm(scene.rule), {"DRAM", std::nullopt, 60 * scene.rule.blocks * kBlockBytes}}, scene.rule);
   Table table(spec);
-  std::vector<int64_t> keys(101);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, 101);
   const std::vector<float> gradients = scene.some_gradients(keys.size());
   const std::span<const int64_t> all(keys);
   const auto apply = [&](std::span<const int64_t> ids) {
@@ -1105,8 +1101,7 @@ TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
       spec.name += std::to_string(number);
       return std::make_unique<Table>(spec);
     });
-    std::vector<int64_t> keys(300);
-    std::iota(keys.begin(), keys.end(), int64_t{0});
+    std::vector<int64_t> keys = keys_from(0, 300);
     const std::vector<float> gradients = scene.some_gradients(keys.size());
     const auto apply = [&](size_t count) {
       const Scene::Apply on_device(*scene.device,
@@ -1301,8 +1296,7 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
   const auto launches_and_waits = [](size_t variables, size_t partitions) {
     Scene scene(1);
     Model model(scene, 3 * variables, partitions);  // of all three rules
-    std::vector<int64_t> ids(20);
-    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::vector<int64_t> ids = keys_from(0, 20);
     std::vector<std::unique_ptr<Model::Batch>> batches;
     for (size_t v = 0; v < model.tables.size(); ++v) batches.push_back(model.some_batch(v, ids));
     std::pair<uint64_t, uint64_t> counts;
@@ -1365,8 +1359,7 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
   const auto step_bytes = [](size_t partitions) {
     Scene scene(1);
     Model model(scene, 1, partitions);
-    std::vector<int64_t> ids(4000);
-    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::vector<int64_t> ids = keys_from(0, 4000);
     std::vector<std::unique_ptr<Model::Batch>> batches;
     batches.push_back(model.some_batch(0, ids));
     std::vector<uint64_t> bytes{scene.device->allocated_bytes()};
@@ -1393,8 +1386,7 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
 TEST(many_steps_take_the_memory_of_few) {
   Scene scene(1);
   Model model(scene, 1, 1);
-  std::vector<int64_t> ids(4000);
-  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::vector<int64_t> ids = keys_from(0, 4000);
   std::vector<std::unique_ptr<Model::Batch>> batches;
   batches.push_back(model.some_batch(0, ids));
   const uint64_t before = scene.device->allocated_bytes();
@@ -1420,8 +1412,7 @@ TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
   small.default_values.resize(static_cast<size_t>(2 * small.dim));
   model.tables[1] =
       std::make_unique<Variable>(1, [&small](size_t) { return std::make_unique<Table>(small); });
-  std::vector<int64_t> ids(60);
-  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::vector<int64_t> ids = keys_from(0, 60);
   std::vector<std::unique_ptr<Model::Batch>> batches;
   for (size_t v = 0; v < 3; ++v) batches.push_back(model.some_batch(v, ids));
   model.put_applies(batches);
@@ -1443,8 +1434,7 @@ TEST(a_batch_that_does_not_fit_on_the_device_stops_none_of_other_variables_and_i
     Model model(scene, 3);
     std::vector<std::unique_ptr<Model::Batch>> batches;
     for (size_t v = 0; v < 3; ++v) {
-      std::vector<int64_t> ids(v == large ? 90'000 : 60);
-      std::iota(ids.begin(), ids.end(), int64_t{0});
+      std::vector<int64_t> ids = keys_from(0, v == large ? 90'000 : 60);
       batches.push_back(model.some_batch(v, ids));
     }
     check_throws(ErrorKind::kStoreFull,
@@ -1473,8 +1463,7 @@ void check_threads(size_t partitions) {
     one.name += std::to_string(number);
     return std::make_unique<Table>(one);
   });
-  std::vector<int64_t> keys(100);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, 100);
   std::atomic<bool> done{false};
   std::vector<std::thread> readers;
   for (int reader = 0; reader < 3; ++reader) {

@@ -118,12 +118,6 @@ class Scene : public StepScene<ForgetfulDevice> {
     open_table();
   }
 
-  static std::vector<int64_t> keys_from(int64_t first, size_t count) {
-    std::vector<int64_t> keys(count);
-    std::iota(keys.begin(), keys.end(), first);
-    return keys;
-  }
-
   void train(const std::vector<int64_t>& ids) {
     const std::vector<float> gradients = some_gradients(ids.size());
     table->apply_gradients(ids, gradients.data(), std::nullopt);
@@ -194,7 +188,7 @@ class Scene : public StepScene<ForgetfulDevice> {
   bool is_plain() const { return are_alike(table->export_rows(), plain.export_rows()); }
 
   std::vector<int64_t> keys_in_level(int32_t level, int64_t end = kKeys) const {
-    const std::vector<int64_t> keys = keys_from(0, static_cast<size_t>(end));
+    const std::vector<int64_t> keys = keys_from(0, end);
     std::vector<int32_t> levels(keys.size());
     table->lookup_tier(keys, levels.data());
     std::vector<int64_t> found;
@@ -316,7 +310,7 @@ TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
 
 TEST(a_checkpoint_writes_what_changed_alone) {
   Scene scene(1);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   scene.persist();
   const uint64_t before = scene.written_to_pool();
@@ -338,7 +332,7 @@ TEST(a_checkpoint_writes_what_changed_alone) {
 // A copy of a row that nobody changed is the row again, wherever the row has been.
 TEST(rows_that_did_not_change_go_down_to_their_copies) {
   Scene scene(2);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   scene.persist();
   const uint64_t before = scene.written_to_pool();
@@ -356,7 +350,7 @@ TEST(rows_that_did_not_change_go_down_to_their_copies) {
 
 TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
   Scene scene(3);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   const uint64_t number = scene.begin();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
@@ -378,7 +372,7 @@ TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
 
 TEST(the_device_goes_on_while_rows_below_it_are_written) {
   Scene scene(9);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   scene.persist();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
@@ -413,7 +407,7 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
 // And rows that the step was to change are what they were, copies too.
 TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
   Scene scene(10);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   scene.persist();
   const std::vector<int64_t> keys = scene.keys_in_level(0);
@@ -436,7 +430,7 @@ TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
 
 TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
   Scene scene(4);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
   const std::vector<float> gradients = scene.some_gradients(in_hbm.size());
@@ -483,14 +477,14 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
   constexpr size_t kBatch = 50;
   Scene scene(5, Below::kNothing, /*pool_rows=*/200);
   int64_t end = 0;
-  while (!is_refused(scene, Scene::keys_from(end, kBatch))) end += kBatch;
+  while (!is_refused(scene, keys_from(end, kBatch))) end += kBatch;
   const uint64_t places = scene.table->parts().store->tiers().pool()->slot_count() - PoolTier::kHeadroomSlots;
   check(end == static_cast<int64_t>(places / kBatch * kBatch),
         "refused after " + std::to_string(end) + " rows of " + std::to_string(places));
   // Rows of HBM have claims, so a checkpoint is possible; then they have copies, and no place is left for what changes.
   scene.table->drain();
   scene.persist();
-  check(is_refused(scene, Scene::keys_from(0, static_cast<size_t>(end))), "all rows have changed");
+  check(is_refused(scene, keys_from(0, end)), "all rows have changed");
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0, end);
   check(!is_refused(scene, {in_hbm[0], in_hbm[1]}), "there is no room for two rows");
   check(scene.is_plain(), "the rows are others");
@@ -506,7 +500,7 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
 // What steps may need is claimed beforehand, and given back.
 TEST(places_that_steps_do_not_need_are_free_again) {
   Scene scene(6);
-  scene.train(Scene::keys_from(0, kKeys));
+  scene.train(keys_from(0, kKeys));
   scene.table->drain();
   scene.persist();
   const PoolTier& pool = *scene.table->parts().store->tiers().pool();
@@ -531,7 +525,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
   const PoolTier& pool = *scene.table->parts().store->tiers().pool();
   int64_t end = 0;
   for (; pool.free_slots() >= PoolTier::kHeadroomSlots + 2 * kBatch; end += kBatch) {
-    scene.train(Scene::keys_from(end, kBatch));
+    scene.train(keys_from(end, kBatch));
   }
   // Rows that have places for what they are now, each several times in a batch.
   std::vector<int64_t> changed(kBatch);
@@ -549,7 +543,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
   }
   std::string refused;
   try {
-    scene.train(Scene::keys_from(end, free - PoolTier::kHeadroomSlots));
+    scene.train(keys_from(end, free - PoolTier::kHeadroomSlots));
   } catch (const Error& error) {
     refused = error.what();
   }
@@ -564,7 +558,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
 TEST(a_batch_on_the_device_makes_room_in_a_pool_above_ssd) {
   Scene scene(7, Below::kSsd, /*pool_rows=*/PoolTier::kHeadroomSlots / 4);
   for (int64_t first = 0; first < 4000; first += 100) {
-    check(!is_refused(scene, Scene::keys_from(first, 100)), "a batch was refused");
+    check(!is_refused(scene, keys_from(first, 100)), "a batch was refused");
   }
   check(scene.is_plain(), "the rows are others");
 }

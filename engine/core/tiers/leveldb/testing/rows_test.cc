@@ -12,7 +12,6 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <random>
 #include <thread>
 
@@ -106,8 +105,7 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
   const Place second = write(tier, {1}, 2)[0];
   check(!is_there(tier, first), "a write takes the erasures along");
 
-  std::vector<int64_t> many(size_t{1} << 16);
-  std::iota(many.begin(), many.end(), int64_t{100});
+  std::vector<int64_t> many = keys_from(100, size_t{1} << 16);
   const std::vector<Place> leaving = write(tier, many, 1);
   tier.erase(std::span(leaving).first(1));
   tier.compact();
@@ -149,8 +147,7 @@ class NoFileGrows {
 // What compact() is called after is done already: an update whose rows came up, say.
 void records_that_cannot_be_deleted_are_told_of_by_drain_alone(const std::string& path) {
   LevelDbTier tier("var", kLayout, path);
-  std::vector<int64_t> many(size_t{1} << 16);
-  std::iota(many.begin(), many.end(), int64_t{100});
+  std::vector<int64_t> many = keys_from(100, size_t{1} << 16);
   const std::vector<Place> leaving = write(tier, many, 1);
   const std::vector<Place> staying = write(tier, {1, 2}, 2);
   tier.erase(leaving);
@@ -328,8 +325,7 @@ void another_process_s_database_is_in_use(const std::string& path) {
 
 void damaged_rows_are_told_and_the_others_read(const std::string& path) {
   LevelDbTier tier("var", kLayout, path, {.write_buffer_bytes = size_t{64} << 10});
-  std::vector<int64_t> keys(5000);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::vector<int64_t> keys = keys_from(0, 5000);
   std::vector<Place> places;
   for (size_t i = 0; i < keys.size(); i += 100) {
     const std::vector<Place> some = write(

@@ -1,6 +1,5 @@
 // Tables have more files than the process may have descriptors.
 #include <fcntl.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <memory>
@@ -9,25 +8,10 @@
 
 #include "files/descriptor_cache.h"
 #include "table.h"
+#include "testing/descriptor_limit.h"
 
 namespace embstore::log::testing {
 namespace {
-
-class FewDescriptors {
- public:
-  explicit FewDescriptors(rlim_t most) {
-    check(getrlimit(RLIMIT_NOFILE, &before_) == 0, "the limit can't be asked for");
-    rlimit few = before_;
-    few.rlim_cur = most;
-    check(setrlimit(RLIMIT_NOFILE, &few) == 0, "the limit can't be set");
-  }
-  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 SsdHashOptions tiny_files(SsdHashOptions options, IoScheme scheme) {
   options.file_bytes = 20 << 10;  // of which the header is a fifth
@@ -39,7 +23,7 @@ void hundreds_of_files_run_within_64_descriptors(SsdHashOptions options) {
   const TemporaryDirectory directory;
   UnwaitingCalls calls;
   options.file_calls = &calls;
-  const FewDescriptors few(64);
+  const DescriptorLimit few(64);
   Versions expected;
   {
     FileTable table(directory.path(), options);
@@ -69,7 +53,7 @@ TEST(hundreds_of_files_run_within_64_descriptors) {
 
 TEST(threads_share_few_descriptors) {
   const TemporaryDirectory directory;
-  const FewDescriptors few(64);
+  const DescriptorLimit few(64);
   FileTable table(directory.path(), tiny_files(small_files(), IoScheme::kPread));
   table.write(0, 12000, 1);
   std::vector<std::thread> threads;
@@ -91,7 +75,7 @@ TEST(a_written_file_is_synced_before_its_descriptor_goes) {
     std::atomic<int> syncs{0};
   };
   const TemporaryDirectory directory;
-  const FewDescriptors few(64);
+  const DescriptorLimit few(64);
   CountedSyncs calls;
   std::vector<std::unique_ptr<files::File>> written;
   for (int i = 0; i < 40; ++i) {

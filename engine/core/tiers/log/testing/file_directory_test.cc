@@ -1,7 +1,6 @@
 // What lies in the directory: when it goes, when it stays, and what is refused.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "table.h"
+#include "testing/child.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -25,15 +25,12 @@ void put(const std::string& path, const std::string& bytes) {
 
 // Leaves in `root` what a process does that is killed.
 void leave(const std::string& root, const SsdHashOptions& options, const TableIdentity& table = table_of()) {
-  const pid_t child = fork();
-  check(child >= 0, "no process can be started");
-  if (child == 0) {
+  const pid_t child = start_child([&] {
     FileTable left(root, options, table);
     left.write(0, 3000, 1);
     kill(getpid(), SIGKILL);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the process ended by itself");
+  });
+  check(end_of_child(child) == -SIGKILL, "the process ended by itself");
   check(files_in(root + "/rows").size() > 3, "the process left nothing");
 }
 

@@ -1,11 +1,11 @@
 // The files of a table: refused by name if they are damaged or another table's, and whole whatever interrupted their making.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
 #include "table.h"
+#include "testing/child.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -150,21 +150,17 @@ int interrupted(const Site& site, const std::function<void()>& prepare,
   const std::string medium = tested_case();
   for (int calls = 0;; ++calls) {
     prepare();
-    const pid_t child = fork();
-    check(child >= 0, "no process can be started");
-    if (child == 0) {
+    const int end = end_of_child(start_child([&] {
       DyingCalls dying(calls);
       Site dies = site;
       dies.calls = &dying;
       work(dies);
-      _exit(0);
-    }
-    int status = 0;
-    check(waitpid(child, &status, 0) == child && WIFEXITED(status), "the process died in another way");
+    }));
+    check(end >= 0, "the process died in another way");
     tested_case() = medium + ", interrupted at call " + std::to_string(calls);
     look();
     tested_case() = medium;
-    if (WEXITSTATUS(status) == 0) return calls;
+    if (end == 0) return calls;
   }
 }
 

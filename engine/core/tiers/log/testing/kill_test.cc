@@ -13,6 +13,7 @@
 #include <string>
 
 #include "table.h"
+#include "testing/child.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -111,17 +112,13 @@ void kill_processes(const Site& site) {
   for (int round = 0; round < kKills; ++round) {
     tested_case() = medium + ", round " + std::to_string(round);
     shared.steps = 0;
-    const pid_t child = fork();
-    check(child >= 0, "no process can be started");
-    if (child == 0) work(site, round, shared);
+    const pid_t child = start_child([&] { work(site, round, shared); });
     // After some work, however slow the machine; then at any moment, its start sometimes included.
     const auto steps = static_cast<int64_t>(random() % 100);
     while (shared.steps < steps && waitpid(child, nullptr, WNOHANG) == 0) usleep(100);
     usleep(static_cast<useconds_t>(random() % 2000));
     kill(child, SIGKILL);
-    int status = 0;
-    check(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
-          "the process ended by itself");
+    check(end_of_child(child) == -SIGKILL, "the process ended by itself");
     compacted += shared.compacted.exchange(0);
     check_what_is_left(site, shared);
   }

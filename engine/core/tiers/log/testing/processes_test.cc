@@ -1,6 +1,5 @@
 // One process uses a table's files, and one variable in it; forked children neither keep them from others nor harm them.
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "table.h"
+#include "testing/child.h"
 
 namespace embstore::log::testing {
 namespace {
@@ -18,11 +18,7 @@ class Process {
  public:
   explicit Process(const std::function<void(Process&)>& work) {
     check(pipe(to_child_) == 0 && pipe(to_parent_) == 0, "pipes can't be had");
-    id_ = fork();
-    check(id_ >= 0, "no process can be started");
-    if (id_ != 0) return;
-    work(*this);
-    _exit(0);
+    id_ = start_child([&] { work(*this); });
   }
   ~Process() {
     for (const int end : {to_child_[0], to_child_[1], to_parent_[0], to_parent_[1]}) ::close(end);
@@ -43,11 +39,7 @@ class Process {
   }
   void go_on() const { check(::write(to_child_[1], ".", 1) == 1, "nobody listens"); }
   void kill() const { ::kill(id_, SIGKILL); }
-  int status() const {
-    int status = 0;
-    check(waitpid(id_, &status, 0) == id_, "the process is gone");
-    return status;
-  }
+  int end() const { return end_of_child(id_); }
 
  private:
   int to_child_[2];
@@ -70,7 +62,7 @@ bool is_in_use_for_another_process(const Site& site) {
     self.tell('f');
   });
   const char told = other.wait_for_child();
-  check(other.status() == 0 && told != 'e', "the table is refused for another reason");
+  check(other.end() == 0 && told != 'e', "the table is refused for another reason");
   return told == 'u';
 }
 
@@ -122,7 +114,7 @@ TEST(a_killed_process_leaves_the_table_to_the_next) {
     first.wait_for_child();
     check_is_in_use(site);
     first.kill();
-    first.status();
+    first.end();
     check_restored(*site.open());
   });
 }
@@ -147,7 +139,7 @@ TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
     });
     first.wait_for_child();
     first.kill();
-    first.status();
+    first.end();
     {
       const std::unique_ptr<Table> table = site.open();
       check_restored(*table);
@@ -177,7 +169,7 @@ TEST(a_forked_child_has_no_mapping_of_a_pool) {
   check(is_mapped(), "the pool isn't mapped where it is open");
   const Process child([&](Process& self) { self.tell(is_mapped() ? 'm' : 'n'); });
   check(child.wait_for_child() == 'n', "a child can write to the pool");
-  check(child.status() == 0, "the child failed");
+  check(child.end() == 0, "the child failed");
   pool.check_rows();
 }
 

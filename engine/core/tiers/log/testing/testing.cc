@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 
 #include "files/file.h"
 #include "platform/crc32c.h"
@@ -55,12 +54,6 @@ int64_t checked_version(const RowBatch& rows, size_t i, int64_t key) {
   }
   check(is_whole, [&] { return "the row of key " + std::to_string(key) + " is torn"; });
   return header.version;
-}
-
-std::vector<int64_t> keys_from(int64_t first, int64_t count) {
-  std::vector<int64_t> keys(static_cast<size_t>(count));
-  std::iota(keys.begin(), keys.end(), first);
-  return keys;
 }
 
 CheckpointId id_of(uint64_t number) {

@@ -23,7 +23,6 @@ using namespace medium;
 void fill_row(RowBatch& rows, size_t i, int64_t key, int64_t version);
 // The version of the row; fails where it isn't the whole row of `key`.
 int64_t checked_version(const RowBatch& rows, size_t i, int64_t key);
-std::vector<int64_t> keys_from(int64_t first, int64_t count);
 
 using Versions = std::map<int64_t, int64_t>;  // by key
 CheckpointId id_of(uint64_t number);

@@ -2,8 +2,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +16,8 @@
 #include <vector>
 
 #include "files/file.h"
+#include "testing/child.h"
+#include "testing/descriptor_limit.h"
 #include "testing/tests.h"
 #include "tiers/medium/batch_reader.h"
 #include "tiers/medium/guarded_copy.h"
@@ -98,20 +98,6 @@ void touch_a_page_that_is_gone(const std::string& path) {
   *static_cast<const volatile char*>(page);
 }
 
-// How the process ends: its exit code, or minus the signal.
-template <class Child>
-int end_of(const Child& child) {
-  const pid_t process = fork();
-  check(process >= 0, "no process can be started");
-  if (process == 0) {
-    child();
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(process, &status, 0) == process, "the process is lost");
-  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 void handle_bus_errors(void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
@@ -122,27 +108,27 @@ TEST(bus_errors_of_others_are_handed_on) {
   const TemporaryDirectory directory;
   const std::string path = directory / "page";
   const auto end_with_42 = [](int) { _exit(42); };
-  check(end_of([&] {
+  check(end_of_child(start_child([&] {
           handle_bus_errors(end_with_42);
           catch_bus_errors();
           touch_a_page_that_is_gone(path);
-        }) == 42,
+        })) == 42,
         "an earlier handler isn't called");
-  check(end_of([&] {
+  check(end_of_child(start_child([&] {
           catch_bus_errors();
           handle_bus_errors(end_with_42);
           catch_bus_errors();
           touch_a_page_that_is_gone(path);
-        }) == 42,
+        })) == 42,
         "a later handler isn't called");
-  check(end_of([&] {
+  check(end_of_child(start_child([&] {
           handle_bus_errors(end_with_42);
           catch_bus_errors();
           raise(SIGBUS);
-        }) == 42,
+        })) == 42,
         "a signal that was sent isn't handed on");
   // As faulthandler: it puts back what was there before it, and raises the signal anew.
-  check(end_of([&] {
+  check(end_of_child(start_child([&] {
           handle_bus_errors(SIG_DFL);
           catch_bus_errors();
           static struct sigaction before;
@@ -156,7 +142,7 @@ TEST(bus_errors_of_others_are_handed_on) {
           sigaction(SIGBUS, &action, nullptr);
           catch_bus_errors();
           touch_a_page_that_is_gone(path);
-        }) == -SIGBUS,
+        })) == -SIGBUS,
         "the process goes on, or in circles");
 }
 #endif
@@ -206,12 +192,6 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   }
 }
 
-void allow_descriptors(rlim_t most) {
-  rlimit limit{};
-  check(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= most, "so many descriptors can't be had");
-  limit.rlim_cur = most;
-  check(setrlimit(RLIMIT_NOFILE, &limit) == 0, "the limit can't be set");
-}
 ptrdiff_t descriptors() {
   using Entries = std::filesystem::directory_iterator;
   return std::distance(Entries("/proc/self/fd"), Entries());
@@ -225,7 +205,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   const std::string path = directory / "file";
   std::ofstream(path) << "some";
   const ptrdiff_t others = descriptors();
-  allow_descriptors(1024);
+  const DescriptorLimit many(1024);
   IoUringPool pool;
   const auto borrow_all = [&pool] {
     std::vector<IoUringPool::Loan> rings;
@@ -234,7 +214,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   };
   borrow_all();
   check(descriptors() - others == kRings, "another number of rings is open");
-  allow_descriptors(64);
+  const DescriptorLimit few(64);
   const files::File file(files::system_file_calls(), path, O_RDONLY);
   check(descriptors() - others <= kMostOfFew, "idle rings keep their descriptors");
   // Those whose descriptors are gone are opened again.
@@ -247,7 +227,6 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
     check(request[0].bytes_read == 4 && bytes[3] == std::byte{'e'}, "a file isn't read");
   }
   check(descriptors() - others <= kMostOfFew, "more descriptors are open than agreed");
-  allow_descriptors(1024);
 }
 
 TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
