@@ -9,13 +9,6 @@ void DeviceRanks::put(const Batch& batch, Stream stream) { launch(put_headers, b
 
 void DeviceRanks::take(const Batch& batch, Stream stream) const { launch(take_headers, batch, stream); }
 
-void DeviceRanks::count_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
-                               const CountedUpdate& update, Stream stream) {
-  Launches launches;
-  add_update(slots, places, sums, update, launches);
-  launches.put(device_, stream);
-}
-
 void DeviceRanks::add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                              const CountedUpdate& update, Launches& launches) {
   if (slots.count == 0) return;
@@ -23,12 +16,6 @@ void DeviceRanks::add_update(Global<const uint32_t> slots, const Places& places,
   launches.add(count_updates_of_rows, grid,
                {arrays(), slots, places, grid.blocks, sums.positions(), sums.begins().constant(),
                 sums.ends().constant(), update});
-}
-
-void DeviceRanks::count_hits(Global<const uint32_t> slots, uint64_t first_stamp, Stream stream) {
-  Launches launches;
-  add_hits(slots, {}, {}, first_stamp, launches);
-  launches.put(device_, stream);
 }
 
 void DeviceRanks::add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,

@@ -31,13 +31,10 @@ class DeviceRanks {
   // Counts an update of the distinct ids of a batch: occurrences, the version, the span of saves, and the stamp of the last
   // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `places`, which of them
   // are meant. REQUIRES: sums.sort() of the unique batch.
-  void count_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
-                    const CountedUpdate& update, Stream stream);
   void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                   const CountedUpdate& update, Launches& launches);
   // Counts a served look-up of ids, whose rows are in `slots`: of those in `places`. `order`: where given, the position of each in the
   // caller's batch. REQUIRES: until then, moves wait.
-  void count_hits(Global<const uint32_t> slots, uint64_t first_stamp, Stream stream);
   void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
                 uint64_t first_stamp, Launches& launches);
 

@@ -44,11 +44,6 @@ void GradientSums::sort(std::span<const Input> batches, Stream stream) {
   launches.put(batches.front().to->device_, stream);
 }
 
-void GradientSums::sort(const UniqueBatch& unique, uint32_t ids, Stream stream) {
-  const Input only{this, &unique, ids};
-  sort({&only, 1}, stream);
-}
-
 void GradientSums::find_bounds(std::span<const Bounds> batches, Stream stream) {
   if (batches.empty()) return;
   Launches launches;
@@ -79,12 +74,6 @@ void GradientSums::sum(std::span<const Summed> batches, Stream stream) {
                   one.chosen.count, one.to.occurrences, one.to.last_positions});
   }
   launches.put(device, stream);
-}
-
-void GradientSums::sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Chosen& chosen,
-                       const Sums& to, Stream stream) {
-  const Summed only{{this, &unique, ids}, gradients, chosen, to};
-  sum({&only, 1}, stream);
 }
 
 void GradientSums::add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const {

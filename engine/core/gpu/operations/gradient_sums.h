@@ -27,7 +27,6 @@ class GradientSums {
   // Puts the positions of batches' ids in order, as positions() says: what device_update.h needs. Of several batches, each kernel is
   // launched once a pass.
   static void sort(std::span<const Input> batches, Stream stream);
-  void sort(const UniqueBatch& unique, uint32_t ids, Stream stream);
   // Of batches whose ids are in the order of tables: where the distinct ids of each begin, and where the last ones end. `id_bounds`:
   // the same of ids. REQUIRES: sort() of the batch.
   struct Bounds {
@@ -58,8 +57,6 @@ class GradientSums {
   };
   // Sums long runs of all distinct ids, and the gradients of those that are chosen.
   static void sum(std::span<const Summed> batches, Stream stream);
-  void sum(const UniqueBatch& unique, uint32_t ids, DeviceAddress gradients, const Chosen& chosen,
-           const Sums& to, Stream stream);
 
   // The part of sum() that others need who sum gradients themselves: see summed_gradient().
   void add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const;

@@ -38,11 +38,6 @@ void UniqueBatch::make_unique(std::span<const Input> batches, Stream stream) {
   }
 }
 
-void UniqueBatch::make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept) {
-  const Input only{this, ids, kept};
-  make_unique({&only, 1}, stream);
-}
-
 UniqueArguments UniqueBatch::arguments(const Input& of) const {
   const Global<uint32_t> table = table_.first(table_entries(of.ids.count));
   return {of.ids,

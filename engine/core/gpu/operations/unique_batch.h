@@ -26,7 +26,6 @@ class UniqueBatch {
   };
   // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
   static void make_unique(std::span<const Input> batches, Stream stream);
-  void make_unique(Global<const int64_t> ids, Stream stream, Global<const int64_t> kept = {});
 
   const DeviceArray<uint32_t>& count() const { return count_; }  // one: of distinct ids
   // In the order of their first occurrence.

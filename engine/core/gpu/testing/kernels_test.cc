@@ -259,7 +259,7 @@ void check_unique(Scene& scene, const std::vector<int64_t>& ids) {
   UniqueBatch unique(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
   const UniqueIds expected(ids);
   for (int time = 0; time < 2; ++time) {  // its memory is used again
-    unique.make_unique(device_ids.constant(), scene.stream);
+    make_unique(unique, device_ids.constant(), scene.stream);
     check(scene.number(unique.count()) == expected.keys.size(), "how many ids are distinct");
     check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys,
           "in order of first occurrence");
@@ -294,7 +294,7 @@ TEST(ids_that_are_left_out_are_in_no_distinct_id) {
     const UniqueBatch::Input input{&unique, device_ids.constant(), device_kept.constant(),
                                    id_count.constant()};
     UniqueBatch::make_unique({&input, 1}, scene.stream);
-    sums.sort(unique, count, scene.stream);
+    sort(sums, unique, count, scene.stream);
     const UniqueIds expected(left);
     const size_t distinct = expected.keys.size();
     check(scene.number(unique.count()) == distinct, "how many ids are distinct");
@@ -387,8 +387,8 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     }
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, batch.dim, scene.block_threads());
-    unique.make_unique(ids.constant(), scene.stream);
-    sums.sort(unique, count, scene.stream);
+    make_unique(unique, ids.constant(), scene.stream);
+    sort(sums, unique, count, scene.stream);
     // None, some or all of the distinct ids.
     std::vector<uint32_t> chosen;
     const uint32_t one_in = 1 + scene.below(4);
@@ -401,9 +401,11 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     const DeviceArray<float> to(scene.device, chosen.size() * batch.dim);
     const DeviceArray<uint32_t> occurrences(scene.device, chosen.size());
     const DeviceArray<uint32_t> last_positions(scene.device, chosen.size());
-    sums.sum(unique, count, gradients.address() + shift * sizeof(float),
-             {numbers.constant(), chosen_count.constant()},
-             {to.global(), occurrences.global(), last_positions.global()}, scene.stream);
+    const GradientSums::Summed only{{&sums, &unique, count},
+                                    gradients.address() + shift * sizeof(float),
+                                    {numbers.constant(), chosen_count.constant()},
+                                    {to.global(), occurrences.global(), last_positions.global()}};
+    GradientSums::sum({&only, 1}, scene.stream);
     scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays go
     const GradientScene::Expected expected = batch.expected(chosen);
     check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
@@ -430,8 +432,8 @@ TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) 
         const DeviceArray<float> gradients = scene.on_device(batch.gradients);
         UniqueBatch unique(scene.device, count);
         GradientSums sums(scene.device, count, dim);
-        unique.make_unique(ids.constant(), scene.stream);
-        sums.sort(unique, count, scene.stream);
+        make_unique(unique, ids.constant(), scene.stream);
+        sort(sums, unique, count, scene.stream);
         std::vector<uint32_t> all(UniqueIds(batch.ids).keys.size());
         std::iota(all.begin(), all.end(), 0u);
         const DeviceArray<uint32_t> numbers = scene.on_device(all);
@@ -439,8 +441,11 @@ TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) 
         const DeviceArray<float> to(scene.device, all.size() * dim);
         const DeviceArray<uint32_t> occurrences(scene.device, all.size());
         const DeviceArray<uint32_t> last_positions(scene.device, all.size());
-        sums.sum(unique, count, gradients.address(), {numbers.constant(), chosen_count.constant()},
-                 {to.global(), occurrences.global(), last_positions.global()}, scene.stream);
+        const GradientSums::Summed only{{&sums, &unique, count},
+                                        gradients.address(),
+                                        {numbers.constant(), chosen_count.constant()},
+                                        {to.global(), occurrences.global(), last_positions.global()}};
+        GradientSums::sum({&only, 1}, scene.stream);
         check(equal_bits(scene.on_host(to), batch.all_sums()), "the bits of the sums");
       }
     }

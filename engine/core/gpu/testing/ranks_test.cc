@@ -106,11 +106,13 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
     while (batches.size() < batch_count) batches.emplace_back(scene, rows);
     scene.device.synchronise(scene.stream);
     const OwnedStream look_ups(scene.device);
+    Launches launches;
     for (RankedBatch& batch : batches) {
       const uint64_t first_stamp = 1 + scene.below(1000);
       if (scene.below(2) == 0) {
         const Stream stream = scene.below(2) == 0 ? scene.stream : look_ups;
-        on_device.count_hits(batch.slots_of_ids.constant(), first_stamp, stream);
+        on_device.add_hits(batch.slots_of_ids.constant(), {}, {}, first_stamp, launches);
+        launches.put(scene.device, stream);
         for (uint32_t i = 0; i < batch.count; ++i) {
           const uint32_t slot = batch.slot_of.at(batch.ids[i]);
           if (slot != kNoSlot) ranks.count_served(slot, slot, {first_stamp + i, 1});
@@ -120,10 +122,11 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
       const CountedUpdate update{.global_step = static_cast<int64_t>(scene.random() >> 1),
                                  .first_stamp = first_stamp,
                                  .save_span = static_cast<uint16_t>(scene.below(1 << 16))};
-      batch.unique.make_unique(batch.device_ids.constant(), scene.stream);
-      batch.sums.sort(batch.unique, batch.count, scene.stream);
-      on_device.count_update(batch.device_slots.constant(), {.end = batch.unique.count().constant()},
-                             batch.sums, update, scene.stream);
+      make_unique(batch.unique, batch.device_ids.constant(), scene.stream);
+      sort(batch.sums, batch.unique, batch.count, scene.stream);
+      on_device.add_update(batch.device_slots.constant(), {.end = batch.unique.count().constant()},
+                           batch.sums, update, launches);
+      launches.put(scene.device, scene.stream);
       GradientBatch gradients;
       gradients.group(batch.ids, std::vector<float>(batch.count).data(), 1);
       for (const KeyGradient& key : gradients.keys()) {

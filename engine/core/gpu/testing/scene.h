@@ -11,6 +11,8 @@
 
 #include "gpu/buffers.h"
 #include "gpu/emulated/emulated_device.h"
+#include "gpu/operations/gradient_sums.h"
+#include "gpu/operations/unique_batch.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -94,6 +96,16 @@ struct Scene {
   OwnedStream stream;
   std::mt19937_64 random;
 };
+
+// Makes one batch unique, and puts the positions of its ids in order.
+inline void make_unique(UniqueBatch& to, Global<const int64_t> ids, Stream stream) {
+  const UniqueBatch::Input only{&to, ids};
+  UniqueBatch::make_unique({&only, 1}, stream);
+}
+inline void sort(GradientSums& to, const UniqueBatch& unique, uint32_t ids, Stream stream) {
+  const GradientSums::Input only{&to, &unique, ids};
+  GradientSums::sort({&only, 1}, stream);
+}
 
 template <class Test>
 void for_each_seed(const Test& test) {

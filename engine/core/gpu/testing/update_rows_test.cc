@@ -129,8 +129,8 @@ struct UpdateScene {
       scene.device.copy_to_device(address, gradients.data(), gradients.size() * sizeof(float), scene.stream);
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, dim, scene.block_threads());
-    unique.make_unique(device_ids.constant(), scene.stream);
-    sums.sort(unique, count, scene.stream);
+    make_unique(unique, device_ids.constant(), scene.stream);
+    sort(sums, unique, count, scene.stream);
     Launches launches;
     sums.add_long_sums(count, address, launches);
     launches.put(scene.device, scene.stream);
