@@ -25,6 +25,8 @@ struct ExportedRows {
   std::vector<int64_t> frequencies;
   std::vector<int64_t> versions;
   std::vector<std::vector<float>> slots;
+
+  bool operator==(const ExportedRows&) const = default;
 };
 
 // Both ends are in it.

@@ -954,10 +954,7 @@ void check_refusals(size_t partitions) {
   check_throws(ErrorKind::kInvalidArgument, "the second", [&] { scene.table->synchronise(); });
   put(1);
   check_throws(ErrorKind::kInvalidArgument, "the first", [&] { scene.table->drain(); });
-  const ExportedRows after = scene.table->export_rows();
-  check(after.keys == before.keys && after.values == before.values && after.slots == before.slots &&
-            after.frequencies == before.frequencies && after.versions == before.versions,
-        "a batch that was refused changed rows");
+  check(scene.table->export_rows() == before, "a batch that was refused changed rows");
   put(0);
   scene.table->synchronise();
   check(scene.table->export_rows().keys.size() == before.keys.size() + 1, "the next batch isn't applied");
@@ -974,11 +971,7 @@ void check_not_finite(size_t partitions, bool by_host) {
   const std::vector<int64_t> ids = {1, 2, 3, 1000};  // the last has no row
   const auto trained = scene.train_on_device({1, 2, 3});
   const ExportedRows before = scene.table->export_rows();
-  const auto is_as_before = [&] {
-    const ExportedRows now = scene.table->export_rows();
-    return now.keys == before.keys && now.values == before.values && now.slots == before.slots &&
-           now.frequencies == before.frequencies && now.versions == before.versions;
-  };
+  const auto is_as_before = [&] { return scene.table->export_rows() == before; };
   const auto put = [&](size_t spoilt, float by, std::vector<int64_t> kept, int64_t is_left_out) {
     std::vector<float> gradients(ids.size() * kDim, 0.5f);
     gradients[spoilt * kDim + kDim - 1] = by;
@@ -1116,10 +1109,7 @@ TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
     apply(keys.size());
     check_throws(ErrorKind::kStoreFull, "stepped" + std::to_string(full) + ": the batch brings",
                  [&] { variable.drain(); });
-    const ExportedRows after = variable.export_rows();
-    check(after.keys == before.keys && after.values == before.values && after.slots == before.slots &&
-              after.frequencies == before.frequencies && after.versions == before.versions,
-          "a batch that had no room changed rows");
+    check(variable.export_rows() == before, "a batch that had no room changed rows");
     apply(60);
     variable.drain();
     check(variable.export_rows().versions == std::vector<int64_t>(60, 2), "the next batch isn't applied");
@@ -1282,10 +1272,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
       }
     }
     for (size_t v = 0; v < model.tables.size(); ++v) {
-      const ExportedRows mine = model.tables[v]->export_rows();
-      const ExportedRows other = model.plain[v]->export_rows();
-      check(mine.keys == other.keys && mine.values == other.values && mine.slots == other.slots &&
-                mine.frequencies == other.frequencies && mine.versions == other.versions,
+      check(model.tables[v]->export_rows() == model.plain[v]->export_rows(),
             "variable " + std::to_string(v) + " is another");
     }
   }

@@ -74,11 +74,6 @@ TableSpec spec_of(std::vector<TierSpec> tiers) {
           .tiers = std::move(tiers)};
 }
 
-bool are_alike(const ExportedRows& one, const ExportedRows& other) {
-  return one.keys == other.keys && one.frequencies == other.frequencies && one.versions == other.versions &&
-         one.values == other.values && one.slots == other.slots;
-}
-
 // A table of HBM, DRAM and a pool, and one in DRAM that says what its rows should be.
 class Scene : public StepScene<ForgetfulDevice> {
  public:
@@ -184,8 +179,8 @@ class Scene : public StepScene<ForgetfulDevice> {
     table->restore_persisted(number, {.number = 0, .count = 1}, {{moment.path}}, moment.state,
                              /*waiting_keys=*/false);
   }
-  bool is_at(uint64_t number) const { return are_alike(table->export_rows(), moments_.at(number).rows); }
-  bool is_plain() const { return are_alike(table->export_rows(), plain.export_rows()); }
+  bool is_at(uint64_t number) const { return table->export_rows() == moments_.at(number).rows; }
+  bool is_plain() const { return table->export_rows() == plain.export_rows(); }
 
   std::vector<int64_t> keys_in_level(int32_t level, int64_t end = kKeys) const {
     const std::vector<int64_t> keys = keys_from(0, end);
@@ -466,7 +461,7 @@ bool is_refused(Scene& scene, const std::vector<int64_t>& keys) {
     check(error.kind() == ErrorKind::kStoreFull, std::string("another error: ") + error.what());
     check(std::string(error.what()).find("persist, which lets older rows go") != std::string::npos,
           std::string("it doesn't say what to do: ") + error.what());
-    check(are_alike(scene.table->export_rows(), before), "a batch that was refused changed rows");
+    check(scene.table->export_rows() == before, "a batch that was refused changed rows");
     return true;
   }
   scene.plain.apply_gradients(keys, gradients.data(), std::nullopt);
