@@ -7,7 +7,7 @@ import itertools
 import random
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import embstore as es
@@ -21,6 +21,17 @@ from embstore.table.making import make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DIM = 3
+
+
+_RULES: dict[str, Any] = {
+    "initializer": es.initializers.RandomUniform(-1.0, 1.0, seed=7),
+    "optimizer": es.optimizers.Adagrad(0.1),
+}
+
+
+def variable_here() -> es.EmbeddingVariable:
+    """Of this process, and otherwise as a served one."""
+    return es.get_embedding_variable("var", DIM, **_RULES)
 
 
 class ActorHere:
@@ -125,8 +136,7 @@ class ServedVariables:
         return make_variable(
             "var" if table == 0 else f"var{table}",
             DIM,
-            initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
-            optimizer=es.optimizers.Adagrad(0.1),
+            **_RULES,
             ev_option=self._option,
             partition_num=self._count,
             make_shard=make_shard,
@@ -141,7 +151,27 @@ class ServedVariables:
                 shard.close()
 
 
-class BreakingWire:
+@contextlib.contextmanager
+def breaking_wires(
+    seed: int, at_least: int = 0
+) -> Iterator[Callable[[ServerAddress], ServerAddress]]:
+    """Gives what puts a wire that breaks before a server.
+
+    at_least: so many connections must break.
+    """
+    wires: list[_BreakingWire] = []
+
+    def through(address: ServerAddress) -> ServerAddress:
+        wires.append(_BreakingWire(address, seed * 100 + len(wires)))
+        return wires[-1].address
+
+    yield through
+    assert sum(wire.broken for wire in wires) >= at_least, "it was a quiet day"
+    for wire in wires:
+        wire.close()
+
+
+class _BreakingWire:
     """Passes bytes on to `target`, and closes most connections after some of them."""
 
     def __init__(self, target: ServerAddress, seed: int) -> None:

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from row_connection import DIM, BreakingWire, served
+from row_connection import DIM, breaking_wires, served, variable_here
 from sharded import all_workers_parts, assert_same, remote_shards
 
 import embstore as es
-from embstore.cluster.rows.connections import ServerAddress
 from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
@@ -43,15 +42,7 @@ def batches(worker: int, step: int) -> tuple[list[Ids], list[Rows]]:
 
 def trained_here(workers: int) -> list[es.EmbeddingVariable]:
     """Tables of this process, by the means of all workers' gradients."""
-    tables = [
-        es.get_embedding_variable(
-            f"here{table}",
-            DIM,
-            initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
-            optimizer=es.optimizers.Adagrad(0.1),
-        )
-        for table in range(TABLES)
-    ]
+    tables = [variable_here() for _ in range(TABLES)]
     for step in range(STEPS):
         of_workers = [batches(worker, step) for worker in range(workers)]
         for table, var in enumerate(tables):
@@ -130,13 +121,10 @@ def test_look_ups_of_many_tables_are_those_of_each(shards: int) -> None:
 def test_rows_are_the_same_to_the_bit_over_wires_that_break(
     workers: int, shards: int, seed: int
 ) -> None:
-    wires: list[BreakingWire] = []
-
-    def breaking(address: ServerAddress) -> ServerAddress:
-        wires.append(BreakingWire(address, seed * 100 + len(wires)))
-        return wires[-1].address
-
-    with served(shards, PushRules(workers=workers)) as there:
+    with (
+        breaking_wires(seed, at_least=3) as breaking,
+        served(shards, PushRules(workers=workers)) as there,
+    ):
         replicas = [there.many_of_worker(worker, TABLES, breaking) for worker in range(workers)]
 
         def train(worker: int) -> None:
@@ -145,13 +133,8 @@ def test_rows_are_the_same_to_the_bit_over_wires_that_break(
                 es.lookup_many(replicas[worker], ids, train=True)
                 es.apply_many(replicas[worker], ids, grads)
 
-        with ThreadPoolExecutor(workers) as threads:
-            for done in [threads.submit(train, worker) for worker in range(workers)]:
-                done.result()
+        by_all(workers, train)
         assert_same_rows(replicas[-1], trained_here(workers))
-    assert sum(wire.broken for wire in wires) >= 3, "it was a quiet day"
-    for wire in wires:
-        wire.close()
 
 
 def test_workers_may_name_their_tables_in_other_orders_and_by_other_groups() -> None:
@@ -276,12 +259,6 @@ def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
     """Over wires that break, until some of the tables are full. The last rows show exactly the
     steps that weren't refused.
     """
-    wires: list[BreakingWire] = []
-
-    def breaking(address: ServerAddress) -> ServerAddress:
-        wires.append(BreakingWire(address, seed * 100 + len(wires)))
-        return wires[-1].address
-
     chance = np.random.default_rng(seed)
     # Of each step, the tables, and of each of these how many keys each worker brings.
     steps = [
@@ -296,9 +273,11 @@ def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
         """No two steps or workers have the same."""
         return (np.arange(steps[step][table][worker]) + 200 * step) * workers + worker
 
-    with served(
-        1 + seed % 2, PushRules(workers=workers), 6 * 1024 * workers // (1 + seed % 2)
-    ) as there:
+    shards = 1 + seed % 2
+    with (
+        breaking_wires(seed) as breaking,
+        served(shards, PushRules(workers=workers), 6 * 1024 * workers // shards) as there,
+    ):
         replicas = [there.many_of_worker(worker, TABLES, breaking) for worker in range(workers)]
 
         def train(worker: int) -> list[bool]:
@@ -326,8 +305,6 @@ def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
             rows = var.export()
             np.testing.assert_array_equal(rows["keys"], np.sort(np.concatenate(wanted)))
             assert set(rows["freqs"].tolist()) == {1}
-    for wire in wires:
-        wire.close()
 
 
 def grads_of(ids: list[Ids]) -> list[Rows]:

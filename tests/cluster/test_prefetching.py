@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from row_connection import DIM, ServedVariables
+from row_connection import DIM, ServedVariables, variable_here
 
 import embstore as es
 from embstore.cluster.rows.pushes import PushRules
@@ -37,15 +37,6 @@ def batches(steps: int = STEPS) -> Iterator[Ids]:
     for step in range(steps):
         random = np.random.default_rng(step)
         yield np.minimum(random.zipf(1.3, (10, 3)), 60).astype(np.int64) * 7919
-
-
-def here() -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
-        "var",
-        DIM,
-        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
-        optimizer=es.optimizers.Adagrad(0.1),
-    )
 
 
 def train_step(var: es.EmbeddingVariable, ids: Ids) -> None:
@@ -75,7 +66,7 @@ def assert_same(got: es.EmbeddingVariable, wanted: es.EmbeddingVariable) -> None
 def test_rows_are_the_same_with_prefetching_and_without(
     served: ServedVariables, depth: int
 ) -> None:
-    there, plain = served.of_worker(0), here()
+    there, plain = served.of_worker(0), variable_here()
     for ids in es.prefetching(batches(), {there: of_step}, depth=depth):
         train_step(there, ids)
     for ids in batches():
@@ -108,7 +99,7 @@ def test_batches_are_read_one_ahead_and_none_is_lost() -> None:
             yield number
 
     seen = []
-    with here() as var:
+    with variable_here() as var:
         for number in es.prefetching(counted(), {var: lambda number: [number]}):
             seen.append((number, len(read)))
     assert seen == [(0, 2), (1, 3), (2, 4), (3, 4)]
@@ -154,7 +145,7 @@ def test_what_is_left_early_is_given_up(served: ServedVariables, how: str) -> No
 
 
 def test_a_batch_without_ids_trains_nothing_and_costs_nothing(served: ServedVariables) -> None:
-    there, plain = served.of_worker(0), here()
+    there, plain = served.of_worker(0), variable_here()
     every_other = {there: lambda step: [] if step % 2 else [np.arange(step, step + 4)]}
     for step in es.prefetching(range(STEPS), every_other):
         for var in [] if step % 2 else [there, plain]:
@@ -166,7 +157,7 @@ def test_a_batch_without_ids_trains_nothing_and_costs_nothing(served: ServedVari
 
 def test_rows_are_the_same_where_another_thread_reads_ahead(served: ServedVariables) -> None:
     """It asks in the middle of steps, and while gradients are applied."""
-    there, plain = served.of_worker(0), here()
+    there, plain = served.of_worker(0), variable_here()
     ready: queue.Queue[Ids | None] = queue.Queue(maxsize=2)
 
     def read() -> None:
@@ -210,7 +201,7 @@ def test_bad_arguments_are_named_at_once(arguments: dict[str, Any], message: str
 
 def test_what_gives_ids_must_be_a_function() -> None:
     with (
-        here() as var,
+        variable_here() as var,
         pytest.raises(InvalidArgumentError, match=r"ids_of\[var\] must be a function of a batch"),
     ):
         es.prefetching([], {var: 3})  # type: ignore[arg-type]

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from row_connection import DIM, BreakingWire, served
+from row_connection import DIM, breaking_wires, served, variable_here
 from sharded import all_workers_parts, assert_same
 
 import embstore as es
-from embstore.cluster.rows.connections import ServerAddress
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
     EmbStoreError,
@@ -56,20 +55,11 @@ def train(var: es.EmbeddingVariable, worker: int, pause: Callable[[], None] = la
 
 def trained_here(workers: int) -> es.EmbeddingVariable:
     """The rows that the workers' gradients make."""
-    var = untrained()
+    var = variable_here()
     for step in range(STEPS):
         parts = [batch(worker, step) for worker in range(workers)]
         var.apply_gradients(*all_workers_parts(parts, workers))
     return var
-
-
-def untrained() -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
-        "var",
-        DIM,
-        initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
-        optimizer=es.optimizers.Adagrad(0.1),
-    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -77,15 +67,12 @@ def untrained() -> es.EmbeddingVariable:
 def test_rows_are_the_same_to_the_bit_over_wires_that_break(
     workers: int, shards: int, seed: int
 ) -> None:
-    wires: list[BreakingWire] = []
-
-    def breaking(address: ServerAddress) -> ServerAddress:
-        wires.append(BreakingWire(address, seed * 100 + len(wires)))
-        return wires[-1].address
-
     random = np.random.default_rng(seed)
     pauses = iter(random.exponential(0.002, 10_000).tolist())
-    with served(shards, PushRules(workers=workers)) as variable:
+    with (
+        breaking_wires(seed, at_least=3) as breaking,
+        served(shards, PushRules(workers=workers)) as variable,
+    ):
         replicas = [variable.of_worker(worker, breaking) for worker in range(workers)]
         with ThreadPoolExecutor(workers) as threads:
             done = [
@@ -100,9 +87,6 @@ def test_rows_are_the_same_to_the_bit_over_wires_that_break(
         keys, counts = np.unique(np.concatenate(ids), return_counts=True)
         np.testing.assert_array_equal(rows["keys"], keys)
         np.testing.assert_array_equal(rows["freqs"], counts)
-    assert sum(wire.broken for wire in wires) >= 3, "it was a quiet day"
-    for wire in wires:
-        wire.close()
 
 
 def test_a_push_waits_for_all_workers_and_is_seen_by_all() -> None:
@@ -436,7 +420,7 @@ def test_prefetching_changes_no_look_up(seed: int) -> None:
     random = np.random.default_rng(seed)
     with served(1 + seed % 2, PushRules(is_synchronous=seed % 3 != 2)) as variable:
         there = variable.of_worker(0)
-        here = untrained()
+        here = variable_here()
         coming: list[Batch] = []
         for step in range(120):
             what = random.integers(0, 8)
