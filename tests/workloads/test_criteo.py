@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -112,7 +113,11 @@ def test_a_header_of_other_columns_is_refused(tmp_path: Path) -> None:
         CriteoSource(path)
 
 
+@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
 def test_files_that_hold_no_rows_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DataError, match="is a FIFO, and rows are read more than once"):
+        CriteoSource(tmp_path / "fifo")
     (tmp_path / "empty").touch()
     with pytest.raises(DataError, match="the file is empty"):
         CriteoSource(tmp_path / "empty")

@@ -81,6 +81,8 @@ def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path:
         (["--filter", "often:3"], "often:3 is neither counter:N nor cbf:N"),
         (["--rows", "100"], "100 is below 2000"),
         (["--tables", "0"], "0 is not above 0"),
+        (["--rows", "99999999999999999999"], "99999999999999999999 is above 281474976710656"),
+        ([*SMALL, "--batch-size", str(1 << 48)], "tables: not enough memory: "),
         (["--storage-type", "TAPE"], "storage type 'TAPE' is unknown"),
         (["--restore", "/nowhere"], "/nowhere"),
     ],

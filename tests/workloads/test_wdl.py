@@ -116,6 +116,8 @@ def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str], tmp_path: P
     )
     assert "storage_path is missing" in complaint(capsys, "--storage-type", "PMEM_LIBPMEM")
     assert "keys_per_column is 5" in complaint(capsys, "--keys-per-column", "5")
+    huge = ("--batch-size", str(1 << 48), "--dense", "numpy")
+    assert "wdl: not enough memory: " in complaint(capsys, *huge)
     absent = tmp_path / "absent.tsv"
     assert f"{absent}: can't be read" in complaint(capsys, "--data", str(absent))
 

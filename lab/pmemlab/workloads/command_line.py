@@ -36,6 +36,9 @@ __all__ = [
 NO_PATH: Final = "-"
 """In --storage-path, in the place of a tier that keeps no files."""
 
+_MOST: Final = 1 << 48
+"""Of anything that a command line counts: what is larger no array can have."""
+
 
 class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """A formatter that shows the defaults of options, but not those that stand for no value."""
@@ -215,6 +218,12 @@ def positive(text: str) -> int:
     number = int(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return _bounded(number)
+
+
+def _bounded(number: int) -> int:
+    if number > _MOST:
+        raise argparse.ArgumentTypeError(f"{number} is above {_MOST}")
     return number
 
 
@@ -242,4 +251,4 @@ def not_negative(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return number
+    return _bounded(number)

@@ -60,6 +60,10 @@ class CriteoSource:
                 f"held_out_every is {self.held_out_every}; it must be 2 or more, "
                 "so that rows are left to train on"
             )
+        if self.path.is_fifo():
+            raise DataError(
+                f"{self.path}: is a FIFO, and rows are read more than once; give a file"
+            )
         self._layout()
 
     def train_batches(self, batch_size: int) -> Iterator[Batch]:

@@ -146,6 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EmbStoreError, LabError) as error:
         print(f"tables: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"tables: not enough memory: {error}", file=sys.stderr)
+        return 2
     print_runs(arguments, run, reference, {"workload": "tables"}, _summary)
     return 0
 

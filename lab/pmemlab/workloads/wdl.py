@@ -187,6 +187,9 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     except (DataError, EmbStoreError, KeptModelError, LabError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"wdl: not enough memory: {error}", file=sys.stderr)
+        return 2
     except DivergedError as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 1
