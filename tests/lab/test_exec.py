@@ -108,7 +108,7 @@ def test_input_that_nobody_reads_waits_here_and_not_in_the_guest(tmp_path: Path)
     with attach(tmp_path) as link:
         command = link.spawn(["sleep", "60"], {}, takes_input=True)
         sent = 0
-        while command.unread < INPUT_WINDOW:
+        while command._sent_ahead < INPUT_WINDOW:
             sent += 1 << 16
             assert command.send_input(bytes(1 << 16))
         assert sent <= 2 * INPUT_WINDOW

@@ -19,7 +19,7 @@ is one command; its number is the host's choice.
                     KILL     nothing; SIGKILL to the command and its group
                     REFRESH  nothing; forget what is cached of the host's files
                     PING     nothing
-    guest -> host   HELLO    JSON {"kernel": ..., "uptime_s": ...}, once
+    guest -> host   HELLO    nothing; once
                     STDOUT, STDERR   bytes
                     TAKEN    JSON {"bytes": ...}; how much of its standard input the command took
                              since the last such frame. The host sends no more than INPUT_WINDOW
@@ -148,9 +148,7 @@ class Agent:
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        with open("/proc/uptime") as file:  # noqa: PTH123 - pathlib's import costs a guest time
-            uptime_s = float(file.read().split()[0])
-        self._send(HELLO, 0, {"kernel": os.uname().release, "uptime_s": uptime_s})
+        self._send(HELLO, 0)
         while True:
             for key, events in self._selector.select():
                 if key.fd == self._port:

@@ -54,16 +54,14 @@ class Link:
         self._reader = threading.Thread(target=self._read, name="guest link", daemon=True)
         self._reader.start()
 
-    def wait_hello(self, timeout: float) -> Mapping[str, object]:
-        """What the agent says of its machine when it is up. Raises the guest's death."""
+    def wait_hello(self, timeout: float) -> None:
+        """Wait until the agent says that it is up. Raises the guest's death."""
         try:
             frame = self._channels[0].get(timeout=timeout)
         except queue.Empty:
             raise self._died(f"was not up after {timeout:g} s") from None
         if frame is None:
             raise self._died("went down before it was up")
-        hello: Mapping[str, object] = json.loads(frame[1])
-        return hello
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until the other end is gone. False where it still is there after the timeout."""
@@ -294,12 +292,6 @@ class Command:
             self._sent_ahead += len(data)
         self.type(data)
         return True
-
-    @property
-    def unread(self) -> int:
-        """How many bytes were sent for its standard input that it has not taken."""
-        with self._flow:
-            return self._sent_ahead
 
     def end_input(self) -> None:
         """End its standard input, after what was sent."""
