@@ -15,10 +15,7 @@ from typing import IO, Final
 
 from pmemlab.errors import LabError
 
-__all__ = ["INITRAMFS", "POWER_CUT_FILE", "PROOF_FILE", "StateFolder"]
-
-INITRAMFS: Final = "initramfs"
-"""What a guest boots from, beside its kernel."""
+__all__ = ["POWER_CUT_FILE", "PROOF_FILE", "StateFolder"]
 
 PROOF_FILE: Final = "proof.json"
 """By which `pmemlab machine serve` says that its machine is proved: the proof."""
@@ -27,10 +24,7 @@ POWER_CUT_FILE: Final = "power-cut"
 """Is there in the place of the proof while the machine is without power."""
 
 _PREFIX = "pmemlab-machine-"
-_NAMES = (
-    *("console.log", "control.sock", INITRAMFS, "lock"),
-    *(POWER_CUT_FILE, PROOF_FILE, "qemu.log"),
-)
+_NAMES = ("console.log", "control.sock", "lock", POWER_CUT_FILE, PROOF_FILE, "qemu.log")
 # In the lock file, the second line of a temporary folder's alone.
 _MARK = b"pmemlab: this folder is a machine's\n"
 _IS_TEMPORARY = b"It goes with the machine, or when the next one starts.\n"

@@ -14,7 +14,6 @@ from pmemlab.machines.guest.options import GuestOptions
 from pmemlab.machines.guest.qemu import command_line, find_qemu
 from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import guest_root, shared_folders
-from pmemlab.machines.state_folder import INITRAMFS
 from pmemlab.topology import Topology
 
 __all__ = ["script"]
@@ -33,7 +32,7 @@ def script(topology: Topology, options: GuestOptions) -> str:
     shares = shared_folders()
     state = cache_folder() / "by-hand" / topology.name
     state.mkdir(parents=True, exist_ok=True)
-    initramfs = state / INITRAMFS
+    initramfs = state / "initramfs"
     write_initramfs(initramfs, kernel, guest_root(shares))
     argv = command_line(
         topology,

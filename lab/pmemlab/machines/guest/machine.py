@@ -35,7 +35,7 @@ from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shar
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Booting, Result
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
-from pmemlab.machines.state_folder import INITRAMFS, StateFolder
+from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED
 from pmemlab.proof import Proof, mismatches, prove
 from pmemlab.topology import Topology
@@ -132,6 +132,8 @@ class GuestMachine:
         self.accelerator: Accelerator = "tcg"
         self.python = sys.executable
         self._state = StateFolder(state, False) if state else StateFolder.temporary()
+        # Not in a folder that is given: a container's is memory, which is for the media.
+        self._boot_files = StateFolder.temporary() if state else self._state
         self._qemu_argv: Callable[[str], Sequence[str]] | None = None
         self._powered = threading.Condition()
         self._boot: Boot | None = None
@@ -164,7 +166,7 @@ class GuestMachine:
             raise missing
         compile_packages(package_folders())
         shares = shared_folders()
-        initramfs = self._state.path / INITRAMFS
+        initramfs = self._boot_files.path / "initramfs"
         write_initramfs(initramfs, kernel, guest_root(shares))
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
@@ -354,7 +356,8 @@ class GuestMachine:
         if boot is not None:
             boot.end(STOPPED)
         images = (f"{name}.img" for name in self.topology.backing_files)
-        self._state.release(*images, INITRAMFS, "console.log", "qemu.log")
+        self._state.release(*images, "console.log", "qemu.log")
+        self._boot_files.release()
 
     def __enter__(self) -> GuestMachine:
         return self
