@@ -32,7 +32,7 @@ void back_pages(void* memory, size_t size_bytes) noexcept;
 // rows, each would take a huge page for its rows, another for what is kept of them, and so on.
 class PageRange {
  public:
-  static constexpr size_t kSmallBytes = size_t{512} << 10;
+  static constexpr size_t kSmallBytes = size_t{128} << 10;
 
   PageRange(size_t size_bytes, size_t reserved_bytes, PageSize page_size = PageSize::kHuge);
   ~PageRange();
