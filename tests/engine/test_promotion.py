@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,26 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
             serve(var, ranks, ids)
             var.drain()
         assert tiers_of(var) == ranks.tiers([UPPER.size])
+
+
+def test_a_row_that_comes_up_by_one_access_has_the_time_of_a_later_one_of_the_batch(
+    make_variable: MakeVariable, storage_of: StorageOf
+) -> None:
+    """A log keeps no times: what waits by the later access is ranked without the one before it."""
+    storage = storage_of(
+        Stack(es.StorageType.DRAM_PMEM_SSDHASH), 64 * ROW_BYTES, upper_bytes=4 * ROW_BYTES
+    )
+    var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
+    in_log, in_pmem, in_dram = np.split(np.arange(12), 3)
+    ranks = Ranks(12)
+    train(var, ranks, np.arange(12))
+    assert tiers_of(var) == [2] * 4 + [1] * 4 + [0] * 4
+    key, (*others, last) = in_log[0], in_dram
+    # By the first access it outranks rows of one access in PMem; by the second, one of two in DRAM.
+    serve(var, ranks, np.array([key, *others, last, last, key]))
+    end = time.monotonic() + 60
+    while var.stats()["promotions"] == 0:  # drain() would have it counted with what follows
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    serve(var, ranks, np.array([*others, *others, *in_pmem[1:]]))
+    assert tiers_of(var) == ranks.tiers([4, 4])

@@ -10,7 +10,7 @@
 namespace embstore {
 namespace {
 
-constexpr size_t kLineBytes = 64;
+constexpr size_t kAlignmentBytes = 64;
 // A table of fewer rows than some 20,000 has shorter arrays, and gains nothing by huge pages.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr size_t kShortest = SIZE_MAX;  // the sanitizers see who touches memory that malloc has back
@@ -24,18 +24,20 @@ size_t whole_huge_pages(size_t size_bytes) {
   return (size_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
-size_t whole_lines(size_t size_bytes) { return (size_bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+size_t whole_lines(size_t size_bytes) {
+  return (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
 
 }  // namespace
 
 void* take_shared_pages(size_t size_bytes) {
   if (size_bytes >= kShortest) return ProcessLocal<SharedPages>::get().take(size_bytes);
-  return std::memset(::operator new(size_bytes, std::align_val_t{kLineBytes}), 0, size_bytes);
+  return std::memset(::operator new(size_bytes, std::align_val_t{kAlignmentBytes}), 0, size_bytes);
 }
 
 void give_shared_pages_back(void* memory, size_t size_bytes) noexcept {
   if (size_bytes >= kShortest) return ProcessLocal<SharedPages>::get().give_back(memory, size_bytes);
-  ::operator delete(memory, std::align_val_t{kLineBytes});
+  ::operator delete(memory, std::align_val_t{kAlignmentBytes});
 }
 
 SharedPages::Chunk::Chunk(size_t bytes)

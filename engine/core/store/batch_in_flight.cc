@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "row/unique_ids.h"
+
 namespace embstore {
 
 BatchInFlight::BatchInFlight(const RowLayout& layout) : tiers_(RowRef::kMaxTiers, RowBatch(layout)) {}
@@ -33,6 +35,24 @@ void BatchInFlight::order_by_shards() {
     found_.swap(ordered);
   }
   is_in_order_ = true;
+}
+
+void BatchInFlight::share_last_times() {
+  if (!last_positions.empty()) return;
+  std::vector<int64_t> keys(found_.size());
+  std::transform(found_.begin(), found_.end(), keys.begin(), [](const Found& found) { return found.key; });
+  const UniqueIds unique(keys);
+  if (unique.keys.size() == keys.size()) return;
+  std::vector<uint64_t> last(unique.keys.size());  // tags
+  for (size_t i = 0; i < keys.size(); ++i) {
+    uint64_t& tag = last[unique.positions[i]];
+    tag = std::max(tag, found_[i].tag);
+  }
+  last_positions.resize(ids.size());
+  std::iota(last_positions.begin(), last_positions.end(), 0);
+  for (size_t i = 0; i < keys.size(); ++i)
+    last_positions[found_[i].tag] = static_cast<uint32_t>(last[unique.positions[i]]);
+  occurrences.assign(ids.size(), 1);
 }
 
 void BatchInFlight::read(const TierStack& tiers) {
