@@ -38,7 +38,8 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   // All of what is known before any row moves, so that none goes down that was accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   for (const BatchPtr& batch : batches) {
-    batch->share_last_times();
+    // Where there is a tier between, which one access may bring the row to.
+    if (store_.tiers().size() > 2) batch->share_last_times();
     const BatchInFlight* const one = batch.get();
     note_rise({&one, 1}, promote(*batch, missed, accesses_of(*batch), may_wait_));
   }

@@ -119,8 +119,8 @@ class BatchInFlight {
     if (last_positions.empty()) return {first_stamp + i, 1};
     return {first_stamp + last_positions[i], occurrences[i]};
   }
-  // Has all accesses to a row that was found several times take the time of the last. Else one may bring the row up by its own time
-  // while a later one, which is ranked without it, has the row wait; and a tier of files keeps no times.
+  // Has all accesses to a row that was found several times take the time of the last. Else one may bring the row to a tier between by
+  // its own time while a later one, which is ranked without it, has the row wait for a higher tier; and files keep no times.
   void share_last_times();
   uint64_t access_count() const {
     return occurrences.empty() ? ids.size()
