@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreter import run_python
 
 PROGRAM = """
 import sys
-from pathlib import Path
 
 import numpy as np
 
 import embstore as es
+from embstore.bench.memory_process import dram_bytes
 
 TABLES, ROWS, DIM = 40, 100, 16
-
-
-def anonymous_bytes():
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in x)
-    return int(line.split()[1]) * 1024
 
 
 def table(name):
@@ -48,18 +42,14 @@ def table(name):
 
 
 first = table("first")  # with what the process has for all tables
-before = anonymous_bytes()
+before = dram_bytes()
 others = [table(f"table_{i}") for i in range(TABLES)]
-print((anonymous_bytes() - before) // TABLES)
+print((dram_bytes() - before) // TABLES)
 """
 
 
 @pytest.mark.parametrize("storage_type", ["DRAM", "DRAM_PMEM", "DRAM_SSDHASH"])
 def test_a_table_of_a_hundred_rows_takes_no_huge_page(storage_type: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, storage_type, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(PROGRAM, storage_type, tmp_path)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 256 << 10  # its rows are 13 KB

@@ -10,21 +10,18 @@
 
 #include "errors/error.h"
 #include "memory/numa_nodes.h"
+#include "platform/round_up.h"
 
 namespace embstore {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-size_t whole_pages(size_t size_bytes) { return (size_bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+size_t whole_pages(size_t size_bytes) { return round_up(size_bytes, kPageBytes); }
 
 [[noreturn]] void refused(size_t bytes, const char* what) {
   throw Error(ErrorKind::kStorage, "can't " + std::string(what) + " " + std::to_string(bytes) +
                                        " bytes: " + std::strerror(errno) + advice_on_address_limit());
-}
-
-uintptr_t next_huge_page(uintptr_t address) {
-  return (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
 // Without any access it's nothing but addresses, which the system doesn't count against its memory.
@@ -37,7 +34,7 @@ void* reserve_addresses(size_t bytes) {
 // The same, of which what is behind the first so many bytes starts on a huge page's boundary.
 void* reserve_for_huge_pages(size_t bytes, size_t small_bytes) {
   const auto first = reinterpret_cast<uintptr_t>(reserve_addresses(bytes + kHugePageBytes));
-  const uintptr_t start = next_huge_page(first + small_bytes) - small_bytes;
+  const uintptr_t start = round_up(first + small_bytes, kHugePageBytes) - small_bytes;
   const uintptr_t end = first + bytes + kHugePageBytes;
   if (start > first) munmap(reinterpret_cast<void*>(first), start - first);
   if (start + bytes < end) munmap(reinterpret_cast<void*>(start + bytes), end - start - bytes);
@@ -109,7 +106,7 @@ void PageRange::discard(size_t begin, size_t end) const {
 void PageRange::begin_small(size_t offset) const {
   const auto start = reinterpret_cast<uintptr_t>(data_);
   const uintptr_t first = (start + offset) / kPageBytes * kPageBytes;
-  const uintptr_t last = std::min(next_huge_page(first + kSmallBytes), start + size_bytes_);
+  const uintptr_t last = std::min(round_up(first + kSmallBytes, kHugePageBytes), start + size_bytes_);
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_NOHUGEPAGE);
 }
 

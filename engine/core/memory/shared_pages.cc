@@ -6,6 +6,7 @@
 
 #include "memory/address_space.h"
 #include "platform/process_local.h"
+#include "platform/round_up.h"
 
 namespace embstore {
 namespace {
@@ -20,13 +21,7 @@ constexpr size_t kShortest = size_t{32} << 10;
 // What is never taken is no memory.
 constexpr size_t kChunkBytes = size_t{64} << 20;
 
-size_t whole_huge_pages(size_t size_bytes) {
-  return (size_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-}
-
-size_t whole_lines(size_t size_bytes) {
-  return (size_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
+size_t whole_huge_pages(size_t size_bytes) { return round_up(size_bytes, kHugePageBytes); }
 
 }  // namespace
 
@@ -54,7 +49,7 @@ void SharedPages::for_each_page(size_t begin, size_t end, Visit visit) {
 }
 
 void* SharedPages::take(size_t size_bytes) {
-  const size_t bytes = whole_lines(size_bytes);
+  const size_t bytes = round_up(size_bytes, kAlignmentBytes);
   const MutexLock lock(mutex_);
   if (chunks_.empty() || !chunks_.back()->has_room(bytes)) {
     const size_t least = whole_huge_pages(bytes);
@@ -72,7 +67,7 @@ void* SharedPages::take(size_t size_bytes) {
 }
 
 void SharedPages::give_back(void* memory, size_t size_bytes) noexcept {
-  const size_t bytes = whole_lines(size_bytes);
+  const size_t bytes = round_up(size_bytes, kAlignmentBytes);
   const MutexLock lock(mutex_);
   const auto found = std::find_if(chunks_.begin(), chunks_.end(),
                                   [memory](const auto& chunk) { return chunk->contains(memory); });

@@ -3,7 +3,6 @@
 #include "memory/shared_pages.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "testing/check.h"
+#include "testing/child.h"
 #include "testing/tests.h"
 
 namespace embstore {
@@ -129,18 +129,14 @@ TEST(a_forked_child_leaves_what_it_inherited_alone) {
   constexpr size_t kBytes = size_t{1} << 20;
   auto* const inherited = static_cast<uint8_t*>(take_shared_pages(kBytes));
   std::memset(inherited, 7, kBytes);
-  const pid_t child = fork();
-  if (child == 0) {
+  in_child([inherited] {
     alarm(60);
     give_shared_pages_back(inherited, kBytes);
     auto* const own = static_cast<uint8_t*>(take_shared_pages(kBytes));
     check(own[0] == 0 && own[kBytes - 1] == 0, "a child's memory isn't zeroed");
     std::memset(own, 8, kBytes);
     give_shared_pages_back(own, kBytes);
-    _exit(0);
-  }
-  int status = 0;
-  check(waitpid(child, &status, 0) == child && status == 0, "a child failed");
+  });
   check(inherited[0] == 7 && inherited[kBytes - 1] == 7, "a child changed its parent's memory");
   give_shared_pages_back(inherited, kBytes);
 }

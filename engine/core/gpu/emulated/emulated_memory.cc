@@ -12,11 +12,10 @@
 
 #include "errors/error.h"
 #include "gpu/emulated/fault.h"
+#include "platform/round_up.h"
 
 namespace embstore::gpu::emulated {
 namespace {
-
-uint64_t whole_pages(uint64_t bytes, uint64_t page) { return (bytes + page - 1) / page * page; }
 
 [[noreturn]] void refused(const std::string& what) {
   throw Error(ErrorKind::kStorage, "the emulated device can't " + what + ": " + std::strerror(errno));
@@ -43,7 +42,7 @@ std::string hexadecimal(uint64_t address) {
 }  // namespace
 
 EmulatedMemory::EmulatedMemory(size_t bytes)
-    : capacity_(whole_pages(bytes, kPage)), mapped_(4 * capacity_ + 1024 * kPage), valid_(mapped_ / kPage) {
+    : capacity_(round_up(bytes, kPage)), mapped_(4 * capacity_ + 1024 * kPage), valid_(mapped_ / kPage) {
   file_ = memfd_create("emulated device", MFD_CLOEXEC);
   if (file_ < 0) refused("make its memory");
   try {
@@ -61,7 +60,7 @@ EmulatedMemory::EmulatedMemory(size_t bytes)
 
 EmulatedMemory::~EmulatedMemory() {
   for (const auto& [address, pinned] : pinned_) {
-    if (pinned.is_own) munmap(reinterpret_cast<void*>(address), whole_pages(pinned.bytes, kPage));
+    if (pinned.is_own) munmap(reinterpret_cast<void*>(address), round_up(pinned.bytes, kPage));
   }
   munmap(view_, mapped_);
   munmap(told_, mapped_);
@@ -70,7 +69,7 @@ EmulatedMemory::~EmulatedMemory() {
 
 DeviceAddress EmulatedMemory::allocate(size_t bytes, Draws& draws) {
   if (bytes == 0) throw Error(ErrorKind::kInvalidArgument, "device memory of no bytes was asked for");
-  const uint64_t pages = whole_pages(bytes, kPage);
+  const uint64_t pages = round_up(bytes, kPage);
   const uint64_t offset = pages <= capacity_ - used_ ? take_range(pages + kPage) : mapped_;
   if (offset == mapped_) {
     throw Error(ErrorKind::kStoreFull,
@@ -95,7 +94,7 @@ void EmulatedMemory::free(DeviceAddress address) {
   }
   const auto [offset, bytes] = *found;
   allocated_.erase(found);
-  const uint64_t pages = whole_pages(bytes, kPage);
+  const uint64_t pages = round_up(bytes, kPage);
   std::fill_n(valid_.begin() + static_cast<ptrdiff_t>(offset / kPage), pages / kPage, uint16_t{0});
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(pages));
@@ -138,7 +137,7 @@ std::string EmulatedMemory::what_is_at(uint64_t address) const {
   auto after = allocated_.upper_bound(offset);
   if (after != allocated_.begin()) {
     const auto [start, bytes] = *std::prev(after);
-    if (offset < start + whole_pages(bytes, kPage) + kPage) {
+    if (offset < start + round_up(bytes, kPage) + kPage) {
       return name + " is byte " + std::to_string(offset - start) + " of an allocation of " +
              std::to_string(bytes);
     }
@@ -166,7 +165,7 @@ std::byte* EmulatedMemory::reach_range(uint64_t address, size_t bytes) const {
 
 void* EmulatedMemory::allocate_pinned(size_t bytes, Draws& draws) {
   if (bytes == 0) throw Error(ErrorKind::kInvalidArgument, "pinned memory of no bytes was asked for");
-  const uint64_t pages = whole_pages(bytes, kPage);
+  const uint64_t pages = round_up(bytes, kPage);
   void* const memory = mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) refused("pin " + std::to_string(bytes) + " bytes");
   fill_with_pattern(static_cast<std::byte*>(memory), pages, draws);
@@ -178,7 +177,7 @@ void EmulatedMemory::free_pinned(void* memory) {
   const auto found = pinned_.find(reinterpret_cast<uintptr_t>(memory));
   if (found == pinned_.end() || !found->second.is_own)
     throw Error(ErrorKind::kInvalidArgument, "memory that isn't pinned can't be freed");
-  munmap(memory, whole_pages(found->second.bytes, kPage));
+  munmap(memory, round_up(found->second.bytes, kPage));
   pinned_.erase(found);
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "platform/crc32c.h"
+#include "platform/round_up.h"
 #include "row/place.h"
 #include "row/row_batch.h"
 #include "row/row_layout.h"
@@ -62,7 +63,7 @@ struct RecordShape {
   RecordShape(const RowLayout& layout, size_t stride_unit)
       : weights_bytes(layout.block_floats() * sizeof(float)),
         row_bytes(layout.row_bytes()),
-        stride(medium::round_up(sizeof(RecordHeader) + layout.row_bytes(), stride_unit)) {}
+        stride(round_up(sizeof(RecordHeader) + layout.row_bytes(), stride_unit)) {}
 
   uint64_t offset(uint64_t record) const { return kHeaderBytes + record * stride; }
   uint64_t file_bytes(uint64_t records) const { return medium::round_up_to_block(offset(records)); }

@@ -6,11 +6,12 @@
 #include <memory>
 #include <new>
 
+#include "platform/round_up.h"
+
 namespace embstore::medium {
 
 // Every write begins and ends at a multiple of this.
 inline constexpr size_t kBlockBytes = 4096;
-constexpr uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 constexpr uint64_t round_up_to_block(uint64_t bytes) { return round_up(bytes, kBlockBytes); }
 constexpr uint64_t round_down_to_block(uint64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
 

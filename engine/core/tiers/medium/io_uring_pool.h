@@ -1,6 +1,6 @@
 // The process's io_uring readers. A ring is a descriptor and memory of the kernel, and a few of them keep a
-// device busy, however many tables and threads there are. Idle ones give way where descriptors run out. A forked child makes its own: a ring that two processes used
-// would give each the other's completions.
+// device busy, however many tables and threads there are. Idle ones give way where descriptors run out. A forked child
+// makes its own: a ring that two processes used would give each the other's completions.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "memory/address_space.h"
+#include "platform/round_up.h"
 
 namespace embstore {
 namespace {
@@ -128,8 +129,7 @@ void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
   to_come_.add(slots_.slots() * kBytesBesideARow);
   const std::optional<uint64_t> available = available_memory_bytes();
   if (available && bytes + to_come_.of_process() > *available - *available / 8) return;
-  pinned_.emplace(device,
-                  std::span(rows_.memory().data(), (bytes + kPageBytes - 1) / kPageBytes * kPageBytes));
+  pinned_.emplace(device, std::span(rows_.memory().data(), round_up(bytes, kPageBytes)));
   if (!pinned_->address()) rows_.discard(0, slots_.slots());  // it was backed before it was refused
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 
+#include "platform/round_up.h"
 #include "row/row_copy.h"
 
 namespace embstore {
@@ -12,7 +13,7 @@ namespace {
 constexpr size_t kLineBytes = 64;
 
 size_t floats_bytes(const RowLayout& layout, uint64_t slots) {
-  return (slots * layout.row_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+  return round_up(slots * layout.row_bytes(), kLineBytes);
 }
 
 }  // namespace
