@@ -8,7 +8,9 @@ import contextlib
 import dataclasses
 import io
 import json
+import subprocess
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -22,7 +24,6 @@ from evidence import Shard
 from pmemlab.errors import MissingRequirementError
 from pmemlab.machines.container.clone import find_clone
 from pmemlab.machines.container.connection import connect
-from pmemlab.machines.container.container_command import ContainerCommand
 from pmemlab.machines.container.image import current_image
 from pmemlab.machines.container.servers import (
     HEAD,
@@ -36,6 +37,17 @@ PMEM = Path("/mnt/pmem0")
 
 _PROGRAMS = "/srv"
 _SHARED = "/shared"
+
+# The engine lets a command run on when whoever asked for it is gone. But it then closes the
+# command's standard input, and that ends the command.
+_UNTIL_HANG_UP = """
+exec 3<&0
+"$@" </dev/null 3<&- &
+command=$!
+{ cat <&3 >/dev/null; kill -KILL $command; } >/dev/null 2>&1 &
+exec 3<&-
+wait $command
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +86,21 @@ class ServerContainer:
         return str(done.output, errors="replace")
 
 
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program that runs in a container. output: what it has written so far."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def wait(self, timeout: float) -> int:
+        """Returns its exit status. Raises `subprocess.TimeoutExpired`, and leaves it running."""
+        return self.process.wait(timeout)
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")[-6000:]
+
+
 class Containers:
     """head: where programs run. servers: those with PMem."""
 
@@ -91,19 +118,22 @@ class Containers:
         assert self.head.put_archive(_PROGRAMS, packed.getvalue())
 
     @contextlib.contextmanager
-    def running(self, program: str, folder: str) -> Iterator[ContainerCommand]:
+    def running(self, program: str, folder: str) -> Iterator[Program]:
         """A program that was put there; it is given that folder, which all containers share."""
         path = f"{_SHARED}/{folder}"
         assert self.head.exec_run(["mkdir", path]).exit_code == 0
-        command = ContainerCommand(
-            self._client,
-            self.head,
-            ["env", f"RAY_ADDRESS={HEAD_ADDRESS}", "python", f"{_PROGRAMS}/{program}", path],
-        )
-        try:
-            yield command
-        finally:
-            command.kill()
+        own = ["env", f"RAY_ADDRESS={HEAD_ADDRESS}", "python", f"{_PROGRAMS}/{program}", path]
+        with (
+            tempfile.NamedTemporaryFile() as output,
+            # Its end closes the program's standard input, and waits for it.
+            subprocess.Popen(
+                ["docker", "exec", "-i", self.head.name, "sh", "-c", _UNTIL_HANG_UP, "sh", *own],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            ) as process,
+        ):
+            yield Program(process, Path(output.name))
 
     def has(self, file: str) -> bool:
         """Returns whether the shared folder has the file."""
@@ -156,20 +186,16 @@ def containers() -> Iterator[Containers]:
         servers_down(project)
 
 
-def wait_for(command: ContainerCommand, is_so: Callable[[], bool], within_s: float) -> None:
-    """Fails where the command ends before that, or takes longer."""
+def wait_for(program: Program, is_so: Callable[[], bool], within_s: float) -> None:
+    """Fails where the program ends before that, or takes longer."""
     deadline = time.monotonic() + within_s
     while not is_so():
         try:
-            status = command.wait(timeout=0.2)
-        except TimeoutError:
-            assert time.monotonic() < deadline, f"after {within_s:g} s: {said(command)}"
+            status = program.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            assert time.monotonic() < deadline, f"after {within_s:g} s: {program.said()}"
         else:
-            pytest.fail(f"it ended with status {status}: {said(command)}")
-
-
-def said(command: ContainerCommand) -> str:
-    return (command.stdout + command.stderr).decode(errors="replace")[-6000:]
+            pytest.fail(f"it ended with status {status}: {program.said()}")
 
 
 def start_again(server: ServerContainer) -> None:

@@ -51,8 +51,8 @@ def test_rows_come_over_the_network_are_those_of_one_process_and_lie_in_each_ser
     cluster: Any, tmp_path: Path
 ) -> None:
     received_before = sum(server.received_bytes() for server in cluster.servers)
-    with cluster.running("train_on_servers.py", "deepfm") as command:
-        containers.wait_for(command, lambda: cluster.has("deepfm/told.json"), _TRAINED_WITHIN_S)
+    with cluster.running("train_on_servers.py", "deepfm") as program:
+        containers.wait_for(program, lambda: cluster.has("deepfm/told.json"), _TRAINED_WITHIN_S)
         shards = cluster.shards()
         cluster.fetch("deepfm", tmp_path)
         rows = [np.load(tmp_path / f"deepfm/{name}.npz")["keys"].size for name in deepfm.TABLES]
@@ -61,7 +61,7 @@ def test_rows_come_over_the_network_are_those_of_one_process_and_lie_in_each_ser
             assert server.file_system(server.pmem) == "tmpfs", "a mount of its own"
             assert server.file_system(Path("/srv")) is None, "and a folder is told from one"
         cluster.touch("deepfm/seen")
-        assert command.wait(60) == 0, containers.said(command)
+        assert program.wait(60) == 0, program.said()
     received = sum(server.received_bytes() for server in cluster.servers) - received_before
     assert received > _pushed_bytes(), "gradients have come by another way"
     trained_here.assert_trained_as_here(tmp_path / "deepfm")
@@ -92,19 +92,19 @@ def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
     folder = happens.__name__
     (network,) = cluster.networks()
     wanted = job_training.trained_here(2)
-    with cluster.running("job_on_servers.py", folder) as command:
+    with cluster.running("job_on_servers.py", folder) as program:
         containers.wait_for(
-            command,
+            program,
             lambda: cluster.has(f"{folder}/checkpoints/step-{_SECOND_CHECKPOINT:012}"),
             _TRAINED_WITHIN_S,
         )
         mend = happens(cluster.servers[0], network)
         try:
-            status = command.wait(_TRAINED_WITHIN_S)
+            status = program.wait(_TRAINED_WITHIN_S)
         finally:
             mend()
-        assert status == 0, containers.said(command)
-        assert "all workers start again from step" in containers.said(command)
+        assert status == 0, program.said()
+        assert "all workers start again from step" in program.said()
     cluster.fetch(folder, tmp_path)
     assert_same(dict(np.load(tmp_path / folder / "result.npz")), wanted)
 

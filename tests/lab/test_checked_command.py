@@ -1,4 +1,4 @@
-"""What a command must be, and what it gives, on machines of every kind. QEMU is played here."""
+"""What a command must be, and what it gives, on machines of every kind. Guests are played here."""
 
 from __future__ import annotations
 
@@ -8,26 +8,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import played_docker
 import played_qemu
 import pytest
 
 from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.machines.container.machine import ContainerMachine
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.machines.process import ProcessMachine, open_process_machine
 from pmemlab.topology import Topology
 
-OwnMachine: TypeAlias = ProcessMachine | GuestMachine
+OwnMachine: TypeAlias = ProcessMachine | GuestMachine | ContainerMachine
 
 PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 
 
-@pytest.fixture(params=["process", "guest"])
+@pytest.fixture(params=["process", "guest", "container"])
 def machine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[OwnMachine]:
     if request.param == "process":
         with open_process_machine(PLAIN) as process:
             yield process
+        return
+    if request.param == "container":
+        played_docker.play(monkeypatch, tmp_path)
+        with (
+            played_docker.served_guest(monkeypatch, tmp_path),
+            played_docker.machine_of(played_docker.Engine()) as container,
+        ):
+            yield container
         return
     played_qemu.play(monkeypatch, tmp_path)
     with open_guest_machine(played_qemu.TRUE_HERE) as guest:

@@ -9,34 +9,21 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
+import played_docker
 import played_qemu
 import pytest
-from docker.models.containers import Container
+from played_docker import Engine, served_guest
 
-from pmemlab.errors import LabError, MachineDiedError, MissingRequirementError
+from pmemlab.errors import MachineDiedError, MissingRequirementError
 from pmemlab.machines.container.container_link import container_link
 from pmemlab.machines.guest.agent import INPUT_WINDOW
-from pmemlab.machines.guest.control import ControlServer
-from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.machine import GuestMachine
 
-LAB = Path(__file__).parents[2] / "lab"
 SIZE = {"rows": 31, "columns": 97}
 LIMIT_S = 20.0
 
-CONTAINER = cast(
-    Container, SimpleNamespace(name="lab_played_1", logs=lambda **_: b"the container's log")
-)
-
-# `docker exec --interactive NAME python -m pmemlab.machines.guest.relay FOLDER`, on this computer.
-PLAYED_DOCKER = f"""#!/bin/sh
-relay="python -m pmemlab.machines.guest.relay /run/pmemlab"
-[ "$*" = "exec --interactive lab_played_1 $relay" ] || exit 64
-echo $$ > "$PLAYED_STATE/docker.pid"
-exec "{sys.executable}" -m pmemlab.machines.guest.relay "$PLAYED_STATE"
-"""
+CONTAINER = Engine().container
 
 # A user of the link: says the pid of what it started there, and waits.
 USER = """
@@ -45,7 +32,7 @@ from types import SimpleNamespace
 from pmemlab.machines.container.container_link import container_link
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup began have it ignored
-with container_link(SimpleNamespace(name="lab_played_1", logs=lambda **_: b"")) as link:
+with container_link(SimpleNamespace(name="lab_dram_1", logs=lambda **_: b"")) as link:
     command = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}, {"rows": 9, "columns": 9})
     for _, data in command.output():
         print(data.decode(), flush=True)
@@ -54,20 +41,12 @@ with container_link(SimpleNamespace(name="lab_played_1", logs=lambda **_: b"")) 
 
 @pytest.fixture(autouse=True)
 def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    program = tmp_path / "bin" / "docker"
-    program.parent.mkdir()
-    program.write_text(PLAYED_DOCKER)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", f"{LAB}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("PLAYED_STATE", str(tmp_path))
-    return program
+    return played_docker.play(monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    played_qemu.play(monkeypatch, tmp_path)
-    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
+    with served_guest(monkeypatch, tmp_path) as machine:
         yield machine
 
 
@@ -129,7 +108,7 @@ def test_a_guest_that_dies_is_told_of(machine: GuestMachine) -> None:
         output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
         assert next(output)[1] == b"ready\r\n"
         os.kill(machine.pid, signal.SIGKILL)
-        with pytest.raises(LabError, match="went down while a command ran"):
+        with pytest.raises(MachineDiedError, match="went down while a command ran"):
             list(output)
 
 
@@ -139,7 +118,7 @@ def test_a_container_that_ends_is_told_of_with_its_log(tmp_path: Path) -> None:
         output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
         assert next(output)[1] == b"ready\r\n"
         os.kill(int((tmp_path / "docker.pid").read_text()), signal.SIGKILL)
-        with pytest.raises(MachineDiedError, match=r"(?s)lab_played_1 went down.*container's log"):
+        with pytest.raises(MachineDiedError, match=r"(?s)lab_dram_1 went down.*the last 40 lines"):
             list(output)
 
 
@@ -148,7 +127,7 @@ def test_a_container_that_refuses_is_quoted(docker: Path) -> None:
     with (
         container_link(CONTAINER) as link,
         pytest.raises(
-            MachineDiedError, match=r"(?s)lab_played_1 .*container is paused.*the container's log"
+            MachineDiedError, match=r"(?s)lab_dram_1 .*container is paused.*the last 40 lines"
         ),
     ):
         list(link.spawn(["true"], {}, SIZE).output(LIMIT_S))

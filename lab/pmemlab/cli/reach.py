@@ -69,11 +69,8 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
         from pmemlab.machines.container.machine import open_container_machine
 
         # People may look at a machine that a run is on.
-        with (
-            open_container_machine(topology, leased=False) as machine,
-            machine.attach() as link,
-        ):
-            yield link
+        with open_container_machine(topology, leased=False) as machine:
+            yield machine
         return
     with _fresh_guest(topology, options) as guest:
         yield guest

@@ -1,4 +1,4 @@
-"""A link to the guest that a container serves."""
+"""The way to the guest that a container serves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from docker.models.containers import Container
 
@@ -23,8 +23,8 @@ _END_S = 10.0
 
 @contextmanager
 def container_link(container: Container) -> Iterator[Link]:
-    """Commands that run through it may have a terminal, and end when this process does, however
-    that comes; what a `docker exec --tty` has started runs on when its user is gone.
+    """A link for commands, which may have a terminal. They end when this process does, however that
+    comes; what a `docker exec` of their own has started runs on when its user is gone.
 
     Raises `MissingRequirementError` where there is no `docker` command. The link raises
     `MachineDiedError` with the end of the container's log.
@@ -36,8 +36,10 @@ def container_link(container: Container) -> Iterator[Link]:
     with tempfile.TemporaryFile() as complaints:
 
         def died(how: str) -> LabError:
-            complaints.seek(0)
-            said = complaints.read().decode(errors="replace").strip()
+            said = ""
+            with suppress(ValueError):  # it was closed with the link
+                complaints.seek(0)
+                said = complaints.read().decode(errors="replace").strip()
             return MachineDiedError(
                 f"the machine of container {container.name} {how}" + (f" ({said})" if said else ""),
                 last_log_lines(container),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +14,15 @@ from typing import Literal
 import docker
 from docker.models.containers import Container
 
-from pmemlab.errors import (
-    EXEC_LAB_ERROR_STATUS,
-    CommandTimeoutError,
-    LabError,
-    MissingRequirementError,
-)
+from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
 from pmemlab.machines.container.connection import connect, told_as_lab_errors
-from pmemlab.machines.container.container_command import ContainerCommand
 from pmemlab.machines.container.container_link import container_link
 from pmemlab.machines.container.creation import start_throwaway
 from pmemlab.machines.container.given_topology import serves
 from pmemlab.machines.container.health import (
-    STATE_FOLDER,
     has_ended,
     has_its_power_cut,
     read_proof,
@@ -45,7 +37,8 @@ from pmemlab.machines.container.inventory import (
 )
 from pmemlab.machines.container.kvm import kvm_works
 from pmemlab.machines.facts import read_facts
-from pmemlab.machines.guest.link import Link
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.link import Command
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Booting, Result
@@ -66,8 +59,6 @@ __all__ = [
 
 # Where the image has the virtual environment with both packages.
 _PYTHON = "/opt/pmemlab/bin/python"
-# What tells an error of `pmemlab machine exec` from a command that ends with the same status.
-_EXEC_ERROR_PREFIX = "pmemlab: "
 
 
 def running_machines() -> frozenset[str]:
@@ -187,7 +178,7 @@ class ContainerMachine:
 
     owned: whether the container goes with the machine. One that belongs to a running lab stays.
 
-    `_lock` guards `_commands` and `_uptime`.
+    Its commands end when this process does. `_lock` guards `_uptime`.
     """
 
     kind: Literal["container"] = "container"
@@ -201,6 +192,7 @@ class ContainerMachine:
         owned: bool,
         lease: Lease | None = None,
     ) -> None:
+        """Raises `MissingRequirementError` where there is no `docker` command."""
         self.topology = topology
         self._client = client
         self._container = container
@@ -209,8 +201,9 @@ class ContainerMachine:
         self._proof = read_proof(container)
         self.accelerator: Accelerator = self._proof.accelerator
         self._lock = threading.Lock()
-        self._commands: set[ContainerCommand] = set()
         self._uptime = self._new_uptime()
+        self._attached = ExitStack()
+        self._link = self._attached.enter_context(container_link(container))
 
     def run(
         self,
@@ -219,36 +212,23 @@ class ContainerMachine:
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        argv = checked_argv(argv)
-        uptime, command = self._begin(argv, checked_environment(env or {}))
+        argv, env = checked_argv(argv), checked_environment(env or {})
+        uptime = self._with_power()
         try:
-            status = command.wait(timeout, on_line)
-        except TimeoutError:
-            command.kill()
-            raise CommandTimeoutError(
-                argv, timeout or 0.0, _text(command.stdout), _text(command.stderr)
-            ) from None
-        except BaseException:
-            command.kill()
-            uptime.check()
-            raise
+            return self._link.run(argv, env, timeout, on_line)
         finally:
-            with self._lock:
-                self._commands.discard(command)
-        uptime.check()
-        stderr = _text(command.stderr)
-        if status == EXEC_LAB_ERROR_STATUS and _EXEC_ERROR_PREFIX in stderr:
-            raise LabError(f"container {self._container.name}: {stderr.strip()}")
-        return Result(_returncode(status), _text(command.stdout), stderr)
+            uptime.check()
 
-    @contextmanager
-    def attach(self) -> Iterator[Link]:
-        """A link to its guest, for commands that want a terminal; they end with the link.
-
-        Raises `MissingRequirementError` where there is no `docker` command.
-        """
-        with container_link(self._container) as link:
-            yield link
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command:
+        """Start a command, whose output then comes as a stream; see `Link.spawn`."""
+        self._with_power()
+        return self._link.spawn(argv, env, terminal, takes_input)
 
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts
@@ -262,7 +242,8 @@ class ContainerMachine:
         uptime = self._current_uptime()
         uptime.end(POWER_CUT)
         if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
-            self._switch_power("cut")
+            # Asked of the process that serves the guest in the container: it has the guest's media.
+            self._link.switch_power(agent.POWER_CUT)
 
     @told_as_lab_errors()
     def power_on(self) -> None:
@@ -270,28 +251,17 @@ class ContainerMachine:
             self._uptime.check_ended()
             self._uptime = uptime = self._new_uptime()
         try:
-            self._switch_power("on")
+            self._link.switch_power(agent.POWER_ON)
             self._proof = read_proof(self._container)
         except BaseException as error:
             uptime.end(f"did not come up: {error}")
             raise
 
-    def _switch_power(self, to: Literal["cut", "on"]) -> None:
-        """Asks the process that serves the guest in the container: it has the guest's media."""
-        command = ContainerCommand(
-            self._client,
-            self._container,
-            ["pmemlab", "machine", "power", to, "--state-dir", STATE_FOLDER],
-        )
-        if command.wait():
-            raise LabError(f"container {self._container.name}: {_text(command.stderr).strip()}")
-
     @told_as_lab_errors()
     def stop(self) -> None:
         uptime = self._current_uptime()
         uptime.end(STOPPED)
-        for command in self._running():
-            command.kill()
+        self._attached.close()
         if self._owned:
             remove(self._container)
         elif uptime.how_it_ended != STOPPED:  # it was without power already
@@ -310,23 +280,11 @@ class ContainerMachine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _begin(
-        self, argv: Sequence[str], env: Mapping[str, str]
-    ) -> tuple[Uptime, ContainerCommand]:
-        settings = [f"--env={name}={value}" for name, value in env.items()]
-        with self._lock:
-            self._uptime.check()
-            command = ContainerCommand(
-                self._client,
-                self._container,
-                ["pmemlab", "machine", "exec", "--state-dir", STATE_FOLDER, *settings, "--", *argv],
-            )
-            self._commands.add(command)
-            return self._uptime, command
-
-    def _running(self) -> list[ContainerCommand]:
-        with self._lock:
-            return list(self._commands)
+    def _with_power(self) -> Uptime:
+        """The uptime that goes on. Raises `MachineDiedError` where the last one has ended."""
+        uptime = self._current_uptime()
+        uptime.check()
+        return uptime
 
     def _new_uptime(self) -> Uptime:
         return Uptime(f"container {self._container.name}")
@@ -334,13 +292,3 @@ class ContainerMachine:
     def _current_uptime(self) -> Uptime:
         with self._lock:
             return self._uptime
-
-
-def _returncode(status: int) -> int:
-    """Returns the code for a status as shells and `pmemlab machine exec` give it."""
-    signal_number = status - 128
-    return -signal_number if 0 < signal_number <= signal.NSIG else status
-
-
-def _text(output: bytearray) -> str:
-    return output.decode(errors="surrogateescape")

@@ -172,7 +172,7 @@ class _Client:
                     request["argv"], request["env"], request.get("terminal"), request["input"]
                 )
             except (LabError, TypeError, ValueError) as error:
-                self._send_end(channel, {"error": str(error)})
+                self._send_error(channel, error)
                 return
             running = _Running(command)
             with self._lock:
@@ -218,7 +218,11 @@ class _Client:
         try:
             self._send_end(channel, {"returncode": ended()})
         except LabError as error:
-            self._send_end(channel, {"error": str(error)})
+            self._send_error(channel, error)
+
+    def _send_error(self, channel: int, error: Exception) -> None:
+        died = isinstance(error, MachineDiedError)
+        self._send_end(channel, {"error": str(error), "died": died})
 
     def _send_end(self, channel: int, document: Mapping[str, object]) -> None:
         self._send(agent.EXIT, channel, json.dumps(document).encode())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Protocol
 
-from pmemlab.errors import CommandTimeoutError, LabError
+from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Result
@@ -251,7 +251,7 @@ class Command:
                     ended = True
                     end = json.loads(payload)
                     if "error" in end:
-                        raise LabError(end["error"])
+                        raise (MachineDiedError if end.get("died") else LabError)(end["error"])
                     self.returncode = end["returncode"]
                     return
                 if kind == agent.TAKEN:
