@@ -19,7 +19,7 @@ from benchmarks.checkpoint_io.formats import FILE_FORMATS, FORMATS
 from benchmarks.checkpoint_io.measure import ArmResult, formats_on, measure_arms
 from benchmarks.checkpoint_io.medium import Medium, paced_medium, parse_medium
 from benchmarks.checkpoint_io.pacing import PacedDevice
-from benchmarks.checkpoint_io.report import Report, chart_svg, tables
+from benchmarks.checkpoint_io.report import Report, tables
 from benchmarks.checkpoint_io.yardstick import measure_yardstick
 from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices import load_device
@@ -196,7 +196,6 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
         (["--device=sata-s4510", "--paced-in=/no/folder"], "--paced-in: /no/folder is no folder"),
         (["--device=sata-s4510", "--json=/no/folder/x.json"], "there is no folder /no/folder"),
         (["--device=sata-s4510", "--json=/tmp"], "--json /tmp: is a folder; give a file"),
-        (["--device=sata-s4510", "--picture=/tmp"], "--picture /tmp: is a folder; give a file"),
     ],
 )
 def test_bad_input_is_named(
@@ -231,17 +230,12 @@ def paced_report(memory: Path, tmp_path: Path) -> Report:
     return Report("measured", media, [measure_yardstick(medium, 1, 1) for medium in media], arms)
 
 
-def test_what_is_modelled_is_told_in_tables_and_striped_in_the_picture(
-    memory: Path, tmp_path: Path
-) -> None:
+def test_what_is_modelled_is_told_in_tables(memory: Path, tmp_path: Path) -> None:
     report = paced_report(memory, tmp_path)
     text = tables(report, width=160)
     assert "rates are measured and modelled" in text
     assert "slow: this computer's memory, paced" in text
     assert "without a page cache" in text
-    picture = chart_svg(report)
-    bars = [line for line in picture.splitlines() if line.startswith("<rect x=")]
-    assert sum("url(#modelled)" in bar for bar in bars) == 3  # save, cold and warm
 
 
 def test_in_an_emulated_machine_a_paced_rate_says_as_little_as_any(

@@ -138,7 +138,6 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="print one JSON document; with a FILE, it goes there beside the tables",
     )
-    output.add_argument("--picture", type=Path, metavar="FILE", help="draw the rates as SVG")
     return parser
 
 
@@ -181,7 +180,6 @@ def _run(arguments: argparse.Namespace) -> None:
     media = _media(arguments)
     json_file = Path(arguments.json) if arguments.json else None
     check_output("--json", json_file)
-    check_output("--picture", arguments.picture)
     arms = _arms(media, arguments.formats)
     kept_in = _kept_in(arms) if arguments.keep or arguments.resume else arms[0]
     _check_models(arguments.models)
@@ -216,8 +214,6 @@ def _run(arguments: argparse.Namespace) -> None:
             progress(f"yardstick of {medium.name}")
             yardsticks.append(measure_yardstick(medium, largest, arguments.repeats))
     report = reports.Report(rates_kind(guest), media, yardsticks, results)
-    if arguments.picture:
-        write_output("--picture", arguments.picture, reports.chart_svg(report))
     if arguments.json is not None:
         text = json.dumps(_document(arguments, report, models, eviction, guest))
         if json_file is None:

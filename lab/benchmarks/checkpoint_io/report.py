@@ -1,12 +1,11 @@
-"""What the arms gave, for people: tables on the terminal and a picture of the rates."""
+"""What the arms gave, for people: tables on the terminal. `pmemlab report` draws the rates."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 from benchmarks.checkpoint_io.measure import ArmResult
 from benchmarks.checkpoint_io.medium import Medium
@@ -14,7 +13,7 @@ from benchmarks.checkpoint_io.phases import Phase
 from benchmarks.checkpoint_io.yardstick import Yardstick
 from pmemlab.scenarios.metrics import MetricKind
 
-__all__ = ["Report", "chart_svg", "tables"]
+__all__ = ["Report", "tables"]
 
 _PHASES: Final[tuple[Phase, ...]] = ("serialise", "copy", "write", "sync", "verify")
 WORKS: Final = "works"
@@ -131,95 +130,3 @@ def _remarks_on(medium: Medium, arms: Sequence[ArmResult]) -> list[str]:
     calls = {str(arm.notes["sync_call"]) for arm in arms if "sync_call" in arm.notes}
     remarks += [f"mapped saves are made durable by {call}" for call in calls]
     return remarks
-
-
-_BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH, _MARGIN = 22, 300, 420, 16
-_ARM, _YARDSTICK = "#3b6ea5", "#b9b9b9"
-_STRIPES: Final = (
-    '<defs><pattern id="modelled" width="6" height="6" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><rect width="6" height="6" fill="white"/>'
-    f'<path d="M0 0V6" stroke="{_ARM}" stroke-width="4"/></pattern></defs>'
-)
-"""What is modelled, so that black and white tells it too."""
-_MODELLED: Final = "url(#modelled)"
-
-
-@dataclass(frozen=True)
-class _Bar:
-    label: str
-    bytes_per_s: float | None
-    edge: str
-    fill: str
-
-
-def chart_svg(report: Report) -> str:
-    """Return a picture of the GB/s of saves, cold loads and warm loads, by medium and format.
-
-    Each medium's yardstick stands over its arms. What is modelled is striped. Rates that say only
-    that something works have no length.
-    """
-    groups: list[tuple[str, list[_Bar]]] = [
-        ("save", _bars(report, lambda arm: arm.save_bytes_per_s, lambda y: y.write_bytes_per_s)),
-        ("cold load", _bars(report, lambda a: a.cold_bytes_per_s, lambda y: y.read_bytes_per_s)),
-        ("warm load", _bars(report, lambda arm: arm.warm_bytes_per_s, None)),
-    ]
-    kinds = " and striped ".join(dict.fromkeys(map(report.kind_of, report.arms)))
-    shapes: list[str] = []
-    top = _MARGIN
-    for title, bars in groups:
-        shapes.append(_text(_MARGIN, top + 14, f"{title}, GB/s, {kinds}", bold=True))
-        top += 26
-        scale = max((bar.bytes_per_s or 0.0 for bar in bars), default=0.0) or 1.0
-        for bar in bars:
-            shapes += _drawn(top, bar, scale, report)
-            top += _BAR_HEIGHT
-        top += _MARGIN
-    width = _LABEL_WIDTH + _BAR_WIDTH + 80
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" '
-        f'viewBox="0 0 {width} {top}" font-family="sans-serif" font-size="13">\n'
-        f'{_STRIPES}\n<rect width="100%" height="100%" fill="white"/>\n'
-        + "\n".join(shapes)
-        + "\n</svg>\n"
-    )
-
-
-def _bars(
-    report: Report,
-    of_arm: Callable[[ArmResult], float | None],
-    of_yardstick: Callable[[Yardstick], float] | None,
-) -> list[_Bar]:
-    bars: list[_Bar] = []
-    for yardstick in report.yardsticks:
-        if of_yardstick is not None:
-            tool = yardstick.by.partition(",")[0]
-            label = f"{yardstick.medium} · {tool}"
-            bars.append(_Bar(label, of_yardstick(yardstick), _YARDSTICK, _YARDSTICK))
-        bars += [
-            _Bar(
-                f"{arm.medium} · {arm.model} · {arm.format}",
-                of_arm(arm),
-                _ARM,
-                _MODELLED if report.kind_of(arm) == "modelled" else _ARM,
-            )
-            for arm in report.arms
-            if arm.medium == yardstick.medium
-        ]
-    return bars
-
-
-def _drawn(top: int, bar: _Bar, scale: float, report: Report) -> list[str]:
-    length = 0.0
-    if bar.bytes_per_s is not None and report.kind != "functional-only":
-        length = bar.bytes_per_s / scale * _BAR_WIDTH
-    return [
-        _text(_MARGIN, top + 14, bar.label),
-        f'<rect x="{_LABEL_WIDTH}" y="{top + 3}" width="{length:.1f}" height="{_BAR_HEIGHT - 8}" '
-        f'fill="{bar.fill}" stroke="{bar.edge}"/>',
-        _text(_LABEL_WIDTH + length + 6, top + 14, report.rate(bar.bytes_per_s)),
-    ]
-
-
-def _text(x: float, y: int, text: str, bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y}"{weight}>{escape(text)}</text>'
