@@ -123,7 +123,7 @@ def test_a_disk_that_is_memory_is_found_out(in_memory: PersistentMemory) -> None
 
 def test_too_little_room_is_told(disk: Path) -> None:
     pmem = PersistentMemory(str(disk), size_bytes=1 << 60)
-    with pytest.raises(LabError, match=r"pmem.size: .* are wanted, and .* are free in"):
+    with pytest.raises(LabError, match=r"free in .* for pmem.size of topology .*: .* are free"):
         open_host_machine(replace(PLAIN, pmem=pmem, proof={"libpmem.is_pmem": 0}))
 
 

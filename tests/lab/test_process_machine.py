@@ -150,7 +150,7 @@ def test_a_memkind_without_its_nodes_is_not_told_to_be_installed(
 
 def test_too_little_shared_memory_is_told() -> None:
     pmem = PersistentMemory("/mnt/pmem0", size_bytes=1 << 60)
-    with pytest.raises(LabError, match="/dev/shm has"):
+    with pytest.raises(LabError, match="free in /dev/shm for topology plain: "):
         open_process_machine(replace(PLAIN, pmem=pmem))
 
 

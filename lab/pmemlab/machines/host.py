@@ -9,7 +9,6 @@ says is refused, as a guest is.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 from pmemlab.errors import LabError, ProofError
 from pmemlab.machines.process import ProcessMachine
 from pmemlab.machines.protocol import Kind
-from pmemlab.machines.room import gibibytes
+from pmemlab.machines.room import missing_space
 from pmemlab.proof import mismatches
 from pmemlab.topology import Topology
 
@@ -64,12 +63,10 @@ class HostMachine(ProcessMachine):
             if not (_NODES / f"node{node}").is_dir():
                 raise _missing(topology, f"pmem.nodes: this computer has no NUMA node {node}")
         if pmem_path is not None:
-            free = shutil.disk_usage(pmem_path).free
-            if free < pmem.size_bytes:
-                raise LabError(
-                    f"topology {topology.name}: pmem.size: {gibibytes(pmem.size_bytes)} are "
-                    f"wanted, and {gibibytes(free)} are free in {pmem_path}; free some, or say less"
-                )
+            what_for = f"pmem.size of topology {topology.name}"
+            remedy = "free some, or say less"
+            for missing in missing_space(pmem_path, pmem.size_bytes, what_for, remedy):
+                raise missing
             pmem = replace(pmem, path=self._folder_in(pmem_path))
         if ssd is not None and ssd_path is not None:
             ssd = replace(ssd, path=self._folder_in(ssd_path))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from pmemlab.machines.facts import read_facts
 from pmemlab.machines.leftovers import Mark
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Accelerator, Kind, Result
-from pmemlab.machines.room import gibibytes
+from pmemlab.machines.room import missing_space
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import find_fact, mismatches
@@ -58,16 +57,9 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
         return []
     if not _SHARED_MEMORY.is_dir():
         return [MissingRequirementError(str(_SHARED_MEMORY), "mount -t tmpfs tmpfs /dev/shm")]
-    free = shutil.disk_usage(_SHARED_MEMORY).free
-    if free < topology.pmem.size_bytes:
-        return [
-            MissingRequirementError(
-                f"{gibibytes(topology.pmem.size_bytes)} free in {_SHARED_MEMORY} for "
-                f"{topology.name}: {gibibytes(free)} are free",
-                "mount -o remount,size=4G /dev/shm",
-            )
-        ]
-    return []
+    remedy = "mount -o remount,size=4G /dev/shm, or use --machine guest"
+    size = topology.pmem.size_bytes
+    return list(missing_space(_SHARED_MEMORY, size, f"topology {topology.name}", remedy))
 
 
 def open_process_machine(topology: Topology) -> ProcessMachine:
@@ -341,12 +333,8 @@ class _Output:
 
 def _with_room(topology: Topology) -> Path:
     """Return a folder of plain shared memory with room for the topology's persistent memory."""
-    free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else 0
-    if free < topology.pmem.size_bytes:
-        raise LabError(
-            f"topology {topology.name}: {_SHARED_MEMORY} has {free >> 20} MiB free, but "
-            f"{topology.pmem.size_bytes >> 20} MiB are wanted; give it more, or use --machine guest"
-        )
+    for missing in requirements(topology):
+        raise missing
     return _SHARED_MEMORY
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +17,8 @@ __all__ = [
     "free_memory_bytes",
     "gibibytes",
     "media_bytes",
-    "missing_disk",
     "missing_memory",
+    "missing_space",
 ]
 
 EMULATOR_BYTES = 430 << 20
@@ -60,14 +59,15 @@ def missing_memory(wanted: int, what_for: str) -> Iterable[MissingRequirementErr
         )
 
 
-def missing_disk(wanted: int, what_for: str) -> Iterable[MissingRequirementError]:
-    """Yields what is missing if the folder for temporary files has less space than wanted."""
-    folder = tempfile.gettempdir()
+def missing_space(
+    folder: Path, wanted: int, what_for: str, remedy: str
+) -> Iterable[MissingRequirementError]:
+    """Yields what is missing if the folder's file system has less space than wanted."""
     free = shutil.disk_usage(folder).free
     if free < wanted:
         yield MissingRequirementError(
             f"{gibibytes(wanted)} free in {folder} for {what_for}: {gibibytes(free)} are free",
-            "make room there, or set TMPDIR",
+            remedy,
         )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -34,7 +35,7 @@ from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Booting, Result
-from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_disk, missing_memory
+from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory, missing_space
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED
 from pmemlab.proof import Proof, mismatches, prove
@@ -73,8 +74,13 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
     if not missing:  # else neither is there to be too old
         missing += unmet_requirements(topology, find_qemu(), kernel_source().release)
     missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
-    missing += missing_disk(media_bytes(topology), f"the media of {topology.name}")
+    missing += _missing_media_space(topology, Path(tempfile.gettempdir()))
     return missing
+
+
+def _missing_media_space(topology: Topology, folder: Path) -> Iterable[MissingRequirementError]:
+    what_for, remedy = f"the media of {topology.name}", "make room, or set TMPDIR or --state-dir"
+    return missing_space(folder, media_bytes(topology), what_for, remedy)
 
 
 def open_guest_machine(
@@ -281,15 +287,9 @@ class GuestMachine:
 
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""
-        sizes = self.topology.backing_files
-        free = shutil.disk_usage(self._state.path).free
-        if free < sum(sizes.values()):
-            raise LabError(
-                f"{self._state.path}: {free >> 20} MiB are free, but the media of "
-                f"{self.topology.name} may take {sum(sizes.values()) >> 20} MiB; "
-                "make room, or set TMPDIR or give --state-dir elsewhere"
-            )
-        for name, size in sizes.items():
+        for missing in _missing_media_space(self.topology, self._state.path):
+            raise missing
+        for name, size in self.topology.backing_files.items():
             with (self._state.path / f"{name}.img").open("wb") as file:
                 file.truncate(size)
 
