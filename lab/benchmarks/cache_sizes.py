@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.progress_line import progress_line
+from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import (
     column_keys,
@@ -115,8 +115,14 @@ def _run(arguments: argparse.Namespace) -> None:
         warm_up_steps=arguments.warm_up_steps,
     )
     shares = sorted({percent / 100 for percent in arguments.percent})
-    with progress_line(len(shares) + 1) as progress:
-        sizes = sweep(shape, shares, device, arguments.path, progress)
+    with progress_bar("", len(shares) + 1, completed=-1) as show:
+        sizes = sweep(
+            shape,
+            shares,
+            device,
+            arguments.path,
+            lambda what: show(description=what, advance=1),
+        )
     if arguments.json:
         text = json.dumps(_document(shape, device, sizes))
         write_output("--json", arguments.json, f"{text}\n")

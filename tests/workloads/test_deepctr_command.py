@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -11,10 +12,9 @@ from typing import NoReturn
 import pytest
 from commands import refusal_of
 from deepctr_runs import SHARED_DATA
-from rich.console import Console
 
+from benchmarks.criteo_deepctr import command
 from benchmarks.criteo_deepctr.command import main
-from benchmarks.criteo_deepctr.progress import TrainingProgress
 from benchmarks.criteo_deepctr.training import State
 from pmemlab.workloads.criteo_file import write_raw
 from pmemlab.workloads.synthetic import SyntheticSource
@@ -151,12 +151,25 @@ def test_a_line_of_other_columns_is_named(capsys: pytest.CaptureFixture[str], ro
     assert f"{rows}:77: 41 columns, expected 40" in error
 
 
-def test_progress_shows_rows_speed_loss_and_auc() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with TrainingProgress("WDL, dim 9", 1000, console) as progress:
-        progress.show(State(0, 500, 1234.5, 0.6931, None))
-        progress.show(State(1, 250, 1234.5, 0.5, 0.75))
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
-    assert "WDL, dim 9, epoch 2" in shown
-    assert "250 rows  1,234 samples/s  loss 0.5000  AUC 0.7500" in shown
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_shows_rows_speed_loss_and_auc_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("TERM", "xterm")
+    for stderr in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with command._progress("WDL, dim 9", 1000) as told:
+            told(State(0, 500, 1234.5, 0.6931, None))
+            told(State(1, 250, 1234.5, 0.5, 0.75))
+        shown = stderr.getvalue()
+        if stderr.isatty():
+            assert "WDL, dim 9, epoch 2" in shown
+            assert "250/1000" in shown
+            assert "1,234 samples/s  loss 0.5000  AUC 0.7500" in shown
+        else:
+            assert shown == ""

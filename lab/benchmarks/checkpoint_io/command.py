@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.progress_line import progress_line
+from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import DefaultsHelpFormatter, positive, seed
 
@@ -189,7 +189,11 @@ def _run(arguments: argparse.Namespace) -> None:
     results: list[ArmResult] = []
     models: list[dict[str, Any]] = []
     largest = 0
-    with progress_line() as progress:
+    with progress_bar("") as show:
+
+        def progress(what: str) -> None:
+            show(description=what)
+
         for model in arguments.models:
             trainer = _trained(arguments, model, images, kept_in, progress)
             checkpoint = trainer.checkpoint()

@@ -8,7 +8,8 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from benchmarks.criteo_deepctr.options import (
     TrainingOptions,
 )
 from pmemlab.errors import LabError
+from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import NO_PATH, parse, positive, seed, storage_option
@@ -29,7 +31,7 @@ from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
 if TYPE_CHECKING:
-    from benchmarks.criteo_deepctr.training import Result
+    from benchmarks.criteo_deepctr.training import Result, State
 
 __all__ = ["argument_parser", "main"]
 
@@ -306,7 +308,6 @@ def _train(
     dim: int,
     workers: int,
 ) -> Result:
-    from benchmarks.criteo_deepctr.progress import TrainingProgress
     from benchmarks.criteo_deepctr.together import train_together
     from benchmarks.criteo_deepctr.training import train
 
@@ -324,10 +325,27 @@ def _train(
         load=arguments.load,
         save=arguments.save,
     )
-    with TrainingProgress(f"{name}, dim {dim}", epochs.rows_to_train()) as progress:
+    with _progress(f"{name}, dim {dim}", epochs.rows_to_train()) as told:
         if workers > 1:
-            return train_together(epochs, model, tables, options, workers, progress.show)
-        return train(epochs, model, tables, options, told=progress.show)
+            return train_together(epochs, model, tables, options, workers, told)
+        return train(epochs, model, tables, options, told=told)
+
+
+@contextmanager
+def _progress(label: str, rows_to_train: int) -> Iterator[Callable[[State], None]]:
+    """Yields what is to be told each step. rows_to_train: in an epoch, as far as it is known."""
+    with progress_bar(label, rows_to_train, "{task.fields[figures]}", figures="") as show:
+
+        def told(state: State) -> None:
+            auc = "" if state.auc is None else f"  AUC {state.auc:.4f}"
+            show(
+                description=f"{label}, epoch {state.epoch + 1}",
+                completed=state.rows,
+                total=max(rows_to_train, state.rows),
+                figures=f"{state.samples_per_s:,.0f} samples/s  loss {state.loss:.4f}{auc}",
+            )
+
+        yield told
 
 
 def _free_model() -> None:

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from pmemlab.cli.group import Group
-from pmemlab.cli.messages import messages
 from pmemlab.errors import MissingRequirementError
 from pmemlab.model.fidelity.command import add_options as add_fidelity_options
 from pmemlab.model.openembedding.options import add_options as add_prediction_options
@@ -87,7 +86,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     from pmemlab.model.devices.command import print_device
     from pmemlab.model.devices.measuring.command import measure_device
 
-    output = measure_device(arguments, messages)
+    output = measure_device(arguments)
     console = results_console()
     print_device(console, str(output))
     console.print(f"\nwritten: {output}", markup=False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.progress_bar import progress_bar
 from pmemlab.workloads.placements import on_devices, predicted_lines
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_PATH",
     "DefaultsHelpFormatter",
-    "ProgressBar",
     "add_json",
     "add_keeping",
     "add_storage",
@@ -31,6 +32,7 @@ __all__ = [
     "seed",
     "storage_option",
     "summary_of",
+    "training_progress",
 ]
 
 NO_PATH: Final = "-"
@@ -177,41 +179,12 @@ def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = 
     return "\n".join([*lines, *predicted_lines(run.predictions, rate)])
 
 
-class ProgressBar:
-    """Progress on stderr where that is a terminal.
-
-    Elsewhere it shows nothing and imports nothing: rich takes seconds in an emulated machine.
-    """
-
-    def __init__(self, label: str, steps: int) -> None:
-        self._progress: Any = None
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-        self._progress = Progress(
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            "loss {task.fields[loss]:.4f}",
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task(label, total=steps, loss=float("nan"))
-
-    def show(self, step: int, loss: float) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step, loss=loss)
-
-    def __enter__(self) -> ProgressBar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+@contextmanager
+def training_progress(label: str, steps: int) -> Iterator[Callable[[int, float], None]]:
+    """Yields what is to be told each step that is done, and its loss."""
+    told = "loss {task.fields[loss]:.4f}"
+    with progress_bar(label, steps, told, loss=float("nan")) as show:
+        yield lambda step, loss: show(completed=step, loss=loss)
 
 
 def positive(text: str) -> int:

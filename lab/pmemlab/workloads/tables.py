@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.command_line import (
-    ProgressBar,
     add_json,
     add_keeping,
     add_storage,
@@ -24,6 +23,7 @@ from pmemlab.workloads.command_line import (
     seed,
     storage_option,
     summary_of,
+    training_progress,
 )
 from pmemlab.workloads.placements import NO_PLACEMENTS, Placements, add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
@@ -195,7 +195,7 @@ def _train(
     )
     checksums_every = arguments.keep_every if arguments.kept_in and not is_subject else None
     batches = -(-options.rows // options.batch_size) + options.steps
-    with ProgressBar(storage.storage_type.name, batches) as bar:
+    with training_progress(storage.storage_type.name, batches) as progress:
         return train(
             storage,
             options,
@@ -209,7 +209,7 @@ def _train(
             compared_with=compared_with,
             placements=placements,
             bits_only=not is_subject,
-            progress=bar.show,
+            progress=progress,
         )
 
 

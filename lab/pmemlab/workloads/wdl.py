@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.batches import DataError, Source
 from pmemlab.workloads.command_line import (
-    ProgressBar,
     add_json,
     add_keeping,
     add_storage,
@@ -23,6 +22,7 @@ from pmemlab.workloads.command_line import (
     seed,
     storage_option,
     summary_of,
+    training_progress,
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
@@ -239,7 +239,7 @@ def _train(
     options = ModelOptions(
         arguments.embedding_dim, tuple(arguments.hidden_units), seed=arguments.seed
     )
-    with ProgressBar(storage.storage_type.name, arguments.steps) as bar:
+    with training_progress(storage.storage_type.name, arguments.steps) as progress:
         return train(
             source,
             storage,
@@ -253,7 +253,7 @@ def _train(
             warm_up_steps=arguments.warm_up_steps,
             placements=placements,
             bits_only=bits_only,
-            progress=bar.show,
+            progress=progress,
         )
 
 

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from pmemlab.errors import LabError
 from pmemlab.model.fidelity.measured import KEPT, Comparison, keep_measured, taken_now
 from pmemlab.model.fidelity.page import markdown, print_sections
 from pmemlab.model.fidelity.rows import Section
 from pmemlab.model.fidelity.sections import make_sections
+from pmemlab.progress_bar import progress_bar
 from pmemlab.results import results_console
 from pmemlab.whole_file import check_output, write_output
 
@@ -77,13 +77,9 @@ def fidelity(arguments: argparse.Namespace) -> int:
 def _run_paced() -> tuple[list[Comparison], list[str]]:
     from pmemlab.model.fidelity.paced_bandwidth import POINTS, Effort, compare_paced
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=_messages) as progress:
-        task = progress.add_task("pacing", total=len(POINTS))
+    with progress_bar("pacing", len(POINTS)) as show:
         return compare_paced(
-            POINTS,
-            Effort(),
-            on_point=lambda what: progress.update(task, advance=1, description=what),
+            POINTS, Effort(), on_point=lambda what: show(advance=1, description=what)
         )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from pmemlab.model.devices.measuring.command import measure_device
 
 __all__ = ["measure_here"]
@@ -17,15 +15,13 @@ def measure_here(
     file: Path,
     seconds: float,
     size_bytes: int | None,
-    messages: Console,
     *,
     page_cache: bool = False,
 ) -> Path:
     """The file, which was written; the device has its stem for a name.
 
     what: a node or a folder. seconds: a figure. size_bytes: to measure; None: what measure-device
-    takes. page_cache: of a disk, through it. messages: where progress is shown. Raises
-    MeasuringError.
+    takes. page_cache: of a disk, through it. Raises MeasuringError.
     """
     return measure_device(
         argparse.Namespace(
@@ -39,6 +35,5 @@ def measure_here(
             name=file.stem,
             title=None,
             force=True,
-        ),
-        messages,
+        )
     )

@@ -65,7 +65,7 @@ def compare_this_computer(
     comparisons = []
     with tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-") as made:
         for page_cache in (False, True):
-            device = load_device(_measured(Path(made), folder, page_cache, training, messages))
+            device = load_device(_measured(Path(made), folder, page_cache, training))
             with messages.status("training in turns in memory and on the disk") as status:
                 comparisons.append(
                     compare_disk(folder, device, page_cache, training, on_turn=status.update)
@@ -82,7 +82,6 @@ def compare_this_computer(
                     Path(made) / f"{name}.yaml",
                     training.seconds,
                     training.measured_bytes,
-                    messages,
                 )
                 for name in nodes
             ]
@@ -119,16 +118,13 @@ def compare_disk(
     )
 
 
-def _measured(
-    made: Path, folder: Path, page_cache: bool, training: Training, messages: Console
-) -> Path:
+def _measured(made: Path, folder: Path, page_cache: bool, training: Training) -> Path:
     file = made / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
     return measure_here(
         str(folder),
         file,
         training.seconds,
         training.measured_bytes,
-        messages,
         page_cache=page_cache,
     )
 

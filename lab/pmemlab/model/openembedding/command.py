@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from pmemlab.model.openembedding.calibration import TRIES, find_cached_row_bytes
@@ -17,6 +16,7 @@ from pmemlab.model.openembedding.model import Engine
 from pmemlab.model.openembedding.prediction import Predictor, Question
 from pmemlab.model.openembedding.published import load_published
 from pmemlab.model.openembedding.setup import load_setup
+from pmemlab.progress_bar import progress_bar
 from pmemlab.results import results_console
 
 __all__ = ["openembedding"]
@@ -27,9 +27,9 @@ _messages = Console(stderr=True, highlight=False)
 def openembedding(arguments: argparse.Namespace) -> int:
     setup, published = load_setup(), load_published()
     if arguments.find_row_bytes:
-        with Progress(console=_messages, transient=True) as progress:
-            task = progress.add_task("counting with caches of several sizes", total=TRIES)
-            print(f"{find_cached_row_bytes(setup, lambda: progress.advance(task)):.0f}")
+        with progress_bar("counting with caches of several sizes", TRIES) as show:
+            row_bytes = find_cached_row_bytes(setup, lambda: show(advance=1))
+        print(f"{row_bytes:.0f}")
         return 0
     with _messages.status("loading devices") as status:
         predictor = Predictor(

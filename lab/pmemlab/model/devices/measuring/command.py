@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from pmemlab.errors import MeasuringError
 from pmemlab.model.devices.device_file import MEDIA_LINE
 from pmemlab.model.devices.measuring.figures import Figures, device_file_text
@@ -19,6 +16,7 @@ from pmemlab.model.devices.measuring.target import (
     find_target,
     last_level_cache,
 )
+from pmemlab.progress_bar import progress_bar
 from pmemlab.schema import YAML_SUFFIXES, parse_size
 from pmemlab.whole_file import check_output, write_output
 
@@ -30,7 +28,7 @@ _LEAST_SECONDS = 0.001  # less is no more than a few accesses
 _CACHED_BYTES = 1 << 30
 
 
-def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
+def measure_device(arguments: argparse.Namespace) -> Path:
     """The file that was written. Raises LabError."""
     output: Path = arguments.output
     for option, text in (("--name", arguments.name), ("--title", arguments.title)):
@@ -68,7 +66,7 @@ def measure_device(arguments: argparse.Namespace, messages: Console) -> Path:
             f"{arguments.what}: has {target.free_bytes >> 20} MiB free of the {size_bytes >> 20} "
             "that are to be measured; free some, or take less with --size"
         )
-    figures = _measure(target, is_memory, size_bytes, arguments, messages)
+    figures = _measure(target, is_memory, size_bytes, arguments)
     if is_memory and size_bytes < _CACHES_BESIDE * cache_bytes:
         figures.notes.append(
             f"Only {size_bytes >> 20} MiB were measured, of which the last-level cache "
@@ -93,7 +91,6 @@ def _measure(
     is_memory: bool,
     size_bytes: int,
     arguments: argparse.Namespace,
-    messages: Console,
 ) -> Figures:
     # Only here: the commands that measure nothing do without the engine.
     from pmemlab.model.devices.measuring.files import file_steps, measure_files
@@ -105,17 +102,10 @@ def _measure(
     )
 
     steps = memory_steps(thread_counts(len(cpus_of(target)))) if is_memory else file_steps()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=messages) as progress:
-        task = progress.add_task(f"getting {size_bytes >> 20} MiB ready", total=steps)
+    with progress_bar(f"getting {size_bytes >> 20} MiB ready", steps) as show:
 
         def advance(what: str) -> None:
-            progress.update(task, advance=1, description=what)
+            show(advance=1, description=what)
 
         if is_memory:
             return measure_memory(target, size_bytes, arguments.seconds, advance)
