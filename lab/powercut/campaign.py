@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -58,7 +58,7 @@ def default_jobs(experiment: Experiment) -> int:
 
 def run_tries(
     experiment: Experiment,
-    tries: Sequence[Sequence[Moment]],
+    tries: Iterable[Sequence[Moment]],
     template: Medium | None,
     *,
     jobs: int,
@@ -107,7 +107,7 @@ def run_tries(
 def try_mutation(
     experiment: Experiment,
     site: CallSite,
-    tries: Sequence[Sequence[Moment]],
+    tries: Iterable[Sequence[Moment]],
     template: Medium | None,
     *,
     jobs: int,

@@ -230,7 +230,7 @@ def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
             if not record.sites:
                 raise PowercutError("--mutate: the program makes no call that could be taken out")
             return _mutate(console, messages, experiment, record, tries, template, jobs)
-        with progress_bar(messages, "power cuts", len(tries)) as show:
+        with progress_bar(messages, "power cuts", tries.count) as show:
             results = run_tries(
                 experiment,
                 tries,
@@ -288,6 +288,8 @@ def _replay(
 ) -> int:
     points = arguments.at or [0]
     moments = [Moment(point, arguments.seed, arguments.after_us or 0) for point in points]
+    if experiment.settings.without:
+        experiment.rehearse(template)  # which knows the calls that there are
     outcomes: list[Outcome] = []
     run_tries(experiment, [moments], template, jobs=1, on_outcome=outcomes.append)
     (outcome,) = outcomes
@@ -301,23 +303,21 @@ def _replay(
     return 1 if outcome.is_bad else 0
 
 
-def _tries(arguments: argparse.Namespace, record: Record) -> list[list[Moment]]:
+def _tries(arguments: argparse.Namespace, record: Record) -> plan.Tries:
     seed, seeds = arguments.seed or 0, arguments.seeds or 1
     if arguments.after_us:
-        return [[Moment(0, seed + i, arguments.after_us)] for i in range(seeds)]
+        return plan.at_points([0], seeds, seed, after_us=arguments.after_us)
     if arguments.at:
         if max(arguments.at) > record.point_count:
             raise PowercutError(
                 f"--at {max(arguments.at)}: the run has {record.point_count} cut points"
             )
-        return [[Moment(point, seed + i)] for i in range(seeds) for point in arguments.at]
+        return plan.at_points(arguments.at, seeds, seed)
     if arguments.moments:
-        return [[moment] for moment in plan.random_moments(record, arguments.moments, seed)]
+        return plan.random_moments(record, arguments.moments, seed)
     if arguments.every:
-        return [[moment] for moment in plan.every_point(record, seeds, seed)]
-    if arguments.rounds > 1:
-        return plan.rounds(record, arguments.tries, arguments.rounds, seed)
-    return [[moment] for moment in plan.sampled_points(record, arguments.tries, seed)]
+        return plan.every_point(record, seeds, seed)
+    return plan.sampled(record, arguments.tries, arguments.rounds, seed)
 
 
 def _where(outcome: Outcome) -> str:
@@ -393,7 +393,7 @@ def _mutate(
     messages: Console,
     experiment: Experiment,
     record: Record,
-    tries: Sequence[Sequence[Moment]],
+    tries: plan.Tries,
     template: Medium | None,
     jobs: int,
 ) -> int:

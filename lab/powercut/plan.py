@@ -3,58 +3,83 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from powercut.errors import PowercutError
 from powercut.record import Record
 from powercut.settings import Moment
 
-__all__ = ["every_point", "random_moments", "rounds", "sampled_points"]
+__all__ = ["Tries", "at_points", "every_point", "random_moments", "sampled"]
 
 
-def every_point(record: Record, seeds: int, first_seed: int = 0) -> list[Moment]:
-    """Each point with each of the seeds."""
-    _check(record, seeds)
-    return [
-        Moment(point, seed)
-        for seed in range(first_seed, first_seed + seeds)
-        for point in range(1, record.point_count + 1)
-    ]
+@dataclass(frozen=True)
+class Tries:
+    """So many tries. Each is the moments of cuts that come one after another on one medium.
 
-
-def sampled_points(record: Record, tries: int, first_seed: int = 0) -> list[Moment]:
-    """`tries` moments: each call stack's first and last call, then others by chance, then all of
-    them again with the next seed. The same for the same record and seed.
+    moments: of a try by its number, from 0. They are made as they are asked for: a user may want
+    more tries than memory holds.
     """
-    _check(record, tries)
-    order = list(dict.fromkeys([*_ends(record), *_shuffled(record, first_seed)]))
-    return [
-        Moment(order[number % len(order)], first_seed + number // len(order))
-        for number in range(tries)
-    ]
+
+    count: int
+    moments: Callable[[int], Sequence[Moment]]
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise PowercutError(f"tries: must be 1 or more, got {self.count}")
+        self.moments(self.count - 1)  # which has the largest seed: it may be too large
+
+    def __iter__(self) -> Iterator[Sequence[Moment]]:
+        return map(self.moments, range(self.count))
 
 
-def random_moments(record: Record, tries: int, first_seed: int = 0) -> list[Moment]:
-    """`tries` random times in a run as long as the recorded one."""
-    chance = random.Random(first_seed)
+def at_points(
+    points: Sequence[int], seeds: int, first_seed: int = 0, *, after_us: int = 0
+) -> Tries:
+    """Each of the points with each of the seeds. after_us: see `Moment`, whose point is then 0."""
+    return Tries(
+        len(points) * seeds,
+        lambda n: [Moment(points[n % len(points)], first_seed + n // len(points), after_us)],
+    )
+
+
+def every_point(record: Record, seeds: int, first_seed: int = 0) -> Tries:
+    """Each point with each of the seeds."""
+    _check_points(record)
+    return at_points(range(1, record.point_count + 1), seeds, first_seed)
+
+
+def sampled(record: Record, tries: int, rounds: int = 1, first_seed: int = 0) -> Tries:
+    """One cut a try: each call stack's first and last call, then others by chance, then all of them
+    again with the next seed. With more rounds each has a random point. The same for the same record
+    and seed.
+    """
+    _check_points(record)
+    if rounds == 1:
+        order = list(dict.fromkeys([*_ends(record), *_shuffled(record, first_seed)]))
+        return replace(at_points(order, -(-tries // len(order)), first_seed), count=tries)
+
+    def series(number: int) -> list[Moment]:
+        chance = random.Random(f"{first_seed} {number}")
+        points = (chance.randint(1, record.point_count) for _ in range(rounds))
+        return [Moment(point, first_seed + number) for point in points]
+
+    return Tries(tries, series)
+
+
+def random_moments(record: Record, tries: int, first_seed: int = 0) -> Tries:
+    """Random times in a run as long as the recorded one."""
     longest = max(1, record.duration_us)
-    return [Moment(0, first_seed + number, chance.randint(1, longest)) for number in range(tries)]
+
+    def at_a_random_time(number: int) -> list[Moment]:
+        chance = random.Random(f"{first_seed} {number}")
+        return [Moment(0, first_seed + number, chance.randint(1, longest))]
+
+    return Tries(tries, at_a_random_time)
 
 
-def rounds(record: Record, tries: int, count: int, first_seed: int = 0) -> list[list[Moment]]:
-    """`tries` series of `count` random points."""
-    _check(record, tries)
-    chance = random.Random(first_seed)
-    return [
-        [Moment(chance.randint(1, record.point_count), first_seed + number) for _ in range(count)]
-        for number in range(tries)
-    ]
-
-
-def _check(record: Record, tries: int) -> None:
-    """No try would prove nothing."""
-    if tries < 1:
-        raise PowercutError(f"tries: must be 1 or more, got {tries}")
+def _check_points(record: Record) -> None:
+    """No cut would prove nothing."""
     if record.point_count == 0:
         raise PowercutError(
             "points: the program makes no call of these kinds, so no cut would come"

@@ -20,8 +20,8 @@ import pytest
 if TYPE_CHECKING:
     from powercut.campaign import MutationResult, Results
     from powercut.experiment import Experiment, Outcome, Recovery
+    from powercut.plan import Tries
     from powercut.record import Record
-    from powercut.settings import Moment
 
 __all__ = ["PowerCut", "power_cut"]
 
@@ -84,11 +84,11 @@ class PowerCut:
         experiment = self.experiment(app, recover, **options)
         with experiment.prepared() as template:
             record = experiment.rehearse(template)
-            moments = self._moments(experiment, record, tries, seed)
-            with self._shown(len(moments)) as show:
+            planned = self._tries(experiment, record, tries, seed)
+            with self._shown(planned.count) as show:
                 return run_tries(
                     experiment,
-                    moments,
+                    planned,
                     template,
                     jobs=default_jobs(experiment),
                     on_outcome=lambda outcome: show(outcome.is_bad),
@@ -110,25 +110,20 @@ class PowerCut:
         experiment = self.experiment(app, recover, **options)
         with experiment.prepared() as template:
             record = experiment.rehearse(template)
-            moments = self._moments(experiment, record, tries, seed)
+            planned = self._tries(experiment, record, tries, seed)
             jobs = default_jobs(experiment)
             with self._shown(len(record.sites)) as show:
                 found = []
                 for site in record.sites:
-                    found.append(try_mutation(experiment, site, moments, template, jobs=jobs))
+                    found.append(try_mutation(experiment, site, planned, template, jobs=jobs))
                     show(found[-1].failure is None)
                 return found
 
-    def _moments(
-        self, experiment: Experiment, record: Record, tries: int, seed: int
-    ) -> list[list[Moment]]:
-        from powercut.plan import rounds, sampled_points
+    def _tries(self, experiment: Experiment, record: Record, tries: int, seed: int) -> Tries:
+        from powercut.plan import sampled
 
         chosen = self._config.getoption("power_cuts")
-        tries = tries if chosen is None else chosen
-        if experiment.rounds > 1:
-            return rounds(record, tries, experiment.rounds, seed)
-        return [[moment] for moment in sampled_points(record, tries, seed)]
+        return sampled(record, tries if chosen is None else chosen, experiment.rounds, seed)
 
     @staticmethod
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:

@@ -16,7 +16,7 @@ from powercut.errors import PowercutError
 from powercut.experiment import CommandRecovery, Experiment
 from powercut.frames import short_stack
 from powercut.medium import Medium
-from powercut.plan import every_point, sampled_points
+from powercut.plan import every_point, sampled
 from powercut.plugin import PowerCut
 from powercut.record import Record
 from powercut.settings import CutSettings, Moment
@@ -242,8 +242,7 @@ def test_the_correct_twin_is_right_after_a_cut_at_every_point(programs: Path) ->
     experiment = log_experiment(programs, "append")
     with experiment.prepared() as template:
         record = experiment.rehearse(template)
-        moments = [[moment] for moment in every_point(record, seeds=2)]
-        results = run_tries(experiment, moments, template, jobs=2)
+        results = run_tries(experiment, every_point(record, seeds=2), template, jobs=2)
     assert results.tried == 2 * record.point_count
     assert record.point_count == 2 + 2 * RECORDS + 1  # size, allocation; drains; exit
     assert results.failures == []
@@ -262,8 +261,7 @@ def test_a_replay_command_does_the_same_again(programs: Path, tmp_path: Path) ->
     experiment = log_experiment(programs, "append_forgets")
     with experiment.prepared() as template:
         record = experiment.rehearse(template)
-        moments = [[moment] for moment in sampled_points(record, 12)]
-        results = run_tries(experiment, moments, template, jobs=2)
+        results = run_tries(experiment, sampled(record, 12), template, jobs=2)
     assert results.failures
     for failure in results.failures[:3]:
         again = subprocess.run(
@@ -318,7 +316,7 @@ def test_pmdk_s_object_list_is_right_after_every_cut(tmp_path: Path) -> None:
     )
     with experiment.prepared() as template:
         record = experiment.rehearse(template)
-        moments = [[moment] for moment in sampled_points(record, 60)]
+        moments = sampled(record, 60)
         results = run_tries(experiment, moments, template, jobs=2)
         assert results.tried == 60
         assert results.failures == []
