@@ -228,6 +228,10 @@ def test_a_resumed_run_has_the_losses_of_one_that_was_not_stopped(
         (["--medium=disk={}", "--medium=disk=/tmp"], "two of them are named disk"),
         (["--medium=disk={}", "--models", "tiny", "--resume"], "no checkpoint has been saved"),
         (["--medium=disk={}", "--formats", "embstore", "--keep"], "embstore saves a table"),
+        (
+            ["--medium=disk={}", "--models", "tiny", f"--batch-size={1 << 47}"],
+            f"--batch-size {1 << 47}: a step doesn't fit this computer's memory; give fewer",
+        ),
         (["--medium=disk={}", "--cifar", "/no/file"], "/no/file: not one of CIFAR-10's"),
     ],
 )

@@ -320,6 +320,7 @@ def _trained(
     progress: Callable[[str], None],
 ) -> Trainer:
     from benchmarks.checkpoint_io.training import Trainer
+    from pmemlab.workloads.batches import DataError
 
     trainer = Trainer(model, images, batch_size=arguments.batch_size, seed=arguments.seed)
     if arguments.resume:
@@ -328,7 +329,15 @@ def _trained(
         trainer.resume(kept(*kept_in, model))
     for step in range(1, arguments.steps + 1):
         progress(f"{model}: training, step {step} of {arguments.steps}")
-        trainer.step()
+        try:
+            trainer.step()
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):  # PyTorch has no type for it on a CPU
+                raise
+            raise DataError(
+                f"--batch-size {arguments.batch_size}: a step doesn't fit this computer's memory; "
+                "give fewer"
+            ) from None
     return trainer
 
 
