@@ -199,16 +199,35 @@ def test_a_kernel_of_one_s_own_is_taken_from_its_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     boot = get_kernel()
-    own = tmp_path / "own"
-    shutil.copytree(root, own)
-    for path in (own / "boot", own / "lib/modules"):
-        for found in path.iterdir():
-            found.rename(found.with_name(found.name.replace(_RELEASE, "6.12.1")))
+    own = _copied(root, tmp_path / "own", "6.12.1")
     monkeypatch.setenv("PMEMLAB_KERNEL", str(own))
     assert kernel_source().words == f"kernel 6.12.1 from {own}/boot"
     assert get_kernel().release == "6.12.1"
     monkeypatch.delenv("PMEMLAB_KERNEL")
     assert get_kernel() == boot
+
+
+def _copied(root: Path, folder: Path, release: str) -> Path:
+    """Returns the folder, with the kernel of another under a release of its own."""
+    shutil.copytree(root, folder)
+    for path in (folder / "boot", folder / "lib/modules"):
+        for found in path.iterdir():
+            found.rename(found.with_name(found.name.replace(_RELEASE, release)))
+    return folder
+
+
+def test_a_kernel_whose_folder_of_one_s_own_is_gone_leaves_the_cache(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    boot = get_kernel()
+    kept = []
+    for number in (1, 2, 3):
+        own = _copied(root, tmp_path / f"own{number}", f"6.12.{number}")
+        monkeypatch.setenv("PMEMLAB_KERNEL", str(own))
+        kept.append(get_kernel().folder)
+        if number == 1:
+            shutil.rmtree(own)
+    assert [folder.exists() for folder in (*kept, boot.folder)] == [False, True, True, True]
 
 
 def test_a_folder_of_one_s_own_without_a_kernel_is_named(

@@ -46,6 +46,7 @@ _OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
 _CHECKSUMS = "checksums"  # of an entry's other files
+_TAKEN_FROM = "taken-from"  # the image's path, if the user named its folder
 
 
 @dataclass(frozen=True)
@@ -350,7 +351,10 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     # QEMU boots either; unpacking here spares every guest the seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
     (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
+    if _own_folder():
+        (entry / _TAKEN_FROM).write_bytes(os.fsencode(_images(root)[release].resolve()))
     (entry / _CHECKSUMS).write_bytes(_checksums(entry))
+    _drop_entries_of_gone_images(scratch)
     place = cache_folder() / f"{_cache_prefix()}{release}"
     if place.exists():  # a damaged one
         place.rename(scratch / "damaged")
@@ -358,6 +362,13 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     kernel = cached_kernel()
     assert kernel is not None
     return kernel
+
+
+def _drop_entries_of_gone_images(scratch: Path) -> None:
+    """Nobody asks for them again, as where a clone with a kernel of its own was removed."""
+    for told in cache_folder().glob(f"kernel-*/{_TAKEN_FROM}"):
+        if not Path(os.fsdecode(told.read_bytes())).exists():
+            told.parent.rename(scratch / told.parent.name)
 
 
 def _depmod(entry: Path, release: str, scratch: Path) -> None:
