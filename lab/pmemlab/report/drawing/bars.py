@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pmemlab.report.drawing.canvas import (
-    INK,
     LETTER_PX,
     NARROW_PX,
     PALE,
     SMALL_LETTER_PX,
     Drawing,
     Look,
+    draw_legend,
     drawn,
+    legend_height,
     new_figure,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 __all__ = ["Bar", "BarGroup", "Part", "draw_bars"]
 
@@ -33,7 +35,7 @@ _LABEL_SHARE: Final = 0.42  # of a wide figure; a narrow one has labels above th
 _VALUE_PX: Final = 78
 _LETTER_WIDTH: Final = 0.56  # of a letter's size, on average
 _BOLD_WIDTH: Final = 0.68
-_LEGEND_LINE_PX: Final = 22
+_LEGEND_HANDLE_PX: Final = 46
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) ->
     beside = width_px != NARROW_PX
     label_px = width_px * _LABEL_SHARE if beside else width_px
     letters = int((label_px - 12) / (SMALL_LETTER_PX * _LETTER_WIDTH))
-    top = float(_legend_height(looks, width_px))
+    longest = max(len(look.label) for look in looks) * SMALL_LETTER_PX * _LETTER_WIDTH
+    columns = max(1, int(width_px / (_LEGEND_HANDLE_PX + longest)))
+    top = float(legend_height(len(looks), columns))
     headings: list[tuple[str, float]] = []
     rows: list[_Row] = []
     for group in groups:
@@ -105,13 +109,19 @@ def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) ->
                 rows.append(_Row(bar, lines, top, top + label_height))
                 top += label_height + _BAR_PX + _GAP_PX
     figure = new_figure(width_px, top)
-    _draw_legend(figure, looks, width_px, top)
+    draw_legend(figure, columns, [_legend_patch(look) for look in looks])
     for heading, at in headings:
         figure.text(0, 1 - (at + _LINE_PX / 2) / top, heading, fontweight="bold", va="center")
     left_px = label_px if beside else 1
     axes = figure.add_axes((left_px / width_px, 0, 1 - (left_px + _VALUE_PX) / width_px, 1))
     _draw_rows(axes, rows, top, beside)
     return figure
+
+
+def _legend_patch(look: Look) -> Patch:
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=look.fill, edgecolor=look.edge, hatch=look.hatch, label=look.label)
 
 
 def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, beside: bool) -> None:
@@ -158,53 +168,3 @@ def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, beside: bool)
     first, last = rows[0].bar_top, rows[-1].bar_top + _BAR_PX
     if beside:
         axes.plot([0, 0], [first - 4, last + 4], color=PALE, linewidth=1, zorder=0, clip_on=False)
-
-
-def _legend_lines(looks: Sequence[Look], width_px: float) -> list[list[Look]]:
-    lines: list[list[Look]] = [[]]
-    used = 0.0
-    for look in looks:
-        needed = _legend_width(look)
-        if lines[-1] and used + needed > width_px:
-            lines.append([])
-            used = 0.0
-        lines[-1].append(look)
-        used += needed
-    return lines
-
-
-def _legend_width(look: Look) -> float:
-    return 46 + len(look.label) * SMALL_LETTER_PX * _LETTER_WIDTH
-
-
-def _legend_height(looks: Sequence[Look], width_px: float) -> int:
-    return len(_legend_lines(looks, width_px)) * _LEGEND_LINE_PX + 6
-
-
-def _draw_legend(figure: Figure, looks: Sequence[Look], width_px: float, height_px: float) -> None:
-    from matplotlib.patches import Rectangle
-
-    for i, line in enumerate(_legend_lines(looks, width_px)):
-        left = 1.0
-        middle = 1 - (i + 0.5) * _LEGEND_LINE_PX / height_px
-        for look in line:
-            figure.add_artist(
-                Rectangle(
-                    (left / width_px, middle - 6 / height_px),
-                    22 / width_px,
-                    12 / height_px,
-                    facecolor=look.fill,
-                    edgecolor=look.edge,
-                    hatch=look.hatch,
-                    transform=figure.transFigure,
-                )
-            )
-            figure.text(
-                (left + 28) / width_px,
-                middle,
-                look.label,
-                va="center",
-                fontsize=SMALL_LETTER_PX,
-                color=INK,
-            )
-            left += _legend_width(look)

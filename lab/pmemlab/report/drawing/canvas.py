@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pmemlab.report.drawing.inline_svg import inline
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -22,7 +23,9 @@ __all__ = [
     "WIDE_PX",
     "Drawing",
     "Look",
+    "draw_legend",
     "drawn",
+    "legend_height",
     "new_figure",
 ]
 
@@ -33,6 +36,7 @@ SMALL_LETTER_PX: Final = 11.5
 INK: Final = "#1d2733"
 PALE: Final = "#c9d1da"
 _PX_PER_INCH: Final = 72.0
+_LEGEND_LINE_PX: Final = 20
 
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",  # letters stay letters: to be selected, searched and scaled
@@ -99,6 +103,27 @@ def new_figure(width_px: float, height_px: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_px / _PX_PER_INCH, height_px / _PX_PER_INCH), dpi=_PX_PER_INCH)
+
+
+def legend_height(entries: int, columns: int) -> int:
+    """Returns the pixels that a legend takes at the top of a figure."""
+    return -(-entries // columns) * _LEGEND_LINE_PX + 8
+
+
+def draw_legend(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
+    """Draw a legend at the top. handles: what stands in it; None: what the axes have labels of."""
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        borderaxespad=0,
+        borderpad=0.1,
+        handletextpad=0.5,
+        handlelength=1.9,
+        handleheight=1.05,
+        columnspacing=1.6,
+    )
 
 
 def _svg(draw: Callable[[int], Figure], width_px: int, name: str, alt: str) -> str:

@@ -11,7 +11,9 @@ from pmemlab.report.drawing.canvas import (
     NARROW_PX,
     SMALL_LETTER_PX,
     Drawing,
+    draw_legend,
     drawn,
+    legend_height,
     new_figure,
 )
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Marker", "Point", "Scale", "draw_points"]
 
 _HEIGHT_PX: Final = 360
-_LEGEND_LINE_PX: Final = 20
 _TOGETHER_PX: Final = 6.0
 _MARKER_PX: Final = 5.0  # from its middle to its rim
 
@@ -81,7 +82,7 @@ def _figure(
 ) -> Figure:
     markers = list(dict.fromkeys(point.marker for point in points))
     columns = 1 if width_px == NARROW_PX else min(len(markers), 3)
-    legend_px = -(-len(markers) // columns) * _LEGEND_LINE_PX + 8
+    legend_px = legend_height(len(markers), columns)
     height_px = _HEIGHT_PX + legend_px
     figure = new_figure(width_px, height_px)
     left, right, bottom, top = 58, 14, 48, legend_px + 26
@@ -118,16 +119,7 @@ def _figure(
             clip_on=False,
         )
     _write_numbers(axes, points)
-    figure.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, 1),
-        ncols=columns,
-        borderaxespad=0,
-        borderpad=0.1,
-        handletextpad=0.3,
-        handlelength=1.4,
-        columnspacing=1.6,
-    )
+    draw_legend(figure, columns)
     return figure
 
 
