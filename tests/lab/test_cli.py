@@ -53,18 +53,8 @@ def test_exec_gives_streams_and_status(
 
 
 def test_exec_passes_the_environment(served: str, capfd: pytest.CaptureFixture[str]) -> None:
-    argv = [
-        "machine",
-        "exec",
-        "--state-dir",
-        served,
-        "--env=ONE=a=b",
-        "--",
-        "sh",
-        "-c",
-        "echo $ONE",
-    ]
-    assert main(argv) == 0
+    argv = ["machine", "exec", "--state-dir", served, "--env=ONE=a=b", "--"]
+    assert main([*argv, "sh", "-c", "echo $ONE"]) == 0
     assert capfd.readouterr().out == "a=b\n"
 
 

@@ -129,10 +129,6 @@ def test_clones_of_one_path_on_two_hosts_have_labs_of_different_names(
     assert Clone(tmp_path).project != here
 
 
-def test_a_clones_lab_keeps_its_name() -> None:
-    assert Clone(CLONE.root).project == CLONE.project
-
-
 def test_a_clone_is_found_from_the_folders_in_it() -> None:
     assert find_clone(CLONE.root / "tests" / "lab") == CLONE
 

@@ -74,30 +74,19 @@ def test_there_is_one_service_a_topology_that_the_image_is_new_enough_for() -> N
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_serves_the_topology_of_its_name(name: str) -> None:
-    service = SERVICES[name]
+def test_a_service_serves_the_topology_of_its_name_without_any_privilege(name: str) -> None:
+    service, topology = SERVICES[name], load_topology(name)
     assert service["command"] == ["machine", "serve", name, "--state-dir", STATE_FOLDER]
     assert service["labels"][labels.MACHINE] == name
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_labelled_with_its_clone(name: str) -> None:
-    assert SERVICES[name]["labels"][labels.CLONE] == "${COMPOSE_PROJECT_NAME:-pmemlab}"
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_has_no_privilege_at_all(name: str) -> None:
-    service = SERVICES[name]
+    assert service["labels"][labels.CLONE] == "${COMPOSE_PROJECT_NAME:-pmemlab}"
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["network_mode"] == "none"
     assert not {"cap_add", "devices", "pid", "ports", "privileged", "volumes"} & set(service)
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_healthy_by_its_proof(name: str) -> None:
-    command = SERVICES[name]["healthcheck"]["test"][1]
-    assert command.startswith(f"cd {STATE_FOLDER} && test -s proof.json &&")
+    healthy = service["healthcheck"]["test"][1]
+    assert healthy.startswith(f"cd {STATE_FOLDER} && test -s proof.json &&"), "by its proof"
+    needed = topology.memory_bytes + sum(topology.backing_files.values()) + _QEMU_BYTES
+    assert _memory_limit(service) >= needed
 
 
 def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_was_seen(
@@ -127,13 +116,6 @@ def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_was_see
     assert checked() == (0, ""), "it has a new proof, as after a power cut"
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_may_take_what_its_machine_needs(name: str) -> None:
-    topology = load_topology(name)
-    needed = topology.memory_bytes + sum(topology.backing_files.values()) + _QEMU_BYTES
-    assert _memory_limit(SERVICES[name]) >= needed
-
-
 def test_the_machines_that_stand_stay_within_their_memory_together() -> None:
     standing = standing_machines()
     assert sum(_memory_limit(SERVICES[name]) for name in standing) <= _LAB_BYTES
@@ -147,16 +129,6 @@ def test_machines_whose_topology_says_on_demand_do_not_stand() -> None:
 def test_the_kvm_override_gives_every_service_the_device_and_nothing_else() -> None:
     override = yaml.safe_load((_CLONE / "docker/compose.kvm.yaml").read_text())["services"]
     assert override == {key: {"devices": ["/dev/kvm"]} for key in SERVICES}
-
-
-def test_a_throwaway_container_is_made_as_its_service_is() -> None:
-    options = create_options(SERVICES["fsdax"])
-    assert options["cap_drop"] == ["ALL"]
-    assert options["network"] == "none"
-    assert options["mem_limit"] == SERVICES["fsdax"]["mem_limit"]
-    assert options["tmpfs"] == {STATE_FOLDER: "mode=0700"}
-    assert options["healthcheck"]["interval"] % 10**9 == 0
-    assert options["healthcheck"]["interval"] > 0
 
 
 @dataclass
@@ -216,6 +188,10 @@ def test_a_throwaway_container_is_started_in_the_user_s_environment_as_it_was() 
     assert host["CapDrop"] == ["ALL"]
     assert host["Tmpfs"] == {STATE_FOLDER: "mode=0700"}
     assert host["NetworkMode"] == "none"
+    assert host["Memory"] == _memory_limit(SERVICES["fsdax"])
+    interval_ns = engine.created["healthcheck"]["interval"]
+    assert interval_ns > 0
+    assert interval_ns % 10**9 == 0
     assert [device["PathOnHost"] for device in host["Devices"]] == ["/dev/kvm"]
 
 

@@ -38,7 +38,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setattr(connection, "_SOCKET", tmp_path / "no-engine.sock")
 
 
@@ -69,13 +69,9 @@ def test_without_an_engine_there_is_nothing_to_take_down(
 
 
 @pytest.fixture
-def context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], None]:
+def context(no_engine: None, tmp_path: Path) -> Callable[[str, str], None]:
     """Makes a context of Docker's, by its name and address."""
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(connection, "_SOCKET", tmp_path / "no-engine.sock")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    del no_engine  # but for its environment
 
     def make(name: str, host: str) -> None:
         folder = tmp_path / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest()
@@ -227,16 +223,15 @@ def test_a_context_that_there_is_not_is_named(
         connect()
 
 
+@pytest.mark.usefixtures("no_engine")
 def test_without_a_local_engine_the_user_s_rootless_one_is_asked(
-    context: Callable[[str, str], None], tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del context  # but for its environment
-    with pytest.MonkeyPatch.context() as patch, _engine(tmp_path / "run/docker.sock") as asked:
-        patch.setenv("DOCKER_HOST", "")
-        patch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_HOST", "")  # so that what is set meanwhile goes with the test
+    with _engine(tmp_path / "run/docker.sock") as asked:
         connect().close()
-        # For the `docker` command too.
-        assert os.environ["DOCKER_HOST"] == f"unix://{tmp_path}/run/docker.sock"
+    # For the `docker` command too.
+    assert os.environ["DOCKER_HOST"] == f"unix://{tmp_path}/run/docker.sock"
     assert asked
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -398,17 +399,25 @@ except LabError as error:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serve_ends_cleanly_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    state = tmp_path / "state"
-    with _python(_SERVE, str(tmp_path), str(state)) as server:
-        played_qemu.wait_until(lambda: (state / "proof.json").exists())
-        with attach(state) as link:
-            assert link.run(["echo", "attached"], {}).stdout == "attached\n"
-        server.send_signal(number)
+@contextmanager
+def _served(
+    folder: Path, program: str, *arguments: str, end: signal.Signals = signal.SIGTERM
+) -> Iterator[Path]:
+    """The state folder of a guest that another process serves, and which a signal ends cleanly."""
+    state = folder / "state"
+    with _python(program, str(folder), str(state), *arguments) as server:
+        played_qemu.wait_until((state / "proof.json").exists)
+        yield state
+        server.send_signal(end)
         _, stderr = server.communicate(timeout=10)
     assert (server.returncode, stderr) == (0, "")
     assert list(state.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_ends_cleanly_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    with _served(tmp_path, _SERVE, end=number) as state, attach(state) as link:
+        assert link.run(["echo", "attached"], {}).stdout == "attached\n"
 
 
 def test_serve_ends_with_its_guest(tmp_path: Path) -> None:
@@ -423,28 +432,26 @@ def test_serve_ends_with_its_guest(tmp_path: Path) -> None:
     assert list(state.iterdir()) == []
 
 
+def _switch(state: Path, to: str) -> int:
+    return main(["machine", "power", to, "--state-dir", str(state)])
+
+
 def test_a_served_guest_s_power_is_switched_by_command(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    proof = state / "proof.json"
-    with _python(_SERVE, str(tmp_path), str(state)) as server:
-        played_qemu.wait_until(proof.exists)
+    with _served(tmp_path, _SERVE) as state:
+        proof, cut = state / "proof.json", state / "power-cut"
         with attach(state) as link:
             running = link.spawn(["sleep", "60"], {})
-            assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
-            with pytest.raises(LabError, match="has had its power cut"):
+            assert _switch(state, "cut") == 0
+            with pytest.raises(MachineDiedError, match="has had its power cut"):
                 list(running.output(timeout=20))
-            assert (proof.exists(), (state / "power-cut").exists()) == (False, True)
-            with pytest.raises(LabError, match="has had its power cut"):
+            assert (proof.exists(), cut.exists()) == (False, True)
+            with pytest.raises(MachineDiedError, match="has had its power cut"):
                 link.run(["true"], {})
-            assert main(["machine", "power", "on", "--state-dir", str(state)]) == 0
-            assert (proof.exists(), (state / "power-cut").exists()) == (True, False)
+            assert _switch(state, "on") == 0
+            assert (proof.exists(), cut.exists()) == (True, False)
             assert link.run(["echo", "up"], {}).stdout == "up\n"
-        assert main(["machine", "power", "on", "--state-dir", str(state)]) == 2  # it has power
-        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
-        server.send_signal(signal.SIGTERM)
-        _, stderr = server.communicate(timeout=10)
-    assert (server.returncode, stderr) == (0, "")
-    assert list(state.iterdir()) == []
+        assert _switch(state, "on") == 2  # it has power
+        assert _switch(state, "cut") == 0
 
 
 _SERVE_WHAT_MAY_FAIL = """
@@ -466,38 +473,27 @@ serve(replace(played_qemu.TRUE_HERE, backing_files={"dimm": 1 << 20}), Path(sys.
 
 
 def test_a_served_guest_that_does_not_come_up_again_keeps_its_media(tmp_path: Path) -> None:
-    state, full = tmp_path / "state", tmp_path / "full"
-    switch = ["machine", "power", "on", "--state-dir", str(state)]
-    with _python(_SERVE_WHAT_MAY_FAIL, str(tmp_path), str(state), str(full)) as server:
-        played_qemu.wait_until((state / "proof.json").exists)
+    full = tmp_path / "full"
+    with _served(tmp_path, _SERVE_WHAT_MAY_FAIL, str(full)) as state:
         (state / "dimm.img").write_bytes(b"rows")
-        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
+        assert _switch(state, "cut") == 0
         full.touch()
         for _ in range(2):
-            assert main(switch) == 2
+            assert _switch(state, "on") == 2
             assert (state / "power-cut").exists()
         full.unlink()
-        assert main(switch) == 0
+        assert _switch(state, "on") == 0
         with attach(state) as link:
             assert link.run(["echo", "up"], {}).stdout == "up\n"
         assert (state / "dimm.img").read_bytes() == b"rows"
-        server.send_signal(signal.SIGTERM)
-        _, stderr = server.communicate(timeout=10)
-    assert (server.returncode, stderr) == (0, "")
-    assert list(state.iterdir()) == []
 
 
 def test_a_served_guest_that_never_comes_up_again_ends_by_a_signal(tmp_path: Path) -> None:
-    state, full = tmp_path / "state", tmp_path / "full"
-    with _python(_SERVE_WHAT_MAY_FAIL, str(tmp_path), str(state), str(full)) as server:
-        played_qemu.wait_until((state / "proof.json").exists)
+    full = tmp_path / "full"
+    with _served(tmp_path, _SERVE_WHAT_MAY_FAIL, str(full)) as state:
         full.touch()
-        assert main(["machine", "power", "cut", "--state-dir", str(state)]) == 0
-        assert main(["machine", "power", "on", "--state-dir", str(state)]) == 2
-        server.send_signal(signal.SIGTERM)
-        _, stderr = server.communicate(timeout=10)
-    assert (server.returncode, stderr) == (0, "")
-    assert list(state.iterdir()) == []
+        assert _switch(state, "cut") == 0
+        assert _switch(state, "on") == 2
 
 
 @pytest.mark.parametrize("name", ["dimm.img", "lock", "console.log"])

@@ -518,16 +518,6 @@ def test_a_machine_that_wants_a_newer_qemu_than_there_is_is_skipped_with_the_rea
     result.stdout.fnmatch_lines(["*QEMU 10.0; to get it: PMEMLAB_QEMU"])
 
 
-def test_options_select_by_topology_and_storage_type(lab: Lab) -> None:
-    lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
-    lab.add("b", topology="two")
-    lab.run("--pmemlab-topology", "one").assert_outcomes(passed=2, deselected=1)
-    lab.run("--pmemlab-storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
-    lab.run("--pmemlab-topology", "one", "--pmemlab-storage-type", "DRAM").assert_outcomes(
-        passed=1, deselected=2
-    )
-
-
 def test_markers_of_a_scenario_select_its_tests(lab: Lab) -> None:
     lab.add("a", storage_types="[DRAM, PMEM_MEMKIND]", more="markers: [slow, nightly]")
     lab.add("b", more="like: a")
@@ -552,10 +542,11 @@ def test_of_no_machine(): pass
         (["--pmemlab-storage-type", "DRAM"], {"passed": 1, "deselected": 4}),
         (["--pmemlab-topology", "one"], {"passed": 2, "deselected": 3}),
         (["--pmemlab-topology", "nvme"], {"passed": 1, "deselected": 4}),
+        (["--pmemlab-topology=one", "--pmemlab-storage-type=DRAM"], {"passed": 1, "deselected": 4}),
         ([], {"passed": 5}),
     ],
 )
-def test_options_select_among_the_tests_that_lie_beside_scenarios_too(
+def test_options_select_among_scenarios_and_the_tests_that_lie_beside_them(
     lab: Lab, options: list[str], outcomes: dict[str, int]
 ) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
