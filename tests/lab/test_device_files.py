@@ -90,6 +90,22 @@ def test_a_file_of_one_s_own_is_loaded_by_its_path(tmp_path: Path) -> None:
     assert load_device(write(tmp_path, disk())).time_ns(Access.FILE_READ, 4096, 1) > 0
 
 
+def test_points_without_threads_of_their_own_have_their_curve_s(tmp_path: Path) -> None:
+    document = memory()
+    curve = document["bandwidth"][0]
+    del curve["points"][0]["threads"]
+    path = write(tmp_path, document)
+    with pytest.raises(DeviceFileError, match=r"bandwidth\[0\].points\[0\].threads: is missing"):
+        load_device(path)
+    curve["threads"] = [1, 2, 5]
+    device = load_device(write(tmp_path, document))
+    assert device.bandwidth_mb_per_s("load", "random", 64, 5) == 3000
+    assert device.bandwidth_mb_per_s("load", "random", 256, 4) == 6000
+    curve["threads"] = [1, 2]
+    with pytest.raises(DeviceFileError, match=r"points\[0\].values: has 3 figures .* must be 2"):
+        load_device(write(tmp_path, document))
+
+
 def test_units_are_converted(tmp_path: Path) -> None:
     document = memory()
     document["idle_latency"][0].update(value=0.25, unit="us")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pmemlab.errors import DeviceFileError
 from pmemlab.model.devices.curves import (
@@ -190,16 +190,15 @@ class _Ceiling(_Entry, aliases={"size_bytes": "bytes"}):
 
 @dataclass(frozen=True)
 class _Point(Document, aliases={"size_bytes": "bytes"}):
+    """threads: None: those of the curve."""
+
     size_bytes: Count
-    threads: _Counts
     values: _Figures
+    threads: _Counts | None = None
 
-    def check(self) -> None:
-        _check_length("values", self.values, len(self.threads))
-
-    def row(self, unit: str) -> BandwidthRow:
+    def row(self, unit: str, threads: _Counts) -> BandwidthRow:
         factor = self.size_bytes / 1e6 if unit == "IOPS" else _MB_PER_S[unit]
-        return BandwidthRow(self.size_bytes, self.threads, tuple(v * factor for v in self.values))
+        return BandwidthRow(self.size_bytes, threads, tuple(v * factor for v in self.values))
 
 
 @dataclass(frozen=True)
@@ -209,18 +208,32 @@ class _BlockPoint(_Point, aliases={"size_bytes": "bytes", "threads": "in_flight"
 
 @dataclass(frozen=True)
 class _Bandwidth(_Entry):
+    """threads: of the points that don't have their own."""
+
+    concurrency: ClassVar[str] = "threads"
+
     unit: _MbPerS
     points: Few[_Point]
+    threads: _Counts | None = None
 
     def check(self) -> None:
         _check_above_before("bytes", [point.size_bytes for point in self.points])
+        for number, point in enumerate(self.points):
+            threads = point.threads or self.threads
+            if threads is None:
+                raise FieldError("is missing", f"points[{number}].{self.concurrency}")
+            _check_length(f"points[{number}].values", point.values, len(threads))
 
     def curve(self) -> BandwidthCurve:
-        return BandwidthCurve(point.row(self.unit) for point in self.points)
+        return BandwidthCurve(
+            point.row(self.unit, point.threads or self.threads or ()) for point in self.points
+        )
 
 
 @dataclass(frozen=True)
-class _BlockBandwidth(_Bandwidth):
+class _BlockBandwidth(_Bandwidth, aliases={"threads": "in_flight"}):
+    concurrency: ClassVar[str] = "in_flight"
+
     unit: Annotated[str, _one_of([*_MB_PER_S, "IOPS"])]
     points: Few[_BlockPoint]
 
