@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
 from pmemlab.machines.guest.reading import Unreadable, attempt, document_of, output_of, text_of
+from pmemlab.mounts import mount_of
 from pmemlab.placement import device_number
 
 __all__ = ["read_disks", "read_mount", "read_ssd"]
@@ -63,16 +63,17 @@ def _is_disk(path: Path) -> bool:
 
 def read_mount(path: str) -> dict[str, object]:
     """The mount that `path` is on. Raises OSError where there is no such folder."""
-    device, point, filesystem, options = _mounted_over(path)
+    mount = mount_of(Path(path).resolve())
+    device = mount.source
     space = os.statvfs(path)
     return {
         "device": device,
         "device_number": device_number(Path(path).stat().st_dev),
         "block_devices": attempt(lambda: _block_devices(device)),
         "mapping": attempt(lambda: _mapping(device)),
-        "point": point,
-        "filesystem": filesystem,
-        "dax": bool({"dax", "dax=always"} & set(options.split(","))),
+        "point": mount.point,
+        "filesystem": mount.filesystem,
+        "dax": mount.is_dax,
         "bytes": space.f_blocks * space.f_frsize,
         "free_bytes": space.f_bavail * space.f_frsize,
     }
@@ -114,24 +115,6 @@ def _traffic(number: str) -> dict[str, int]:
     # Documentation/block/stat.rst: the third and the seventh are sectors of 512 bytes.
     fields = text_of(Path("/sys/dev/block") / number / "stat").split()
     return {"read_bytes": int(fields[2]) * 512, "written_bytes": int(fields[6]) * 512}
-
-
-def _mounted_over(path: str) -> tuple[str, str, str, str]:
-    """Device, mount point, file system and options of the mount that `path` is on."""
-    real = os.path.realpath(path)
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    named = [(*(_unescaped(word) for word in words[:3]), words[3]) for words in mounts]
-    # The last of the longest: later mounts hide earlier ones.
-    over = [mount for mount in named if os.path.commonpath([real, mount[1]]) == mount[1]]
-    device, point, filesystem, options = max(
-        enumerate(over), key=lambda item: (len(item[1][1]), item[0])
-    )[1]
-    return device, point, filesystem, options
-
-
-def _unescaped(word: str) -> str:
-    """Blanks and backslashes are octal there."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), word)
 
 
 def _block_devices(device: str) -> list[str]:

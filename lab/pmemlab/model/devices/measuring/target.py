@@ -68,10 +68,9 @@ def find_target(text: str) -> Target:
         raise MeasuringError(f"{text}: can't be written; give a folder in which you may make files")
     mount = mount_of(folder.resolve())
     space = os.statvfs(folder)
-    is_dax = not {"dax", "dax=always"}.isdisjoint(mount.options.split(","))
     return FolderTarget(
         folder,
-        "memory" if is_dax or mount.filesystem in MEMORY_FILE_SYSTEMS else "block",
+        "memory" if mount.is_dax or mount.filesystem in MEMORY_FILE_SYSTEMS else "block",
         mount.filesystem,
         space.f_blocks * space.f_frsize,
         space.f_bavail * space.f_frsize,
