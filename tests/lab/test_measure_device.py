@@ -16,6 +16,7 @@ from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab import mounts
 from pmemlab.cli import main
 from pmemlab.errors import MeasuringError
+from pmemlab.machines.guest import memory_facts
 from pmemlab.model.devices import load_device
 from pmemlab.model.devices.measuring import command, files
 from pmemlab.model.devices.measuring import target as targets
@@ -210,7 +211,8 @@ def test_a_node_without_cpus_is_measured_from_the_nearest_that_has_some(
         ("node2", "", "24 14 10", 4000),
         ("node3", "", "24 14 10", 0),
     )
-    monkeypatch.setattr(targets, "_NODES", tmp_path)
+    for module in (targets, memory_facts):
+        monkeypatch.setattr(module, "_NODES", tmp_path)
     (tmp_path / "node2" / "distance").write_text("24 14 10 30\n")
     found = find_target("node2")
     assert isinstance(found, NodeTarget)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pmemlab.errors import MeasuringError
+from pmemlab.machines.guest.memory_facts import cpus_of
 from pmemlab.mounts import MEMORY_FILE_SYSTEMS, mount_of
 
 __all__ = [
@@ -107,26 +108,16 @@ def _node_memory(node: int) -> tuple[int, int]:
 
 def _nearest_cpus(node: int) -> frozenset[int]:
     """CPUs of the node, else of the nearest one, that this process may run on."""
-    allowed = os.sched_getaffinity(0)
+    allowed = frozenset(os.sched_getaffinity(0))
     distances = _NODES / f"node{node}" / "distance"
     if not distances.exists():
-        return frozenset(allowed)
+        return allowed
     others = [int(name[4:]) for name in node_names()]
     near = sorted(zip(map(int, distances.read_text().split()), others, strict=True))
     for _, other in near:
-        cpus = _parse_list((_NODES / f"node{other}" / "cpulist").read_text()) & allowed
-        if cpus:
+        if cpus := cpus_of(other):
             return frozenset(cpus)
-    return frozenset(allowed)
-
-
-def _parse_list(text: str) -> set[int]:
-    """Reads a list as the kernel writes it, for example 0-3,8."""
-    numbers: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
-    return numbers
+    return allowed
 
 
 def last_level_cache() -> int:
