@@ -144,11 +144,33 @@ def put(value: object, *path: str | int) -> Callable[[Document], None]:
 
 
 POINT = ("bandwidth", 0, "points", 0)
+LOADED_POINT = ("loaded_latency", 0, "points", 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
+def loaded() -> Document:
+    document = memory()
+    document["loaded_latency"] = [
+        {
+            "operation": "load",
+            "pattern": "random",
+            "units": {"bandwidth": "MB/s", "latency": "ns"},
+            "source": "here",
+            "points": [{"threads": 1, "bandwidth": [100, 1000], "latency": [90, 120]}],
+        }
+    ]
+    del document["bandwidth"][0]
+    return document
+
+
+def composition() -> Document:
+    return {
+        **yaml.safe_load((_FOLDER / "optane-100-x6-memory-mode.yaml").read_text()),
+        "name": "mine",
+    }
+
+
+WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]] = {
+    memory: [
         (remove("title"), "title: is missing"),
         (remove("kind"), "kind: is missing"),
         (put("tape", "kind"), "kind: must be one of memory, block, gpu, memory-mode"),
@@ -176,30 +198,12 @@ POINT = ("bandwidth", 0, "points", 0)
         (remove("bandwidth", 0, "points"), r"bandwidth\[0\].points: is missing"),
         (put([], "bandwidth", 0, "points"), r"bandwidth\[0\].points: must be a list of one"),
         (put(512, *POINT, "bytes"), r"points\[1\].bytes: 256 must be above 512"),
-        (
-            put([1, 4, 2], *POINT, "threads"),
-            r"points\[0\].threads: must be whole numbers",
-        ),
-        (
-            put([1, 1, 2], *POINT, "threads"),
-            r"points\[0\].threads: must be whole numbers",
-        ),
-        (
-            put([0.5, 1, 2], *POINT, "threads"),
-            r"points\[0\].threads: must be whole numbers",
-        ),
-        (
-            put([1, -2, 3], *POINT, "values"),
-            r"points\[0\].values\[1\]: must be .* above 0, not -2",
-        ),
-        (
-            put([1, 0, 3], *POINT, "values"),
-            r"points\[0\].values\[1\]: must be .* above 0, not 0",
-        ),
-        (
-            put([1, "x", 3], *POINT, "values"),
-            r"points\[0\].values\[1\]: must be .* not 'x'",
-        ),
+        (put([1, 4, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
+        (put([1, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
+        (put([0.5, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
+        (put([1, -2, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, not -2"),
+        (put([1, 0, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, not 0"),
+        (put([1, "x", 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* not 'x'"),
         (
             put([1, float("nan"), 3], *POINT, "values"),
             r"points\[0\].values\[1\]: must be .* not nan",
@@ -211,54 +215,13 @@ POINT = ("bandwidth", 0, "points", 0)
         (put("MB/s", "idle_latency", 0, "unit"), r"idle_latency\[0\].unit: must be one of ns"),
         (put(1, "colour"), "colour: is no field here"),
     ],
-)
-def test_what_is_wrong_is_told_with_file_and_field(
-    tmp_path: Path, change: Callable[[Document], None], field: str
-) -> None:
-    document = memory()
-    change(document)
-    path = write(tmp_path, document)
-    with pytest.raises(DeviceFileError, match=rf"^{path}:\d+: (.*\.)?{field}"):
-        load_device(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
+    disk: [
         (remove("idle_latency"), "idle_latency: is missing for random reads"),
         (put("load", "bandwidth", 0, "operation"), r"bandwidth\[0\].operation: must be one of"),
         (put({}, "measured_on"), "measured_on: is no field here"),
         (put([{}], "loaded_latency"), "loaded_latency: is no field here; there are"),
     ],
-)
-def test_what_is_wrong_with_a_disk_is_told_too(
-    tmp_path: Path, change: Callable[[Document], None], field: str
-) -> None:
-    document = disk()
-    change(document)
-    path = write(tmp_path, document)
-    with pytest.raises(DeviceFileError, match=rf"^{path}:\d+: {field}"):
-        load_device(path)
-
-
-def loaded() -> Document:
-    document = memory()
-    document["loaded_latency"] = [
-        {
-            "operation": "load",
-            "pattern": "random",
-            "units": {"bandwidth": "MB/s", "latency": "ns"},
-            "source": "here",
-            "points": [{"threads": 1, "bandwidth": [100, 1000], "latency": [90, 120]}],
-        }
-    ]
-    del document["bandwidth"][0]
-    return document
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
+    loaded: [
         (remove("loaded_latency", 0, "units"), r"units: is missing"),
         (remove("loaded_latency", 0, "units", "latency"), r"units.latency: is missing"),
         (
@@ -270,28 +233,7 @@ def loaded() -> Document:
             r"latency: must be in rising order",
         ),
     ],
-)
-def test_what_is_wrong_with_latency_under_load_is_told_too(
-    tmp_path: Path, change: Callable[[Document], None], field: str
-) -> None:
-    document = loaded()
-    assert load_device(write(tmp_path, document)).time_ns(Access.LOAD, 64, 1) > 0
-    change(document)
-    path = write(tmp_path, document)
-    with pytest.raises(DeviceFileError, match=rf"^{path}:\d+: loaded_latency\[0\]\.(.*\.)?{field}"):
-        load_device(path)
-
-
-def composition() -> Document:
-    return {
-        **yaml.safe_load((_FOLDER / "optane-100-x6-memory-mode.yaml").read_text()),
-        "name": "mine",
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
+    composition: [
         (put("nvme-p4510", "pmem"), "pmem: nvme-p4510 is no plain memory"),
         (put("optane-200-x6", "pmem"), "pmem: optane-200-x6: no random load"),
         (remove("cache", "size_gb"), "cache.size_gb: is missing"),
@@ -299,12 +241,21 @@ def composition() -> Document:
         (remove("media_accesses", "write", "hit"), "media_accesses.write.hit: is missing"),
         (put({"tape_read": 1}, "media_accesses", "read", "hit"), "tape_read: is no field"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("made", "change", "field"),
+    [(made, *wrong) for made, several in WRONG.items() for wrong in several],
 )
-def test_what_is_wrong_with_memory_mode_is_told_too(
-    tmp_path: Path, change: Callable[[Document], None], field: str
+def test_what_is_wrong_is_told_with_file_and_field(
+    tmp_path: Path,
+    made: Callable[[], Document],
+    change: Callable[[Document], None],
+    field: str,
 ) -> None:
-    document = composition()
-    assert load_device(write(tmp_path, document)).cache is not None
+    document = made()
+    load_device(write(tmp_path, document))
     change(document)
     path = write(tmp_path, document)
     with pytest.raises(DeviceFileError, match=rf"^{path}:(\d+:)? (.*\.)?{field}"):

@@ -112,6 +112,7 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ("parts: [{name: a, length: 1.5}]", "mine.yaml:1: parts[0].length: must be a whole"),
         ("parts: [{'a[': 1}]", "mine.yaml:1: parts[0].a[: is no field here; there are name, leng"),
         ("parts: [\n", "mine.yaml:2: not YAML: "),
+        ("\x00", "mine.yaml: not YAML: "),
         ("parts: &a [*a]\n", "mine.yaml:1: parts[0]: must be a mapping of fields, not [[...]]"),
         ("parts: !!python/object:x.Y {}\n", "mine.yaml:1: not YAML: could not determine"),
         ("parts: 2026-99-99\n", "mine.yaml: not YAML: month must be in 1..12"),
