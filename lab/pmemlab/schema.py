@@ -338,7 +338,8 @@ class File:
             line = f":{mark.line + 1}" if mark else ""
             raise error_type(f"{path}{line}: not YAML: {error.problem}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise error_type(f"{path}: not YAML: {error}") from error
+            told = " ".join(str(error).split())  # of a reader's, which has two lines
+            raise error_type(f"{path}: not YAML: {told}") from error
         return File(path, content, error_type, lines)
 
     @staticmethod
