@@ -8,22 +8,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import docker
-import played_qemu
 import pytest
 from docker.errors import NotFound
 from docker.models.containers import Container
 
 from pmemlab.machines.container.machine import ContainerMachine
-from pmemlab.machines.guest.control import ControlServer
-from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.machines.lease import Lease
 from pmemlab.proof import Proof
 from pmemlab.topology import load_topology
@@ -54,14 +50,6 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     monkeypatch.setenv("PYTHONPATH", f"{LAB}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("PLAYED_STATE", str(folder))
     return program
-
-
-@contextmanager
-def served_guest(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[GuestMachine]:
-    """The guest that the container serves."""
-    played_qemu.play(monkeypatch, folder)
-    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(folder, machine):
-        yield machine
 
 
 class Engine:

@@ -9,12 +9,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from pmemlab.machines.guest.control import ControlServer
 from pmemlab.machines.guest.kernel import Kernel
+from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 from pmemlab.topology import Topology
 
 CONSOLE = "[    0.000000] a kernel's last words"
@@ -62,6 +65,14 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
     monkeypatch.setattr("pmemlab.machines.guest.machine.get_kernel", lambda: kernel)
     monkeypatch.setattr("pmemlab.machines.guest.machine.write_initramfs", _write_nothing)
     monkeypatch.setattr("pmemlab.machines.guest.machine.choose_accelerator", lambda *_: "tcg")
+
+
+@contextmanager
+def served(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[GuestMachine]:
+    """A guest that is served in the folder, as by `pmemlab machine serve`."""
+    play(monkeypatch, folder)
+    with open_guest_machine(TRUE_HERE) as machine, ControlServer(folder, machine):
+        yield machine
 
 
 def _write_nothing(path: Path, *_: object) -> None:

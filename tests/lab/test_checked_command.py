@@ -34,7 +34,7 @@ def machine(
     if request.param == "container":
         played_docker.play(monkeypatch, tmp_path)
         with (
-            played_docker.served_guest(monkeypatch, tmp_path),
+            played_qemu.served(monkeypatch, tmp_path),
             played_docker.machine_of(played_docker.Engine()) as container,
         ):
             yield container

@@ -21,8 +21,6 @@ import pytest
 from pmemlab.cli import machine as machine_commands
 from pmemlab.cli import main
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machines.guest.control import ControlServer
-from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.model.devices import device_names, load_device
 from pmemlab.results import results_console
 
@@ -39,8 +37,7 @@ def _signals_as_they_were() -> Iterator[None]:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """The state folder of a guest that is served."""
-    played_qemu.play(monkeypatch, tmp_path)
-    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
+    with played_qemu.served(monkeypatch, tmp_path):
         yield str(tmp_path)
 
 

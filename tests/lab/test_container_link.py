@@ -13,7 +13,7 @@ from pathlib import Path
 import played_docker
 import played_qemu
 import pytest
-from played_docker import Engine, served_guest
+from played_docker import Engine
 
 from pmemlab.errors import MachineDiedError, MissingRequirementError
 from pmemlab.machines.container.container_link import container_link
@@ -46,7 +46,7 @@ def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    with served_guest(monkeypatch, tmp_path) as machine:
+    with played_qemu.served(monkeypatch, tmp_path) as machine:
         yield machine
 
 

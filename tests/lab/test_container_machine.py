@@ -12,10 +12,11 @@ from typing import cast
 
 import docker
 import played_docker
+import played_qemu
 import pytest
 from docker.errors import APIError
 from docker.models.containers import Container
-from played_docker import Engine, machine_of, served_guest
+from played_docker import Engine, machine_of
 from recorded_facts import recorded_facts
 from requests import ReadTimeout
 
@@ -46,7 +47,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    with served_guest(monkeypatch, tmp_path) as guest:
+    with played_qemu.served(monkeypatch, tmp_path) as guest:
         yield guest
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +21,9 @@ from pmemlab.errors import LabError
 from pmemlab.machines.copying import copy_in, copy_out
 from pmemlab.machines.guest import agent, streams
 from pmemlab.machines.guest.agent import INPUT_WINDOW, STDOUT
-from pmemlab.machines.guest.control import ControlServer, attach
+from pmemlab.machines.guest.control import attach
 from pmemlab.machines.guest.link import Spawner
-from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
+from pmemlab.machines.guest.machine import GuestMachine
 
 LAB = Path(__file__).parents[2] / "lab"
 LIMIT_S = 30.0
@@ -34,8 +33,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    played_qemu.play(monkeypatch, tmp_path)
-    with open_guest_machine(played_qemu.TRUE_HERE) as machine, ControlServer(tmp_path, machine):
+    with played_qemu.served(monkeypatch, tmp_path) as machine:
         yield machine
 
 
@@ -154,10 +152,7 @@ def test_a_reader_that_has_enough_ends_the_command(start: Start) -> None:
     process.stdout.close()
     assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE
     assert process.stderr.read() == b""
-    deadline = time.monotonic() + LIMIT_S
-    while played_qemu.is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

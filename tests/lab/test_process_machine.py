@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from played_qemu import is_running
 
 from pmemlab.errors import (
     CommandTimeoutError,
@@ -37,14 +38,6 @@ PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 def machine() -> Iterator[ProcessMachine]:
     with open_process_machine(PLAIN) as machine:
         yield machine
-
-
-def _runs(process: int) -> bool:
-    """Whether it is there and has not ended: who has to bury it may be slow."""
-    try:
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _has_memkind() -> bool:
@@ -206,10 +199,10 @@ def test_what_its_commands_left_running_ends_with_its_power(
     done = machine.run(["sh", "-c", script, "sh", tmp_path / "process"])
     left = [int(word) for word in done.stdout.split()]
     assert len(left) == 2
-    assert all(map(_runs, left))
+    assert all(map(is_running, left))
     with subprocess.Popen(["sleep", "60"]) as other:
         getattr(machine, end)()
-        assert not any(map(_runs, left))
+        assert not any(map(is_running, left))
         assert other.poll() is None
         other.kill()
 
@@ -220,9 +213,9 @@ def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_
     machine.power_cut()
     machine.power_on()
     left = int(machine.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"]).stdout)
-    assert _runs(left)
+    assert is_running(left)
     machine.stop()
-    assert not _runs(left)
+    assert not is_running(left)
 
 
 def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: ProcessMachine) -> None:
@@ -231,7 +224,7 @@ def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: Proce
             patched.setenv(name, value)
         left = int(inner.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"]).stdout)
         machine.power_cut()
-        assert not _runs(left)
+        assert not is_running(left)
 
 
 def test_temporary_files_of_commands_go_with_it(machine: ProcessMachine) -> None:

@@ -63,10 +63,9 @@ def _train_as_one_of_them(
 
     worker = Worker(member.rank, member.workers)
     with _all_reducing(member):
-        said = _Telling(member) if member.rank == 0 else None
-        return train(
-            epochs, model, tables, options, worker=worker, member=member, told=said or _unsaid
-        )
+        # The others come on as the first does.
+        told = _Telling(member) if member.rank == 0 else lambda _state: None
+        return train(epochs, model, tables, options, worker=worker, member=member, told=told)
 
 
 class _Telling:
@@ -81,10 +80,6 @@ class _Telling:
         if now_s - self._last_s > _TOLD_EVERY_S:
             self._last_s = now_s
             self._member.tell(state)
-
-
-def _unsaid(state: State) -> None:
-    """Of the other workers, who come on as the first does."""
 
 
 @contextlib.contextmanager
