@@ -39,7 +39,7 @@ def test_a_guest_that_boots_means_kvm(kernel: Kernel, tmp_path: Path) -> None:
 def test_a_guest_that_hangs_means_tcg_within_the_limit(kernel: Kernel, tmp_path: Path) -> None:
     started = time.monotonic()
     assert choose_accelerator(kernel, _qemu(tmp_path, "echo booting; exec sleep 60")) == "tcg"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_a_qemu_that_refuses_kvm_means_tcg(kernel: Kernel, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_guest_that_dies_is_a_lab_error_with_its_console(machine: GuestMachine
     started = time.monotonic()
     with pytest.raises(MachineDiedError, match="went down while a command ran") as caught:
         machine.run(["sleep", "60"])
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert played_qemu.CONSOLE in str(caught.value)
     with pytest.raises(MachineDiedError):
         machine.run(["true"])

@@ -158,7 +158,7 @@ def test_a_timeout_holds_though_a_child_left_the_group_with_the_pipes(
     started = time.monotonic()
     with pytest.raises(CommandTimeoutError) as caught:
         machine.run(["sh", "-c", "echo begun; setsid sleep 60 & sleep 60"], timeout=0.3)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert caught.value.stdout == "begun\n"
 
 
@@ -274,7 +274,7 @@ def test_a_power_cut_ends_what_runs(machine: ProcessMachine) -> None:
     started = time.monotonic()
     with pytest.raises(MachineDiedError, match="power cut"):
         machine.run(["sleep", "60"])
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     with pytest.raises(MachineDiedError, match="power cut"):
         machine.run(["true"])
 
@@ -316,7 +316,7 @@ def test_a_reader_of_lines_that_fails_ends_the_command(machine: ProcessMachine) 
     started = time.monotonic()
     with pytest.raises(ValueError, match="begun"):
         machine.run(["sh", "-c", "echo begun; sleep 60"], on_line=on_line)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_a_kind_that_there_is_not_is_refused() -> None:

@@ -623,7 +623,7 @@ def test_an_interrupted_run_stops_the_machines_at_once(
     def hang_until_stopped(_: str) -> Result:
         runs.set()
         # As a guest does: a command in it ends, with an error, when its machine is stopped.
-        assert machines[-1].stopped.wait(10), "the machine was not stopped"
+        assert machines[-1].stopped.wait(60), "the machine was not stopped"
         raise MachineDiedError("guest was stopped")
 
     open_fake = lab.open_machine
@@ -634,7 +634,7 @@ def test_an_interrupted_run_stops_the_machines_at_once(
 
     def interrupt(self: ScenarioSession, *_: object) -> Outcome:
         self._runner.start(list(self._jobs.values()))
-        assert runs.wait(10), "no workload was started"
+        assert runs.wait(60), "no workload was started"
         raise KeyboardInterrupt
 
     lab.workload = hang_until_stopped
@@ -643,7 +643,7 @@ def test_an_interrupted_run_stops_the_machines_at_once(
     started = time.monotonic()
     result = lab.run()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert machines
     assert all(machine.stopped.is_set() for machine in machines)
 

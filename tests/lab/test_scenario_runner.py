@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pmemlab.errors import MachineDiedError
 from pmemlab.machines.opening import open_machine
 from pmemlab.machines.process import LOST_BY_POWER_CUT, ProcessMachine
-from pmemlab.machines.protocol import Accelerator, Booting
+from pmemlab.machines.protocol import Accelerator, Booting, Result
 from pmemlab.scenarios import runner
 from pmemlab.scenarios.document import (
     Expectations,
@@ -121,25 +122,54 @@ def test_a_model_that_loses_its_power_at_random_goes_on_bit_for_bit() -> None:
     assert document["run"]["first_step"] >= second.kept_step > second.resumed.step
 
 
-COUNTS = """
-import sys, time
-for step in range(1, 60):
-    print(f"kept: step {step}", file=sys.stderr, flush=True)
-    time.sleep(0.05)
-"""
+class Counting:
+    """A machine, played: a command in it keeps 60 steps, or those for which it has power."""
+
+    powered = True
+
+    def run(self, *_: object, on_line: Callable[[str], None], **__: object) -> Result:
+        for step in range(1, 61):
+            if not self.powered:
+                raise MachineDiedError("power cut")
+            on_line(f"kept: step {step}")
+        return Result(0, "{}", "")
+
+    def power_cut(self) -> None:
+        self.powered = False
 
 
-def test_power_cuts_may_come_at_lines_that_a_seed_draws() -> None:
-    cuts = PowerCuts(4, "ssd", after_line="kept: step", after_lines=(5, 20))
-    command = [sys.executable, "-c", COUNTS]
+def cuts_made(cuts: PowerCuts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
+    """The seconds after which cuts were to come, which come at once here, and the steps kept."""
+    delays: list[float] = []
+
+    class Timer:
+        def __init__(self, delay_s: float, cut: Callable[[], None]) -> None:
+            delays.append(delay_s)
+            self.start = cut
+
+        def cancel(self) -> None:
+            pass
+
+        def join(self) -> None:
+            pass
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     steps = []
     for number in range(cuts.count):
-        with open_machine(KEPT.topology, "process") as machine:
-            cut = run_until_cut(machine, command, {}, 60.0, cuts, number)
+        machine: Any = Counting()
+        cut = run_until_cut(machine, ["true"], {}, 60.0, cuts, number)
         assert isinstance(cut, PowerCut)
         steps.append(cut.kept_step)
-    assert all(5 <= step <= 24 for step in steps)  # the machine is so much later, at most
+    return delays, steps
+
+
+def test_power_cuts_may_come_at_lines_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts = PowerCuts(4, "ssd", after_line="kept: step", after_lines=(5, 20))
+    _, steps = cuts_made(cuts, monkeypatch)
+    assert all(5 <= step <= 20 for step in steps)
     assert len(set(steps)) > 1
+    assert cuts_made(cuts, monkeypatch)[1] == steps
+    assert cuts_made(replace(cuts, seed=cuts.seed + 1), monkeypatch)[1] != steps
 
 
 FORGETS = """
@@ -157,14 +187,12 @@ def test_what_a_command_kept_and_lost_is_found(monkeypatch: pytest.MonkeyPatch) 
         judge(KEPT, "DRAM", document, outcome.power_cuts)
 
 
-@pytest.mark.long
 def test_power_cuts_may_come_at_moments_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
-    at_random = replace(KEPT, power_cuts=PowerCuts(3, "ssd", within_s=(0.2, 1.2), seed=3))
-    moments = [cut.after_s for cut in outcome_of(at_random, "DRAM").power_cuts]
-    again = [cut.after_s for cut in outcome_of(at_random, "DRAM").power_cuts]
-    assert again == pytest.approx(moments, abs=0.3)
-    assert len({round(moment, 1) for moment in moments}) > 1
+    cuts = PowerCuts(3, "ssd", within_s=(0.2, 1.2), seed=3)
+    moments, _ = cuts_made(cuts, monkeypatch)
+    assert all(0.2 <= moment <= 1.2 for moment in moments)
+    assert len(set(moments)) == 3
+    assert cuts_made(cuts, monkeypatch)[0] == moments
 
 
 def test_a_command_that_ends_before_its_power_cut_is_told() -> None:

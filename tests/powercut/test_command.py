@@ -367,7 +367,7 @@ def test_nothing_that_a_check_has_started_outlives_it_or_is_waited_for(tmp_path:
     options[-1] = "0.5"
     assert main([*options, "--recover", f"sh -c '{sleep}; true'", *program]) == 2
     assert processes_of(sleep) == []
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 40
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
