@@ -25,7 +25,7 @@ from embstore.options import StorageType
 from pmemlab.cli import main
 from pmemlab.errors import NotPublishedError, PlanError
 from pmemlab.model.devices.loading import device_path
-from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, step_accesses
+from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, StepAccesses, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Plans, Settings, Workload, make_plans
@@ -47,6 +47,7 @@ SOURCE = PriceSource("a test", "none", "2026-01-01")
 CPU = CpuWork(60.0, 370.0, "given")
 POOL: DevicePool = {"DRAM": (DRAM,), "PMEM": (PMEM,), "SSD": (DISK,)}
 ROWS, SKEW = 100_000_000, 1.05
+SHAPE = RowShape(64, 1)
 ITEMS = planned_table("items", rows=ROWS, dim=64, skew=SKEW)
 TABLE = Workload((ITEMS,), lookups_per_s=1e6, batch_ids=50_000)
 
@@ -220,14 +221,19 @@ def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
     assert {p.index_device for p in plans if p.storage_type == "PMEM_LIBPMEM"} == {"dram"}
 
 
+def _step_in_three_tiers(
+    by: type[LeastFrequent | LeastRecent],
+) -> tuple[StepAccesses, dict[tuple[int | None, Access, int], float]]:
+    """And how often it has each access, by tier and size, for each of its ids."""
+    placement = by(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
+    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
+    step = step_accesses(placed, placement, SHAPE, batch_ids=10_000, threads=1, training=True)
+    return step, {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
+
+
 def test_what_a_step_does_balances() -> None:
     """As many rows go down to a tier as leave it and those below it."""
-    placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
-    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
-    step = step_accesses(
-        placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
-    )
-    rates = {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
+    step, rates = _step_in_three_tiers(LeastRecent)
     up = step.moved_rows
     assert rates[0, Access.STORE, 512] == pytest.approx(up)
     assert rates[1, Access.STORE, 512] == rates[1, Access.STORE, 48] == pytest.approx(up)
@@ -243,12 +249,7 @@ def test_what_a_step_does_balances() -> None:
 
 
 def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() -> None:
-    placement = LeastFrequent(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
-    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
-    step = step_accesses(
-        placed, placement, RowShape(64, 1), batch_ids=10_000, threads=1, training=True, machines=1
-    )
-    rates = {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
+    step, rates = _step_in_three_tiers(LeastFrequent)
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
     assert step.moved_rows == pytest.approx(read)
     for tier in 0, 1:
@@ -265,9 +266,7 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
     loads = []
     for cache_bytes in (0, 1 << 20, 1 << 30):
         placed = Placed(StorageType.DRAM, (replace(DRAM, cpu_cache_bytes=cache_bytes),), DRAM)
-        step = step_accesses(
-            placed, placement, RowShape(64, 1), batch_ids=1000, threads=1, training=True, machines=1
-        )
+        step = step_accesses(placed, placement, SHAPE, batch_ids=1000, threads=1, training=True)
         loads.append(sum(a.rate for a in step.accesses if a.access is Access.LOAD and a.tier == 0))
     assert loads[0] == pytest.approx(1)
     assert 0 < loads[1] < 1
@@ -281,13 +280,7 @@ def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
         placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
         step = step_accesses(
-            placed,
-            placement,
-            RowShape(64, 1),
-            batch_ids=10_000,
-            threads=threads,
-            training=True,
-            machines=1,
+            placed, placement, SHAPE, batch_ids=10_000, threads=threads, training=True
         )
         loads = (a for a in step.accesses if a.tier == 1 and a.access is Access.LOAD)
         return sum(a.rate * a.size_bytes for a in loads) / step.moved_rows

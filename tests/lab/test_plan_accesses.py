@@ -74,7 +74,6 @@ def _step(storage_type: es.StorageType, below: Device, training: bool = True) ->
         batch_ids=BATCH_IDS,
         threads=1,
         training=training,
-        machines=1,
     )
 
 

@@ -38,7 +38,6 @@ def accesses(
         batch_ids=8192,
         threads=4,
         training=training,
-        machines=1,
     )
 
 

@@ -248,7 +248,7 @@ def test_the_engine_hits_and_moves_rows_as_calculated(
     placement = kind(BoundedZipf(rows, skew), [first])
     placed = Placed(es.StorageType.DRAM_SSDHASH, (DRAM, DISK), DRAM)
     accesses = step_accesses(
-        placed, placement, RowShape(dim, 1), batch_ids=batch, threads=1, training=True, machines=1
+        placed, placement, RowShape(dim, 1), batch_ids=batch, threads=1, training=True
     )
     assert hits + misses == batch * 300
     assert hits / (hits + misses) == pytest.approx(placement.hit_rates()[0], abs=0.015)

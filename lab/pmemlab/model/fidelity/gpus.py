@@ -186,7 +186,7 @@ def _step(
     kind = StorageType.HBM if len(placement.tier_rows) == 1 else StorageType.HBM_DRAM
     [placed] = placements([kind], named_devices([gpu, "ddr5-snc"]), asked_for=True)
     return step_accesses(
-        placed, placement, shape, batch_ids=batch_ids, threads=1, training=training, machines=1
+        placed, placement, shape, batch_ids=batch_ids, threads=1, training=training
     )
 
 

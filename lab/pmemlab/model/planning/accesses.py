@@ -122,7 +122,7 @@ def step_accesses(
     batch_ids: int,
     threads: int,
     training: bool,
-    machines: int,
+    machines: int = 1,
     sockets: float = 1.0,
     cache_parts: CacheParts | None = None,
 ) -> StepAccesses:
