@@ -38,10 +38,6 @@ __all__ = ["argument_parser", "main"]
 ALL_DIMS: Final = (9, 64)
 
 
-class _UsageError(Exception):
-    """Arguments that don't go together; the message names the flag."""
-
-
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs neither Keras nor the engine."""
     parser = argparse.ArgumentParser(
@@ -194,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check(arguments)
         epochs = _epochs(arguments)
-    except (LabError, _UsageError, DataError) as error:
+    except (LabError, DataError) as error:
         return _complain(error)
     return _run(arguments, epochs)
 
@@ -205,25 +201,25 @@ def _check(arguments: argparse.Namespace) -> None:
     def refuse_without(needed: str, *names: str) -> None:
         for name in names:
             if name in given and needed not in given:
-                raise _UsageError(f"--{name} is of use with --{needed} only")
+                raise DataError(f"--{name} is of use with --{needed} only")
 
     if arguments.data is None and arguments.generated is None:
-        raise _UsageError("--data is missing: give a file of Criteo's rows, or --generated ROWS")
+        raise DataError("--data is missing: give a file of Criteo's rows, or --generated ROWS")
     if arguments.data is not None and arguments.generated is not None:
-        raise _UsageError("--data and --generated: give one of them")
+        raise DataError("--data and --generated: give one of them")
     refuse_without("server", "shards", "master_endpoint", "workers")
     _check_kept_together(arguments)
     if arguments.all:
         for name in ("model", "embedding_dim", "checkpoint", "load", "save"):
             if getattr(arguments, name):
-                raise _UsageError(f"--{name} is of one model, and --all trains several")
+                raise DataError(f"--{name} is of one model, and --all trains several")
     if arguments.save is not None and arguments.save.suffix != ".keras":
-        raise _UsageError(f"--save {arguments.save}: the name must end with .keras")
+        raise DataError(f"--save {arguments.save}: the name must end with .keras")
     kept = arguments.checkpoint
     if kept is not None and not kept.absolute().parent.is_dir():
-        raise _UsageError(f"--checkpoint {kept}: there is no folder {kept.absolute().parent}")
+        raise DataError(f"--checkpoint {kept}: there is no folder {kept.absolute().parent}")
     if kept is not None and kept.exists() and not kept.is_dir():
-        raise _UsageError(f"--checkpoint {kept}: is a file; give a folder")
+        raise DataError(f"--checkpoint {kept}: is a file; give a folder")
     check_output("--save", arguments.save)
     check_output("--json", arguments.json)
 
@@ -233,12 +229,12 @@ def _check_kept_together(arguments: argparse.Namespace) -> None:
     if arguments.workers in (None, [1]):
         return
     if len(arguments.workers) > 1 and not arguments.all:
-        raise _UsageError("--workers: several numbers are for --all only")
+        raise DataError("--workers: several numbers are for --all only")
     kept, load = arguments.checkpoint, arguments.load
     if load is not None and load != kept:
-        raise _UsageError(f"--load {load}: with --workers give --checkpoint {load} too")
+        raise DataError(f"--load {load}: with --workers give --checkpoint {load} too")
     if load is None and kept is not None and kept.is_dir() and any(kept.iterdir()):
-        raise _UsageError(
+        raise DataError(
             f"--checkpoint {kept} has something already; give --load {kept} to go on from it, or "
             "another folder"
         )
@@ -274,7 +270,7 @@ def _run(arguments: argparse.Namespace, epochs: Epochs) -> int:
             if arguments.json:
                 _write_json(arguments, results)
         print(as_table(results))
-    except (LabError, _UsageError, DataError, EmbStoreError, OSError) as error:
+    except (LabError, DataError, EmbStoreError, OSError) as error:
         return _complain(error)
     except DivergedError as error:
         _complain(error)

@@ -14,7 +14,10 @@ CATEGORICAL_COLUMNS: Final = tuple(f"C{number}" for number in range(1, 27))
 
 
 class DataError(ValueError):
-    """Training data that can't be used; the message names the file and line, or the argument."""
+    """Data or a checkpoint of a training that is of no use, or can't be kept.
+
+    The message names the file and line, or the argument.
+    """
 
 
 @dataclass(frozen=True)

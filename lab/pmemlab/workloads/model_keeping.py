@@ -24,15 +24,12 @@ import embstore as es
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.whole_file import sync_folder
+from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.keeping import tell_kept
 
-__all__ = ["DensePart", "KeptModelError", "ModelKeeping", "refusal_to_keep", "write_durably"]
+__all__ = ["DensePart", "ModelKeeping", "refusal_to_keep", "write_durably"]
 
 _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
-
-
-class KeptModelError(Exception):
-    """A checkpoint that can't be written, or gone on from; the message names the file."""
 
 
 class DensePart(Protocol):
@@ -71,14 +68,14 @@ class ModelKeeping:
     def make_folders(self) -> None:
         """Where there are none yet. To be called before the variables are made.
 
-        Raises KeptModelError.
+        Raises DataError.
         """
         for folder in (self.folder, self._pools):
             try:
                 folder.mkdir(exist_ok=True)
                 sync_folder(folder.parent)
             except OSError as error:
-                raise KeptModelError(f"{folder}: can't be made: {error.strerror}") from error
+                raise DataError(f"{folder}: can't be made: {error.strerror}") from error
 
     def restore(
         self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int
@@ -86,7 +83,7 @@ class ModelKeeping:
         """Put the newest checkpoint back, where there is one; return the steps done by then.
 
         steps: that the run is to have in the end.
-        Raises EmbStoreError or KeptModelError for one that can't be read, or is of no use: a run
+        Raises EmbStoreError or DataError for one that can't be read, or is of no use: a run
         must not begin anew in silence.
         """
         tables = list(variables)
@@ -98,7 +95,7 @@ class ModelKeeping:
             return 0
         done = es.restore_persisted(tables, self._checkpoints)
         if done >= steps:
-            raise KeptModelError(
+            raise DataError(
                 f"{self.folder}: holds a checkpoint of step {done}, and only {steps} are asked for"
             )
         path = self._dense_path(done)
@@ -106,14 +103,14 @@ class ModelKeeping:
             with np.load(path, allow_pickle=False) as file:
                 dense.load_state({name: file[name] for name in file.files})
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            raise KeptModelError(f"{path}: can't be read back: {error}") from error
+            raise DataError(f"{path}: can't be read back: {error}") from error
         return done
 
     def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> bool:
         """Make a checkpoint, if it is time, of what `steps` steps have come to; return whether it
         was time.
 
-        Raises EmbStoreError or KeptModelError where it can't be written.
+        Raises EmbStoreError or DataError where it can't be written.
         """
         if steps % self.every:
             return False
@@ -125,7 +122,7 @@ class ModelKeeping:
                 if _DENSE_FILE.fullmatch(other.name) and other != path:
                     other.unlink()
         except OSError as error:
-            raise KeptModelError(
+            raise DataError(
                 f"{error.filename or path}: can't be written: {error.strerror}"
             ) from error
         tell_kept(steps)

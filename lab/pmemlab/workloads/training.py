@@ -58,9 +58,9 @@ def train(
     placements: with rates_only the run has neither evidence nor an AUC.
     bits_only: for another run to be compared with: nobody looks where its rows lie.
 
-    Raises DataError for unusable data, EmbStoreError where the engine refuses, KeptModelError for
-    a checkpoint that it can't go on from, LabError for a device that can't do what the run did, and
-    DivergedError where there is nothing left to train; the tables are closed then too.
+    Raises DataError for unusable data or a checkpoint that it can't go on from, EmbStoreError where
+    the engine refuses, LabError for a device that can't do what the run did, and DivergedError
+    where there is nothing left to train; the tables are closed then too.
     """
     if keeping:
         keeping.make_folders()

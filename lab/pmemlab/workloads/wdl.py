@@ -161,7 +161,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
     import embstore as es
     from embstore.errors import EmbStoreError
     from pmemlab.errors import LabError
-    from pmemlab.workloads.model_keeping import KeptModelError, ModelKeeping
+    from pmemlab.workloads.model_keeping import ModelKeeping
     from pmemlab.workloads.run import DivergedError
 
     keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
@@ -184,7 +184,7 @@ def _run(source: Source, arguments: argparse.Namespace) -> int:
             else None
         )
         run = _train(subject, source, arguments, keeping, placements=placements)
-    except (DataError, EmbStoreError, KeptModelError, LabError) as error:
+    except (DataError, EmbStoreError, LabError) as error:
         print(f"wdl: {error}", file=sys.stderr)
         return 2
     except MemoryError as error:
