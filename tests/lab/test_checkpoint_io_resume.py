@@ -9,11 +9,12 @@ import torch
 from checkpoints import make_format
 
 from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
-from benchmarks.checkpoint_io.errors import DifferentBytesError, ResumeError
+from benchmarks.checkpoint_io.errors import DifferentBytesError
 from benchmarks.checkpoint_io.formats import FORMATS
 from benchmarks.checkpoint_io.images import generated_images
 from benchmarks.checkpoint_io.phases import PhaseClock
 from benchmarks.checkpoint_io.training import Trainer
+from pmemlab.workloads.batches import DataError
 
 IMAGES = generated_images(64, seed=1)
 
@@ -81,9 +82,9 @@ def test_each_part_of_the_state_is_needed_for_the_same_bits(left_out: str) -> No
 
 def test_other_training_can_not_go_on_from_a_checkpoint() -> None:
     checkpoint = trainer().checkpoint()
-    with pytest.raises(ResumeError, match="batch_size 4, this is 8"):
+    with pytest.raises(DataError, match="batch_size 4, this is 8"):
         trainer(batch_size=8).resume(checkpoint)
-    with pytest.raises(ResumeError, match="images_sha256"):
+    with pytest.raises(DataError, match="images_sha256"):
         Trainer("tiny", generated_images(64, seed=2), batch_size=4, seed=5).resume(checkpoint)
 
 

@@ -146,19 +146,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argument_parser().parse_args(argv)
 
     # Only now: a wrong argument should not cost an import of PyTorch.
-    from benchmarks.checkpoint_io.errors import (
-        CheckpointIOError,
-        MediumError,
-        NoCheckpointError,
-        ResumeError,
-    )
+    from benchmarks.checkpoint_io.errors import CheckpointIOError, MediumError, NoCheckpointError
     from embstore.errors import EmbStoreError
     from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.run import DivergedError
 
     # The lab's own: a device that can't do it, a library that is missing.
-    bad_input = (DataError, LabError, MediumError, NoCheckpointError, ResumeError)
+    bad_input = (DataError, LabError, MediumError, NoCheckpointError)
     try:
         _run(arguments)
     except (*bad_input, CheckpointIOError, DivergedError, EmbStoreError, OSError) as error:

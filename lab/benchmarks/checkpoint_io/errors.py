@@ -15,7 +15,6 @@ __all__ = [
     "DifferentBytesError",
     "MediumError",
     "NoCheckpointError",
-    "ResumeError",
 ]
 
 
@@ -45,10 +44,6 @@ class CheckpointInUseError(CheckpointIOError):
 
 class MediumError(CheckpointIOError, ValueError):
     """A medium's path can't be used, or isn't what it is said to be."""
-
-
-class ResumeError(CheckpointIOError, ValueError):
-    """Training can't go on from this checkpoint to the same bits."""
 
 
 class DifferentBytesError(CheckpointIOError):

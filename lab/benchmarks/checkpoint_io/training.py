@@ -11,9 +11,9 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from benchmarks.checkpoint_io.checkpoint import Checkpoint
-from benchmarks.checkpoint_io.errors import ResumeError
 from benchmarks.checkpoint_io.images import Images
 from benchmarks.checkpoint_io.models import make_model
+from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.reproducible_torch import make_reproducible
 from pmemlab.workloads.run import DivergedError
 
@@ -77,11 +77,11 @@ class Trainer:
         return Checkpoint(tensors, scalars)
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from a copy of `checkpoint`. Raises ResumeError if it is of other training."""
+        """Go on from a copy of `checkpoint`. Raises DataError if it is of other training."""
         for name, expected in self._demanded().items():
             found = checkpoint.scalars.get(name)
             if found != expected:
-                raise ResumeError(
+                raise DataError(
                     f"the checkpoint is of training with {name} {found!r}, this is {expected!r}: "
                     "it can't go on to the same bits"
                 )
