@@ -19,7 +19,7 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Step:
-    t: int  # applies, this one included
+    t: int  # updates, this one included
     global_step: int
     rate: float
 

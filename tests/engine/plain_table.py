@@ -54,6 +54,7 @@ class PlainTable:
         self._partitions = partition_num
         self._rows: dict[int, PlainRow] = {}
         self._applies = 0
+        self._updates = 0  # those that weren't left out
         self._now = 0
 
     @property
@@ -78,6 +79,7 @@ class PlainTable:
         self._check_room(ids)
         step = self._applies if global_step is None else global_step
         self._applies += 1
+        self._updates += 1
         sums: dict[int, Row] = {}
         for key, grad in zip(ids, grads, strict=True):
             sums[key] = sums[key] + grad if key in sums else grad
@@ -86,12 +88,16 @@ class PlainTable:
                 slots = [np.full(self.dim, value, F32) for value in self._slot_values]
                 self._rows[key] = PlainRow(self._initial_row(key).copy(), slots)
             row = self._rows[key]
-            self._update(row.w, row.slots, grad, Step(self._applies, step, self.learning_rate))
+            self._update(row.w, row.slots, grad, Step(self._updates, step, self.learning_rate))
             row.version = step
         for key in ids:
             self._now += 1
             self._rows[key].freq += 1
             self._rows[key].last_access = self._now
+
+    def leave_out_apply(self) -> None:
+        """Counts an apply that changes nothing else."""
+        self._applies += 1
 
     def _check_room(self, ids: list[int]) -> None:
         if None in self.capacities:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import STACKS, Stack, StorageOf, capacities_of, row_bytes
+from engine_storage import STACKS, Stack, StorageOf, capacities_of, on_device, row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -42,11 +42,17 @@ def applies(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
     return "apply", (ids, grads, draw(st.none() | st.integers(0, 2**40)))
 
 
-def calls(dim: int, *, asks_ahead: bool) -> st.SearchStrategy[list[tuple[str, Any]]]:
-    names = ["lookup", "serve", "freq", "version", "tier", *["prefetch"] * asks_ahead]
+Call = tuple[str, Any, bool]  # its name, its argument, and whether ids are on the device
+
+
+def calls(dim: int, *, has_hbm: bool, asks_ahead: bool) -> st.SearchStrategy[list[Call]]:
+    reads = ["lookup", "serve", "evaluate", "freq", "version", "tier"]
+    names = [*reads, *["prefetch"] * asks_ahead]
     read = st.tuples(st.sampled_from(names), BATCHES)
     whole = st.tuples(st.sampled_from(["export", "count", "drain"]), st.none())
-    return st.lists(applies(dim) | applies(dim) | read | whole, max_size=12)
+    call = applies(dim) | applies(dim) | read | whole
+    on_device = st.booleans() if has_hbm else st.just(False)
+    return st.lists(st.builds(lambda one, where: (*one, where), call, on_device), max_size=12)
 
 
 def same_bits(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
@@ -57,18 +63,23 @@ def same_bits(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
     )
 
 
-def check_call(var: es.EmbeddingVariable, plain: PlainTable, name: str, argument: Any) -> None:
+def check_call(
+    var: es.EmbeddingVariable, plain: PlainTable, name: str, argument: Any, is_on_device: bool
+) -> None:
+    place: Callable[..., Any] = on_device if is_on_device else np.asarray
     if name == "apply":
-        check_apply(var, plain, *argument)
-    elif name in ("lookup", "serve"):
-        rows = var.lookup(np.array(argument, np.int64), train=name == "lookup")
-        assert same_bits(rows, plain.lookup(argument, train=name == "lookup"))
+        check_apply(var, plain, *argument, is_on_device)
+    elif name in ("lookup", "serve", "evaluate"):
+        how = {"train": name == "lookup", "count": name != "evaluate"}
+        rows = var.lookup(place(argument, np.int64), **how)
+        rows = rows.numpy() if is_on_device else rows
+        assert same_bits(rows, plain.lookup(argument, train=name != "serve"))
     elif name == "export":
         check_export(var, plain)
     elif name == "count":
         assert var.total_count() == plain.total_count()
     elif name == "prefetch":
-        var.prefetch(np.array(argument, np.int64))
+        var.prefetch(place(argument, np.int64))
     elif name == "tier":
         has_row = [tier >= 0 for tier in plain.lookup_tier(argument)]
         assert (var.lookup_tier(np.array(argument, np.int64)) >= 0).tolist() == has_row
@@ -87,14 +98,25 @@ def check_apply(
     ids: list[int],
     grads: np.ndarray[Any, Any],
     step: int | None,
+    is_on_device: bool,
 ) -> None:
+    def apply() -> None:
+        keys = np.array(ids, np.int64)
+        if is_on_device:
+            var.apply_gradients(on_device(keys), on_device(grads, np.float32), step)
+            var.synchronize()
+        else:
+            var.apply_gradients(keys, grads, step)
+
     try:
         plain.apply_gradients(ids, grads, step)
     except PlainStoreFullError:
         with pytest.raises(StoreFullError):
-            var.apply_gradients(np.array(ids, np.int64), grads, step)
+            apply()
+        if is_on_device:  # where nobody waits to see whether there is room
+            plain.leave_out_apply()
     else:
-        var.apply_gradients(np.array(ids, np.int64), grads, step)
+        apply()
 
 
 def check_tiers(var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool = True) -> None:
@@ -164,13 +186,15 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
             partition_num=partitions,
         )
         asks_ahead = data.draw(st.booleans(), label="asks_ahead")
+        has_hbm = TierKind.HBM in TIER_KINDS[stack.storage_type]
         # Rows that were asked for ahead stay in HBM however they rank.
-        in_order = not (asks_ahead and TierKind.HBM in TIER_KINDS[stack.storage_type])
-        for name, argument in data.draw(calls(dim, asks_ahead=asks_ahead), label="calls"):
+        in_order = not (asks_ahead and has_hbm)
+        drawn = data.draw(calls(dim, has_hbm=has_hbm, asks_ahead=asks_ahead), label="calls")
+        for name, argument, is_on_device in drawn:
             if name == "drain":
                 check_tiers(var, plain, in_order=in_order)
             else:
-                check_call(var, plain, name, argument)
+                check_call(var, plain, name, argument, is_on_device)
         check_tiers(var, plain, in_order=in_order)
         check_export(var, plain)
 

@@ -294,14 +294,6 @@ def test_another_optimizer_is_refused_by_both_names(tmp_path: Path) -> None:
         assert_same(other.export(), before)
 
 
-def test_the_same_optimizer_may_have_other_parameters(tmp_path: Path) -> None:
-    with variable() as var, variable(optimizer=es.optimizers.Adagrad(0.01)) as other:
-        train(var, 1)
-        es.save(tmp_path, [var], 1)
-        es.restore(tmp_path, [other])
-        assert_same(other.export(), var.export())
-
-
 def test_a_variable_that_only_serves_takes_the_weights_alone(tmp_path: Path) -> None:
     with variable() as var, es.get_embedding_variable("var", 3) as serving:
         train(var, 1)
@@ -383,46 +375,6 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 
 
 # --- What goes at a save
-
-
-def test_the_l2_weight_evict_of_ftrl_drops_the_key_that_was_seen_once(tmp_path: Path) -> None:
-    optimizer = es.optimizers.Ftrl(
-        0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5
-    )
-    with (
-        variable(
-            optimizer=optimizer,
-            initializer=es.initializers.Ones(),
-            evict_option=es.L2WeightEvict(0.9),
-        ) as var,
-        variable(optimizer=optimizer, initializer=es.initializers.Ones()) as other,
-    ):
-        ids = [0, 0, 0, 1, 1, 2]
-        var.lookup(ids, train=True)
-        var.apply_gradients(ids, np.full((6, 3), 2.0, np.float32))
-        es.save(tmp_path, [var], 0)
-        es.restore(tmp_path, [other])
-        wanted = np.array([0.8282884] * 3 + [0.7927219] * 2 + [1.0], np.float32)
-        for each in (var, other):
-            assert each.total_count() == (2, 3)
-            np.testing.assert_allclose(each.lookup(ids), np.tile(wanted[:, None], 3), rtol=2e-7)
-
-
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_rows_of_little_weight_go_from_every_tier(tmp_path: Path, stack: Stack) -> None:
-    with variable(
-        stack,
-        optimizer=es.optimizers.SGD(1.0),
-        initializer=es.initializers.Ones(),
-        first_tier_rows=1,
-        evict_option=es.L2WeightEvict(14.0),
-    ) as var:
-        grads = np.repeat(-np.arange(5, dtype=np.float32)[:, None], 3, axis=1)
-        var.apply_gradients(np.arange(5), grads)  # rows of 1 + i
-        var.drain()
-        es.save(tmp_path, [var], 0)
-        assert var.export()["keys"].tolist() == [3, 4]
-        assert sum(tier["rows"] for tier in var.stats()["tiers"]) == 2
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)

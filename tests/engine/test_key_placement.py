@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plain_partition import partition_hash, partition_of, partitions_of
 
-import embstore as es
 from embstore import _core
 from embstore.errors import InvalidArgumentError
 
@@ -124,17 +123,3 @@ def test_a_variables_rows_are_spread_over_its_partitions(make_variable: MakeVari
 def test_a_number_of_partitions_that_cant_be_is_refused(partitions: int) -> None:
     with pytest.raises(InvalidArgumentError, match="partition_count: must be 1"):
         _core.keys_by_partition(np.arange(3), partitions)
-
-
-def test_bits_are_the_same_on_any_number_of_partitions_for_strided_keys() -> None:
-    exports = []
-    for partitions in range(1, 6):
-        random = np.random.default_rng(2)
-        with es.get_embedding_variable(
-            "var", 3, optimizer=es.optimizers.Adam(0.1), partition_num=partitions
-        ) as var:
-            for _ in range(5):
-                ids = random.integers(-50, 50, (30, 2)) * 64
-                var.apply_gradients(ids, random.standard_normal((30, 2, 3)).astype(np.float32))
-            exports.append({name: column.tobytes() for name, column in var.export().items()})
-    assert all(export == exports[0] for export in exports)

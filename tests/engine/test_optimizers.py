@@ -184,31 +184,6 @@ def test_a_row_that_is_left_out_keeps_its_slots_while_the_applies_count_on(
     np.testing.assert_allclose(train(make_variable, optimizer, grads), wanted, rtol=2e-5, atol=2e-6)
 
 
-def test_adagrad_goes_through_the_known_values(make_variable: MakeVariable) -> None:
-    var = make_variable()
-    values = []
-    accumulators = []
-    for _ in range(5):
-        var.lookup([1], train=True)
-        var.apply_gradients([1], np.full((1, 3), 2.0, np.float32))
-        values.append(var.lookup([1])[0, 0])
-        accumulators.append(var.export()["accumulator"][0, 0])
-    np.testing.assert_allclose(
-        values, [0.9012271, 0.8309542, 0.7734582, 0.7236137, 0.6790038], rtol=1e-6
-    )
-    np.testing.assert_allclose(accumulators, [4.1, 8.1, 12.1, 16.1, 20.1], rtol=1e-6)
-
-
-def test_ftrl_holds_l1_against_the_rows_norm(make_variable: MakeVariable) -> None:
-    var = make_variable(
-        optimizer=optimizers.Ftrl(
-            0.1, l1_regularization_strength=2.0, l2_regularization_strength=1e-5
-        )
-    )
-    var.apply_gradients([0, 0, 0, 1, 1, 2], np.full((6, 3), 2.0, np.float32))
-    np.testing.assert_allclose(var.lookup([0, 1])[:, 0], [0.8282884, 0.7927219], rtol=1e-6)
-
-
 def test_ftrl_zeroes_a_row_whose_norm_is_within_l1(make_variable: MakeVariable) -> None:
     var = make_variable(
         initializer=es.initializers.Zeros(),
@@ -242,18 +217,6 @@ def test_adagrad_decay_goes_through_deeprecs_losses(make_variable: MakeVariable)
 def test_rmsprop_without_momentum_keeps_one_slot() -> None:
     assert optimizers.RMSprop().slots == ("rms",)
     assert optimizers.RMSprop(momentum=0.9).slots == ("rms", "momentum")
-
-
-@pytest.mark.parametrize(("optimizer", "reference"), CASES, ids=IDS)
-def test_a_slot_has_a_name_in_the_export(
-    make_variable: MakeVariable, optimizer: optimizers.Optimizer, reference: Reference
-) -> None:
-    del reference
-    var = make_variable(optimizer=optimizer)
-    var.apply_gradients([1], np.ones((1, 3), np.float32))
-    exported = var.export()
-    assert list(exported) == ["keys", "values", "freqs", "versions", *optimizer.slots]
-    assert all(exported[slot].shape == (1, 3) for slot in optimizer.slots)
 
 
 def test_an_optimizer_never_changes() -> None:

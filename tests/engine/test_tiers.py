@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf, capacities_of
+from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf
 from exports import assert_same
 from numpy.typing import NDArray
 from plain_partition import keys_of_each
@@ -35,28 +34,6 @@ def rows_of(var: es.EmbeddingVariable) -> list[int]:
 
 
 # --- Capacity
-
-
-@pytest.mark.parametrize("rows_in_first_tier", [1, 4, 100])
-def test_a_batch_may_have_more_ids_than_the_first_tier_has_rows(
-    make_variable: MakeVariable,
-    tiered_stack: Stack,
-    storage_of: StorageOf,
-    rows_in_first_tier: int,
-) -> None:
-    storage = storage_of(tiered_stack, 6000 * ROW_BYTES, upper_bytes=rows_in_first_tier * ROW_BYTES)
-    var, plain = make_variable(storage=storage), make_variable()
-    ids = np.random.RandomState(1).permutation(np.arange(3000) % 2000)
-    for _ in range(3):
-        for each in (var, plain):
-            train(each, ids)
-        np.testing.assert_array_equal(var.lookup(ids), plain.lookup(ids))
-    var.drain()
-    lower = capacities_of(storage, ROW_BYTES)[1:-1]
-    assert rows_of(var)[0] == rows_in_first_tier
-    assert rows_of(var)[1:-1] == lower
-    assert sum(rows_of(var)) == 2000
-    assert_same(var.export(), plain.export())
 
 
 @pytest.mark.parametrize("stack", LIMITED, ids=lambda stack: stack.name)
@@ -90,37 +67,6 @@ def test_a_tier_below_the_first_that_holds_no_row_is_refused(
 
 
 # --- Hits and movement
-
-
-def test_a_lower_row_that_is_served_is_a_miss_that_comes_up(
-    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
-) -> None:
-    var = make_variable(storage=storage_of(tiered_stack, 4096, upper_bytes=ROW_BYTES))
-    train(var, np.array([1, 1, 2]))
-    var.drain()
-    assert var.lookup_tier([1, 2]).tolist() == [0, 1]
-    before = var.stats()
-    var.lookup([2, 2])
-    var.drain()
-    assert var.lookup_tier([1, 2]).tolist() == [1, 0]
-    after = var.stats()
-    assert after["promotions"] > before["promotions"]
-    assert after["misses"] == before["misses"] + 2
-    assert after["hits"] == before["hits"]
-
-
-@pytest.mark.parametrize("kind", [{"train": True}, {"count": False}], ids=str)
-def test_a_lookup_to_train_or_evaluate_moves_nothing(
-    make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf, kind: dict[str, Any]
-) -> None:
-    var = make_variable(storage=storage_of(tiered_stack, 4096, upper_bytes=ROW_BYTES))
-    train(var, np.array([1, 1, 2]))
-    var.drain()
-    for _ in range(5):
-        var.lookup([2], **kind)
-    var.drain()
-    assert var.lookup_tier([1, 2]).tolist() == [0, 1]
-    assert var.get_frequency([1, 2]).tolist() == [2, 1]
 
 
 # --- Files
@@ -247,20 +193,6 @@ with es.get_embedding_variable(
         program, tmp_path, environment=os.environ | {"TF_SSDHASH_ASYNC_COMPACTION": compaction}
     )
     assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "DRAM_LEVELDB"])
-def test_a_size_that_is_given_to_the_ssd_is_kept(
-    make_variable: MakeVariable, tmp_path: Path, kind: str
-) -> None:
-    option = es.StorageOption(es.StorageType[kind], tmp_path, [10 * ROW_BYTES, 1000 * ROW_BYTES])
-    var = make_variable(storage=option)
-    for some in np.array_split(np.arange(1010), 10):
-        train(var, some)
-    with pytest.raises(StoreFullError):
-        train(var, np.array([5000]))
-    var.drain()
-    assert rows_of(var) == [10, 1000]
 
 
 # --- Environment

@@ -9,10 +9,9 @@ import pickle
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, StorageOf
-from exports import assert_same
 
 import embstore as es
-from embstore.errors import ClosedError, InvalidArgumentError, StoreFullError, UnsupportedError
+from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 
 TWOS = np.full((1, 3), 2.0, np.float32)
 
@@ -48,75 +47,6 @@ def test_ids_may_lie_anywhere_in_memory(var: es.EmbeddingVariable) -> None:
     assert var.get_frequency([3]) == [2]
 
 
-def test_lookups_insert_nothing(var: es.EmbeddingVariable) -> None:
-    for train in (False, True):
-        var.lookup(np.arange(6), train=train)
-    assert var.total_count() == (0, 3)
-    assert var.export()["keys"].size == 0
-    assert var.lookup_tier([0]) == [-1]
-
-
-def test_six_different_ids_are_six_rows(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([0, 1, 2, 5, 6, 7], twos(6))
-    assert var.total_count() == (6, 3)
-    assert (var.lookup_tier([0, 7, 8]) >= 0).tolist() == [True, True, False]
-
-
-def test_frequency_counts_every_occurrence_at_apply(var: es.EmbeddingVariable) -> None:
-    for _ in range(2):
-        var.lookup([1, 1, 1, 2, 2, 3], train=True)
-        var.apply_gradients([1, 1, 1, 2, 2, 3], twos(6))
-    assert var.get_frequency([1, 2, 3, 4]).tolist() == [6, 4, 2, 0]
-
-
-def test_version_is_the_step_of_the_last_apply(var: es.EmbeddingVariable) -> None:
-    for _ in range(2):
-        var.apply_gradients([5], TWOS)
-    var.apply_gradients([6], TWOS)
-    assert var.get_version([5, 6, 7]).tolist() == [1, 2, -1]
-    var.apply_gradients([5], TWOS, global_step=1000)
-    assert var.get_version([5]) == [1000]
-
-
-def test_a_given_step_doesnt_move_the_count_of_applies(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([1], TWOS, global_step=1000)
-    var.apply_gradients([2], TWOS)
-    assert var.get_version([1, 2]).tolist() == [1000, 1]
-
-
-@pytest.mark.parametrize(
-    "optimizer", [es.optimizers.SGD(0.1), es.optimizers.Ftrl(0.1), es.optimizers.Adam()]
-)
-def test_version_is_kept_for_every_optimizer(
-    make_variable: MakeVariable, optimizer: es.optimizers.Optimizer
-) -> None:
-    var = make_variable(optimizer=optimizer)
-    var.apply_gradients([5], TWOS, global_step=7)
-    assert var.get_version([5]) == [7]
-
-
-def test_gradients_of_one_key_are_summed_before_the_step(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([1, 2, 1], twos(3))
-    var.apply_gradients([3], 2 * TWOS)
-    np.testing.assert_array_equal(var.lookup([1]), var.lookup([3]))
-
-
-def test_an_empty_batch_is_an_apply_all_the_same(var: es.EmbeddingVariable) -> None:
-    var.apply_gradients([], np.empty((0, 3), np.float32))
-    var.apply_gradients([1], TWOS)
-    assert var.get_version([1]) == [1]
-
-
-def test_every_int64_is_a_legal_key(var: es.EmbeddingVariable) -> None:
-    info = np.iinfo(np.int64)
-    keys = np.array([0, -1, 1, info.min, info.min + 1, info.max, info.max - 1], np.int64)
-    var.apply_gradients(keys, np.arange(21, dtype=np.float32).reshape(7, 3))
-    assert (var.lookup_tier(keys) >= 0).all()
-    exported = var.export()
-    assert exported["keys"].tolist() == sorted(keys.tolist())
-    np.testing.assert_array_equal(exported["values"], var.lookup(exported["keys"]))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("at", [0, 5000, 9999])
 def test_a_gradient_that_isnt_finite_is_named_and_trains_nothing(
@@ -149,21 +79,6 @@ def test_its_length_is_its_rows_and_an_empty_one_is_no_less_there(
     assert len(var) == 2
 
 
-def test_unknown_keys_read_their_row_of_the_default_table(
-    make_variable: MakeVariable, storage_type: es.StorageType, storage_of: StorageOf
-) -> None:
-    table = np.arange(24, dtype=np.float32).reshape(8, 3)
-    var = make_variable(
-        storage=storage_of(storage_type),
-        init=es.InitializerOption(es.initializers.Constant(table), default_value_dim=8),
-    )
-    ids = [0, 1, 2, 5, 6, 7, 8, 9, 10]
-    np.testing.assert_array_equal(var.lookup(ids), table[[0, 1, 2, 5, 6, 7, 0, 1, 2]])
-    np.testing.assert_array_equal(var.lookup([-1, -8, -9]), table[[7, 0, 7]])
-    var.apply_gradients(ids, np.zeros((9, 3), np.float32))
-    np.testing.assert_array_equal(var.lookup(ids), table[[0, 1, 2, 5, 6, 7, 0, 1, 2]])
-
-
 def test_a_lookup_writes_into_a_given_array(var: es.EmbeddingVariable) -> None:
     var.apply_gradients([1], TWOS)
     out = np.zeros((2, 3), np.float32)
@@ -175,22 +90,6 @@ def test_an_export_is_a_copy(var: es.EmbeddingVariable) -> None:
     var.apply_gradients([1], TWOS)
     var.export()["values"][:] = 0
     assert (var.lookup([1]) != 0).all()
-
-
-def test_a_full_store_says_so_and_changes_nothing(
-    make_variable: MakeVariable, storage_type: es.StorageType, storage_of: StorageOf
-) -> None:
-    rows_of_32_bytes = 4
-    var = make_variable(storage=storage_of(storage_type, 32 * rows_of_32_bytes))
-    var.apply_gradients([1, 2, 3], twos(3))
-    before = var.export()
-    with pytest.raises(StoreFullError, match="storage_size"):
-        var.apply_gradients([1, 4, 5], twos(3))
-    assert_same(var.export(), before)
-    var.apply_gradients([1, 4], twos(2))
-    assert var.total_count() == (4, 3)
-    var.apply_gradients([1, 2, 3, 4] * 5, twos(20))
-    assert var.total_count() == (4, 3)
 
 
 def test_stats_tell_hits_from_misses_and_what_rows_take(var: es.EmbeddingVariable) -> None:
