@@ -22,7 +22,7 @@ from embstore.options import TIER_KINDS, TierKind
 
 # In all, spread over the stacks. A longer run, by hand:
 # EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
-SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "400"))
+SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "600"))
 
 INT64 = np.iinfo(np.int64)
 

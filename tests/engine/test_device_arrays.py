@@ -231,44 +231,6 @@ def test_a_restore_forgets_what_an_apply_before_it_was_refused_for(
     np.testing.assert_array_equal(var.lookup(ids), expected)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("kind", [es.StorageType.HBM, es.StorageType.HBM_DRAM])
-def test_training_from_the_device_gives_the_bits_of_dram(
-    make_variable: MakeVariable, kind: es.StorageType, seed: int
-) -> None:
-    random = np.random.default_rng(seed)
-    storage = hbm(200 if kind == es.StorageType.HBM else 40, kind)
-    var = make_variable(name="hbm", storage=storage, partition_num=1 + seed % 3)
-    plain = make_variable(name="plain")
-    pending: list[tuple[es.DeviceArray, Any]] = []
-    for _ in range(40):
-        ids = np.minimum(random.integers(0, 120, 50), random.integers(0, 120, 50))
-        match random.integers(0, 6):
-            case 0 | 1:
-                grads = random.normal(size=(ids.size, DIM)).astype(np.float32)
-                plain.apply_gradients(ids, grads)
-                if random.integers(0, 4) == 0:
-                    var.apply_gradients(ids, grads)
-                else:
-                    var.apply_gradients(on_device(ids), on_device(grads, np.float32))
-            case 2:
-                var.drain()
-            case 3:  # which brings rows up
-                np.testing.assert_array_equal(
-                    var.lookup(on_device(ids)).numpy(), plain.lookup(ids, train=True)
-                )
-            case _:
-                rows = var.lookup(on_device(ids), train=True)
-                pending.append((rows, plain.lookup(ids, train=True)))
-        if random.integers(0, 3) == 0:
-            for rows, expected in pending:
-                np.testing.assert_array_equal(rows.numpy(), expected)
-            pending.clear()
-    for rows, expected in pending:
-        np.testing.assert_array_equal(rows.numpy(), expected)
-    assert_same(var.export(), plain.export())
-
-
 # --- Several partitions
 
 
@@ -353,29 +315,6 @@ def test_partitions_count_each_access_once(make_variable: MakeVariable) -> None:
 
 
 # --- Saves
-
-
-def test_an_incremental_save_has_the_rows_that_were_trained_on_the_device_since(
-    make_variable: MakeVariable, tmp_path: Path
-) -> None:
-    var = trained(make_variable, name="v")
-    es.save(tmp_path / "full", [var], 1)
-    ids = np.array([3, 70, 5, 3])
-    rows = var.lookup(on_device(ids), train=True)
-    var.apply_gradients(on_device(ids), rows)
-    es.save_incremental(tmp_path / "more", [var], 2)
-    es.save_incremental(tmp_path / "nothing", [var], 3)
-    sizes = [
-        sum(file.stat().st_size for file in (tmp_path / name).rglob("*") if file.is_file())
-        for name in ("more", "nothing")
-    ]
-    assert 3 * 64 <= sizes[0] - sizes[1] < 4 * 64
-    expected = var.export()
-    assert var.get_frequency(ids).tolist() == [3, 2, 2, 3]
-    var.close()
-    other = make_variable(name="v", storage=hbm())
-    assert es.restore(tmp_path / "full", [other], incremental=[tmp_path / "more"]) == 2
-    assert_same(other.export(), expected)
 
 
 def test_a_variable_says_which_gpu_takes_its_batches(make_variable: MakeVariable) -> None:

@@ -97,37 +97,6 @@ def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
         assert contents(variable) == plain(110)
 
 
-@pytest.mark.parametrize("window", [0, 1, 3])
-def test_training_goes_on_while_checkpoints_are_written(
-    place: Path, storage_type: es.StorageType, window: int
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        for step in range(60):
-            train(variable, range(step, step + 1))
-            es.persist([variable], place / "checkpoints", window, global_step=step + 1)
-        train(variable, range(60, 64))
-    with durable(place, storage_type=storage_type) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 60
-        assert contents(variable) == plain(60)
-
-
-def test_a_run_that_is_cut_and_restored_again_and_again_ends_as_if_it_were_not(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    step = 0
-    random = np.random.default_rng(7)
-    for _ in range(20):
-        with durable(place, storage_type=storage_type) as variable:
-            if step:
-                assert es.restore_persisted([variable], place / "checkpoints") == step
-                assert contents(variable) == plain(step)
-            more = int(random.integers(1, 6))
-            train(variable, range(step, step + more))
-            step += more
-            es.persist([variable], place / "checkpoints", global_step=step)
-            train(variable, range(step, step + int(random.integers(0, 9))))
-
-
 def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
     place: Path, pool_type: es.StorageType
 ) -> None:
@@ -149,23 +118,6 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
     with durable(place, storage_type=pool_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 26
         assert contents(variable) == plain(26)
-
-
-def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
-    place: Path, storage_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=storage_type) as variable:
-        train(variable, range(30))
-        keys = variable.export()["keys"]
-        es.persist([variable], place / "checkpoints")
-        variable._shards[0].drop(keys[:50])
-        es.persist([variable], place / "checkpoints", keep=2)
-        variable._shards[0].drop(keys[50:60])
-    with durable(place, storage_type=storage_type) as variable:
-        es.restore_persisted([variable], place / "checkpoints", 2)
-        assert variable.export()["keys"].tolist() == keys[50:].tolist()
-        es.restore_persisted([variable], place / "checkpoints", 1)
-        assert contents(variable) == plain(30)
 
 
 def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.StorageType) -> None:
@@ -199,21 +151,6 @@ def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
         seldom.apply_gradients([1], np.ones((1, DIM), np.float32))
         es.persist([often, seldom], place / "checkpoints")
         assert seldom.total_count()[0] == 1
-
-
-def test_rows_removed_or_replaced_while_a_checkpoint_is_pending_are_in_it(
-    place: Path, pool_type: es.StorageType
-) -> None:
-    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
-        train(variable, range(30))
-        es.save(place / "save", [variable], 30)
-        train(variable, range(30, 40))
-        es.persist([variable], place / "checkpoints", 1, global_step=40)
-        es.restore(place / "save", [variable])
-        assert contents(variable) == plain(30)
-    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
-        assert es.restore_persisted([variable], place / "checkpoints") == 40
-        assert contents(variable) == plain(40)
 
 
 @pytest.mark.parametrize(

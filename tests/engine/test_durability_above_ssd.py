@@ -66,22 +66,6 @@ def test_a_save_restored_into_it_is_as_good_as_trained(place: Path) -> None:
         assert contents(variable) == plain(54)
 
 
-def test_what_served_look_ups_bring_up_belongs_to_the_next_checkpoint(place: Path) -> None:
-    with durable(place) as variable:
-        train(variable, range(60))
-        rows_a_tier(variable)
-        keys = variable.export()["keys"]
-        below = keys[variable.lookup_tier(keys) == 2]
-        for _ in range(200):
-            variable.lookup(below[:10])
-        rows_a_tier(variable)
-        assert (variable.lookup_tier(below[:10]) == 0).all()
-        es.persist([variable], place / "checkpoints")
-    with durable(place) as variable:
-        es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(60)
-
-
 def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
     """A pool that is too small for what changes between two says so, and nothing is lost."""
     refusals = []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from durable_table import batch, batch_for, contents, durable
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -139,7 +138,7 @@ def sequences(table: type[DurableTable], examples: int) -> type:
     return case
 
 
-TestDurableTable = sequences(DurableTable, 60)
-TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 30)
-TestDurableTableBelowHbm = pytest.mark.long(sequences(DurableTableBelowHbm, 30))
-TestDurableTableBelowHbmAboveSsdHash = sequences(DurableTableBelowHbmAboveSsdHash, 20)
+TestDurableTable = sequences(DurableTable, 80)
+TestDurableTableAboveSsdHash = sequences(DurableTableAboveSsdHash, 40)
+TestDurableTableBelowHbm = sequences(DurableTableBelowHbm, 40)
+TestDurableTableBelowHbmAboveSsdHash = sequences(DurableTableBelowHbmAboveSsdHash, 40)

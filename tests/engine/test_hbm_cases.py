@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plain_partition import partitions_of
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, StoreFullError
+from embstore.errors import InvalidArgumentError
 from embstore.gpu.batches import BatchConditions
 from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.options import TIER_KINDS, TierKind
@@ -98,82 +98,6 @@ def tiers(var: es.EmbeddingVariable, ids: Any) -> list[int]:
     return found
 
 
-def every_key_is_found_at_every_load_factor(caller: Caller) -> None:
-    var = caller.make()
-    random = np.random.default_rng(1)
-    keys = random.integers(-(2**63), 2**63, 4 * caller.partitions * caller.capacity, dtype=np.int64)
-    keys[:4] = [-(2**63), 2**63 - 1, 0, -1]
-    keys = caller.evenly(keys, caller.capacity)
-    more = random.integers(-(2**63), 2**63, 1, dtype=np.int64)
-    count = 0
-    for load in (0.0, 0.5, 0.9, 1.0):
-        before, count = count, int(load * keys.size)
-        caller.apply(var, keys[before:count])
-        assert var.total_count() == (count, DIM)
-        assert [tier >= 0 for tier in tiers(var, keys)] == [i < count for i in range(keys.size)]
-        rows = caller.lookup(var, keys)
-        assert (rows[count:] == 1).all()
-        np.testing.assert_allclose(rows[:count], 1 - 0.1 / np.sqrt(1.1), rtol=1e-6)
-        np.testing.assert_array_equal(caller.lookup(var, keys, train=False), rows)
-    var.drain()
-    full = var.export()
-    with pytest.raises(StoreFullError):
-        caller.apply(var, np.r_[keys, more])
-    assert_same(var.export(), full)
-
-
-def a_key_that_occurs_twice_in_a_batch_is_one_row(caller: Caller) -> None:
-    var = caller.make(optimizer=es.optimizers.SGD(1.0))
-    ids = [7, 9, 7, 9, 7, 8]
-    # 2^25 + 1 is no float32: the order of additions shows.
-    grads = np.array([2.0**25, 1, 1, 2, -(2.0**25), 3])[:, None]
-    caller.apply(var, ids, grads)
-    np.testing.assert_array_equal(caller.lookup(var, ids)[:, 0], [1, -2, 1, -2, 1, -2])
-    assert var.get_frequency([7, 8, 9]).tolist() == [3, 1, 2]
-    assert var.total_count() == (3, DIM)
-
-
-def the_least_frequent_row_goes_down_as_it_is(caller: Caller) -> None:
-    if caller.stack.tiers == 1:
-        return
-    var = caller.make()
-    *keys, first_new, second_new, third_new = caller.of_one_partition(UPPER_ROWS + 3)
-    for i, key in enumerate(keys):
-        # Number 3 twice, then 4, 5, 6, 7, 0, 1, 2.
-        caller.apply(var, [key] * (2 + (i + 5) % UPPER_ROWS))
-    assert tiers(var, keys) == [0] * UPPER_ROWS
-    trained = caller.lookup(var, keys)
-    for new, victim in ((first_new, 3), (second_new, 4), (third_new, 5)):
-        caller.apply(var, [new] * 20)
-        wanted = [1 if i in range(3, victim + 1) else 0 for i in range(UPPER_ROWS)]
-        assert [min(tier, 1) for tier in tiers(var, keys)] == wanted
-        # A row that is below has its bytes, not zeros; so has the one in its place.
-        np.testing.assert_array_equal(caller.lookup(var, keys), trained)
-        assert (caller.lookup(var, [new]) < 1).all()
-        assert var.get_frequency([keys[victim], new]).tolist() == [victim - 1, 20]
-
-
-def the_least_recent_row_goes_down_as_it_is(caller: Caller) -> None:
-    if caller.stack.tiers == 1:
-        return
-    var = caller.make(es.CacheStrategy.LRU)
-    keys = caller.of_one_partition(UPPER_ROWS + 3)
-    keys, new = keys[:UPPER_ROWS], keys[UPPER_ROWS:]
-    order = keys[[3, 1, 7, 0, 2, 6, 5, 4]]
-    for i, key in enumerate(keys):
-        caller.apply(var, [key] * (1 + i))
-    for key in order[:4]:
-        caller.apply(var, [key])
-    for key in order[4:]:
-        caller.lookup(var, [key], train=False)
-    trained = caller.lookup(var, keys)
-    for i in range(3):
-        caller.apply(var, [new[i]])
-        assert [min(tier, 1) for tier in tiers(var, order)] == [1] * (i + 1) + [0] * (7 - i)
-        np.testing.assert_array_equal(caller.lookup(var, keys), trained)
-        assert var.get_version(order[: i + 1]).min() >= 0
-
-
 def reads_below(var: es.EmbeddingVariable, call: Callable[[], object]) -> int:
     """How many rows the tiers below HBM are read for by a call, and by the moves that it causes."""
 
@@ -216,45 +140,6 @@ def a_key_that_is_missed_is_read_below_once_however_often_it_occurs(caller: Call
     served = caller.lookup(var, [often, absent] * 100, train=False)
     np.testing.assert_array_equal(served, np.tile(trained, (100, 1)))
     assert tiers(var, [once, often, keys[0]]) == [last, 0, 0]  # each was counted
-
-
-def of_a_batch_the_last_look_up_of_a_key_ranks_it(caller: Caller) -> None:
-    if caller.stack.tiers == 1:
-        return
-    var = caller.make(es.CacheStrategy.LRU)
-    keys = caller.of_one_partition(2 * UPPER_ROWS + 1)
-    twice, once = keys[:2]
-    for key in keys[: UPPER_ROWS + 2]:
-        caller.apply(var, [key])
-    assert 0 not in tiers(var, [twice, once])
-    caller.lookup(var, [twice, once, twice], train=False)
-    assert tiers(var, [twice, once]) == [0, 0]
-    for key in keys[UPPER_ROWS + 2 :]:
-        caller.apply(var, [key])
-    assert [min(tier, 1) for tier in tiers(var, [twice, once])] == [0, 1]
-
-
-def batches_that_overlap_may_be_on_their_way_at_once(caller: Caller) -> None:
-    plain = caller.make_variable(name="plain")
-    var = caller.make()
-    keys = np.arange(caller.capacity)
-    grads = np.repeat(keys[:, None] / np.float32(8), DIM, axis=1).astype(np.float32)
-    for each in (plain, var):
-        each.apply_gradients(keys, grads)
-    batches = [np.arange(first, first + 12) % keys.size for first in (30, 36, 42, 30)]
-    for batch in batches:
-        var.prefetch(caller.ids(batch))
-        var.prefetch(batch[::2], caller.ids(batch[1::2]))
-    rows = [var.lookup(caller.ids(batch), train=True) for batch in batches]
-    for read, batch in zip(rows, batches, strict=True):
-        found = read.numpy() if caller.on_device else read
-        np.testing.assert_array_equal(found, plain.lookup(batch, train=True))
-    for batch in batches:
-        caller.apply(var, batch, grads[batch])
-        plain.apply_gradients(batch, grads[batch])
-    var.drain()
-    assert_same(var.export(), plain.export())
-    assert all(tier["rows"] <= tier["capacity_rows"] for tier in var.stats()["tiers"])
 
 
 def apply_under(
@@ -366,22 +251,6 @@ def an_empty_table_is_exported_and_restored(caller: Caller) -> None:
     assert other.total_count() == (1, DIM)
 
 
-def frequencies_outlive_growth_and_a_restore(caller: Caller) -> None:
-    var, larger = caller.make(), caller.make(times=4)
-    keys = np.arange(0, 1000, 1000 // caller.capacity)[: caller.capacity]
-    times = 1 + (np.arange(keys.size) * 7) % 5
-    caller.apply(var, np.repeat(keys, times))
-    es.save(caller.folder / "save", [var], 1)
-    es.restore(caller.folder / "save", [larger])
-    assert larger.get_frequency(keys).tolist() == times.tolist()
-    more = np.arange(2000, 2000 + 2 * caller.capacity)
-    caller.apply(larger, np.r_[more, keys[::3]])
-    times[::3] += 1
-    larger.drain()
-    assert larger.get_frequency(keys).tolist() == times.tolist()
-    assert larger.get_frequency(more).tolist() == [1] * more.size
-
-
 def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None:
     var, other = caller.make(), caller.make()
     keys = np.arange(caller.capacity - 1)
@@ -410,19 +279,12 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
 
 
 CASES = [
-    every_key_is_found_at_every_load_factor,
-    a_key_that_occurs_twice_in_a_batch_is_one_row,
-    the_least_frequent_row_goes_down_as_it_is,
-    the_least_recent_row_goes_down_as_it_is,
     a_key_that_is_missed_is_read_below_once_however_often_it_occurs,
-    of_a_batch_the_last_look_up_of_a_key_ranks_it,
-    batches_that_overlap_may_be_on_their_way_at_once,
     ids_that_the_gpu_leaves_out_are_not_trained,
     batches_that_the_gpu_leaves_out_count_and_change_nothing,
     a_batch_with_a_gradient_that_is_not_finite_changes_nothing,
     an_empty_batch_changes_nothing_but_the_count_of_applies,
     an_empty_table_is_exported_and_restored,
-    frequencies_outlive_growth_and_a_restore,
     a_row_that_is_touched_again_is_in_the_next_increment,
 ]
 
