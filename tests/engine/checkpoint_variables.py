@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_storage import Stack, row_bytes
+from engine_storage import Stack, made, row_bytes
 
 import embstore as es
 
@@ -33,19 +33,19 @@ def variable(
     optimizer = optimizer or es.optimizers.Adagrad(0.1)
     row = row_bytes(dim, optimizer)
     sizes = [*[first_tier_rows * row] * (stack.tiers - 1), rows * row]
-    with tempfile.TemporaryDirectory() as directory:
-        option = es.EmbeddingVariableOption(
-            storage_option=stack.option(Path(directory), sizes), **options
-        )
-        with es.get_embedding_variable(
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        made(
             name,
             dim,
+            stack.option(Path(directory), sizes),
             initializer=initializer or es.initializers.RandomUniform(-1.0, 1.0, seed=7),
             optimizer=optimizer,
-            ev_option=option,
             partition_num=partition_num,
-        ) as made:
-            yield made
+            **options,
+        ) as opened,
+    ):
+        yield opened
 
 
 def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60) -> None:

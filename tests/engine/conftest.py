@@ -18,6 +18,7 @@ from engine_storage import (
     MakeVariable,
     Stack,
     StorageOf,
+    made,
     skip_without_library,
 )
 
@@ -98,38 +99,15 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
 @pytest.fixture
 def make_variable() -> Iterator[MakeVariable]:
     """Makes variables as DeepRec's tests do: ones, Adagrad at 0.1; closes them in the end."""
-    made: list[es.EmbeddingVariable] = []
+    variables: list[es.EmbeddingVariable] = []
 
-    def make(
-        *,
-        dim: int = 3,
-        storage: es.StorageOption | None = None,
-        init: es.InitializerOption | None = None,
-        filter: es.CounterFilter | es.CBFFilter | None = None,
-        evict: es.GlobalStepEvict | es.L2WeightEvict | None = None,
-        **arguments: Any,
-    ) -> es.EmbeddingVariable:
-        arguments.setdefault("name", f"var_{len(made)}")
+    def make(*, dim: int = 3, **arguments: Any) -> es.EmbeddingVariable:
+        arguments.setdefault("name", f"var_{len(variables)}")
         arguments.setdefault("initializer", es.initializers.Ones())
         arguments.setdefault("optimizer", es.optimizers.Adagrad(0.1))
-        options: dict[str, Any] = {
-            "storage_option": storage,
-            "init_option": init,
-            "filter_option": filter,
-            "evict_option": evict,
-        }
-        made.append(
-            es.get_embedding_variable(
-                arguments.pop("name"),
-                dim,
-                ev_option=es.EmbeddingVariableOption(
-                    **{name: option for name, option in options.items() if option is not None}
-                ),
-                **arguments,
-            )
-        )
-        return made[-1]
+        variables.append(made(dim=dim, **arguments))
+        return variables[-1]
 
     yield make
-    for variable in made:
+    for variable in variables:
         variable.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_storage import GPU
+from engine_storage import GPU, made
 from numpy.typing import NDArray
 
 import embstore as es
@@ -58,18 +58,9 @@ def pool_bytes_above_ssd(cache_rows: int, above: int = 1) -> int:
 def make(
     name: str, storage: es.StorageOption | None = None, **options: Any
 ) -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
-        name,
-        options.pop("dim", DIM),
-        initializer=es.initializers.RandomNormal(seed=3),
-        optimizer=options.pop("optimizer", es.optimizers.Adagrad(0.1)),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=storage or es.StorageOption(),
-            filter_option=options.pop("filter_option", None),
-            evict_option=options.pop("evict_option", None),
-        ),
-        **options,
-    )
+    options.setdefault("optimizer", es.optimizers.Adagrad(0.1))
+    initializer = es.initializers.RandomNormal(seed=3)
+    return made(name, options.pop("dim", DIM), storage, initializer=initializer, **options)
 
 
 @functools.lru_cache(maxsize=512)

@@ -108,6 +108,29 @@ def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray
     return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
+def made(
+    name: str,
+    dim: int,
+    storage: es.StorageOption | None = None,
+    *,
+    init: es.InitializerOption | None = None,
+    filter: es.CounterFilter | es.CBFFilter | None = None,
+    evict: es.GlobalStepEvict | es.L2WeightEvict | None = None,
+    **arguments: Any,
+) -> es.EmbeddingVariable:
+    """A variable by its options alone: no test has to write what they are wrapped in."""
+    options: dict[str, Any] = {
+        "storage_option": storage,
+        "init_option": init,
+        "filter_option": filter,
+        "evict_option": evict,
+    }
+    given = {name: option for name, option in options.items() if option is not None}
+    return es.get_embedding_variable(
+        name, dim, ev_option=es.EmbeddingVariableOption(**given), **arguments
+    )
+
+
 def row_bytes(dim: int, optimizer: es.optimizers.Optimizer) -> int:
     return (1 + len(optimizer.slots)) * ((4 * dim + 15) // 16 * 16)
 

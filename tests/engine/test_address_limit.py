@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_storage import made
 from programs import run_function
 
 import embstore as es
@@ -29,16 +30,12 @@ def addresses_in_use() -> int:
 def variable(
     path: str, first_tier_rows: int, partition_num: int, name: str = "var", dim: int = DIM
 ) -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
+    return made(
         name,
         dim,
+        es.StorageOption(es.StorageType.DRAM_SSDHASH, path, [first_tier_rows * dim * 4]),
         initializer=es.initializers.Zeros(),
         optimizer=es.optimizers.SGD(0.5),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(
-                es.StorageType.DRAM_SSDHASH, path, [first_tier_rows * dim * 4]
-            )
-        ),
         partition_num=partition_num,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import MIB, MakeVariable, Stack, StorageOf
+from engine_storage import MIB, MakeVariable, Stack, StorageOf, made
 from exports import assert_same
 from numpy.typing import NDArray
 
@@ -41,14 +41,13 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
                 else es.StorageOption(storage_type, storage_path=tmp_path, storage_size=[128])
             )
             return stack.enter_context(
-                es.get_embedding_variable(
+                made(
                     "var",
                     3,
+                    storage,
                     initializer=initializer or es.initializers.Ones(),
                     optimizer=es.optimizers.Adagrad(0.1),
-                    ev_option=es.EmbeddingVariableOption(
-                        storage_option=storage, filter_option=filter_option
-                    ),
+                    filter=filter_option,
                 )
             )
 
@@ -150,12 +149,12 @@ def train_filtered(
 def admitted_by_one_thread_in_dram(filter_option: Filter) -> es.EmbeddingVariable:
     """What the others are compared with; open until the process ends."""
     es.set_num_threads(1)
-    wanted = es.get_embedding_variable(
+    wanted = made(
         "wanted",
         3,
         initializer=es.initializers.Ones(),
         optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(filter_option=filter_option),
+        filter=filter_option,
     )
     train_filtered(wanted, batches())
     return wanted

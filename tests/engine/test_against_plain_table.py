@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import STACKS, Stack, StorageOf, capacities_of, on_device, row_bytes
+from engine_storage import STACKS, Stack, StorageOf, capacities_of, made, on_device, row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -167,15 +167,13 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
         cache_strategy=strategy,
     )
     initializer = es.initializers.RandomNormal(stddev=1.0, seed=7)
-    var = es.get_embedding_variable(
+    var = made(
         "var",
         dim,
+        storage,
         optimizer=optimizer,
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=storage,
-            init_option=es.InitializerOption(initializer, default_value_dim=rows),
-        ),
         partition_num=partitions,
+        init=es.InitializerOption(initializer, default_value_dim=rows),
     )
     with var:
         plain = PlainTable(
@@ -232,13 +230,7 @@ def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
 ) -> None:
     row_size = row_bytes(dim, optimizer)
     storage = storage_of(stack, 3000 * row_size, upper_bytes=40 * row_size)
-    var = es.get_embedding_variable(
-        "var",
-        dim,
-        initializer=SKEWED_INITIALIZER,
-        optimizer=optimizer,
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
-    )
+    var = made("var", dim, storage, initializer=SKEWED_INITIALIZER, optimizer=optimizer)
     with var:
         plain, steps = trained_with_skewed_keys(optimizer, dim)
         for step, (ids, grads, rows) in enumerate(steps):

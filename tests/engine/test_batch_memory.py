@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from engine_storage import made
 from programs import anonymous_bytes, run_function
 
 import embstore as es
@@ -25,16 +26,14 @@ MOST_KEPT_BESIDE = 24 * MIB  # by libraries, the eviction threads and the interp
 
 def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.EmbeddingVariable:
     several = storage_type is not es.StorageType.DRAM
-    return es.get_embedding_variable(
+    return made(
         "var",
         DIM,
+        es.StorageOption(
+            storage_type, path if several else None, [16 * MIB if several else 512 * MIB]
+        ),
         initializer=es.initializers.Zeros(),
         optimizer=es.optimizers.SGD(0.1),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(
-                storage_type, path if several else None, [16 * MIB if several else 512 * MIB]
-            )
-        ),
         partition_num=partition_num,
     )
 

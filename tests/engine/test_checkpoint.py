@@ -120,9 +120,7 @@ def test_a_chain_of_incremental_saves_is_as_good_as_a_full_one(
     path = tmp_path_factory.mktemp("saved")
     optimizer = es.optimizers.Adam(0.3)
     with (
-        variable(
-            stack, optimizer=optimizer, partition_num=partitions[0], evict_option=evict
-        ) as var,
+        variable(stack, optimizer=optimizer, partition_num=partitions[0], evict=evict) as var,
         variable(stack, optimizer=optimizer, partition_num=partitions[1]) as other,
     ):
         train(var, seed)
@@ -164,7 +162,7 @@ def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path:
 
 def test_a_save_that_failed_takes_nothing_from_the_next_increment(tmp_path: Path) -> None:
     grads = np.ones((2, 3), np.float32)
-    with variable(evict_option=es.GlobalStepEvict(10)) as var, variable() as other:
+    with variable(evict=es.GlobalStepEvict(10)) as var, variable() as other:
         var.apply_gradients([1, 2], grads, global_step=1)
         es.save(tmp_path / "full", [var], 1)
         var.apply_gradients([2, 3], grads, global_step=12)
@@ -183,8 +181,8 @@ def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_pat
     option = es.GlobalStepEvict(5)
     grads = np.ones((1, 3), np.float32)
     with (
-        variable(evict_option=option) as often,
-        variable(name="seldom", evict_option=option) as seldom,
+        variable(evict=option) as often,
+        variable(name="seldom", evict=option) as seldom,
     ):
         for step in range(20):
             often.apply_gradients([step], grads)
@@ -379,7 +377,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
 def test_rows_that_werent_trained_for_long_go_from_every_tier(tmp_path: Path, stack: Stack) -> None:
-    with variable(stack, first_tier_rows=4, rows=30, evict_option=es.GlobalStepEvict(5)) as var:
+    with variable(stack, first_tier_rows=4, rows=30, evict=es.GlobalStepEvict(5)) as var:
         one = np.ones((1, 3), np.float32)
         for step in range(30):
             var.apply_gradients([step], one, global_step=step)
@@ -402,7 +400,7 @@ def test_rows_can_be_evicted_without_a_save(
 ) -> None:
     option = es.GlobalStepEvict(5)
     with (
-        variable(stack, rows=64, evict_option=option, partition_num=partition_num) as var,
+        variable(stack, rows=64, evict=option, partition_num=partition_num) as var,
         variable() as other,
     ):
         for step in range(30):

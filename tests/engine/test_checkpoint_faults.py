@@ -41,7 +41,7 @@ def saved(tmp_path: Path) -> Iterator[tuple[es.EmbeddingVariable, Path, Path, Ex
     """A small variable, its full save, the incremental one after it, and what it held before a
     restore."""
     few = es.InitializerOption(default_value_dim=4)  # they are saved, and damaged byte by byte
-    with variable(partition_num=2, filter_option=es.CounterFilter(2), init_option=few) as var:
+    with variable(partition_num=2, filter=es.CounterFilter(2), init=few) as var:
         train(var, 1, batches=1, keys=6)
         es.save(tmp_path / "full", [var], 1)
         train(var, 2, batches=1, keys=8)

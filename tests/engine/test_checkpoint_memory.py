@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import skip_without_library
+from engine_storage import made, skip_without_library
 from programs import run_function
 from saves_in_little_memory import measured
 
@@ -56,12 +56,8 @@ def a_save_of_many_partitions_takes_the_memory_of_some() -> None:
     grown: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory() as directory,
-        es.get_embedding_variable(
-            "var",
-            dim,
-            optimizer=es.optimizers.SGD(0.1),
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-            partition_num=partitions,
+        made(
+            "var", dim, storage, optimizer=es.optimizers.SGD(0.1), partition_num=partitions
         ) as var,
     ):
         for first in range(0, rows, len(grads)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_storage import made
 from numpy.typing import NDArray
 
 import embstore as es
@@ -37,16 +38,12 @@ class Damaged:
         self.sound = np.setdiff1d(IDS, self.keys)
 
     def open(self, name: str = "var") -> es.EmbeddingVariable:
-        return es.get_embedding_variable(
+        return made(
             name,
             DIM,
+            es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, self.directory], [64 * 2048]),
             initializer=es.initializers.RandomUniform(seed=5),
             optimizer=es.optimizers.Adagrad(0.1),
-            ev_option=es.EmbeddingVariableOption(
-                storage_option=es.StorageOption(
-                    es.StorageType.DRAM_SSDHASH, [None, self.directory], [64 * 2048]
-                )
-            ),
             partition_num=self.partition_num,
         )
 

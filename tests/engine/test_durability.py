@@ -123,8 +123,8 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
 def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.StorageType) -> None:
     option = es.GlobalStepEvict(5)
     with (
-        durable(place, storage_type=storage_type, evict_option=option) as variable,
-        make("like", evict_option=option) as like,
+        durable(place, storage_type=storage_type, evict=option) as variable,
+        make("like", evict=option) as like,
     ):
         train(variable, range(20))
         train(like, range(20))
@@ -144,8 +144,8 @@ def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
     place: Path,
 ) -> None:
     option = es.GlobalStepEvict(5)
-    often = durable(place, "often", evict_option=option)
-    seldom = durable(place, "seldom", evict_option=option)
+    often = durable(place, "often", evict=option)
+    seldom = durable(place, "seldom", evict=option)
     with often, seldom:
         train(often, range(20))
         seldom.apply_gradients([1], np.ones((1, DIM), np.float32))
@@ -159,17 +159,17 @@ def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
     ids=["counter", "sketch"],
 )
 def test_waiting_keys_come_back(place: Path, pool_type: es.StorageType, filter_option: Any) -> None:
-    with durable(place, storage_type=pool_type, filter_option=filter_option) as variable:
+    with durable(place, storage_type=pool_type, filter=filter_option) as variable:
         train(variable, range(20))
         es.persist([variable], place / "checkpoints", global_step=20)
         waiting = variable.stats()["waiting_keys"]
         assert waiting > 0
         train(variable, range(20, 30))
-    with durable(place, storage_type=pool_type, filter_option=filter_option) as variable:
+    with durable(place, storage_type=pool_type, filter=filter_option) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert variable.stats()["waiting_keys"] == waiting
         train(variable, range(20, 50))
-        assert contents(variable) == plain(50, filter_option=filter_option)
+        assert contents(variable) == plain(50, filter=filter_option)
 
 
 @pytest.mark.parametrize(

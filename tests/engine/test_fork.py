@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MIB, MakeVariable, Stack, StorageOf, skip_without_library
+from engine_storage import GPU, MIB, MakeVariable, Stack, StorageOf, made, skip_without_library
 from programs import run_function, run_program
 
 import embstore as es
@@ -79,12 +79,12 @@ class Kept:
 
     def open(self) -> es.EmbeddingVariable:
         self.variables.append(
-            es.get_embedding_variable(
+            made(
                 "kept",
                 3,
+                self._storage,
                 initializer=es.initializers.RandomUniform(seed=3),
                 optimizer=es.optimizers.Adagrad(0.1),
-                ev_option=es.EmbeddingVariableOption(storage_option=self._storage),
             )
         )
         return self.variables[-1]
@@ -259,13 +259,7 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
 
 def fork_while_threads_train_and_export(directory: str) -> None:
     storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, directory, [MIB, 63 * MIB])
-    var = es.get_embedding_variable(
-        "var",
-        3,
-        optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
-        partition_num=2,
-    )
+    var = made("var", 3, storage, optimizer=es.optimizers.Adagrad(0.1), partition_num=2)
     done = threading.Event()
 
     def train() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_variables import train
-from engine_storage import Stack, row_bytes
+from engine_storage import Stack, made, row_bytes
 from exports import Export, assert_same
 from plain_partition import keys_of_each, partitions_of
 from programs import run_program
@@ -61,13 +61,14 @@ def open_variable(tmp_path: Path) -> Open:
         storage = es.StorageOption(
             places.storage_type, places.storage_path, sizes, ssdhash_option=ssdhash
         )
-        return es.get_embedding_variable(
+        return made(
             "var",
             dim,
+            storage,
             initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
             optimizer=optimizer,
-            ev_option=es.EmbeddingVariableOption(storage_option=storage, **options),
             partition_num=partition_num,
+            **options,
         )
 
     return open_it
@@ -189,9 +190,7 @@ def test_a_file_system_without_direct_io_is_an_error_when_the_variable_is_made()
         es.StorageType.DRAM_SSDHASH, shared_memory, ssdhash_option=es.SSDHashOption(direct_io=True)
     )
     with pytest.raises(StorageError, match="this file system has no O_DIRECT"):
-        es.get_embedding_variable(
-            "var", 3, ev_option=es.EmbeddingVariableOption(storage_option=storage)
-        )
+        made("var", 3, storage)
 
 
 # --- Closing and opening
@@ -222,7 +221,7 @@ def test_keys_without_a_row_start_by_the_initializer_of_the_variable_that_is_ope
         train(variable, 1)
         kept = variable.export()
     ones = es.InitializerOption(es.initializers.Ones())
-    with open_variable(init_option=ones) as variable:
+    with open_variable(init=ones) as variable:
         assert_same(variable.export(), kept)
         np.testing.assert_array_equal(variable.lookup([10**9]), np.ones((1, 3)))
 
@@ -291,7 +290,7 @@ def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> N
 
 def test_rows_that_a_save_dropped_dont_come_back(open_variable: Open, tmp_path: Path) -> None:
     evict = es.GlobalStepEvict(3)
-    with open_variable(evict_option=evict) as variable:
+    with open_variable(evict=evict) as variable:
         ids = np.arange(60)
         for step in range(5):  # each row goes down, comes up and goes down again
             variable.apply_gradients(ids, np.ones((60, 3), np.float32), step)
@@ -299,7 +298,7 @@ def test_rows_that_a_save_dropped_dont_come_back(open_variable: Open, tmp_path: 
         es.save(tmp_path / "save", [variable], 10)
         before = variable.export()
         assert before["keys"].tolist() == list(range(20))
-    with open_variable(evict_option=evict) as variable:
+    with open_variable(evict=evict) as variable:
         assert_same(variable.export(), before)
         variable.apply_gradients([59], np.ones((1, 3), np.float32))
         assert variable.get_frequency([59]) == 1  # as a key that never was
@@ -353,14 +352,10 @@ def test_what_a_power_cut_left_of_rows_that_were_not_kept_goes(
     left = tmp_path / "table.ssdhash" / "rows-0000000013.ssdhash"
     left.parent.mkdir()
     left.write_bytes(header)  # its name reached the medium, and nothing else
-    with es.get_embedding_variable(
+    with made(
         "table",
         4,
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(
-                storage_type=es.StorageType.DRAM_SSDHASH, storage_path=tmp_path
-            )
-        ),
+        es.StorageOption(storage_type=es.StorageType.DRAM_SSDHASH, storage_path=tmp_path),
     ):
         assert not left.exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import files_with_rows
+from engine_storage import files_with_rows, made
 from numpy.typing import NDArray
 from plain_partition import partition_of
 
@@ -43,12 +43,12 @@ def test_another_reader_finds_every_row_of_the_tier(
     storage = es.StorageOption(
         es.StorageType.DRAM_LEVELDB, storage_path=tmp_path / "rows", storage_size=[640]
     )
-    with es.get_embedding_variable(
+    with made(
         "var",
         DIM,
+        storage,
         initializer=es.initializers.RandomNormal(),
         optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
         partition_num=partitions,
     ) as variable:
         for global_step in range(20):  # rows go down, come back and go down again
@@ -96,7 +96,5 @@ def test_somebodys_files_are_not_written_over(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "notes.txt").write_text("keep me")
     with pytest.raises(es.errors.StorageError, match=r"var\.leveldb: holds notes\.txt"):
-        es.get_embedding_variable(
-            "var", DIM, ev_option=es.EmbeddingVariableOption(storage_option=storage)
-        )
+        made("var", DIM, storage)
     assert (directory / "notes.txt").read_text() == "keep me"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from durable_table import DIM, durable
+from engine_storage import made
 from plain_partition import partitions_of
 from programs import kept_variable, ones, run_function
 
@@ -183,12 +184,7 @@ def test_applies_to_a_nearly_full_table_go_side_by_side() -> None:
     ids = np.arange(300_000)
     rows = ids.size + 50  # room for fewer rows than either batch has ids
     storage = es.StorageOption(es.StorageType.DRAM, None, [rows * 512])
-    with es.get_embedding_variable(
-        "var",
-        64,
-        optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
-    ) as var:
+    with made("var", 64, storage, optimizer=es.optimizers.Adagrad(0.1)) as var:
         grads = np.ones((ids.size, 64), np.float32)
         for part in np.array_split(ids, 10):
             var.apply_gradients(part, grads[: part.size])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MIB, skip_without_library
+from engine_storage import MIB, made, skip_without_library
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -62,11 +62,11 @@ def option(storage: str, directory: Path) -> es.StorageOption:
 
 
 def make(name: str, storage: es.StorageOption, partition_num: int) -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
+    return made(
         name,
         3,
+        storage,
         optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=storage),
         partition_num=partition_num,
         restores=True,
     )

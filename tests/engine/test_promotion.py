@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, Stack, StorageOf, row_bytes
+from engine_storage import MakeVariable, Stack, StorageOf, made, row_bytes
 from numpy.typing import NDArray
 
 import embstore as es
@@ -234,12 +234,7 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
             [UPPER.size * ROW_BYTES],
             ssdhash_option=es.SSDHashOption(keep_files=True),
         )
-        return es.get_embedding_variable(
-            "var",
-            DIM,
-            optimizer=SGD,
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-        )
+        return made("var", DIM, storage, optimizer=SGD)
 
     with open_variable() as var:
         ranks = table_with_hot_rows_above(var, [UPPER.size])

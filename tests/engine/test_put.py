@@ -62,7 +62,7 @@ def test_without_slots_rows_keep_theirs_and_new_ones_start_anew() -> None:
 
 
 def test_a_filter_does_not_keep_them_out_and_waits_for_them_no_more() -> None:
-    with variable(filter_option=es.CounterFilter(5)) as var:
+    with variable(filter=es.CounterFilter(5)) as var:
         var.apply_gradients([1, 1, 3], rows_of(3))
         assert var.stats()["waiting_keys"] == 2
         var.put([1, 2], rows_of(2))

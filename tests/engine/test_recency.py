@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import files_of
+from engine_storage import made
 
 import embstore as es
 from embstore.checkpoint.manifest import FILE_NAME, Manifest
@@ -17,18 +18,16 @@ ROW_BYTES = 32
 
 
 def lru_variable(directory: Path) -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
+    return made(
         "var",
         3,
-        optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(
-                es.StorageType.DRAM_SSDHASH,
-                [None, directory],
-                [FIRST_TIER_ROWS * ROW_BYTES],
-                cache_strategy=es.CacheStrategy.LRU,
-            )
+        es.StorageOption(
+            es.StorageType.DRAM_SSDHASH,
+            [None, directory],
+            [FIRST_TIER_ROWS * ROW_BYTES],
+            cache_strategy=es.CacheStrategy.LRU,
         ),
+        optimizer=es.optimizers.Adagrad(0.1),
     )
 
 

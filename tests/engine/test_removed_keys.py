@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from engine_storage import made
 from exports import assert_same
 from programs import anonymous_bytes, run_function
 
@@ -23,19 +24,17 @@ DIM = 2
 
 def variable(storage_path: Path | None = None) -> es.EmbeddingVariable:
     several = storage_path is not None
-    return es.get_embedding_variable(
+    return made(
         "var",
         DIM,
+        es.StorageOption(
+            es.StorageType.DRAM_SSDHASH if several else es.StorageType.DRAM,
+            str(storage_path) if several else None,
+            [300 * 16] if several else None,
+        ),
         initializer=es.initializers.Zeros(),
         optimizer=es.optimizers.SGD(0.5),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(
-                es.StorageType.DRAM_SSDHASH if several else es.StorageType.DRAM,
-                str(storage_path) if several else None,
-                [300 * 16] if several else None,
-            ),
-            evict_option=es.GlobalStepEvict(steps_to_live=10),
-        ),
+        evict=es.GlobalStepEvict(steps_to_live=10),
     )
 
 

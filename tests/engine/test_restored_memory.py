@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_storage import made
 from programs import anonymous_bytes, run_program
 
 import embstore as es
@@ -16,14 +17,12 @@ MIB = 1 << 20
 
 
 def variable() -> es.EmbeddingVariable:
-    return es.get_embedding_variable(
+    return made(
         "var",
         4,
+        es.StorageOption(es.StorageType.DRAM, None, [ROWS * 32]),
         initializer=es.initializers.Zeros(),
         optimizer=es.optimizers.SGD(0.1),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(es.StorageType.DRAM, None, [ROWS * 32])
-        ),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from durable_table import DIM as DURABLE_DIM
 from durable_table import ROW_BYTES
-from engine_storage import Stack, row_bytes, skip_without_library
+from engine_storage import Stack, made, row_bytes, skip_without_library
 from exports import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,14 +56,14 @@ def variable(
         option = es.StorageOption(
             places.storage_type, places.storage_path, sizes, strategy, ssdhash_option=ssdhash
         )
-        with es.get_embedding_variable(
+        with made(
             "var",
             DIM,
+            option,
             initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=7),
             optimizer=OPTIMIZER,
-            ev_option=es.EmbeddingVariableOption(storage_option=option),
-        ) as made:
-            yield made
+        ) as opened:
+            yield opened
 
 
 def fill(var: es.EmbeddingVariable, keys: NDArray[np.int64], seed: int) -> None:
@@ -148,13 +148,11 @@ def durable_variable(
     sizes = [cache_rows * ROW_BYTES, (4096 + 16 + pool_rows) * 256]
     if storage_type is es.StorageType.DRAM_PMEM_SSDHASH:
         sizes.append(ssd_rows * ROW_BYTES)
-    return es.get_embedding_variable(
+    return made(
         "var",
         DURABLE_DIM,
+        es.StorageOption(storage_type, str(path), sizes, durability="checkpoint"),
         optimizer=OPTIMIZER,
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(storage_type, str(path), sizes, durability="checkpoint")
-        ),
         restores=True,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_storage import skip_without_library
+from engine_storage import made, skip_without_library
 from programs import run_program
 
 import embstore as es
@@ -40,9 +40,7 @@ def make(
     kind: es.StorageType, place: Path, size: list[int] | None = None, durability: str | None = None
 ) -> es.EmbeddingVariable:
     storage = es.StorageOption(kind, storage_path=place, storage_size=size, durability=durability)
-    return es.get_embedding_variable(
-        "users", 16, ev_option=es.EmbeddingVariableOption(storage_option=storage)
-    )
+    return made("users", 16, storage)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +71,7 @@ def test_one_that_fits_is_made_and_the_next_has_what_is_left(mount_memory: Mount
         used = sum(file.stat().st_blocks * 512 for file in place.iterdir())
         storage = es.StorageOption(es.StorageType.PMEM_LIBPMEM, place, half)
         with pytest.raises(StoreFullError, match=f"has {MOUNTED_BYTES - used} left"):
-            es.get_embedding_variable(
-                "items", 16, ev_option=es.EmbeddingVariableOption(storage_option=storage)
-            )
+            made("items", 16, storage)
         assert variable.lookup([1]).shape == (1, 16)
     with make(es.StorageType.PMEM_LIBPMEM, place, half):
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import DRAM, train, variable
-from engine_storage import STACKS, Stack
+from engine_storage import STACKS, Stack, made
 
 import embstore as es
 
@@ -23,9 +23,7 @@ def test_keys_without_a_row_read_and_start_as_in_the_variable_that_was_saved(
     with variable() as saved:
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
-        with variable(
-            stack, initializer=OTHER, init_option=OTHER_NUMBER, first_tier_rows=64
-        ) as var:
+        with variable(stack, initializer=OTHER, init=OTHER_NUMBER, first_tier_rows=64) as var:
             es.restore(tmp_path, [var])
             np.testing.assert_array_equal(var.lookup(UNTRAINED), saved.lookup(UNTRAINED))
             for each in (var, saved):
@@ -89,12 +87,12 @@ def test_a_pool_that_goes_on_from_a_save_keeps_them(place: Path, partition_num: 
         storage = es.StorageOption(
             es.StorageType.DRAM_PMEM, place, [4096, 8 << 20], durability="checkpoint"
         )
-        return es.get_embedding_variable(
+        return made(
             "var",
             3,
+            storage,
             initializer=OTHER,
             optimizer=saved.optimizer,
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
             partition_num=partition_num,
             restores=True,
         )

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from engine_storage import made
 from exports import assert_same
 from numpy.typing import NDArray
 
@@ -33,25 +34,20 @@ def variable(
     sizes = [2 * dim * 4 * count // partition_num for count in rows]
     if durability is not None:
         sizes[1] = 16 << 20  # with what the pool's checkpoints keep
-    return es.get_embedding_variable(
+    return made(
         "var",
         dim,
-        optimizer=es.optimizers.Adagrad(learning_rate=0.1),
-        ev_option=es.EmbeddingVariableOption(
-            # Few rows to begin with: to draw 4096 of 8 KiB takes a second.
-            init_option=es.InitializerOption(
-                es.initializers.TruncatedNormal(seed=3), default_value_dim=64
-            ),
-            storage_option=es.StorageOption(
-                storage_type,
-                None if storage_type is es.StorageType.DRAM else str(path),
-                sizes,
-                durability=durability,
-            ),
-            filter_option=None if filter_freq is None else es.CounterFilter(filter_freq),
-            evict_option=evict_option,
+        es.StorageOption(
+            storage_type,
+            None if storage_type is es.StorageType.DRAM else str(path),
+            sizes,
+            durability=durability,
         ),
+        optimizer=es.optimizers.Adagrad(learning_rate=0.1),
         partition_num=partition_num,
+        init=es.InitializerOption(es.initializers.TruncatedNormal(seed=3), default_value_dim=64),
+        filter=None if filter_freq is None else es.CounterFilter(filter_freq),
+        evict=evict_option,
     )
 
 

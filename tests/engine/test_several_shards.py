@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from engine_storage import made
 from numpy.typing import NDArray
 
 import embstore as es
@@ -24,20 +25,19 @@ DIMS = [3, 16, 1]
 Variables = list[es.EmbeddingVariable]
 
 
-def made(name: str, dim: int, **storage: int) -> es.EmbeddingVariable:
-    option = es.StorageOption(es.StorageType.DRAM, storage_size=list(storage.values()) or None)
-    return es.get_embedding_variable(
+def adagrad(name: str, dim: int, size_bytes: int | None = None) -> es.EmbeddingVariable:
+    return made(
         name,
         dim,
+        es.StorageOption(storage_size=None if size_bytes is None else [size_bytes]),
         initializer=es.initializers.RandomUniform(-1.0, 1.0, seed=3),
         optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=option),
     )
 
 
 @pytest.fixture
 def variables() -> Iterator[Variables]:
-    several = [made(f"var{dim}", dim) for dim in DIMS]
+    several = [adagrad(f"var{dim}", dim) for dim in DIMS]
     yield several
     for variable in several:
         variable.close()
@@ -109,7 +109,7 @@ def test_parts_are_prepared_as_one_batch_and_committed(variables: Variables) -> 
     assert [variable.total_count()[0] for variable in variables] == [0] * 3
     commit_together(list(zip(several, numbers, strict=True)), 9)
     for variable, (first, second, _) in zip(variables, parts, strict=True):
-        alone = made(f"alone{variable.dim}", variable.dim)
+        alone = adagrad(f"alone{variable.dim}", variable.dim)
         together = np.concatenate([first.grads, second.grads]) * np.float32(scale)
         alone.apply_gradients(np.concatenate([first.ids, second.ids]), together, 9)
         got, wanted = variable.export(), alone.export()
@@ -124,7 +124,7 @@ def test_one_part_is_taken_as_it_is(variables: Variables) -> None:
     (number,) = prepare_together([(several[0], [only])], 0.5)
     assert isinstance(number, int)
     commit_together([(several[0], number)], None)
-    alone = made("alone", DIMS[0])
+    alone = adagrad("alone", DIMS[0])
     alone.apply_gradients(only.ids, only.grads)
     np.testing.assert_array_equal(variables[0].export()["values"], alone.export()["values"])
 
@@ -133,7 +133,7 @@ def test_one_part_is_taken_as_it_is(variables: Variables) -> None:
 def test_a_shard_that_is_full_has_an_error_and_the_others_are_prepared(
     variables: Variables, parts_each: int
 ) -> None:
-    full = made("full", 3, storage_size=64)
+    full = adagrad("full", 3, 64)
     several = shards([variables[0], full, variables[2]])
     batches = [
         (shard, [part(list(range(50)), dim, seed) for seed in range(parts_each)])
