@@ -142,6 +142,22 @@ def a_key_that_is_missed_is_read_below_once_however_often_it_occurs(caller: Call
     assert tiers(var, [once, often, keys[0]]) == [last, 0, 0]  # each was counted
 
 
+def of_a_batch_the_last_look_up_of_a_key_ranks_it(caller: Caller) -> None:
+    if caller.stack.tiers == 1:
+        return
+    var = caller.make(es.CacheStrategy.LRU)
+    keys = caller.of_one_partition(2 * UPPER_ROWS + 1)
+    twice, once = keys[:2]
+    for key in keys[: UPPER_ROWS + 2]:
+        caller.apply(var, [key])
+    assert 0 not in tiers(var, [twice, once])
+    caller.lookup(var, [twice, once, twice], train=False)
+    assert tiers(var, [twice, once]) == [0, 0]
+    for key in keys[UPPER_ROWS + 2 :]:
+        caller.apply(var, [key])
+    assert [min(tier, 1) for tier in tiers(var, [twice, once])] == [0, 1]
+
+
 def apply_under(
     caller: Caller, var: es.EmbeddingVariable, ids: Any, grads: Any, kept: Any, refused: int
 ) -> None:
@@ -279,6 +295,7 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
 
 
 CASES = [
+    of_a_batch_the_last_look_up_of_a_key_ranks_it,
     a_key_that_is_missed_is_read_below_once_however_often_it_occurs,
     ids_that_the_gpu_leaves_out_are_not_trained,
     batches_that_the_gpu_leaves_out_count_and_change_nothing,
