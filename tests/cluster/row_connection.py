@@ -17,7 +17,7 @@ from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.row_server import RowServer
 from embstore.cluster.rows.server_link import ServerLink
-from embstore.table.making import make_variable
+from embstore.table.making import Wanted, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DIM = 3
@@ -133,15 +133,9 @@ class ServedVariables:
                 self.servers[number].add(table, shards[table])
             return RemoteShard(links[number], table, spec, leave=lambda: None).as_shard()
 
-        return make_variable(
-            "var" if table == 0 else f"var{table}",
-            DIM,
-            **_RULES,
-            ev_option=self._option,
-            partition_num=self._count,
-            make_shard=make_shard,
-            elsewhere=True,
-        )
+        name = "var" if table == 0 else f"var{table}"
+        wanted = Wanted(name, DIM, self._option, **_RULES)
+        return make_variable(wanted, self._count, make_shard, elsewhere=True)
 
     def close(self) -> None:
         for server in self.servers:

@@ -14,7 +14,7 @@ from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.row_server import RowServer
 from embstore.cluster.rows.server_link import ServerLink
-from embstore.table.making import make_variable
+from embstore.table.making import Wanted, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 __all__ = ["TablesBehindSockets"]
@@ -45,9 +45,7 @@ class TablesBehindSockets:
             int(shard.stats()["hits"] + shard.stats()["misses"]) for shard in self.local.values()
         )
 
-    def _variable(
-        self, name: str, embedding_dim: int, *, shards: int, **given: Any
-    ) -> es.EmbeddingVariable:
+    def _variable(self, wanted: Wanted, shards: int) -> es.EmbeddingVariable:
         numbers = itertools.count()
 
         def make_shard(spec: ShardSpec) -> Shard:
@@ -61,15 +59,7 @@ class TablesBehindSockets:
             self._open.callback(local.close)
             return RemoteShard(self._links[number], table, spec, leave=lambda: None).as_shard()
 
-        given["ev_option"] = given["ev_option"] or es.EmbeddingVariableOption()
-        variable = make_variable(
-            name,
-            embedding_dim,
-            partition_num=shards,
-            make_shard=make_shard,
-            elsewhere=True,
-            **given,
-        )
+        variable = make_variable(wanted, shards, make_shard, elsewhere=True)
         self._open.callback(variable.close)
         return variable
 

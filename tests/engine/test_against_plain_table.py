@@ -68,7 +68,7 @@ def check_call(
 ) -> None:
     place: Callable[..., Any] = on_device if is_on_device else np.asarray
     if name == "apply":
-        check_apply(var, plain, *argument, is_on_device)
+        check_apply(var, plain, *argument, is_on_device=is_on_device)
     elif name in ("lookup", "serve", "evaluate"):
         how = {"train": name == "lookup", "count": name != "evaluate"}
         rows = var.lookup(place(argument, np.int64), **how)
@@ -98,6 +98,7 @@ def check_apply(
     ids: list[int],
     grads: np.ndarray[Any, Any],
     step: int | None,
+    *,
     is_on_device: bool,
 ) -> None:
     def apply() -> None:

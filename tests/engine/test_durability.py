@@ -50,7 +50,7 @@ from embstore.errors import (
     StoreFullError,
 )
 from embstore.options import TIER_KINDS, TierKind
-from embstore.table.making import make_variable
+from embstore.table.making import Wanted, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DURABLE_TYPES = (
@@ -953,13 +953,9 @@ def test_the_core_makes_no_pool_above_a_leveldb_tier(place: Path) -> None:
         [CACHE_ROWS * 32, POOL_BYTES],
         durability="checkpoint",
     )
+    option = es.EmbeddingVariableOption(storage_option=storage)
     with pytest.raises(
         InvalidArgumentError, match="below a PMEM_POOL there can be SSDHASH, not LEVELDB"
     ):
-        make_variable(
-            "table",
-            DIM,
-            ev_option=es.EmbeddingVariableOption(storage_option=storage),
-            make_shard=make_above_leveldb,
-        )
+        make_variable(Wanted("table", DIM, option), 1, make_above_leveldb)
     assert not list(place.iterdir())

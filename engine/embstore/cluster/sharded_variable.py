@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from dataclasses import replace
 
 from embstore import _core
 from embstore.cluster.job.worker import current_worker
@@ -14,59 +14,37 @@ from embstore.cluster.rows.server_link import ServerLink, ServerLinks
 from embstore.cluster.server.placing import Placing
 from embstore.cluster.server.servers import Servers
 from embstore.errors import InvalidArgumentError
-from embstore.initializers import Initializer
-from embstore.optimizers import Optimizer
-from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
-from embstore.table.making import MAX_PARTITIONS, make_variable
+from embstore.table.making import MAX_PARTITIONS, Wanted, make_variable
 from embstore.table.shard import Shard, ShardSpec
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["make_sharded_variable"]
 
 
-def make_sharded_variable(
-    name: str,
-    embedding_dim: int,
-    *,
-    initializer: Initializer | type[Initializer] | None,
-    optimizer: Optimizer | None,
-    ev_option: EmbeddingVariableOption,
-    shards: int,
-    restores: bool,
-) -> EmbeddingVariable:
+def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
     """As `embstore.get_embedding_variable` with `shards`; in a worker of a job, the variable of
     that name that all workers share.
     """
     count = checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
-    storage = ev_option.storage_option
+    name, storage = wanted.name, wanted.ev_option.storage_option
     tiers = storage.tiers()
-
     worker = current_worker()
-
-    def make(make_shard: Callable[[ShardSpec], Shard]) -> EmbeddingVariable:
-        return make_variable(
-            name,
-            embedding_dim,
-            initializer=initializer,
-            optimizer=optimizer,
-            ev_option=ev_option,
-            partition_num=count,
-            make_shard=make_shard,
-            elsewhere=True,
-            # Workers leave it to their restore, which one of them carries out.
-            discards_unlisted=worker is None,
-            restores=restores or worker is not None,
-        )
-
     if worker is not None:
         if storage.ssdhash_option is not None and storage.ssdhash_option.keep_files:
             raise InvalidArgumentError(
                 "keep_files: a job's rows come back from its checkpoints, and it would begin by "
                 "those that are kept where there is none; leave it out"
             )
-        variable = make(lambda spec: worker.shard(name, count, tiers, spec))
+        # What pools have is left to a restore, which one of the workers carries out.
+        variable = make_variable(
+            replace(wanted, restores=True),
+            count,
+            lambda spec: worker.shard(name, count, tiers, spec),
+            elsewhere=True,
+            discards_unlisted=False,
+        )
         variable.internals.is_shared = True
         return variable
     placing = Placing(name, count, tiers, _servers_of_program())
@@ -82,7 +60,7 @@ def make_sharded_variable(
         return RemoteShard(link, made.table, spec, ended=ended).as_shard()
 
     try:
-        return make(make_shard)
+        return make_variable(wanted, count, make_shard, elsewhere=True)
     except BaseException:
         placing.end()
         raise

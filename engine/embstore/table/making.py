@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from embstore.checkpoint.persist.earlier_runs import refuse_earlier_run
 from embstore.checkpoint.persist.unlisted import discard_unlisted
@@ -30,7 +31,7 @@ from embstore.table.shard import LocalShard, Shard, ShardSpec, TierSpec
 from embstore.table.storage_places import partition_numbers, prepare_places, tier_file
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["MAX_DIM", "MAX_PARTITIONS", "make_variable"]
+__all__ = ["MAX_DIM", "MAX_PARTITIONS", "Wanted", "make_variable"]
 
 _LEVELDB = TierKind.LEVELDB
 _IN_FILES = (TierKind.SSDHASH, _LEVELDB)
@@ -40,31 +41,40 @@ MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A variable as a program asks for it; see `get_embedding_variable`."""
+
+    name: str
+    embedding_dim: int
+    ev_option: EmbeddingVariableOption
+    initializer: Initializer | type[Initializer] | None = None
+    optimizer: Optimizer | None = None
+    restores: bool = False
+
+
 def make_variable(
-    name: str,
-    embedding_dim: int,
-    *,
-    initializer: Initializer | type[Initializer] | None = None,
-    optimizer: Optimizer | None = None,
-    ev_option: EmbeddingVariableOption | None = None,
-    partition_num: int = 1,
+    wanted: Wanted,
+    partition_num: int,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
+    *,
     elsewhere: bool = False,
     discards_unlisted: bool = True,
-    restores: bool = False,
 ) -> EmbeddingVariable:
-    """As `get_embedding_variable`, with the shards that `make_shard` makes.
+    """Makes the variable of the shards that `make_shard` makes.
 
     elsewhere: each in a process of its own, perhaps on another computer: so `make_shard` sees to
         directories, and no two shards share a file.
     discards_unlisted: gives up what durable pools have that was never called durable.
     """
-    dim = checks.integer("embedding_dim", embedding_dim, at_least=1, at_most=MAX_DIM)
+    name, optimizer, ev_option = wanted.name, wanted.optimizer, wanted.ev_option
+    dim = checks.integer("embedding_dim", wanted.embedding_dim, at_least=1, at_most=MAX_DIM)
     partitions = checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
-    initializer = TruncatedNormal() if initializer is None else made_initializer(initializer)
+    initializer: Initializer = TruncatedNormal()
+    if wanted.initializer is not None:
+        initializer = made_initializer(wanted.initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
-    ev_option = ev_option or EmbeddingVariableOption()
     specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, elsewhere)
     shards: list[Shard] = []
     try:
@@ -74,7 +84,7 @@ def make_variable(
         if ev_option.storage_option.durability is not None:
             if discards_unlisted:
                 discard_unlisted(variable)
-            if not restores:
+            if not wanted.restores:
                 refuse_earlier_run(variable)
         return variable
     except BaseException:
