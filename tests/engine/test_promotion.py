@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, Stack, StorageOf, made, row_bytes
+from engine_storage import MakeVariable, Stack, StorageOf, made, on_device, row_bytes
 from numpy.typing import NDArray
 
 import embstore as es
@@ -57,8 +59,10 @@ def train(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
     ranks.access(ids)
 
 
-def serve(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids) -> None:
-    var.lookup(ids)
+def serve(
+    var: es.EmbeddingVariable, ranks: Ranks, ids: Ids, place: Callable[[Ids], Any] = np.asarray
+) -> None:
+    var.lookup(place(ids))
     ranks.access(ids)
 
 
@@ -67,9 +71,21 @@ def tiers_of(var: es.EmbeddingVariable) -> list[int]:
     return [int(tier) for tier in var.lookup_tier(np.arange(var.total_count()[0]))]
 
 
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
+ON_THE_HOST = [(stack, np.asarray) for stack in STACKS]
+ON_THE_GPU = [(stack, on_device) for stack in STACKS if stack.name.startswith("HBM")]
+
+
+@pytest.mark.parametrize(
+    ("stack", "place"),
+    [*ON_THE_HOST, *ON_THE_GPU],
+    ids=lambda case: case.name if isinstance(case, Stack) else case.__name__,
+)
 def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
-    make_variable: MakeVariable, storage_of: StorageOf, tmp_path: Path, stack: Stack
+    make_variable: MakeVariable,
+    storage_of: StorageOf,
+    tmp_path: Path,
+    stack: Stack,
+    place: Callable[[Ids], Any],
 ) -> None:
     rows, batch = 12_000, 6_000
     capacities = [rows // 4] * (stack.tiers - 1)
@@ -79,12 +95,12 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
     train(var, ranks, np.random.default_rng(1).permutation(rows))
     zipf = BoundedZipf(rows, 0.99, seed=2)
     for _ in range(40):  # until a row has been asked for 20 times
-        serve(var, ranks, zipf.draw(batch))
+        serve(var, ranks, zipf.draw(batch), place)
     assert tiers_of(var) == ranks.tiers(capacities)
 
     before = var.stats()
     for n in range(20):
-        serve(var, ranks, zipf.draw(batch))
+        serve(var, ranks, zipf.draw(batch), place)
         if n % 10 == 9:
             var.drain()
     after = var.stats()
@@ -101,7 +117,7 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
     assert tiers_of(var) == ranks.tiers(capacities)
     assert var.get_frequency(np.arange(rows)).tolist() == [1] * rows
     for _ in range(3):
-        serve(var, ranks, zipf.draw(batch))
+        serve(var, ranks, zipf.draw(batch), place)
         train(var, ranks, np.unique(zipf.draw(batch)))
     assert tiers_of(var) == ranks.tiers(capacities)
 
