@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ import embstore as es
 from embstore import _core
 from embstore.bench import _yardsticks, computer_limits, peers_suite
 from embstore.bench.__main__ import SUITES, main
+from embstore.bench.arguments import add_arguments, options
 from embstore.bench.contenders import Embstore
 from embstore.bench.durability_suite import TABLE_OF_RUN
 from embstore.bench.memory_process import dram_bytes
@@ -303,22 +304,14 @@ EVERY_ARGUMENT = {
 @pytest.mark.parametrize("name", SUITES)
 def test_every_argument_of_a_suite_is_among_its_options(name: str) -> None:
     parser = argparse.ArgumentParser()
-    SUITES[name].add_arguments(parser)
+    kind = SUITES[name].OPTIONS
+    add_arguments(parser, kind)
     given = EVERY_ARGUMENT[name].split()
     flags = {action.option_strings[-1] for action in parser._actions} - {"--help"}
     assert {each for each in given if each.startswith("--")} == flags
-    changed = SUITES[name].options_of(parser.parse_args(given))
-    default = SUITES[name].options_of(parser.parse_args([]))
-    assert len(changed_fields(default, changed)) == len(flags) + (2 if name == "cluster" else 0)
-    hash(changed)  # its lists are tuples
-
-
-def changed_fields(before: Any, after: Any) -> list[str]:
-    """Of dataclasses, and of dataclasses in them."""
-    if not is_dataclass(before):
-        return [] if before == after else [str(after)]
-    pairs = ((getattr(before, one.name), getattr(after, one.name)) for one in fields(before))
-    return [name for pair in pairs for name in changed_fields(*pair)]
+    changed, default = asdict(options(kind, parser.parse_args(given))), asdict(kind())
+    assert sum(changed[field] != default[field] for field in default) == len(flags)
+    hash(options(kind, parser.parse_args(given)))  # its lists are tuples
 
 
 def test_a_section_of_a_table_begins_where_the_setting_changes() -> None:

@@ -30,6 +30,8 @@ from embstore.bench import (
     rows_suite,
     tiers_suite,
 )
+from embstore.bench.arguments import add_arguments
+from embstore.bench.arguments import options as options_of
 from embstore.errors import (
     InvalidArgumentError,
     MissingLibraryError,
@@ -53,7 +55,7 @@ DEFAULT_SUITE = "rows"
 
 def main(arguments: list[str] | None = None) -> None:
     suite, parsed = _parse(sys.argv[1:] if arguments is None else arguments)
-    options = suite.options_of(parsed)
+    options = options_of(suite.OPTIONS, parsed)
     try:
         with Progress(console=Console(stderr=True)) as progress:
             task = progress.add_task("", total=suite.advance_count(options))
@@ -157,7 +159,7 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         first_line, *_ = (suite.__doc__ or "").splitlines()
         description = first_line.partition(": ")[2]
         suite_parser = suites.add_parser(name, help=description, description=description)
-        suite.add_arguments(suite_parser)
+        add_arguments(suite_parser, suite.OPTIONS)
         suite_parser.add_argument(
             "--json", type=Path, metavar="FILE", help="write the figures there too"
         )

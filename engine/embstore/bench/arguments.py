@@ -1,13 +1,17 @@
-"""Kinds of command-line arguments, and the options that they make."""
+"""A suite's options: a dataclass whose annotations say which fields are arguments, of what kind.
+
+rows: Annotated[int, count("rows a table")] = 1_000_000
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
 import os
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from embstore.bench.measure import CLOCKS
 from embstore.errors import InvalidArgumentError
@@ -61,65 +65,77 @@ def gpu(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def options(kind: type[OptionsT], parsed: argparse.Namespace) -> OptionsT:
-    """Options of the kind, each field from the argument of its name; a list becomes a tuple."""
-    names = [field.name for field in fields(kind) if hasattr(parsed, field.name)]
-    given = ((name, getattr(parsed, name)) for name in names)
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in given})
+@dataclass(frozen=True)
+class Argument:
+    """How a field is given on the command line: once, or several times where it is a tuple.
 
-
-def add_counts(parser: argparse.ArgumentParser, default: object, **helps: str | None) -> None:
-    """Adds an argument for a positive integer for each name in `helps`.
-
-    `default` has a field of that name, or of its plural. The argument takes several integers where
-    the field is a tuple.
+    flag: None: the field's name. variable: of the environment, which is the default where it's set.
     """
-    for name, help in helps.items():
-        field = name if hasattr(default, name) else f"{name}s"
-        value = getattr(default, field)
+
+    help: str | None = None
+    type: Callable[[str], object] = str
+    flag: str | None = None
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    variable: str | None = None
+
+    def add_to(self, parser: argparse.ArgumentParser, field: str, default: object) -> None:
+        flag = self.flag or field.replace("_", "-")
+        if default is False:
+            parser.add_argument(f"--{flag}", dest=field, action="store_true", help=self.help)
+            return
         parser.add_argument(
-            f"--{name.replace('_', '-')}",
+            f"--{flag}",
             dest=field,
-            metavar=name.upper(),
-            type=positive,
-            nargs="+" if isinstance(value, tuple) else None,
-            default=value,
-            help=help,
+            type=self.type,
+            nargs="+" if isinstance(default, tuple) else None,
+            choices=self.choices,
+            default=os.environ.get(self.variable or "") or default,
+            metavar=self.metavar or (None if self.choices else flag.upper().replace("-", "_")),
+            help=self.help,
         )
 
 
-def add_fraction(parser: argparse.ArgumentParser, name: str, default: float, help: str) -> None:
-    parser.add_argument(name, type=proper_fraction, default=default, metavar="FRACTION", help=help)
+def count(help: str | None = None, flag: str | None = None) -> Argument:
+    """A positive integer."""
+    return Argument(help, positive, flag)
 
 
-def add_seed(parser: argparse.ArgumentParser, default: int) -> None:
-    parser.add_argument("--seed", type=seed, default=default)
+def fraction(help: str) -> Argument:
+    return Argument(help, proper_fraction, metavar="FRACTION")
 
 
-def add_skew(parser: argparse.ArgumentParser, default: float) -> None:
-    parser.add_argument("--skew", type=skew, default=default, help="Zipf's exponent")
+def device(help: str) -> Argument:
+    help = f"{help} (default: {VARIABLE} of the environment, else cuda)"
+    return Argument(help, gpu, variable=VARIABLE)
 
 
-def add_device(parser: argparse.ArgumentParser, default: str, help: str) -> None:
-    parser.add_argument(
-        "--device",
-        type=gpu,
-        default=os.environ.get(VARIABLE) or default,
-        help=f"{help} (default: {VARIABLE} of the environment, else cuda)",
-    )
-
-
-def add_path(
-    parser: argparse.ArgumentParser,
+def path(
     help: str = "where files are made, and removed again; the system's temporary folder by default",
-) -> None:
-    parser.add_argument("--path", type=folder, metavar="FOLDER", help=help)
+) -> Argument:
+    return Argument(help, folder, metavar="FOLDER")
 
 
-def add_clock(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--clock",
-        choices=tuple(CLOCKS),
-        default=default,
-        help="what rates are by: `process` is the CPU time of all threads, for a loaded machine",
-    )
+SEED = Argument(type=seed)
+SKEW = Argument("Zipf's exponent", skew)
+CLOCK = Argument(
+    "what rates are by: `process` is the CPU time of all threads, for a loaded machine",
+    choices=tuple(CLOCKS),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser, kind: type[DataclassInstance]) -> None:
+    """Those of the fields of a dataclass that are annotated by an Argument."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        for argument in getattr(hints[field.name], "__metadata__", ()):
+            argument.add_to(parser, field.name, field.default)
+
+
+def options(kind: type[OptionsT], parsed: argparse.Namespace) -> OptionsT:
+    """Options of the kind, each field from the argument of its name; a list becomes a tuple."""
+    given: dict[str, Any] = vars(parsed)
+    names = [field.name for field in fields(kind) if field.name in given]
+    values = [given[name] for name in names]
+    values = [tuple(value) if isinstance(value, list) else value for value in values]
+    return kind(**dict(zip(names, values, strict=True)))

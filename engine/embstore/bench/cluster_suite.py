@@ -5,18 +5,18 @@ Tables at servers are looked up and trained by themselves, and in a worker that 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
 import embstore as es
-from embstore.bench import arguments, many_tables_suite
+from embstore.bench import many_tables_suite
+from embstore.bench.arguments import SEED, count
 from embstore.bench.contenders import loads_of
 from embstore.bench.dict_actor import DictActor
 from embstore.bench.many_tables_suite import ManyTablesOptions, ManyTablesResult
@@ -42,14 +42,27 @@ Batch = NDArray[np.int64]
 class ClusterOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 1_000_000
-    dim: int = 16
-    shards: tuple[int, ...] = (1, 2)
-    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    rows: Annotated[int, count("of a table")] = 1_000_000
+    dim: Annotated[int, count()] = 16
+    shards: Annotated[tuple[int, ...], count()] = (1, 2)
+    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
-    batches: int = 4  # a round
-    rounds: int = 5
-    seed: int = 1
+    batches: Annotated[int, count("a round")] = 4
+    rounds: Annotated[int, count()] = 5
+    seed: Annotated[int, SEED] = 1
+    tables: Annotated[int, count("of the job of many tables (default: %(default)s)")] = (
+        ManyTablesOptions.tables
+    )
+    samples: Annotated[
+        int,
+        count("of a step of that job, each with an id in every table (default: %(default)s)"),
+    ] = ManyTablesOptions.samples
+
+    @property
+    def many_tables(self) -> ManyTablesOptions:
+        return ManyTablesOptions(
+            tables=self.tables, samples=self.samples, rounds=self.rounds, seed=self.seed
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +80,8 @@ class _Server:
     push: Callable[[Batch, NDArray[np.float32]], object]
 
 
-def _advance_count(options: ClusterOptions) -> int:
-    return (len(OPERATIONS) + 1) * (options.rounds + 1)
+def advance_count(options: ClusterOptions) -> int:
+    return (len(OPERATIONS) + 1) * (options.rounds + 1) + 1  # that of many tables
 
 
 def measure(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
@@ -201,48 +214,13 @@ def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:
     return _Server(pull, push)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = ClusterOptions()
-    arguments.add_counts(
-        parser,
-        default,
-        rows="of a table",
-        dim=None,
-        shards=None,
-        batch_size="ids",
-        batches="a round",
-        rounds=None,
-    )
-    arguments.add_seed(parser, default.seed)
-    arguments.add_counts(
-        parser,
-        ManyTablesOptions(),
-        tables="of the job of many tables (default: %(default)s)",
-        samples="of a step of that job, each with an id in every table (default: %(default)s)",
-    )
+OPTIONS = ClusterOptions
 
 
-@dataclass(frozen=True)
-class Options:
-    one_table: ClusterOptions
-    many_tables: ManyTablesOptions
-
-
-def options_of(parsed: argparse.Namespace) -> Options:
-    many_tables = ManyTablesOptions(
-        tables=parsed.tables, samples=parsed.samples, rounds=parsed.rounds, seed=parsed.seed
-    )
-    return Options(arguments.options(ClusterOptions, parsed), many_tables)
-
-
-def advance_count(options: Options) -> int:
-    return _advance_count(options.one_table) + 1
-
-
-def run(options: Options, watcher: Watcher) -> Report:
-    results = measure(options.one_table, watcher)
+def run(options: ClusterOptions, watcher: Watcher) -> Report:
+    results = measure(options, watcher)
     of_many = many_tables_suite.run(options.many_tables, watcher)
-    document = to_json(options.one_table, results)
+    document = to_json(options, results)
     document["many tables"] = many_tables_suite.to_json(options.many_tables, of_many)
     return Report([_table(results), _table_of_many(options.many_tables, of_many)], document)
 

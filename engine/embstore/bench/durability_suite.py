@@ -10,7 +10,6 @@ nothing is timed: the results say that rows came back, and no rates.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
@@ -18,16 +17,15 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.table import Table
 
 import embstore as es
-from embstore.bench import arguments
+from embstore.bench.arguments import SEED, Argument, count, device, fraction, path
 from embstore.bench.contenders import Ids, row_bytes, scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure, figures, quiesce
@@ -64,18 +62,26 @@ LEAST_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
 class DurabilityOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    storage_type: str = STORAGE_TYPES[0]
-    device: str = "cuda"  # as `StorageOption.device`, where a tier is HBM
-    rows: int = 1_000_000
-    dim: int = 64
-    first_tier: float = 0.1  # of the rows, in each tier above PMem
-    pool: float = 0.3  # of the rows, in PMem above another tier
-    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    storage_type: Annotated[str, Argument("by default %(default)s", choices=STORAGE_TYPES)] = (
+        STORAGE_TYPES[0]
+    )
+    device: Annotated[
+        str,
+        device("that has a tier of HBM: cuda, cuda:N, or emulated, on which nothing is timed"),
+    ] = "cuda"
+    rows: Annotated[int, count("rows a table")] = 1_000_000
+    dim: Annotated[int, count()] = 64
+    first_tier: Annotated[float, fraction("of the rows, in each tier above PMem")] = 0.1
+    pool: Annotated[float, fraction("of the rows, in PMem above another tier")] = 0.3
+    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
-    batches: int = 200  # between two checkpoints
-    rounds: int = 5
-    path: Path | None = None  # where pools and saves lie; None: memory, else the temporary folder
-    seed: int = 1
+    batches: Annotated[int, count("between two checkpoints")] = 200
+    rounds: Annotated[int, count()] = 5
+    path: Annotated[
+        Path | None,
+        path("where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is"),
+    ] = None  # memory where there is /dev/shm, else the temporary folder
+    seed: Annotated[int, SEED] = 1
 
     @property
     def row_bytes(self) -> int:
@@ -397,37 +403,7 @@ def _time_ways_back(
     return seconds[0], seconds[1]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = DurabilityOptions()
-    parser.add_argument(
-        "--storage-type",
-        choices=STORAGE_TYPES,
-        default=default.storage_type,
-        help=f"by default {default.storage_type}",
-    )
-    arguments.add_device(
-        parser,
-        default.device,
-        "that has a tier of HBM: cuda, cuda:N, or emulated, on which nothing is timed",
-    )
-    arguments.add_counts(parser, default, rows="rows a table", dim=None)
-    arguments.add_fraction(
-        parser, "--first-tier", default.first_tier, "of the rows, in each tier above PMem"
-    )
-    arguments.add_fraction(
-        parser, "--pool", default.pool, "of the rows, in PMem above another tier"
-    )
-    arguments.add_counts(
-        parser, default, batch_size="ids", batches="between two checkpoints", rounds=None
-    )
-    arguments.add_path(
-        parser,
-        "where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is",
-    )
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, DurabilityOptions)
+OPTIONS = DurabilityOptions
 
 
 def run(options: DurabilityOptions, watcher: Watcher) -> Report:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
 import embstore as es
-from embstore.bench import arguments
+from embstore.bench.arguments import SEED, count, device, fraction
 from embstore.bench.gpu_contenders import (
     OPERATIONS,
     SERVING,
@@ -43,16 +41,24 @@ class GpuOptions:
     device: as `StorageOption.device`.
     """
 
-    device: str = "cuda"
-    rows: int = 8_388_608
-    dims: tuple[int, ...] = (16, 64, 128)
-    batch_size: int = 1_048_576
+    device: Annotated[str, device("cuda, cuda:N, or emulated, whose rates mean nothing")] = "cuda"
+    rows: Annotated[int, count("rows a table")] = 8_388_608
+    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16, 64, 128)
+    batch_size: Annotated[int, count("ids")] = 1_048_576
     zipf_exponent: float = 1.05
-    fraction: float = 0.1  # of the rows in HBM, where not all are
-    settling_batches: int = 40  # trained then before anything is timed: counts tell rows apart
-    batches: int = 10  # a round
-    rounds: int = 7
-    seed: int = 1
+    fraction: Annotated[
+        float, fraction("of the rows in HBM, where not all are (default: %(default)s)")
+    ] = 0.1
+    settling_batches: Annotated[
+        int,
+        count(
+            "trained before anything is timed where not all rows are in HBM: counts tell rows "
+            "apart, and fewer move (default: %(default)s)"
+        ),
+    ] = 40
+    batches: Annotated[int, count("a round")] = 10
+    rounds: Annotated[int, count()] = 7
+    seed: Annotated[int, SEED] = 1
 
 
 @dataclass(frozen=True)
@@ -193,30 +199,7 @@ def to_json(options: GpuOptions, results: GpuResults) -> dict[str, object]:
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = GpuOptions()
-    arguments.add_device(
-        parser, default.device, "cuda, cuda:N, or emulated, whose rates mean nothing"
-    )
-    arguments.add_counts(parser, default, rows="rows a table", dim=None, batch_size="ids")
-    arguments.add_fraction(
-        parser,
-        "--fraction",
-        default.fraction,
-        "of the rows in HBM, where not all are (default: 0.1)",
-    )
-    arguments.add_counts(
-        parser,
-        default,
-        settling_batches="trained before anything is timed where not all rows are in HBM: counts "
-        f"tell rows apart, and fewer move (default: {default.settling_batches})",
-        batches="a round",
-        rounds=None,
-    )
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, GpuOptions)
+OPTIONS = GpuOptions
 
 
 def run(options: GpuOptions, watcher: Watcher) -> Report:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.table import Table
 
 import embstore as es
-from embstore.bench import arguments
+from embstore.bench.arguments import SEED, SKEW, count
 from embstore.bench.measure import Figure, compare
 from embstore.bench.report import Report
 from embstore.bench.tables import number, reached, table
@@ -26,14 +24,14 @@ AIM = 10.0  # times the yardstick
 
 @dataclass(frozen=True)
 class KerasOptions:
-    rows: int = 2_000_000
-    dim: int = 16
-    batch_size: int = 4096  # samples
-    features: int = 26  # ids a sample
-    steps: int = 3  # a round
-    rounds: int = 5
-    skew: float = 1.05
-    seed: int = 0
+    rows: Annotated[int, count("Keras's table has")] = 2_000_000
+    dim: Annotated[int, count()] = 16
+    batch_size: Annotated[int, count("samples")] = 4096
+    features: Annotated[int, count("ids a sample")] = 26
+    steps: Annotated[int, count("a round")] = 3
+    rounds: Annotated[int, count()] = 5
+    skew: Annotated[float, SKEW] = 1.05
+    seed: Annotated[int, SEED] = 0
 
 
 @dataclass(frozen=True)
@@ -90,23 +88,7 @@ def to_json(results: KerasResults) -> dict[str, object]:
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = KerasOptions()
-    arguments.add_counts(
-        parser,
-        default,
-        rows="Keras's table has",
-        dim=None,
-        batch_size="samples",
-        features="ids a sample",
-        steps="a round",
-        rounds=None,
-    )
-    arguments.add_skew(parser, default.skew)
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, KerasOptions)
+OPTIONS = KerasOptions
 
 
 def advance_count(options: KerasOptions) -> int:

@@ -7,15 +7,14 @@ rows, buffers. Some of it doesn't grow with the rows: LevelDB gathers up to 32 M
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 
-from embstore.bench import arguments
+from embstore.bench.arguments import SEED, Argument, count, path
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.memory_process import BATCH_ROWS, Request, measure_apart
 from embstore.bench.report import Report
@@ -52,15 +51,31 @@ TIERS = (
 )
 
 
+STORAGE_TYPES = tuple(tier.storage_type for tier in TIERS)
+
+
 @dataclass(frozen=True)
 class MemoryOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 2_000_000
-    dim: int = AIMED_AT_DIM
-    storage_types: tuple[str, ...] = tuple(tier.storage_type for tier in TIERS)
-    path: Path | None = None  # where files are made; None: the system's temporary folder
-    seed: int = 1
+    rows: Annotated[int, count("rows a table")] = 2_000_000
+    dim: Annotated[int, count()] = AIMED_AT_DIM
+    storage_types: Annotated[
+        tuple[str, ...],
+        Argument(
+            "which storage types to measure; all of these by default",
+            flag="store",
+            choices=STORAGE_TYPES,
+        ),
+    ] = STORAGE_TYPES
+    path: Annotated[
+        Path | None,
+        path(
+            "where files are made, and removed again: a folder on a disk; the system's temporary "
+            "folder by default"
+        ),
+    ] = None
+    seed: Annotated[int, SEED] = 1
 
     @property
     def first_tier_rows(self) -> int:
@@ -157,26 +172,7 @@ def to_json(options: MemoryOptions, results: MemoryResults) -> dict[str, object]
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = MemoryOptions()
-    arguments.add_counts(parser, default, rows="rows a table", dim=None)
-    parser.add_argument(
-        "--store",
-        dest="storage_types",
-        nargs="+",
-        choices=[tier.storage_type for tier in TIERS],
-        default=default.storage_types,
-        help="which storage types to measure; all of these by default",
-    )
-    arguments.add_path(
-        parser,
-        "where files are made, and removed again: a folder on a disk; the system's temporary "
-        "folder by default",
-    )
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, MemoryOptions)
+OPTIONS = MemoryOptions
 
 
 def advance_count(options: MemoryOptions) -> int:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from rich.table import Table
 
-from embstore.bench import arguments, computer_limits
+from embstore.bench import computer_limits
+from embstore.bench.arguments import CLOCK, SEED, Argument, count, fraction, path
 from embstore.bench.computer_limits import Limit
 from embstore.bench.contenders import (
     Contender,
@@ -61,17 +61,26 @@ _CHECKED_IDS = 1000
 class PeersOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 1_000_000
-    dims: tuple[int, ...] = (16,)
-    first_tier: float = 0.1  # of the rows, of embstore's tables on disk and in RocksDB's cache
-    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
+    rows: Annotated[int, count("rows a table")] = 1_000_000
+    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
+    first_tier: Annotated[
+        float, fraction("of the rows: DRAM before embstore's files, and RocksDB's cache")
+    ] = 0.1
+    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
     zipf_exponent: float = 1.05
-    batches: int = 5  # a round
-    rounds: int = 5
-    peers: tuple[str, ...] = NAMES
-    path: Path | None = None  # where files are made; None: the system's temporary folder
-    clock: str = "wall"  # of measure.CLOCKS
-    seed: int = 1
+    batches: Annotated[int, count("a round")] = 5
+    rounds: Annotated[int, count()] = 5
+    peers: Annotated[
+        tuple[str, ...],
+        Argument(
+            f"which to measure beside the {YARDSTICK}; by default all that are installed",
+            flag="peer",
+            choices=NAMES,
+        ),
+    ] = NAMES
+    path: Annotated[Path | None, path()] = None
+    clock: Annotated[str, CLOCK] = "wall"
+    seed: Annotated[int, SEED] = 1
 
 
 @dataclass(frozen=True)
@@ -204,30 +213,7 @@ def to_json(options: PeersOptions, results: PeersResults) -> dict[str, object]:
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = PeersOptions()
-    arguments.add_counts(parser, default, rows="rows a table", dim=None)
-    arguments.add_fraction(
-        parser,
-        "--first-tier",
-        default.first_tier,
-        "of the rows: DRAM before embstore's files, and RocksDB's cache",
-    )
-    arguments.add_counts(parser, default, batch_size="ids", batches="a round", rounds=None)
-    parser.add_argument(
-        "--peer",
-        dest="peers",
-        nargs="+",
-        choices=NAMES,
-        default=NAMES,
-        help=f"which to measure beside the {YARDSTICK}; by default all that are installed",
-    )
-    arguments.add_path(parser)
-    arguments.add_clock(parser, default.clock)
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, PeersOptions)
+OPTIONS = PeersOptions
 
 
 def run(options: PeersOptions, watcher: Watcher) -> Report:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 from rich.table import Table
 
-from embstore.bench import arguments
+from embstore.bench.arguments import CLOCK, SEED, count
 from embstore.bench.contenders import (
     Columns,
     Contender,
@@ -35,17 +35,23 @@ OPERATIONS = ("lookup", "lookup + Adagrad")
 class RowsOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 2_000_000
-    dims: tuple[int, ...] = (16, 64)
+    rows: Annotated[int, count("rows a table")] = 2_000_000
+    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16, 64)
     # ids: 4096 samples of 26 categorical columns, 512 samples, and what a call costs by itself
-    batch_sizes: tuple[int, ...] = (106_496, 13_312, 1)
+    batch_sizes: Annotated[tuple[int, ...], count("ids a call", "batch-size")] = (
+        106_496,
+        13_312,
+        1,
+    )
     zipf_exponent: float = 1.05
-    threads: tuple[int, ...] = (1, 2)
-    batches: int = 10  # a round and thread
-    small_batches: int = 10_000  # of one id; in between as many as make so many ids
-    rounds: int = 7
-    seed: int = 1
-    clock: str = "wall"  # of measure.CLOCKS
+    threads: Annotated[tuple[int, ...], count()] = (1, 2)
+    batches: Annotated[int, count("a round and thread")] = 10
+    small_batches: Annotated[
+        int, count("a round, of one id each; of larger batches as many as make so many ids")
+    ] = 10_000
+    rounds: Annotated[int, count()] = 7
+    seed: Annotated[int, SEED] = 1
+    clock: Annotated[str, CLOCK] = "wall"
 
     def batches_of(self, batch_size: int) -> int:
         """A round and thread."""
@@ -164,24 +170,7 @@ def to_json(results: list[RowsResult]) -> dict[str, object]:
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = RowsOptions()
-    arguments.add_counts(
-        parser,
-        default,
-        rows="rows a table",
-        dim=None,
-        batch_size="ids a call",
-        threads=None,
-        batches="a round",
-        small_batches="a round, of one id each; of larger batches as many as make so many ids",
-        rounds=None,
-    )
-    arguments.add_seed(parser, default.seed)
-    arguments.add_clock(parser, default.clock)
-
-
-options_of = partial(arguments.options, RowsOptions)
+OPTIONS = RowsOptions
 
 
 def run(options: RowsOptions, watcher: Watcher) -> Report:

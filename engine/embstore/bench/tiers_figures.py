@@ -4,33 +4,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from embstore.bench.arguments import CLOCK, SEED, SKEW, Argument, count, fraction, path
 from embstore.bench.measure import Figure
-from embstore.bench.stores import STORE_NAMES, Sizes
+from embstore.bench.stores import STORE_NAMES, YARDSTICK, Sizes
 
 
 @dataclass(frozen=True)
 class TiersOptions:
     """What the suite runs; the defaults are the ones to quote."""
 
-    rows: int = 1_000_000
-    dims: tuple[int, ...] = (16,)
-    first_tier: float = 0.1  # of the rows
+    rows: Annotated[int, count("rows a table")] = 1_000_000
+    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
+    first_tier: Annotated[float, fraction("of the rows")] = 0.1
     second_of_three: float = 0.3  # of the rows, where there are three tiers
-    batch_size: int = 106_496  # 4096 samples of 26 categorical columns
-    skew: float = 1.05  # exponent of the Zipf distribution of ids
-    warm_up_batches: int = 10
+    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
+    skew: Annotated[float, SKEW] = 1.05
+    warm_up_batches: Annotated[int, count("to fill caches")] = 10
     # Before serving and steps are measured once more: a row has been asked for some twelve times
     # then.
-    served_batches: int = 120
-    batches: int = 5  # a round
-    rounds: int = 3
+    served_batches: Annotated[
+        int,
+        count(
+            "to serve, so that rows have settled before serving and steps are measured once more"
+        ),
+    ] = 120
+    batches: Annotated[int, count("a round")] = 5
+    rounds: Annotated[int, count()] = 3
     moved_rows: int = 16_384  # a batch of the tiers by themselves: as many as are evicted at once
-    stores: tuple[str, ...] = STORE_NAMES
-    path: Path | None = None  # where files are made; None: the system's temporary folder
-    direct: bool = False
-    clock: str = "wall"  # of measure.CLOCKS
-    seed: int = 1
+    stores: Annotated[
+        tuple[str, ...],
+        Argument(
+            f"which to measure beside {YARDSTICK}; all by default",
+            flag="store",
+            choices=STORE_NAMES,
+        ),
+    ] = STORE_NAMES
+    path: Annotated[Path | None, path()] = None
+    direct: Annotated[
+        bool, Argument("SSDHASH by itself goes past the page cache; LevelDB can't")
+    ] = False
+    clock: Annotated[str, CLOCK] = "wall"
+    seed: Annotated[int, SEED] = 1
 
     def sizes(self, dim: int) -> Sizes:
         return Sizes(

@@ -11,23 +11,21 @@ itself alone: the yardsticks have no such choice.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from rich.table import Table
 
-from embstore.bench import arguments, file_tier_rounds, store_rounds
+from embstore.bench import file_tier_rounds, store_rounds
 from embstore.bench.contenders import scrambled_keys
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure
 from embstore.bench.report import Report
 from embstore.bench.store_rounds import LoadedStore
-from embstore.bench.stores import STORE_NAMES, YARDSTICK, UnavailableError, tier_count
+from embstore.bench.stores import YARDSTICK, UnavailableError, tier_count
 from embstore.bench.tables import goal_table, number, span, table, unavailable_table
 from embstore.bench.tiers_figures import (
     FileTierResult,
@@ -149,40 +147,7 @@ def to_json(options: TiersOptions, results: TiersResults) -> dict[str, object]:
     }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    default = TiersOptions()
-    arguments.add_counts(parser, default, rows="rows a table", dim=None)
-    arguments.add_fraction(parser, "--first-tier", default.first_tier, "of the rows")
-    arguments.add_skew(parser, default.skew)
-    arguments.add_counts(
-        parser,
-        default,
-        batch_size="ids",
-        batches="a round",
-        rounds=None,
-        warm_up_batches="to fill caches",
-        served_batches="to serve, so that rows have settled before serving and steps are measured "
-        "once more",
-    )
-    parser.add_argument(
-        "--store",
-        dest="stores",
-        nargs="+",
-        choices=STORE_NAMES,
-        default=STORE_NAMES,
-        help=f"which to measure beside {YARDSTICK}; all by default",
-    )
-    arguments.add_path(parser)
-    parser.add_argument(
-        "--direct",
-        action="store_true",
-        help="SSDHASH by itself goes past the page cache; LevelDB can't",
-    )
-    arguments.add_clock(parser, default.clock)
-    arguments.add_seed(parser, default.seed)
-
-
-options_of = partial(arguments.options, TiersOptions)
+OPTIONS = TiersOptions
 
 
 def run(options: TiersOptions, watcher: Watcher) -> Report:
