@@ -25,7 +25,6 @@ from embstore.errors import (
     InvalidArgumentError,
     ShardLostError,
     StorageError,
-    StoreFullError,
     WorkerLostError,
 )
 from embstore.table.elsewhere import UniqueKeys, Update
@@ -196,36 +195,6 @@ def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_u
             (told,) = part.shard.server.commit([part], None).wait()
             with pytest.raises(WorkerLostError, match=rf"worker {dies} has neither committed nor"):
                 raise told or AssertionError("nothing")
-
-
-@pytest.mark.timeout(60)  # pushes that wait for each other wait for ever
-@pytest.mark.parametrize("seed", range(3))
-def test_asynchronous_pushes_that_compete_for_the_last_room_are_whole_or_not_at_all(
-    seed: int,
-) -> None:
-    rules = PushRules(workers=3, is_synchronous=False)
-    with served(2, rules, 64 * 1024) as variable:
-        workers = [variable.of_worker(worker) for worker in range(3)]
-        applied: list[set[int]] = [set() for _ in workers]
-        refused: list[set[int]] = [set() for _ in workers]
-
-        def push(worker: int) -> None:
-            random = np.random.default_rng([seed, worker])
-            for _ in range(60):
-                ids = random.choice(6000, 120, replace=False) * 3 + worker
-                try:
-                    workers[worker].apply_gradients(ids, one_row(1, ids.size))
-                except StoreFullError:
-                    refused[worker] |= set(ids.tolist())
-                else:
-                    applied[worker] |= set(ids.tolist())
-
-        with ThreadPoolExecutor(3) as threads:
-            for done in [threads.submit(push, worker) for worker in range(3)]:
-                done.result()
-        keys = set(workers[0].export()["keys"].tolist())
-        assert keys == set().union(*applied)
-        assert set().union(*refused) - keys, "there was room for all"
 
 
 def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> None:

@@ -78,8 +78,11 @@ def test_defaults_switch_a_filter_and_an_eviction_off(
         3,
         initializer=es.initializers.Zeros(),
         optimizer=es.optimizers.SGD(0.0),
-        ev_option=es.EmbeddingVariableOption(**options),
+        ev_option=es.EmbeddingVariableOption(
+            init_option=es.InitializerOption(default_value_no_permission=5.0), **options
+        ),
     ) as variable:
+        assert (variable.lookup([7], train=True) == 0).all()
         variable.apply_gradients([7], np.ones((1, 3), np.float32), global_step=0)
         assert variable.evict(1 << 40) == 0
         es.save(tmp_path / "save", [variable], global_step=1 << 40)

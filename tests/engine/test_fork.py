@@ -420,56 +420,6 @@ def test_a_parent_and_its_children_read_by_io_uring_at_once(tmp_path: Path) -> N
     assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
 
 
-DATA_LOADER = """
-import sys
-from pathlib import Path
-import numpy as np
-import torch
-import embstore as es
-
-class Rows(torch.utils.data.Dataset):
-    def __init__(self, var):
-        self.var = var
-    def __len__(self):
-        return 40
-    def __getitem__(self, i):
-        try:
-            self.var.lookup([i])
-        except es.errors.ForkedError as error:
-            assert "spawn" in str(error)
-        else:
-            raise AssertionError("a worker read a row")
-        return i
-
-def make():
-    return es.get_embedding_variable(
-        "var", 3, optimizer=es.optimizers.Adagrad(0.1),
-        ev_option=es.EmbeddingVariableOption(storage_option=es.StorageOption(
-            es.StorageType.DRAM_SSDHASH, [None, Path(sys.argv[1])], [500 * 32],
-            ssdhash_option=es.SSDHashOption(keep_files=True))))
-
-var = make()
-ids = np.arange(5000)
-var.apply_gradients(ids, np.ones((5000, 3), np.float32))
-wanted = var.lookup(ids)
-loader = torch.utils.data.DataLoader(
-    Rows(var), batch_size=4, num_workers=2, multiprocessing_context="fork")
-for epoch in range(2):
-    assert sorted(torch.cat(list(loader)).tolist()) == list(range(40))
-assert (var.lookup(ids) == wanted).all()
-var.close()
-var = make()
-assert var.total_count()[0] == 5000
-assert (var.lookup(ids) == wanted).all()
-"""
-
-
-def test_workers_of_a_data_loader_that_inherit_a_variable_harm_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    ended = run_program(DATA_LOADER, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-
-
 EXITS = """
 import os, sys
 from pathlib import Path

@@ -718,15 +718,6 @@ def test_bags_by_offsets(
     assert_same_rows(var, twin)
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean"])
-def test_bags_are_those_of_torch(var: es.EmbeddingVariable, table: Any, mode: str) -> None:
-    ids, offsets = torch.tensor([1, 2, 3, 3, 4, 1]), torch.tensor([0, 2, 2, 5])
-    layer = es.torch.EmbeddingBag(var, mode)
-    for arguments in ((ids, offsets), (ids.view(2, 3),)):
-        theirs = torch.nn.functional.embedding_bag(arguments[0], table, *arguments[1:], mode=mode)
-        torch.testing.assert_close(layer(*arguments), theirs)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, mode: str) -> None:
     layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
