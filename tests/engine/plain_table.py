@@ -51,7 +51,7 @@ class PlainTable:
         self.learning_rate: float = optimizer.params()["learning_rate"]
         self.capacities = capacities
         self._strategy = cache_strategy
-        self._partitions = partition_num
+        self.partition_num = partition_num
         self._rows: dict[int, PlainRow] = {}
         self._applies = 0
         self._updates = 0  # those that weren't left out
@@ -110,7 +110,7 @@ class PlainTable:
     def _by_partition(self, keys: Iterable[int]) -> dict[int, list[int]]:
         parts: dict[int, list[int]] = defaultdict(list)
         for key in keys:
-            parts[partition_of(key, self._partitions)].append(key)
+            parts[partition_of(key, self.partition_num)].append(key)
         return parts
 
     def get_frequency(self, ids: list[int]) -> list[int]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +22,14 @@ from plain_table import PlainStoreFullError, PlainTable
 
 import embstore as es
 from embstore.errors import StoreFullError
-from embstore.options import TIER_KINDS, TierKind
+from embstore.options import TierKind
 
 # In all, spread over the stacks. A longer run, by hand:
 # EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
 SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "600"))
 
 INT64 = np.iinfo(np.int64)
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 # Few keys, so that sequences meet them again; the corners of int64 among them.
 KEYS = st.one_of(
@@ -45,14 +50,13 @@ def applies(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
 Call = tuple[str, Any, bool]  # its name, its argument, and whether ids are on the device
 
 
-def calls(dim: int, *, has_hbm: bool, asks_ahead: bool) -> st.SearchStrategy[list[Call]]:
+def calls(dim: int, *, asks_ahead: bool) -> st.SearchStrategy[list[Call]]:
     reads = ["lookup", "serve", "evaluate", "freq", "version", "tier"]
     names = [*reads, *["prefetch"] * asks_ahead]
     read = st.tuples(st.sampled_from(names), BATCHES)
-    whole = st.tuples(st.sampled_from(["export", "count", "drain"]), st.none())
-    call = applies(dim) | applies(dim) | read | whole
-    on_device = st.booleans() if has_hbm else st.just(False)
-    return st.lists(st.builds(lambda one, where: (*one, where), call, on_device), max_size=12)
+    whole = ["export", "count", "drain", "restore", "move", "reopen"]
+    call = applies(dim) | applies(dim) | read | st.tuples(st.sampled_from(whole), st.none())
+    return st.lists(st.builds(lambda one, where: (*one, where), call, st.booleans()), max_size=12)
 
 
 def same_bits(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
@@ -120,8 +124,11 @@ def check_apply(
         apply()
 
 
-def check_tiers(var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool = True) -> None:
-    """in_order: that the first tiers have the rows which rank highest."""
+def check_tiers(
+    var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool = True, are_up: bool = True
+) -> None:
+    """in_order: that the first tiers have the rows which rank highest. are_up: that they are full
+    before the next tier has any."""
     var.drain()
     keys = plain.export()["keys"].tolist()
     tiers_of_keys = var.lookup_tier(keys).tolist()
@@ -131,9 +138,10 @@ def check_tiers(var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool 
         assert -1 not in tiers_of_keys
     tiers = var.stats()["tiers"]
     wanted = plain.rows_in_tiers()
-    assert [
-        sum(tier["rows"] for tier in tiers[t :: len(wanted)]) for t in range(len(wanted))
-    ] == wanted
+    counts = [sum(tier["rows"] for tier in tiers[t :: len(wanted)]) for t in range(len(wanted))]
+    assert sum(counts) == sum(wanted)
+    if are_up:
+        assert counts == wanted
 
 
 def check_export(var: es.EmbeddingVariable, plain: PlainTable) -> None:
@@ -156,45 +164,75 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
     rows = data.draw(st.sampled_from([1, 2, 8, 4096]), label="default_value_dim")
     optimizer = data.draw(st.sampled_from(EVERY_RULE), label="optimizer")
     strategy = data.draw(st.sampled_from(es.CacheStrategy), label="cache_strategy")
-    partitions = data.draw(st.sampled_from([1, 1, 3]), label="partition_num")
+    keep_files = data.draw(st.booleans(), label="keep_files")
     # Mostly so few that rows move all the time, and sometimes too few in all.
     upper_rows = data.draw(st.sampled_from([1, 2, 3, 5, 8, 300]), label="upper_rows")
     last_rows = data.draw(st.sampled_from([600, 600, 600, 12]), label="last_rows")
     row_size = row_bytes(dim, optimizer)
-    storage = storage_of(
-        stack,
-        ((stack.tiers - 1) * upper_rows + last_rows) * row_size,
-        upper_bytes=upper_rows * row_size,
-        cache_strategy=strategy,
-    )
     initializer = es.initializers.RandomNormal(stddev=1.0, seed=7)
-    var = made(
-        "var",
-        dim,
-        storage,
-        optimizer=optimizer,
-        partition_num=partitions,
-        init=es.InitializerOption(initializer, default_value_dim=rows),
-    )
-    with var:
-        plain = PlainTable(
-            initializer((rows, dim)),
-            optimizer,
-            capacities=capacities_of(storage, row_size),
+
+    def storage_on(stack: Stack, last_rows: int) -> es.StorageOption:
+        storage = storage_of(
+            stack,
+            ((stack.tiers - 1) * upper_rows + last_rows) * row_size,
+            upper_bytes=upper_rows * row_size,
             cache_strategy=strategy,
-            partition_num=partitions,
         )
-        asks_ahead = data.draw(st.booleans(), label="asks_ahead")
-        has_hbm = TierKind.HBM in TIER_KINDS[stack.storage_type]
+        if not (keep_files and storage.tiers()[-1].kind is TierKind.SSDHASH):
+            return storage
+        return replace(storage, ssdhash_option=es.SSDHashOption(keep_files=True))
+
+    def opened(storage: es.StorageOption, partitions: int) -> es.EmbeddingVariable:
+        init = es.InitializerOption(initializer, default_value_dim=rows)
+        return made("var", dim, storage, optimizer=optimizer, partition_num=partitions, init=init)
+
+    partition_nums = st.sampled_from([1, 1, 3])
+    storage = storage_on(stack, last_rows)
+    partitions = data.draw(partition_nums, label="partition_num")
+    plain = PlainTable(
+        initializer((rows, dim)),
+        optimizer,
+        capacities=capacities_of(storage, row_size),
+        cache_strategy=strategy,
+        partition_num=partitions,
+    )
+    asks_ahead = data.draw(st.booleans(), label="asks_ahead")
+    are_ranked = True  # which a table of one tier doesn't do
+    are_up = True  # where rows of kept files come as they are used
+
+    def check_where_rows_lie() -> None:
         # Rows that were asked for ahead stay in HBM however they rank.
-        in_order = not (asks_ahead and has_hbm)
-        drawn = data.draw(calls(dim, has_hbm=has_hbm, asks_ahead=asks_ahead), label="calls")
-        for name, argument, is_on_device in drawn:
+        in_order = are_ranked and not (asks_ahead and storage.has_hbm)
+        check_tiers(var, plain, in_order=in_order, are_up=are_up)
+
+    with contextlib.ExitStack() as scope:
+        saved = Path(scope.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
+        var = opened(storage, partitions)
+        scope.callback(lambda: var.close())
+        for name, argument, is_on_device in data.draw(
+            calls(dim, asks_ahead=asks_ahead), label="calls"
+        ):
             if name == "drain":
-                check_tiers(var, plain, in_order=in_order)
-            else:
-                check_call(var, plain, name, argument, is_on_device)
-        check_tiers(var, plain, in_order=in_order)
+                check_where_rows_lie()
+            elif name == "reopen" and storage.keeps_rows:
+                var.close()
+                var = opened(storage, partitions)
+                are_ranked = are_up = False
+            elif name in ("restore", "move"):
+                es.save(saved, [var], 0)
+                if name == "move":
+                    var.close()
+                    are_ranked = are_ranked and len(storage.tiers()) > 1
+                    storage = storage_on(data.draw(st.sampled_from(STACKS), label="stack"), 600)
+                    partitions = data.draw(partition_nums, label="partition_num")
+                    plain.capacities = capacities_of(storage, row_size)
+                    plain.partition_num = partitions
+                    var = opened(storage, partitions)
+                es.restore(saved, [var])
+                are_up = True
+            elif name != "reopen":
+                check_call(var, plain, name, argument, is_on_device and storage.has_hbm)
+        check_where_rows_lie()
         check_export(var, plain)
 
 
