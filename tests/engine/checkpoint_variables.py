@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from engine_storage import Stack, made, row_bytes
 
 import embstore as es
+from embstore.checkpoint import directories
 
 DRAM = Stack(es.StorageType.DRAM)
 
@@ -60,3 +63,15 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60
 def files_of(path: Path) -> list[Path]:
     """The files of the saves in a directory."""
     return sorted(file for save in path.glob("[si]*-*") for file in save.iterdir())
+
+
+def fail_to_save(
+    save: Callable[..., es.SaveReport], path: Path, var: es.EmbeddingVariable, step: int
+) -> None:
+    """A save that evicts rows and writes its files, which then never come to their medium."""
+    path.mkdir(exist_ok=True)
+    with (
+        patch.object(directories, "sync", side_effect=OSError(5, "the medium fails")),
+        pytest.raises(es.errors.StorageError, match="the medium fails"),
+    ):
+        save(path, [var], step)

@@ -85,8 +85,7 @@ class PlainTable:
             sums[key] = sums[key] + grad if key in sums else grad
         for key, grad in sums.items():
             if key not in self._rows:
-                slots = [np.full(self.dim, value, F32) for value in self._slot_values]
-                self._rows[key] = PlainRow(self._initial_row(key).copy(), slots)
+                self._rows[key] = self._new_row(key)
             row = self._rows[key]
             self._update(row.w, row.slots, grad, Step(self._updates, step, self.learning_rate))
             row.version = step
@@ -98,6 +97,37 @@ class PlainTable:
     def leave_out_apply(self) -> None:
         """Counts an apply that changes nothing else."""
         self._applies += 1
+
+    def put(self, ids: list[int], values: Row, version: int) -> None:
+        """Ids once each; those of one partition after those of another, whole or not at all."""
+        given = dict(zip(ids, values, strict=True))
+        for _, keys in sorted(self._by_partition(ids).items()):
+            self._check_room(keys)
+            for key in keys:
+                self._now += 1
+                row = self._rows.setdefault(key, self._new_row(key))
+                row.w[:] = given[key]
+                row.freq += 1
+                row.version = version
+                row.last_access = self._now
+
+    def remove(self, ids: list[int]) -> int:
+        return sum(self._rows.pop(key, None) is not None for key in ids)
+
+    def evict(self, step: int, option: es.GlobalStepEvict | es.L2WeightEvict | None) -> int:
+        def goes(row: PlainRow) -> bool:
+            if isinstance(option, es.GlobalStepEvict):
+                assert option.steps_to_live is not None
+                return step - row.version > option.steps_to_live
+            if option is None:
+                return False
+            return 0.5 * float((row.w.astype(np.float64) ** 2).sum()) < option.l2_weight_threshold
+
+        return self.remove([key for key, row in self._rows.items() if goes(row)])
+
+    def _new_row(self, key: int) -> PlainRow:
+        slots = [np.full(self.dim, value, F32) for value in self._slot_values]
+        return PlainRow(self._initial_row(key).copy(), slots)
 
     def _check_room(self, ids: list[int]) -> None:
         if None in self.capacities:

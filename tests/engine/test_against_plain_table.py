@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import itertools
 import os
 import tempfile
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoint_variables import fail_to_save
 from engine_storage import STACKS, Stack, StorageOf, capacities_of, made, on_device, row_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +24,7 @@ from plain_rules import EVERY_RULE, RULE_IDS
 from plain_table import PlainStoreFullError, PlainTable
 
 import embstore as es
-from embstore.errors import StoreFullError
+from embstore.errors import InvalidArgumentError, StoreFullError
 from embstore.options import TierKind
 
 # In all, spread over the stacks. A longer run, by hand:
@@ -40,23 +43,32 @@ KEYS = st.one_of(
 BATCHES = st.lists(KEYS, max_size=24)
 
 
-@st.composite
-def applies(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
-    ids = draw(BATCHES)
-    grads = draw(hnp.arrays(np.float32, (len(ids), dim), elements=st.floats(-100, 100, width=32)))
-    return "apply", (ids, grads, draw(st.none() | st.integers(0, 2**40)))
-
-
+STEPS = st.integers(0, 2**40)
+EVICTIONS = [None, es.GlobalStepEvict(2**39), es.L2WeightEvict(1.0)]
+SAVES = ["save", "increment", "failing save", "failing increment", "move"]
 Call = tuple[str, Any, bool]  # its name, its argument, and whether ids are on the device
 
 
-def calls(dim: int, *, asks_ahead: bool) -> st.SearchStrategy[list[Call]]:
+@st.composite
+def updates(draw: st.DrawFn, dim: int) -> tuple[str, Any]:
+    name = draw(st.sampled_from(["apply", "apply", "apply", "put"]))
+    ids = draw(BATCHES if name == "apply" else BATCHES.map(lambda ids: list(dict.fromkeys(ids))))
+    rows = draw(hnp.arrays(np.float32, (len(ids), dim), elements=st.floats(-100, 100, width=32)))
+    return name, (ids, rows, draw(STEPS if name == "put" else st.none() | STEPS))
+
+
+def calls(dim: int, *, asks_ahead: bool, removes: bool) -> st.SearchStrategy[list[Call]]:
     reads = ["lookup", "serve", "evaluate", "freq", "version", "tier"]
-    names = [*reads, *["prefetch"] * asks_ahead]
-    read = st.tuples(st.sampled_from(names), BATCHES)
-    whole = ["export", "count", "drain", "restore", "move", "reopen"]
-    call = applies(dim) | applies(dim) | read | st.tuples(st.sampled_from(whole), st.none())
-    return st.lists(st.builds(lambda one, where: (*one, where), call, st.booleans()), max_size=12)
+    read = st.tuples(st.sampled_from([*reads, *["prefetch"] * asks_ahead]), BATCHES)
+    whole = st.tuples(st.sampled_from(["export", "count", "drain", "restore", "reopen"]), st.none())
+    saves = st.tuples(st.sampled_from(SAVES), STEPS)
+    changes: st.SearchStrategy[tuple[str, Any]]
+    changes = st.tuples(st.just("rate"), st.floats(2**-9, 1, width=32))
+    if removes:
+        changes |= st.tuples(st.just("remove"), BATCHES) | st.tuples(st.just("evict"), STEPS)
+    call = updates(dim) | updates(dim) | read | whole | saves | changes
+    placed = st.builds(lambda one, where: (*one, where), call, st.booleans())
+    return st.lists(placed, min_size=6, max_size=24)
 
 
 def same_bits(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
@@ -73,6 +85,21 @@ def check_call(
     place: Callable[..., Any] = on_device if is_on_device else np.asarray
     if name == "apply":
         check_apply(var, plain, *argument, is_on_device=is_on_device)
+    elif name == "put":
+        ids, rows, version = argument
+        try:
+            plain.put(ids, rows, version)
+        except PlainStoreFullError:
+            with pytest.raises(StoreFullError):
+                var.put(ids, rows, version=version)
+        else:
+            var.put(ids, rows, version=version)
+    elif name == "rate":
+        var.learning_rate = plain.learning_rate = argument
+    elif name == "remove":
+        assert var.remove(argument) == plain.remove(argument)
+    elif name == "evict":
+        assert var.evict(argument) == plain.evict(argument, var.ev_option.evict_option)
     elif name in ("lookup", "serve", "evaluate"):
         how = {"train": name == "lookup", "count": name != "evaluate"}
         rows = var.lookup(place(argument, np.int64), **how)
@@ -184,9 +211,19 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
 
     def opened(storage: es.StorageOption, partitions: int) -> es.EmbeddingVariable:
         init = es.InitializerOption(initializer, default_value_dim=rows)
-        return made("var", dim, storage, optimizer=optimizer, partition_num=partitions, init=init)
+        return made(
+            "var",
+            dim,
+            storage,
+            init=init,
+            evict=evict,
+            optimizer=optimizer,
+            partition_num=partitions,
+        )
 
     partition_nums = st.sampled_from([1, 1, 3])
+    removes = data.draw(st.booleans(), label="removes")
+    evict = data.draw(st.sampled_from(EVICTIONS if removes else [None]), label="evict_option")
     storage = storage_on(stack, last_rows)
     partitions = data.draw(partition_nums, label="partition_num")
     plain = PlainTable(
@@ -198,42 +235,67 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
     )
     asks_ahead = data.draw(st.booleans(), label="asks_ahead")
     are_ranked = True  # which a table of one tier doesn't do
-    are_up = True  # where rows of kept files come as they are used
+    are_up = True  # where rows of kept files, or below removed ones, come as they are used
+    chain: list[Path] = []  # of saves; as it was then:
+    saved, saved_at, were_ranked = plain, 0, True
+    numbers = itertools.count()
+    goes_on = False  # an increment may follow
 
     def check_where_rows_lie() -> None:
         # Rows that were asked for ahead stay in HBM however they rank.
-        in_order = are_ranked and not (asks_ahead and storage.has_hbm)
+        in_order = are_ranked and are_up and not (asks_ahead and storage.has_hbm)
         check_tiers(var, plain, in_order=in_order, are_up=are_up)
 
     with contextlib.ExitStack() as scope:
-        saved = Path(scope.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
+        folder = Path(scope.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
         var = opened(storage, partitions)
         scope.callback(lambda: var.close())
-        for name, argument, is_on_device in data.draw(
-            calls(dim, asks_ahead=asks_ahead), label="calls"
-        ):
+        drawn = data.draw(calls(dim, asks_ahead=asks_ahead, removes=removes), label="calls")
+        at_last = [(name, 0, False) for name in ("drain", "export", "increment", "restore")]
+        for name, argument, is_on_device in drawn + at_last:
+            rows_before = plain.total_count()[0]
             if name == "drain":
                 check_where_rows_lie()
             elif name == "reopen" and storage.keeps_rows:
                 var.close()
                 var = opened(storage, partitions)
-                are_ranked = are_up = False
-            elif name in ("restore", "move"):
-                es.save(saved, [var], 0)
+                are_ranked = are_up = goes_on = False
+            elif name in SAVES:
+                path = folder / str(next(numbers))
+                if not goes_on:
+                    with pytest.raises(InvalidArgumentError, match="neither saved nor restored"):
+                        es.save_incremental(path, [var], argument)
+                is_increment = goes_on and name.endswith("increment")
+                save = es.save_incremental if is_increment else es.save
+                plain.evict(argument, evict)
+                if name.startswith("failing"):
+                    fail_to_save(save, path, var, argument)
+                else:
+                    save(path, [var], argument)
+                    chain = [*chain, path] if is_increment else [path]
+                    are_ranked = are_ranked and len(storage.tiers()) > 1
+                    saved, saved_at, were_ranked = copy.deepcopy(plain), argument, are_ranked
+                    goes_on = True
                 if name == "move":
                     var.close()
-                    are_ranked = are_ranked and len(storage.tiers()) > 1
                     storage = storage_on(data.draw(st.sampled_from(STACKS), label="stack"), 600)
+                    before = partitions
                     partitions = data.draw(partition_nums, label="partition_num")
-                    plain.capacities = capacities_of(storage, row_size)
-                    plain.partition_num = partitions
                     var = opened(storage, partitions)
-                es.restore(saved, [var])
-                are_up = True
-            elif name != "reopen":
+                    # Each partition has a clock of its own.
+                    were_ranked = are_ranked and before in (1, partitions)
+            if name in ("restore", "move") and chain:
+                assert es.restore(chain[0], [var], incremental=chain[1:]) == saved_at
+                plain, are_ranked, are_up, goes_on = copy.deepcopy(saved), were_ranked, True, True
+                plain.capacities = capacities_of(storage, row_size)
+                plain.partition_num = partitions
+            elif name not in ("drain", "reopen", "restore", *SAVES):
                 check_call(var, plain, name, argument, is_on_device and storage.has_hbm)
+            if name in ("remove", "evict", *SAVES) and name != "move":
+                are_up = are_up and plain.total_count()[0] == rows_before
         check_where_rows_lie()
         check_export(var, plain)
+        assert var.learning_rate == plain.learning_rate
 
 
 SKEWED_INITIALIZER = es.initializers.TruncatedNormal(seed=3)

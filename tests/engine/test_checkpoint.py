@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import DRAM, files_of, train, variable
+from checkpoint_variables import files_of, train, variable
 from engine_storage import STACKS, TIERED_STACKS, Stack
 from exports import assert_same
 from hypothesis import HealthCheck, given, settings
@@ -22,48 +22,7 @@ from embstore.errors import (
     StoreFullError,
 )
 
-OPTIMIZERS = (
-    es.optimizers.SGD(0.1),
-    es.optimizers.Adagrad(0.1),
-    es.optimizers.Adam(0.1),
-    es.optimizers.Adamax(0.1),
-    es.optimizers.Ftrl(0.1),
-)
 ANY_TMP_PATH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=ANY_TMP_PATH)
-@given(
-    saved=st.sampled_from(STACKS),
-    restored=st.sampled_from(STACKS),
-    partitions=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    dim=st.integers(1, 9),
-    optimizer=st.sampled_from(OPTIMIZERS),
-    seed=st.integers(0, 1000),
-)
-def test_a_checkpoint_gives_the_same_bits_on_every_storage_type_and_partition_count(
-    tmp_path_factory: pytest.TempPathFactory,
-    saved: Stack,
-    restored: Stack,
-    partitions: tuple[int, int],
-    dim: int,
-    optimizer: es.optimizers.Optimizer,
-    seed: int,
-) -> None:
-    path = tmp_path_factory.mktemp("saved")
-    with (
-        variable(saved, dim=dim, optimizer=optimizer, partition_num=partitions[0]) as var,
-        variable(restored, dim=dim, optimizer=optimizer, partition_num=partitions[1]) as other,
-    ):
-        train(var, seed)
-        es.save(path, [var], global_step=5)
-        train(other, seed + 1)  # what it held before is gone afterwards
-        assert es.restore(path, [other]) == 5
-        assert_same(other.export(), var.export())
-        # Training goes on as if nothing had happened: the optimizer's own state came along.
-        for each in (var, other):
-            train(each, seed + 2, batches=2)
-        assert_same(other.export(), var.export())
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=ANY_TMP_PATH)
@@ -99,42 +58,6 @@ def test_another_dim_cuts_columns_or_gives_new_ones_their_initial_values(
         np.testing.assert_array_equal(restored["values"][:, common:], initial[:, common:])
         assert (restored["accum"][:, common:] == 0.25).all()
         assert (restored["linear"][:, common:] == 0).all()
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=ANY_TMP_PATH)
-@given(
-    stack=st.sampled_from(STACKS),
-    partitions=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    evict=st.sampled_from([None, es.GlobalStepEvict(6), es.L2WeightEvict(0.4)]),
-    increments=st.integers(1, 4),
-    seed=st.integers(0, 1000),
-)
-def test_a_chain_of_incremental_saves_is_as_good_as_a_full_one(
-    tmp_path_factory: pytest.TempPathFactory,
-    stack: Stack,
-    partitions: tuple[int, int],
-    evict: es.GlobalStepEvict | es.L2WeightEvict | None,
-    increments: int,
-    seed: int,
-) -> None:
-    path = tmp_path_factory.mktemp("saved")
-    optimizer = es.optimizers.Adam(0.3)
-    with (
-        variable(stack, optimizer=optimizer, partition_num=partitions[0], evict=evict) as var,
-        variable(stack, optimizer=optimizer, partition_num=partitions[1]) as other,
-    ):
-        train(var, seed)
-        es.save(path / "full", [var], 5)
-        chain = []
-        for i in range(increments):
-            train(var, seed + i + 1, batches=3)
-            chain.append(path / f"increment {i}")
-            es.save_incremental(chain[-1], [var], global_step=8 + 3 * i)
-        assert es.restore(path / "full", [other], incremental=chain) == 8 + 3 * (increments - 1)
-        assert_same(other.export(), var.export())
-        for each in (var, other):
-            train(each, seed, batches=2)
-        assert_same(other.export(), var.export())
 
 
 def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path: Path) -> None:
@@ -231,23 +154,6 @@ def test_the_most_frequent_rows_come_back_into_the_upper_tiers(
             ranked = keys[mine][np.argsort(-occurrences[mine])]
             wanted = np.repeat(np.arange(stack.tiers), [20] * (stack.tiers - 1) + [ranked.size])
             np.testing.assert_array_equal(tiers[ranked], wanted[: ranked.size])
-
-
-@pytest.mark.parametrize("stack", TIERED_STACKS, ids=lambda stack: stack.name)
-def test_a_restored_cache_goes_on_ranking_as_before(tmp_path: Path, stack: Stack) -> None:
-    with variable(stack, first_tier_rows=4) as var, variable(stack, first_tier_rows=4) as other:
-        train(var, 3)
-        var.lookup(var.export()["keys"][:7])  # served look-ups rank too
-        var.drain()
-        es.save(tmp_path, [var], 5)
-        es.restore(tmp_path, [other])
-        keys = var.export()["keys"]
-        np.testing.assert_array_equal(other.lookup_tier(keys), var.lookup_tier(keys))
-        for each in (var, other):
-            train(each, 4)
-            each.drain()
-        keys = var.export()["keys"]
-        np.testing.assert_array_equal(other.lookup_tier(keys), var.lookup_tier(keys))
 
 
 def test_variables_are_matched_by_their_names(tmp_path: Path) -> None:
@@ -375,47 +281,6 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 # --- What goes at a save
 
 
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_rows_that_werent_trained_for_long_go_from_every_tier(tmp_path: Path, stack: Stack) -> None:
-    with variable(stack, first_tier_rows=4, rows=30, evict=es.GlobalStepEvict(5)) as var:
-        one = np.ones((1, 3), np.float32)
-        for step in range(30):
-            var.apply_gradients([step], one, global_step=step)
-        var.drain()
-        es.save(tmp_path, [var], global_step=30)
-        assert var.export()["keys"].tolist() == [25, 26, 27, 28, 29]
-        # Their places are free again, for all of them.
-        with variable(DRAM) as other:
-            es.restore(tmp_path, [other])
-            assert other.total_count() == (5, 3)
-        var.apply_gradients(np.arange(100, 125), np.ones((25, 3), np.float32))
-        var.drain()
-        assert var.total_count() == (30, 3)
-
-
-@pytest.mark.parametrize("partition_num", [1, 3])
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_rows_can_be_evicted_without_a_save(
-    tmp_path: Path, stack: Stack, partition_num: int
-) -> None:
-    option = es.GlobalStepEvict(5)
-    with (
-        variable(stack, rows=64, evict=option, partition_num=partition_num) as var,
-        variable() as other,
-    ):
-        for step in range(30):
-            var.apply_gradients([step], np.ones((1, 3), np.float32), global_step=step)
-        var.drain()
-        es.save(tmp_path / "full", [var], global_step=5)
-        assert var.evict(9) == 4
-        assert var.evict(9) == 0
-        assert var.export()["keys"].tolist() == list(range(4, 30))
-        # The next incremental save tells of them.
-        es.save_incremental(tmp_path / "more", [var], global_step=9)
-        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
-        assert_same(other.export(), var.export())
-
-
 def test_without_an_evict_option_nothing_is_evicted() -> None:
     with variable() as var:
         var.apply_gradients([1], np.ones((1, 3), np.float32), global_step=0)
@@ -425,26 +290,3 @@ def test_without_an_evict_option_nothing_is_evicted() -> None:
             var.evict(-1)
     with pytest.raises(ClosedError):
         var.evict(1000)
-
-
-@pytest.mark.parametrize("partition_num", [1, 3])
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_chosen_rows_can_be_removed(tmp_path: Path, stack: Stack, partition_num: int) -> None:
-    with variable(stack, partition_num=partition_num) as var, variable() as other:
-        keys = np.arange(60)
-        initial = var.lookup(keys)
-        for _ in range(2):
-            var.apply_gradients(keys, np.ones((60, 3), np.float32))
-        var.drain()
-        es.save(tmp_path / "full", [var], 1)
-        left = var.lookup(keys[30:])
-        assert var.remove([[0, 1], [1, 29]]) == 3
-        assert var.remove([0, 1, 29, 1000]) == 0
-        assert var.remove(keys[:30]) == 27
-        assert var.remove([]) == 0
-        assert var.export()["keys"].tolist() == list(range(30, 60))
-        np.testing.assert_array_equal(var.lookup(keys), np.concatenate([initial[:30], left]))
-        assert (var.get_frequency(keys[:30]) == 0).all()
-        es.save_incremental(tmp_path / "more", [var], 2)
-        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
-        assert_same(other.export(), var.export())

@@ -120,6 +120,23 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
         assert contents(variable) == plain(26)
 
 
+def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
+    place: Path, storage_type: es.StorageType
+) -> None:
+    with durable(place, storage_type=storage_type) as variable:
+        train(variable, range(30))
+        keys = variable.export()["keys"]
+        es.persist([variable], place / "checkpoints")
+        variable.remove(keys[:50])
+        es.persist([variable], place / "checkpoints", keep=2)
+        variable.remove(keys[50:60])
+    with durable(place, storage_type=storage_type) as variable:
+        es.restore_persisted([variable], place / "checkpoints", 2)
+        assert variable.export()["keys"].tolist() == keys[50:].tolist()
+        es.restore_persisted([variable], place / "checkpoints", 1)
+        assert contents(variable) == plain(30)
+
+
 def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.StorageType) -> None:
     option = es.GlobalStepEvict(5)
     with (

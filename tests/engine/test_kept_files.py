@@ -18,7 +18,7 @@ import pytest
 from checkpoint_variables import train
 from engine_storage import Stack, made, row_bytes
 from exports import Export, assert_same
-from plain_partition import keys_of_each, partitions_of
+from plain_partition import partitions_of
 from programs import run_program
 
 import embstore as es
@@ -196,24 +196,6 @@ def test_a_file_system_without_direct_io_is_an_error_when_the_variable_is_made()
 # --- Closing and opening
 
 
-@pytest.mark.parametrize("partition_num", [1, 2])
-@pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
-def test_a_closed_variable_goes_on_as_if_it_had_stayed_open(
-    open_variable: Open, stack: Stack, partition_num: int
-) -> None:
-    with open_variable(
-        stack, directory="others", ssdhash=None, partition_num=partition_num
-    ) as other:
-        for seed in range(4):
-            with open_variable(stack, partition_num=partition_num) as variable:
-                assert_same(variable.export(), other.export())
-                for each in (variable, other):
-                    train(each, seed)
-                    each.lookup(each.export()["keys"][::3])
-                assert variable.total_count() == other.total_count()
-                assert_same(variable.export(), other.export())
-
-
 def test_keys_without_a_row_start_by_the_initializer_of_the_variable_that_is_opened(
     open_variable: Open,
 ) -> None:
@@ -224,31 +206,6 @@ def test_keys_without_a_row_start_by_the_initializer_of_the_variable_that_is_ope
     with open_variable(init=ones) as variable:
         assert_same(variable.export(), kept)
         np.testing.assert_array_equal(variable.lookup([10**9]), np.ones((1, 3)))
-
-
-def test_rows_are_read_and_trained_at_once_after_opening(open_variable: Open) -> None:
-    with open_variable() as variable:
-        train(variable, 1)
-        before = variable.export()
-    with open_variable() as variable:
-        keys = before["keys"]
-        assert (variable.lookup_tier(keys) == 1).all()
-        assert (variable.get_frequency(keys) == before["freqs"]).all()
-        assert (variable.lookup(keys) == before["values"]).all()
-        variable.apply_gradients(keys[:1], np.ones((1, 3), np.float32))
-        assert variable.get_version(keys[:1]) == before["versions"].max() + 1
-        assert variable.get_frequency(keys[:1]) == before["freqs"][0] + 1
-
-
-def test_partitions_count_applies_together_after_opening(open_variable: Open) -> None:
-    keys = keys_of_each(2, 1)
-    with open_variable(partition_num=2) as variable:
-        for step in range(6):  # the second one's last is step 1
-            ids = keys if step < 2 else keys[:1]
-            variable.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
-    with open_variable(partition_num=2) as variable:
-        variable.apply_gradients(keys, np.ones((2, 3), np.float32))
-        assert variable.get_version(keys).tolist() == [6, 6]
 
 
 def test_what_was_used_last_still_ranks_higher_after_opening(open_variable: Open) -> None:
@@ -283,52 +240,6 @@ def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> N
     ):
         open_variable(stack, ssd_rows=39)
     assert_same(export_of(open_variable(stack, ssd_rows=41)), before)
-
-
-# --- Rows that are gone
-
-
-def test_rows_that_a_save_dropped_dont_come_back(open_variable: Open, tmp_path: Path) -> None:
-    evict = es.GlobalStepEvict(3)
-    with open_variable(evict=evict) as variable:
-        ids = np.arange(60)
-        for step in range(5):  # each row goes down, comes up and goes down again
-            variable.apply_gradients(ids, np.ones((60, 3), np.float32), step)
-        variable.apply_gradients(ids[:20], np.ones((20, 3), np.float32), 9)
-        es.save(tmp_path / "save", [variable], 10)
-        before = variable.export()
-        assert before["keys"].tolist() == list(range(20))
-    with open_variable(evict=evict) as variable:
-        assert_same(variable.export(), before)
-        variable.apply_gradients([59], np.ones((1, 3), np.float32))
-        assert variable.get_frequency([59]) == 1  # as a key that never was
-
-
-def test_rows_of_before_a_restore_dont_come_back(open_variable: Open, tmp_path: Path) -> None:
-    with open_variable() as variable:
-        train(variable, 1)
-        es.save(tmp_path / "save", [variable], 1)
-        saved = variable.export()
-        variable.apply_gradients(np.arange(50), np.ones((50, 3), np.float32))
-        train(variable, 2)
-    with open_variable() as variable:
-        assert es.restore(tmp_path / "save", [variable]) == 1
-        assert_same(variable.export(), saved)
-    with open_variable() as variable:
-        assert_same(variable.export(), saved)
-
-
-def test_saves_go_on_after_opening(open_variable: Open, tmp_path: Path) -> None:
-    with open_variable() as variable:
-        train(variable, 1)
-    with open_variable() as variable, open_variable(directory="others") as other:
-        with pytest.raises(InvalidArgumentError, match="neither saved nor restored"):
-            es.save_incremental(tmp_path / "increment", [variable], 1)
-        es.save(tmp_path / "full", [variable], 1)
-        train(variable, 2)
-        es.save_incremental(tmp_path / "increment", [variable], 2)
-        es.restore(tmp_path / "full", [other], incremental=[tmp_path / "increment"])
-        assert_same(other.export(), variable.export())
 
 
 # --- What is refused
@@ -476,23 +387,6 @@ def test_a_killed_variable_continues_from_its_last_checkpoint(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{kills} kills")
-
-
-@pytest.mark.parametrize("optimizer", [es.optimizers.Adam(0.01), es.optimizers.AdamAsync(0.01)])
-def test_the_optimizers_state_and_the_learning_rate_are_kept(
-    open_variable: Open, optimizer: es.optimizers.Optimizer
-) -> None:
-    with open_variable(directory="others", ssdhash=None, optimizer=optimizer) as other:
-        for seed in range(3):
-            with open_variable(optimizer=optimizer) as variable:
-                for each in (variable, other):
-                    train(each, seed)
-                    each.learning_rate = 0.01 / (seed + 1)
-        with open_variable(optimizer=optimizer) as variable:
-            assert variable.learning_rate == other.learning_rate
-            for each in (variable, other):
-                train(each, 9)
-            assert_same(variable.export(), other.export())
 
 
 def test_partitions_of_a_close_that_was_interrupted_go_on_from_the_same_checkpoint(

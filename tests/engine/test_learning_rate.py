@@ -13,8 +13,7 @@ import pytest
 from checkpoint_variables import train, variable
 from engine_storage import MakeVariable
 from exports import assert_same
-from plain_rules import EVERY_RULE, RULE_IDS
-from plain_table import PlainTable
+from plain_rules import EVERY_RULE
 
 import embstore as es
 from embstore import _core, optimizers
@@ -23,26 +22,11 @@ from embstore.errors import ClosedError, InvalidArgumentError
 DIM = 13
 
 
-@pytest.mark.parametrize("partition_num", [1, 3])
-@pytest.mark.parametrize("optimizer", EVERY_RULE, ids=RULE_IDS)
-def test_a_rate_that_changes_between_steps_gives_the_formulas_bits(
-    make_variable: MakeVariable, optimizer: optimizers.Optimizer, partition_num: int
-) -> None:
-    var = make_variable(dim=DIM, optimizer=optimizer, partition_num=partition_num)
-    plain = PlainTable(np.ones((1, DIM), np.float32), optimizer)
-    assert var.learning_rate == optimizer.params()["learning_rate"]
-    random = np.random.default_rng(5)
-    for rate in (None, 0.3, 1e-4, np.float32(0.7), 1):
-        if rate is not None:
-            var.learning_rate = rate  # type: ignore[assignment]
-            plain.learning_rate = float(rate)
-            assert var.learning_rate == float(rate)
-        for _ in range(3):
-            ids = random.integers(-4, 5, 12)
-            grads = random.standard_normal((12, DIM)).astype(np.float32)
-            var.apply_gradients(ids, grads)
-            plain.apply_gradients(ids.tolist(), grads, None)
-    assert_same(var.export(), plain.export())
+@pytest.mark.parametrize("rate", [np.float32(0.7), 1])
+def test_any_number_may_be_a_rate(make_variable: MakeVariable, rate: Any) -> None:
+    var = make_variable()
+    var.learning_rate = rate
+    assert var.learning_rate == float(rate)
 
 
 @pytest.mark.parametrize(
@@ -148,40 +132,6 @@ def test_every_apply_beside_a_change_has_one_rate_for_all_its_keys(
 
 
 # --- Checkpoints
-
-
-@pytest.mark.parametrize("partition_num", [1, 3])
-def test_a_restore_brings_back_the_rate_of_the_save(tmp_path: Path, partition_num: int) -> None:
-    adam = optimizers.Adam(0.01)
-    with (
-        variable(optimizer=adam) as var,
-        variable(optimizer=optimizers.Adam(0.5), partition_num=partition_num) as other,
-    ):
-        var.learning_rate = 0.003
-        train(var, 1)
-        es.save(tmp_path, [var], 1)
-        var.learning_rate = 0.2
-        es.restore(tmp_path, [var])
-        assert var.learning_rate == 0.003
-        es.restore(tmp_path, [other])
-        assert other.learning_rate == 0.003
-        train(var, 2)
-        train(other, 2)
-        assert_same(other.export(), var.export())
-
-
-def test_an_incremental_save_brings_its_own_rate(tmp_path: Path) -> None:
-    with variable() as var:
-        train(var, 1)
-        es.save(tmp_path / "full", [var], 1)
-        var.learning_rate = 0.02
-        train(var, 2)
-        es.save_incremental(tmp_path / "more", [var], 2)
-        var.learning_rate = 0.9
-        es.restore(tmp_path / "full", [var], incremental=[tmp_path / "more"])
-        assert var.learning_rate == 0.02
-        es.restore(tmp_path / "full", [var])
-        assert var.learning_rate == 0.1
 
 
 def _as_version(version: int, save: Path) -> None:

@@ -21,37 +21,6 @@ from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard
 
 
-@pytest.mark.parametrize("optimizer", [es.optimizers.Adagrad(0.1), es.optimizers.Adam(0.1)])
-def test_partitions_change_no_bit(
-    make_variable: MakeVariable,
-    storage_type: es.StorageType,
-    storage_of: StorageOf,
-    optimizer: es.optimizers.Optimizer,
-) -> None:
-    variables = [
-        make_variable(storage=storage_of(storage_type), partition_num=n, optimizer=optimizer)
-        for n in range(1, 6)
-    ]
-    random = np.random.RandomState(1)
-    for _ in range(10):
-        ids = random.randint(-40, 40, (20, 3))
-        grads = random.standard_normal((20, 3, 3)).astype(np.float32)
-        for var in variables:
-            var.lookup(ids, train=True)
-            var.apply_gradients(ids, grads)
-    assert len({var.stats()["hits"] for var in variables}) == 1
-    ids = np.arange(-45, 45)
-    one, *others = variables
-    for var in others:
-        assert_same(var.export(), one.export())
-        np.testing.assert_array_equal(var.lookup(ids), one.lookup(ids))
-        np.testing.assert_array_equal(var.get_frequency(ids), one.get_frequency(ids))
-        np.testing.assert_array_equal(var.get_version(ids), one.get_version(ids))
-        np.testing.assert_array_equal(var.lookup_tier(ids), one.lookup_tier(ids))
-        assert var.total_count() == one.total_count()
-        var.drain()
-
-
 def test_an_update_that_is_interrupted_leaves_nothing_prepared(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

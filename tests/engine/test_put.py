@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import DRAM, train, variable
+from checkpoint_variables import train, variable
 from durable_table import contents, durable
 from engine_storage import STACKS, Stack
-from exports import assert_same
 
 import embstore as es
-from embstore.errors import InvalidArgumentError, StoreFullError
+from embstore.errors import InvalidArgumentError
 
 
 def rows_of(count: int, seed: int = 1) -> Any:
@@ -71,28 +70,6 @@ def test_a_filter_does_not_keep_them_out_and_waits_for_them_no_more() -> None:
         assert var.export()["keys"].tolist() == [1, 2]
 
 
-def test_no_apply_is_counted_and_the_optimizers_state_stays() -> None:
-    adam = es.optimizers.Adam(0.1)
-    with variable(optimizer=adam) as var, variable(optimizer=adam) as other:
-        for each in (var, other):
-            each.apply_gradients([1], rows_of(1))
-        var.put([2], rows_of(1))
-        for each in (var, other):
-            each.apply_gradients([1], rows_of(1))
-        np.testing.assert_array_equal(var.lookup([1]), other.lookup([1]))
-        assert var.get_version([1]).tolist() == [1]
-
-
-def test_an_incremental_save_has_them(tmp_path: Path) -> None:
-    with variable() as var, variable() as other:
-        train(var, seed=1)
-        es.save(tmp_path / "full", [var], 1)
-        var.put([1, 2], rows_of(2))
-        es.save_incremental(tmp_path / "more", [var], 2)
-        es.restore(tmp_path / "full", [other], [tmp_path / "more"])
-        assert_same(other.export(), var.export())
-
-
 def test_a_checkpoint_of_a_durable_pool_has_them(place: Path) -> None:
     with durable(place) as var:
         var.put(np.arange(100), np.ones((100, var.dim), np.float32))
@@ -102,16 +79,6 @@ def test_a_checkpoint_of_a_durable_pool_has_them(place: Path) -> None:
     with durable(place) as var:
         es.restore_persisted([var], place / "checkpoints")
         assert contents(var) == wanted
-
-
-@pytest.mark.parametrize("stack", [DRAM, Stack(es.StorageType.DRAM_PMEM)], ids=str)
-def test_more_than_there_is_room_for_changes_nothing(stack: Stack) -> None:
-    with variable(stack, first_tier_rows=4, rows=8) as var:
-        var.put([1, 2], rows_of(2))
-        before = var.export()
-        with pytest.raises(StoreFullError):
-            var.put(np.arange(100), rows_of(100))
-        assert_same(var.export(), before)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +106,4 @@ def test_what_cannot_be_put_is_named(arguments: dict[str, Any], told: str) -> No
     with variable() as var:
         with pytest.raises(InvalidArgumentError, match=told):
             var.put(**arguments)
-        assert len(var) == 0
-
-
-def test_nothing_can_be_put() -> None:
-    with variable() as var:
-        var.put([], np.empty((0, 3), np.float32))
         assert len(var) == 0

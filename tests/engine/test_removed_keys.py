@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from checkpoint_variables import fail_to_save
 from engine_storage import made
 from exports import assert_same
 from programs import anonymous_bytes, run_function
@@ -49,17 +50,6 @@ def told(path: Path) -> int:
     return sum(file["removed_keys"] for file in entry["files"])
 
 
-def fail_to_save(var: es.EmbeddingVariable, path: Path, step: int, incremental: bool) -> None:
-    """A save that evicts rows and writes its files, which then never come to their medium."""
-    path.mkdir(exist_ok=True)
-    save = es.save_incremental if incremental else es.save
-    with (
-        patch.object(directories, "sync", side_effect=OSError(5, "the medium fails")),
-        pytest.raises(es.errors.StorageError, match="the medium fails"),
-    ):
-        save(path, [var], step)
-
-
 def evict_again_and_again() -> None:
     """Saves that evict all rows, and then come to nothing."""
     es.set_num_threads(1)  # others would begin to keep buffers at any time
@@ -71,7 +61,8 @@ def evict_again_and_again() -> None:
         before = 0
         for n in range(1, ROUNDS + 1):
             train(var, ids, 100 * n)
-            fail_to_save(var, path / "failing", 100 * n + 50, incremental=n % 2 == 0)
+            save = es.save_incremental if n % 2 == 0 else es.save
+            fail_to_save(save, path / "failing", var, 100 * n + 50)
             assert var.total_count()[0] == 0
             if n == 5:
                 before = anonymous_bytes()
@@ -89,40 +80,6 @@ def evict_again_and_again() -> None:
 @pytest.mark.timeout(120)
 def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
     run_function("test_removed_keys", "evict_again_and_again()")
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("several_tiers", [False, True])
-def test_a_chain_ofdirectories_is_the_table_whatever_was_removed_and_came_back(
-    tmp_path: Path, place: Path, seed: int, several_tiers: bool
-) -> None:
-    """Rows come, are dropped, are evicted by saves that succeed or fail, and come back.
-
-    place: for the saves, which then wait for no medium.
-    """
-    rng = np.random.default_rng(seed)
-    with variable(storage_path=tmp_path / "rows" if several_tiers else None) as var:
-        step = 0
-        base = place / "base-0"
-        es.save(base, [var], step)
-        increments: list[Path] = []
-        for n in range(60):
-            step += int(rng.integers(1, 8))
-            train(var, rng.integers(0, 500, 200), step)
-            what = rng.integers(5)
-            if what == 0:
-                var._shards[0].drop(rng.integers(0, 500, 50))
-            elif what == 1:
-                fail_to_save(var, place / f"failing-{n}", step, incremental=n % 2 == 0)
-            elif what == 2 and n % 3 == 0:
-                base, increments = place / f"base-{n}", []
-                es.save(base, [var], step)
-            else:
-                increments.append(place / f"increment-{n}")
-                es.save_incremental(increments[-1], [var], step)
-                with variable() as restored:
-                    es.restore(base, [restored], incremental=increments)
-                    assert_same(restored.export(), var.export())
 
 
 def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_path: Path) -> None:

@@ -9,19 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import TIERED_STACKS, MakeVariable, Stack, StorageOf
+from engine_storage import MakeVariable, Stack
 from exports import assert_same
 from numpy.typing import NDArray
-from plain_partition import keys_of_each
 from programs import run_program
 
 import embstore as es
-from embstore.errors import InUseError, InvalidArgumentError, StoreFullError
+from embstore.errors import InUseError, InvalidArgumentError
 
 pytestmark = pytest.mark.timeout(120)
 
 ROW_BYTES = 32  # dim 3, weights and an accumulator
-LIMITED = [stack for stack in TIERED_STACKS if not stack.memkind]
 
 
 def train(var: es.EmbeddingVariable, ids: NDArray[np.int64]) -> None:
@@ -36,27 +34,6 @@ def rows_of(var: es.EmbeddingVariable) -> list[int]:
 # --- Capacity
 
 
-@pytest.mark.parametrize("stack", LIMITED, ids=lambda stack: stack.name)
-@pytest.mark.parametrize("partition_num", [1, 2])
-def test_a_full_stack_says_so_before_anything_changes(
-    make_variable: MakeVariable, storage_of: StorageOf, stack: Stack, partition_num: int
-) -> None:
-    storage = storage_of(stack, 40 * ROW_BYTES, upper_bytes=5 * ROW_BYTES)
-    var = make_variable(storage=storage, partition_num=partition_num)
-    keys = keys_of_each(partition_num, 40)
-    train(var, keys[:-2])
-    before = var.export()
-    with pytest.raises(StoreFullError, match="storage_size"):
-        train(var, np.r_[keys[0], np.setdiff1d(keys_of_each(partition_num, 46), keys)])
-    assert_same(var.export(), before)
-    train(var, keys)  # every tier is full now, and rows still trade places
-    for _ in range(5):
-        train(var, np.random.RandomState(2).permutation(keys))
-    var.drain()
-    assert rows_of(var) == [*[5] * (stack.tiers - 1), 40 - 5 * (stack.tiers - 1)] * partition_num
-    assert var.total_count() == (keys.size, 3)
-
-
 def test_a_tier_below_the_first_that_holds_no_row_is_refused(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
@@ -64,9 +41,6 @@ def test_a_tier_below_the_first_that_holds_no_row_is_refused(
     with pytest.raises(InvalidArgumentError, match="storage_size: 16 bytes hold no row of 32"):
         make_variable(storage=storage)
     assert list(tmp_path.iterdir()) == []
-
-
-# --- Hits and movement
 
 
 # --- Files
