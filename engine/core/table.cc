@@ -453,8 +453,8 @@ void Table::put(std::span<const int64_t> keys, const float* values, bool with_sl
   if (!parts_.filters.any()) return;
   for (const int64_t key : keys) {  // which may have waited
     const KeyHash hash = hash_key(key);
-    const MutexLock lock(parts_.store->shard_of_hash(hash).mutex);
-    AdmissionFilter& filter = *parts_.filters.of(hash);
+    const MutexLock lock(parts_.store->shard_of_key(key).mutex);
+    AdmissionFilter& filter = *parts_.filters.of(key);
     if (filter.count(key, hash) != 0) filter.remove(key, hash);
   }
 }

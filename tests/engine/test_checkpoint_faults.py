@@ -164,7 +164,7 @@ def _with_version(offset: int) -> Callable[[bytes], bytes]:
     ("name", "change", "what"),
     [
         ("manifest.json", lambda text: text.replace(b'"version": 3', b'"version": 4'), "version 4"),
-        ("var-0.0.rows", _with_version(8), "version 4"),
+        ("var-0.0.rows", _with_version(8), "version 5"),
         ("var-0.0.rows", lambda _: b"something else entirely" * 10, "isn't a file of"),
     ],
 )

@@ -1,10 +1,11 @@
 """What versions kept that placed key k in partition k modulo n: saves are restored, and rows that
-stayed in their tiers are refused by name.
+stayed in their tiers are refused by name. And sketches of those whose shards were others.
 
 data/placed_by_modulo.tar.xz is what such a version wrote (data/make_placed_by_modulo.py): `full`,
 and `increment` after it, of 3 partitions with keys that an eviction removed; `counter` and `sketch`
 with keys that wait at a filter; `kept-N` and `pool-N` with `persisted-N` of N partitions, as their
-processes left them; and wanted.json, what it exported.
+processes left them; and wanted.json, what it exported. data/sketch_of_other_shards.tar.xz is what
+the second kind wrote (data/make_sketch_of_other_shards.py): `sketch-3` and sketch-3.json.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import embstore as es
 from embstore import _core
 from embstore.errors import CheckpointError, StorageError
 
-ARCHIVE = Path(__file__).with_name("data") / "placed_by_modulo.tar.xz"
+DATA = Path(__file__).with_name("data")
+ARCHIVES = [DATA / "placed_by_modulo.tar.xz", DATA / "sketch_of_other_shards.tar.xz"]
 # Of the archive's variables.
 KEYS = np.array([*range(-9, 24, 3), *range(100, 124, 4), -(2**63), 2**63 - 1])
 COUNTER, SKETCH = es.CounterFilter(3), es.CBFFilter(3, 64, 0.01, np.uint8)
@@ -36,19 +38,21 @@ WHAT_TO_DO = (
 
 @pytest.fixture
 def kept(place: Path) -> Path:
-    """The archive's files, in memory."""
-    with tarfile.open(ARCHIVE) as archive:
-        for entry in archive:
-            content = archive.extractfile(entry)
-            assert content is not None
-            (place / entry.name).parent.mkdir(parents=True, exist_ok=True)
-            (place / entry.name).write_bytes(content.read())
+    """The archives' files, in memory."""
+    for path in ARCHIVES:
+        with tarfile.open(path) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry)
+                assert content is not None
+                (place / entry.name).parent.mkdir(parents=True, exist_ok=True)
+                (place / entry.name).write_bytes(content.read())
     return place
 
 
 def wanted(kept: Path, name: str) -> tuple[Export, list[int]]:
     """Rows; and the frequencies of KEYS, waiting or not."""
-    found = json.loads((kept / "wanted.json").read_text())[name]
+    own = kept / f"{name}.json"
+    found = json.loads((own if own.exists() else kept / "wanted.json").read_text())[name]
     frequencies = found.pop("frequencies", [])
     floats = ("values", "accumulator")
     columns = {
@@ -151,10 +155,11 @@ def test_keys_that_wait_go_on_waiting(kept: Path, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])
-def test_a_sketch_forgets_no_key(kept: Path, partitions: int) -> None:
-    rows, frequencies = wanted(kept, "sketch")
+@pytest.mark.parametrize("save", ["sketch", "sketch-3"])
+def test_a_sketch_forgets_no_key(kept: Path, save: str, partitions: int) -> None:
+    rows, frequencies = wanted(kept, save)
     with variable(partitions, filter_option=SKETCH) as var:
-        es.restore(kept / "sketch", [var])
+        es.restore(kept / save, [var])
         assert_same(var.export(), rows)
         assert (var.get_frequency(KEYS) >= frequencies).all()
         waiting = KEYS.size - frequencies.count(0) - rows["keys"].size
@@ -180,7 +185,7 @@ def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
     files = [file for file in files_of(tmp_path) if file.suffix == ".rows"]
     assert len(files) == 3
     for file in files:
-        assert file.read_bytes()[8:12] == b"\3\0\0\0"
+        assert file.read_bytes()[8:12] == b"\4\0\0\0"
         assert _core.verify_rows(str(file), 3)["is_placed_by_hash"]
 
 

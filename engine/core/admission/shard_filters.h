@@ -17,7 +17,7 @@ class ShardFilters {
 
   bool any() const { return filters_.front() != nullptr; }
   // Null where every key is admitted. Guarded by the shard's mutex, as AdmissionFilter says.
-  AdmissionFilter* of(KeyHash hash) const { return filters_[static_cast<size_t>(shard_of(hash))].get(); }
+  AdmissionFilter* of(int64_t key) const { return filters_[static_cast<size_t>(shard_of_key(key))].get(); }
   AdmissionFilter* shard(int number) const { return filters_[static_cast<size_t>(number)].get(); }
   // That of every shard's filter; empty where filters keep no sketch.
   SketchShape sketch_shape() const { return any() ? filters_.front()->sketch_shape() : SketchShape{}; }

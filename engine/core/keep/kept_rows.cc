@@ -46,8 +46,7 @@ size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedK
   Transaction rise(store, keys.size());
   Phase phase(store.tiers().first().meter());
   for (size_t i = 0; i < keys.size(); ++i) {
-    const KeyHash hash = hash_key(keys[i]);
-    IndexShard& shard = store.shard_of_hash(hash);
+    IndexShard& shard = store.shard_of_key(keys[i]);
     MutexLock lock(shard.mutex);
     RowRef to;
     if (t == 0) {
@@ -57,7 +56,7 @@ size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedK
     } else {
       to = copies->place(i);
     }
-    rise.move(shard, shard.entry(hash, keys[i]), keys[i], to);
+    rise.move(shard, shard.entry(keys[i]), keys[i], to);
   }
   return keys.size();
 }
@@ -122,7 +121,7 @@ void write_down(RowStore& store, size_t t, IndexShard& shard, std::span<const Pl
   MutexLock lock(shard.mutex);
   for (size_t i = 0; i < places.size(); ++i) {
     const int64_t key = places[i].key;
-    fall.move(shard, shard.entry(hash_key(key), key), key, copies.place(i));
+    fall.move(shard, shard.entry(key), key, copies.place(i));
   }
 }
 

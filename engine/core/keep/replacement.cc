@@ -39,7 +39,7 @@ void Replacement::clear() {
     }
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
-    shard.reserve(0);
+    shard.reserve(0, /*one=*/0);
   }
   table_.epochs.reclaim();
   store_.tiers().compact();
@@ -62,17 +62,20 @@ void Replacement::replace_initial_rows(std::span<const float> values, size_t dim
   table_.initial.replace(std::move(fitted), table_.epochs);
 }
 
-void Replacement::make_room(uint64_t rows) {
+void Replacement::make_expected_room(int64_t one) {
+  const uint64_t rows = expected_rows_.exchange(0);
+  if (rows == 0) return;
   // Keys are spread evenly, so a shard gets no more than this, or grows.
   const uint64_t rows_a_shard = rows / kShards + rows / kShards / 32;
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
-    shard.reserve(rows_a_shard);
+    shard.reserve(rows_a_shard, one);
   }
 }
 
 void Replacement::put(RowBatch& rows) {
+  if (rows.size() != 0) make_expected_room(rows.header(0).key);
   uint64_t newest_stamp = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     rows.header(i).save_span = save_span_;
@@ -93,9 +96,9 @@ std::vector<size_t> Replacement::fresh(const RowBatch& rows) const {
   const Epochs::Guard guard = table_.epochs.enter();
   IndexReader reader(store_.index());
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i + kAhead < rows.size()) reader.prefetch(hash_key(rows.header(i + kAhead).key));
+    if (i + kAhead < rows.size()) reader.prefetch(rows.header(i + kAhead).key);
     const int64_t key = rows.header(i).key;
-    if (!reader.find(hash_key(key), key).ref) fresh.push_back(i);
+    if (!reader.find(key).ref) fresh.push_back(i);
   }
   return fresh;
 }
@@ -165,19 +168,19 @@ void Replacement::store_rows(size_t t, const RowBatch& rows) {
     return store_rows(below, rows);
   }
   RowCopies copies(store_, t, rows);
-  const auto shard_at = [&rows](size_t i) { return shard_of(hash_key(rows.header(i).key)); };
+  const auto shard_at = [&rows](size_t i) { return shard_of_key(rows.header(i).key); };
   for (size_t first = 0; first < rows.size();) {
     size_t end = first + 1;  // a save has the rows of a shard one after another
     while (end < rows.size() && shard_at(end) == shard_at(first)) ++end;
     IndexShard& shard = store_.shard(shard_at(first));
     IndexShard::Room room;
     MutexLock lock(shard.mutex);
-    room = shard.reserve_room(end - first);
+    room = shard.reserve_room(end - first, rows.header(first).key);
     for (; first < end; ++first) {
       const int64_t key = rows.header(first).key;
       const KeyHash hash = hash_key(key);
       // A checkpoint that was tampered with may have a key twice.
-      if (!shard.entry(hash, key)) arrival.insert(shard, hash, key, copies.place(first), room);
+      if (!shard.entry(key)) arrival.insert(shard, hash, key, copies.place(first), room);
     }
   }
 }
@@ -207,7 +210,7 @@ void Replacement::take_over(uint64_t number, const Seen& seen) {
   const auto threads = static_cast<int>(HelpingThreads::most_threads());
   log::Checkpoints& checkpoints = *store_.tiers().checkpoints();
   for (const log::KeptCheckpoint& kept : checkpoints.kept()) {
-    if (kept.number == number) make_room(kept.rows);
+    if (kept.number == number) expect_rows(kept.rows);
   }
   checkpoints.restore(number, threads,
                       [&](size_t durable, std::span<const RowHeader> headers, std::span<const Slot> slots) {
@@ -217,6 +220,7 @@ void Replacement::take_over(uint64_t number, const Seen& seen) {
 }
 
 void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {
+  if (!headers.empty()) make_expected_room(headers.front().key);
   Transaction arrival(store_, /*most_departures=*/0);
   if (!arrival.try_reserve_placed_rows(headers.size())) {
     throw_no_room();
@@ -225,23 +229,23 @@ void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, st
   for (const RowHeader& header : headers) newest_stamp = std::max(newest_stamp, header.stamp);
   note_stamp(newest_stamp);
   const PageVector<uint32_t> order =
-      in_order_of_shards(headers.size(), [&headers](size_t i) { return hash_key(headers[i].key); });
+      in_order_of_shards(headers.size(), [&headers](size_t i) { return headers[i].key; });
   for (size_t first = 0; first < order.size();) {
-    const int number = shard_of(hash_key(headers[order[first]].key));
+    const int number = shard_of_key(headers[order[first]].key);
     size_t end = first;
-    while (end < order.size() && shard_of(hash_key(headers[order[end]].key)) == number) ++end;
+    while (end < order.size() && shard_of_key(headers[order[end]].key) == number) ++end;
     IndexShard& shard = store_.shard(number);
     IndexShard::Room room;
     MutexLock lock(shard.mutex);
-    room = shard.reserve_room(end - first);
+    room = shard.reserve_room(end - first, headers[order[first]].key);
     const BucketArray& buckets = shard.buckets();
     for (size_t i = first; i < end; ++i) {
-      prefetch_line(buckets.data() + home_bucket(hash_key(headers[order[i]].key), buckets.count()));
+      prefetch_line(buckets.home(headers[order[i]].key));
     }
     for (; first < end; ++first) {
       const int64_t key = headers[order[first]].key;
       const KeyHash hash = hash_key(key);
-      if (shard.entry(hash, key)) {
+      if (shard.entry(key)) {
         throw Error(ErrorKind::kStorage, store_.tiers().tier(tier).stats().path.value_or("") + ": key " +
                                              std::to_string(key) + " has two rows in one checkpoint");
       }
@@ -257,11 +261,10 @@ void Replacement::note_stamp(uint64_t stamp) {
 }
 
 void Replacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiting) {
-  const KeyHash hash = hash_key(waiting.key);
-  IndexShard& shard = store_.shard_of_hash(hash);
+  IndexShard& shard = store_.shard_of_key(waiting.key);
   MutexLock lock(shard.mutex);
-  AdmissionFilter* const filter = table_.filters.of(hash);
-  if (filter == nullptr || shard.entry(hash, waiting.key)) return;
+  AdmissionFilter* const filter = table_.filters.of(waiting.key);
+  if (filter == nullptr || shard.entry(waiting.key)) return;
   filter->restore({.key = waiting.key, .count = waiting.count, .version = waiting.version});
 }
 

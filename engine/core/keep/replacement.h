@@ -35,8 +35,9 @@ class Replacement {
   // Removes every row and forgets every waiting key.
   void clear();
 
-  // Makes room in the index for so many rows: in the order of a save, they would crowd one end of an index that grows.
-  void make_room(uint64_t rows);
+  // Room is made in the index for so many rows when the first come: in the order of a save, they would crowd one end of an
+  // index that grows.
+  void expect_rows(uint64_t rows) { expected_rows_ = rows; }
   // The rows that will be put in rank as these do, of which each stands for `step` of them. Tells beforehand in which tier a
   // row will be.
   void expect(std::vector<Rank> sample, size_t step);
@@ -65,6 +66,7 @@ class Replacement {
  private:
   // Safe to be called by several threads at once.
   void refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots);
+  void make_expected_room(int64_t one);
   // Those whose key has no row yet.
   std::vector<size_t> fresh(const RowBatch& rows) const;
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
@@ -81,6 +83,7 @@ class Replacement {
   RowStore& store_;
   Standstill standstill_;
   uint16_t save_span_ = 0;
+  std::atomic<uint64_t> expected_rows_ = 0;
   std::atomic<uint64_t> newest_stamp_ = 0;
   // By tier: rows that rank no higher don't stay there any more, since it's full of rows that do.
   std::vector<std::optional<Rank>> floors_;

@@ -42,7 +42,7 @@ size_t rows_at_a_time(const RowLayout& layout);
 class HasRow {
  public:
   explicit HasRow(const RowStore& store) : reader_(store.index()) {}
-  bool operator()(int64_t key) { return static_cast<bool>(reader_.find(hash_key(key), key).ref); }
+  bool operator()(int64_t key) { return static_cast<bool>(reader_.find(key).ref); }
   // Those of `keys` that have a row, in their order.
   PageVector<int64_t> of(std::span<const int64_t> keys);
 

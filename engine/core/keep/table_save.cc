@@ -128,7 +128,7 @@ class ChangingRows {
     in_batch_.assign(pending_.size(), kNotInBatch);
     for (size_t p = 0; p < pending_.size(); ++p) {
       const int64_t key = spots[pending_[p]].key;
-      const IndexHit hit = reader.find(hash_key(key), key);
+      const IndexHit hit = reader.find(key);
       if (!hit.ref || tiers.memory(hit.ref.tier()) != nullptr) continue;
       in_batch_[p] = batch_->size();
       batch_->add(key, hit);
@@ -144,7 +144,7 @@ class ChangingRows {
         const int64_t key = spots[pending_[next]].key;
         if (take_without_file(shard, key, take, phase)) continue;
         const size_t row = in_batch_[next];
-        const RowRef now = shard.entry(hash_key(key), key).ref();
+        const RowRef now = shard.entry(key).ref();
         if (row == kNotInBatch || !(batch_->holds(row) || batch_->holds_at(row, now, tiers))) {
           pending_[left++] = pending_[next];
         } else if (batch_->is_damaged(row)) {
@@ -168,7 +168,7 @@ class ChangingRows {
       if (known.header != nullptr) take(*known.header, known.floats);
       return true;
     }
-    const IndexEntry entry = shard.entry(hash_key(key), key);
+    const IndexEntry entry = shard.entry(key);
     if (!entry) return true;  // a batch that was given up had brought it, which concerns no save
     const Slot slot = entry.ref().slot();
     const MemoryTier* const memory = store_.tiers().memory(entry.ref().tier());
@@ -184,7 +184,7 @@ class ChangingRows {
   // Where the row was, which is where it nearly always is.
   void fetch(const IndexShard& shard, const RowSpot& spot) const {
     const BucketArray& buckets = shard.buckets();
-    prefetch_line(buckets.data() + home_bucket(hash_key(spot.key), buckets.count()));
+    prefetch_line(buckets.home(spot.key));
     if (const MemoryTier* const memory = store_.tiers().memory(spot.ref.tier())) {
       memory->prefetch(spot.ref.slot());
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,7 @@ struct ChangedRows {
 }  // namespace
 
 void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
-  const AdmissionFilter* const filter = filters_.of(hash);
+  const AdmissionFilter* const filter = filters_.of(key);
   const bool waits = filter != nullptr && !filter->admits(key, hash);
   std::copy_n(waits ? initial_.no_permission() : initial_.of(key), store_.layout().dim(), out);
 }
@@ -115,7 +116,7 @@ template <class Gather, class Places>
   const auto dim = static_cast<size_t>(store_.layout().dim());
   const bool is_filtered = filters_.any();
   IndexReader reader(store_.index());
-  std::array<const Bucket*, kBucketsFetchedAhead> homes;
+  std::array<IndexReader::Home, kBucketsFetchedAhead> homes;
   // Ids without a row, where a filter is to be asked: what it looks at is fetched for some of them first.
   std::array<size_t, kAskedAtOnce> absent;
   size_t absent_count = 0;
@@ -133,15 +134,14 @@ template <class Gather, class Places>
                           if (ref) {
                             lower->add(ids[i], {bucket, state, ref}, i);
                           } else if (is_filtered) {
-                            filters_.of(hash_key(ids[i]))->prefetch_admits(hash_key(ids[i]));
+                            filters_.of(ids[i])->prefetch_admits(hash_key(ids[i]));
                             absent[absent_count++] = i;
                             if (absent_count == absent.size()) ask_filters();
                           } else {
                             copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
                           }
                         };
-  const auto take = [&](size_t i, const Bucket& home) __attribute__((always_inline)) {
-    const IndexHit hit = reader.find(home, ids[i]);
+  const auto take = [&](size_t i, const IndexHit& hit) __attribute__((always_inline)) {
     if (refs != nullptr) refs[i] = hit.ref;
     if (hit.ref && hit.ref.tier() == 0) [[likely]] {
       gather.add({&hit.bucket->guard, hit.state, hit.ref.slot(), places.place(i)});
@@ -149,26 +149,32 @@ template <class Gather, class Places>
       miss(i, hit.bucket, hit.state, hit.ref);
     }
   };
-  const auto fetch = [&](size_t i) __attribute__((always_inline)) {
-    const Bucket& home = reader.home(hash_key(ids[i]));
-    homes[i % homes.size()] = &home;
-    prefetch_line(&home);
+  const auto take_all = [&](auto all_wide) __attribute__((always_inline)) {
+    constexpr bool kAllWide = decltype(all_wide)::value;
+    const auto fetch = [&](size_t i) __attribute__((always_inline)) {
+      const IndexReader::Home home = reader.home<kAllWide>(ids[i]);
+      homes[i % homes.size()] = home;
+      prefetch_line(home.bucket);
+    };
+    const size_t first_fetched = std::min(homes.size(), ids.size());
+    for (size_t i = 0; i < first_fetched; ++i) fetch(i);
+    size_t next = 0;
+    for (const size_t rest = ids.size() - first_fetched; next < rest; ++next) {
+      const IndexReader::Home home = homes[next % homes.size()];
+      fetch(next + homes.size());
+      take(next, reader.find<kAllWide>(home, ids[next]));
+    }
+    for (; next < ids.size(); ++next) {
+      take(next, reader.find<kAllWide>(homes[next % homes.size()], ids[next]));
+    }
   };
 
-  const size_t first_fetched = std::min(homes.size(), ids.size());
-  for (size_t i = 0; i < first_fetched; ++i) fetch(i);
-  size_t next = 0;
-  for (const size_t rest = ids.size() - first_fetched; next < rest; ++next) {
-    const Bucket& home = *homes[next % homes.size()];
-    fetch(next + homes.size());
-    take(next, home);
-  }
-  for (; next < ids.size(); ++next) take(next, *homes[next % homes.size()]);
+  reader.all_are_wide() ? take_all(std::true_type()) : take_all(std::false_type());
   gather.finish();
   while (!changed.empty()) [[unlikely]] {
     for (const size_t place : std::exchange(changed, {})) {
       const size_t i = places.number(place);
-      take(i, reader.home(hash_key(ids[i])));
+      take(i, reader.find(ids[i]));
     }
     gather.finish();
   }
@@ -206,7 +212,7 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
     const BatchInFlight::Found& found = lower.found(i);
     if (tiers.memory(found.hit.ref.tier()) != nullptr) continue;
     // A neighbour's change voids what was found, not the row.
-    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.hash(), found.key).ref, tiers)) {
+    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.key).ref, tiers)) {
       again.push_back(i);
     } else if (!lower.is_damaged(i)) {
       std::copy_n(lower.row(i), dim, out.rows + out.place(found.tag) * dim);

@@ -67,11 +67,10 @@ void Demotion::vacate_added_slots() {
     MemoryTierSlots to(claim, 1);
     if (to.peek(0) >= slots.first_slots()) return;  // no better
     const int64_t key = tier.key(from);
-    const KeyHash hash = hash_key(key);
     Transaction shift(store_, 1);
-    IndexShard& shard = store_.shard_of_hash(hash);
+    IndexShard& shard = store_.shard_of_key(key);
     MutexLock lock(shard.mutex);
-    const IndexEntry entry = shard.entry(hash, key);
+    const IndexEntry entry = shard.entry(key);
     if (!entry || entry.ref() != RowRef(0, from) || tier.ranks().pins(from) != 0) continue;
     tier.rows().copy_floats(from, floats.size(), floats.data());
     const Slot slot = to.next();
@@ -167,7 +166,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
       from.ranks().prefetch(coldest[i + 2 * IndexReader::kBucketsFetchedAhead].slot);
     }
     if (i + IndexReader::kBucketsFetchedAhead < coldest.size()) {
-      reader.prefetch(hash_key(from.key(coldest[i + IndexReader::kBucketsFetchedAhead].slot)));
+      reader.prefetch(from.key(coldest[i + IndexReader::kBucketsFetchedAhead].slot));
     }
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
@@ -181,7 +180,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
       ++pinned;  // it stays as if it were
       continue;
     }
-    const IndexHit hit = reader.find(hash_key(key), key);
+    const IndexHit hit = reader.find(key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
     // Accessed since it was ranked, and maybe the coldest still: the next round will tell. An access from here on changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) {
@@ -200,13 +199,13 @@ void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
   const InclusiveCache* const cache = store_.cache();
   const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
   IndexReader reader(store_.index());
-  for (const uint32_t i : in_order_of_shards(candidates_.size(),
-                                             [this](size_t row) { return hash_key(candidates_[row].key); })) {
+  for (const uint32_t i :
+       in_order_of_shards(candidates_.size(), [this](size_t row) { return candidates_[row].key; })) {
     const Candidate& row = candidates_[i];
     if (row.to != to) continue;
     IndexHit hit = row.hit;
     if (!hit.holds()) {  // neighbours have left for another tier
-      hit = reader.find(hash_key(row.key), row.key);
+      hit = reader.find(row.key);
       if (hit.ref != row.hit.ref || ranks.rank(hit.ref.slot(), strategy_) != row.rank) continue;
     }
     if (cache != nullptr && cache->copy_of(hit.ref)) {
@@ -237,18 +236,18 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
   std::vector<IndexEntry> entries;
   entries.reserve(leaving.size());
   for (size_t first = 0; first < leaving.size();) {
-    const int number = shard_of(leaving.found(first).hash());
+    const int number = shard_of_key(leaving.found(first).key);
     IndexShard& shard = store_.shard(number);
     MutexLock lock(shard.mutex);
     // First which rows are still what was copied, then the changes: they would look like others'.
     entries.clear();
     size_t end = first;
-    for (; end < leaving.size() && shard_of(leaving.found(end).hash()) == number; ++end) {
+    for (; end < leaving.size() && shard_of_key(leaving.found(end).key) == number; ++end) {
       if (end + IndexReader::kBucketsFetchedAhead < leaving.size()) {
         prefetch_line(leaving.found(end + IndexReader::kBucketsFetchedAhead).hit.bucket);
       }
       const BatchInFlight::Found& row = leaving.found(end);
-      const IndexEntry entry = shard.entry(row.hash(), row.key);
+      const IndexEntry entry = shard.entry(row.key);
       const bool is_pinned = ranks.pins(row.hit.ref.slot()) != 0;
       const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});

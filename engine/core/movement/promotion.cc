@@ -81,8 +81,8 @@ void Promotion::take_in_without_moves(std::span<const RowToCome> rows) {
   const BatchPtr batch = store_.start_batch();
   PageVector<RowToCome> missed;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i + kRanksFetchedAhead < rows.size()) reader.prefetch(hash_key(rows[i + kRanksFetchedAhead].key));
-    const IndexHit hit = reader.find(hash_key(rows[i].key), rows[i].key);
+    if (i + kRanksFetchedAhead < rows.size()) reader.prefetch(rows[i + kRanksFetchedAhead].key);
+    const IndexHit hit = reader.find(rows[i].key);
     if (!hit.ref || store_.tiers().level_of(hit.ref.tier()) == 0) continue;  // it's up already
     if (store_.tiers().memory(hit.ref.tier()) == nullptr) {
       missed.push_back(rows[i]);
@@ -210,9 +210,9 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   if (!store_.is_being_saved()) [[likely]]
     return first_tier.ranks().count_served(slot, key, accesses);
   const KeyHash hash = hash_key(key);
-  IndexShard& shard = store_.shard_of_hash(hash);
+  IndexShard& shard = store_.shard_of_key(key);
   const MutexLock lock(shard.mutex);
-  const IndexEntry entry = shard.entry(hash, key);
+  const IndexEntry entry = shard.entry(key);
   if (!entry || entry.ref() != RowRef(0, slot)) return false;
   if (shard.save != nullptr) {
     shard.save->reserve(1);
@@ -232,10 +232,9 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) 
     batch->start(store_.tiers());
     coming.swap(missed);
     for (size_t n = 0; n < coming.size(); ++n) {
-      if (n + kRanksFetchedAhead < coming.size())
-        reader.prefetch(hash_key(coming[n + kRanksFetchedAhead].key));
+      if (n + kRanksFetchedAhead < coming.size()) reader.prefetch(coming[n + kRanksFetchedAhead].key);
       const auto& [key, served] = coming[n];
-      const IndexHit hit = reader.find(hash_key(key), key);
+      const IndexHit hit = reader.find(key);
       if (!hit.ref) continue;
       if (served && hit.ref.tier() == 0) {
         count_served(hit.ref.slot(), key, *served);
@@ -331,7 +330,7 @@ void Promotion::count_in_place(const BatchInFlight& batch, size_t number, const 
       if (!all_rise && served) {
         if (i + kCountsFetchedAhead < end) {
           const BatchInFlight::Found& ahead = batch.found(i + kCountsFetchedAhead);
-          reader.prefetch(ahead.hash());
+          reader.prefetch(ahead.key);
           store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
         }
         to = count_or_raise(shard, batch, i, *served, floors, may_wait, phase, of.waiting);
@@ -353,7 +352,7 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
                                                 MayWait may_wait, Phase& phase,
                                                 PageVector<Waiting>& waiting) const {
   const BatchInFlight::Found& found = batch.found(i);
-  const IndexEntry entry = shard.entry(found.hash(), found.key);
+  const IndexEntry entry = shard.entry(found.key);
   // A save wants the row as it was: who moves it up keeps that.
   if (!entry || shard.save != nullptr) return 0;
   const RowRef at = entry.ref();
@@ -399,7 +398,7 @@ void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<co
   Rise rise(store_, to, *claim, rows.size(), phase);
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
-  IndexShard& shard = store_.shard_of_hash(batch.found(rows.front()).hash());
+  IndexShard& shard = store_.shard_of_key(batch.found(rows.front()).key);
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
     shard.save->reserve(rows.size());
@@ -410,13 +409,13 @@ void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<co
     if (n + kRowsFetchedAhead < rows.size()) {
       const size_t next = rows[n + kRowsFetchedAhead];
       const BatchInFlight::Found& ahead = batch.found(next);
-      reader.prefetch(ahead.hash());
+      reader.prefetch(ahead.key);
       tier.prefetch(rise.slots().peek(kRowsFetchedAhead));
       rise.fetch(ahead.hit.ref, {&batch, next});
     }
     const BatchInFlight::Found& found = batch.found(i);
     const std::optional<ServedAccesses> served = served_by(found.tag);
-    const IndexEntry entry = shard.entry(found.hash(), found.key);
+    const IndexEntry entry = shard.entry(found.key);
     if (!entry) continue;  // removed
     const size_t at = entry.ref().tier();
     if (!served && store_.tiers().are_one_level(0, at)) continue;

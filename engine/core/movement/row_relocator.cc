@@ -10,19 +10,18 @@ void RowRelocator::relocate(std::span<Relocation> rows) {
   const Epochs::Guard guard = store_.epochs().enter();
   const IndexReader reader(store_.index());
   const PageVector<uint32_t> order =
-      in_order_of_shards(rows.size(), [&rows](size_t i) { return hash_key(rows[i].key); });
+      in_order_of_shards(rows.size(), [&rows](size_t i) { return rows[i].key; });
   for (size_t first = 0; first < order.size();) {
-    const int number = shard_of(hash_key(rows[order[first]].key));
+    const int number = shard_of_key(rows[order[first]].key);
     IndexShard& shard = store_.shard(number);
     MutexLock lock(shard.mutex);
     for (; first < order.size(); ++first) {
       Relocation& row = rows[order[first]];
-      const KeyHash hash = hash_key(row.key);
-      if (shard_of(hash) != number) break;
+      if (shard_of_key(row.key) != number) break;
       if (first + IndexReader::kBucketsFetchedAhead < order.size()) {
-        reader.prefetch(hash_key(rows[order[first + IndexReader::kBucketsFetchedAhead]].key));
+        reader.prefetch(rows[order[first + IndexReader::kBucketsFetchedAhead]].key);
       }
-      const IndexEntry entry = shard.entry(hash, row.key);
+      const IndexEntry entry = shard.entry(row.key);
       if (!entry || entry.ref() != RowRef(tier, row.from)) continue;
       store_.tiers().tier(tier).carry_rank(row.from, row.to);
       shard.set_ref(entry, RowRef(tier, row.to));

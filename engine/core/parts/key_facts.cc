@@ -52,11 +52,11 @@ class FactsReader {
   template <class Elsewhere>
   void visit(size_t i, const Elsewhere& elsewhere) {
     const KeyHash hash = hash_key(ids_[i]);
-    IndexShard& shard = store_.shard_of_hash(hash);
+    IndexShard& shard = store_.shard_of_key(ids_[i]);
     const MutexLock lock(shard.mutex);
-    const IndexEntry entry = shard.entry(hash, ids_[i]);
+    const IndexEntry entry = shard.entry(ids_[i]);
     if (!entry) {
-      if (const AdmissionFilter* filter = table_.filters.of(hash))
+      if (const AdmissionFilter* filter = table_.filters.of(ids_[i]))
         facts_[i] = {filter->count(ids_[i], hash), filter->version(ids_[i], hash)};
     } else if (const MemoryTier* memory = store_.tiers().memory(entry.ref().tier())) {
       take(i, memory->header(entry.ref().slot(), ids_[i]));

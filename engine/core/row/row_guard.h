@@ -10,12 +10,13 @@
 namespace embstore {
 
 struct RowGuard {
-  // Bits of the state. Two are its owner's, who keeps flags beside the lock; the bits above count changes. A
-  // reader that sleeps through exactly 2^29 changes would be deceived; no copy of a row takes that long.
+  // Bits of the state. Three are its owner's, who keeps flags beside the lock; the bits above count changes. A
+  // reader that sleeps through exactly 2^28 changes would be deceived; no copy of a row takes that long.
   static constexpr uint32_t kWriting = 1;  // a change is under way
   static constexpr uint32_t kFirstOwnersFlag = 2;
   static constexpr uint32_t kSecondOwnersFlag = 4;
-  static constexpr uint32_t kOneChange = 8;
+  static constexpr uint32_t kThirdOwnersFlag = 8;
+  static constexpr uint32_t kOneChange = 16;
 
   std::atomic<uint32_t> state;
 

@@ -26,8 +26,8 @@ void BatchInFlight::start(const TierStack& tiers) {
 
 void BatchInFlight::order_by_shards() {
   if (is_in_order_) return;
-  const PageVector<uint32_t> order = in_order_of_shards(
-      found_.size(), [this](size_t number) { return found_[number].hash(); }, &shard_bounds_);
+  const PageVector<uint32_t> order =
+      in_order_of_shards(found_.size(), [this](size_t number) { return found_[number].key; }, &shard_bounds_);
   if (!std::is_sorted(order.begin(), order.end())) {
     PageVector<Found> ordered;
     ordered.reserve(found_.size());

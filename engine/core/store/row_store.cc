@@ -70,7 +70,7 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const
   std::iota(pending.begin(), pending.end(), size_t{0});
   while (!pending.empty()) {
     batch->start(tiers_);
-    for (const size_t i : pending) batch->add(keys[i], reader.find(hash_key(keys[i]), keys[i]), i);
+    for (const size_t i : pending) batch->add(keys[i], reader.find(keys[i]), i);
     batch->read(tiers_);
     pending.clear();
     for (size_t k = 0; k < batch->size(); ++k) {
@@ -93,18 +93,16 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const
 
 void RowStore::remove(std::span<const int64_t> keys) {
   write_wanted_on_device(*this, keys);
-  const PageVector<uint32_t> order =
-      in_order_of_shards(keys.size(), [&keys](size_t i) { return hash_key(keys[i]); });
+  const PageVector<uint32_t> order = in_order_of_shards(keys.size(), [&keys](size_t i) { return keys[i]; });
   Transaction removal(*this, keys.size());
   for (size_t first = 0; first < order.size();) {
-    const int number = shard_of(hash_key(keys[order[first]]));
+    const int number = embstore::shard_of_key(keys[order[first]]);
     IndexShard& shard = index_.shard(number);
     MutexLock lock(shard.mutex);
     for (; first < order.size(); ++first) {
       const int64_t key = keys[order[first]];
-      const KeyHash hash = hash_key(key);
-      if (embstore::shard_of(hash) != number) break;
-      if (const IndexEntry entry = shard.entry(hash, key)) removal.remove(shard, entry, key);
+      if (embstore::shard_of_key(key) != number) break;
+      if (const IndexEntry entry = shard.entry(key)) removal.remove(shard, entry, key);
     }
   }
 }

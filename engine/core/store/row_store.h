@@ -39,7 +39,7 @@ class RowStore {
   Epochs& epochs() const { return epochs_; }
   const Index& index() const { return index_; }
   IndexShard& shard(int number) const { return index_.shard(number); }
-  IndexShard& shard_of_hash(KeyHash hash) const { return index_.shard(shard_of(hash)); }
+  IndexShard& shard_of_key(int64_t key) const { return index_.shard(embstore::shard_of_key(key)); }
 
   TierStack& tiers() { return tiers_; }
   const TierStack& tiers() const { return tiers_; }

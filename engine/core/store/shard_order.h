@@ -12,16 +12,16 @@ namespace embstore {
 // Where in that order each shard begins, and the last ends.
 using ShardBounds = std::array<uint32_t, kShards + 1>;
 
-// The numbers 0 to count-1 in the order of the shards of hash_of(i), those of one shard in their own order.
-template <class HashOf>
-PageVector<uint32_t> in_order_of_shards(size_t count, HashOf hash_of, ShardBounds* bounds = nullptr) {
+// The numbers 0 to count-1 in the order of the shards of key_of(i), those of one shard in their own order.
+template <class KeyOf>
+PageVector<uint32_t> in_order_of_shards(size_t count, KeyOf key_of, ShardBounds* bounds = nullptr) {
   ShardBounds begin{};
-  for (size_t i = 0; i < count; ++i) ++begin[static_cast<size_t>(shard_of(hash_of(i))) + 1];
+  for (size_t i = 0; i < count; ++i) ++begin[static_cast<size_t>(shard_of_key(key_of(i))) + 1];
   for (size_t s = 1; s < begin.size(); ++s) begin[s] += begin[s - 1];
   if (bounds != nullptr) *bounds = begin;
   PageVector<uint32_t> order(count);
   for (size_t i = 0; i < count; ++i) {
-    order[begin[static_cast<size_t>(shard_of(hash_of(i)))]++] = static_cast<uint32_t>(i);
+    order[begin[static_cast<size_t>(shard_of_key(key_of(i)))]++] = static_cast<uint32_t>(i);
   }
   return order;
 }

@@ -59,7 +59,7 @@ IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, Row
   if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->came(to))
     pool_claim_.pass_on();
   if (shard.save != nullptr) shard.save->inserts(key, hash);
-  return shard.insert(hash, key, to, room);
+  return shard.insert(key, to, room);
 }
 
 void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {

@@ -16,11 +16,11 @@ void find_wanted(const RowStore& store, std::span<const RowRef> rows, BatchInFli
   IndexReader reader(store.index());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + IndexReader::kBucketsFetchedAhead < rows.size()) {
-      reader.prefetch(hash_key(cache.key(rows[i + IndexReader::kBucketsFetchedAhead])));
+      reader.prefetch(cache.key(rows[i + IndexReader::kBucketsFetchedAhead]));
     }
     if (!cache.is_wanted(rows[i])) continue;  // written meanwhile by whoever changed it
     const int64_t key = cache.key(rows[i]);
-    const IndexHit hit = reader.find(hash_key(key), key);
+    const IndexHit hit = reader.find(key);
     if (hit.ref == rows[i]) batch.add(key, hit);
   }
   batch.order_by_shards();
@@ -53,13 +53,13 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
   }
   InclusiveCache::WritePhase phase(cache);
   for (size_t first = 0; first < batch->size();) {
-    const int number = shard_of(batch->found(first).hash());
+    const int number = shard_of_key(batch->found(first).key);
     IndexShard& shard = store.shard(number);
     MutexLock lock(shard.mutex);
     uint64_t written = 0;
-    for (; first < batch->size() && shard_of(batch->found(first).hash()) == number; ++first) {
+    for (; first < batch->size() && shard_of_key(batch->found(first).key) == number; ++first) {
       const BatchInFlight::Found& found = batch->found(first);
-      const IndexEntry entry = shard.entry(found.hash(), found.key);
+      const IndexEntry entry = shard.entry(found.key);
       const RowRef at = found.hit.ref;
       if (!entry || entry.ref() != at || !cache.is_wanted(at)) continue;
       const bool is_as_read = entry.bucket == found.hit.bucket && batch->holds(first);

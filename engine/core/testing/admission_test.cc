@@ -53,7 +53,7 @@ class Admission {
   Mutex& mutex(int64_t key) { return mutexes_[shard(key)]; }
 
  private:
-  static size_t shard(int64_t key) { return static_cast<size_t>(shard_of(hash_key(key))); }
+  static size_t shard(int64_t key) { return static_cast<size_t>(shard_of_key(key)); }
 
   std::array<std::unique_ptr<AdmissionFilter>, kShards> filters_;
   std::array<Mutex, kShards> mutexes_;
@@ -106,7 +106,7 @@ void exact_counts_are_a_map(uint64_t seed) {
   // Of one shard, as a filter sees them; several homes are the last entry, so that probes wrap.
   while (keys.size() < 300) {
     const auto key = static_cast<int64_t>(random());
-    if (shard_of(hash_key(key)) == 5) keys.push_back(key);
+    if (shard_of_key(key) == 5) keys.push_back(key);
   }
   for (int64_t step = 0; step < 20000; ++step) {
     const size_t range = step < 10000 ? keys.size() : 40;  // later, few keys come and go

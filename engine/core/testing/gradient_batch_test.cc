@@ -61,7 +61,7 @@ void check_shard(const GradientBatch& grouped, int shard, const Batch& batch,
   size_t before = 0;
   for (const KeyGradient& key : grouped.shard(shard)) {
     const Expected& of = expected.at(key.key);
-    check(key.hash == hash_key(key.key) && shard_of(key.hash) == shard, "a key is in another's shard");
+    check(key.hash == hash_key(key.key) && shard_of_key(key.key) == shard, "a key is in another's shard");
     check(key.occurrences == of.occurrences && key.last_position == of.last_position,
           "occurrences are miscounted");
     for (size_t d = 0; d < static_cast<size_t>(batch.dim); ++d) {

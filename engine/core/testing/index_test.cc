@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,22 +21,34 @@
 namespace embstore {
 namespace {
 
-uint64_t capacity_bytes_at_most(uint64_t entries) { return entries * 23 + 16 * 64; }
+// For most keys, an array has compact buckets; for those, some of which don't fit; for those, more of which share a home than its
+// neighbourhood has room for; and for most keys, wide buckets.
+enum class Keys { kFit, kSomeFitNot, kCrowded, kWide };
+constexpr std::array<Keys, 4> kAllKinds = {Keys::kFit, Keys::kSomeFitNot, Keys::kCrowded, Keys::kWide};
 
 // A shard, and a map of what must be in it. Keys of one shard, some of which share few homes.
 class ModelledShard {
  public:
-  explicit ModelledShard(uint64_t seed, size_t keys = 3000) : random_(seed) {
-    for (int64_t key = 0; keys_.size() < keys; ++key) {
-      const KeyHash hash = hash_key(key);
-      // Half of the keys have their homes in the first and the last part of the array.
-      const auto place = static_cast<uint32_t>(hash);
-      const bool crowded = place < (1u << 27) || place > 0xffffffffu - (1u << 27);
-      if (shard_of(hash) == kShard && (crowded || keys_.size() % 2 == 0)) keys_.push_back(key);
+  ModelledShard(Keys kind, uint64_t seed, size_t keys = 3000) : kind_(kind), random_(seed) {
+    const CompactBuckets compact(nullptr, CompactBuckets::count_for(2000), kShard);
+    const WideBuckets wide(nullptr, compact.count());
+    while (keys_.size() < keys) {
+      const bool is_wide = kind == Keys::kWide || (kind == Keys::kSomeFitNot && below(50) == 0);
+      const auto key = static_cast<int64_t>(is_wide ? random_() : below(8 * kShards * keys));
+      if (shard_of_key(key) != kShard) continue;
+      // Every sixteenth key has its home in the first or the last part of an array.
+      const uint32_t home = is_wide || !compact.fits(key) ? wide.seek(key).home : compact.seek(key).home;
+      const bool is_at_an_end = home < 8 || home + 8 > compact.count();
+      if (is_at_an_end || keys_.size() % 16 != 0) keys_.push_back(key);
     }
-    keys_.push_back(std::numeric_limits<int64_t>::min());
-    keys_.push_back(std::numeric_limits<int64_t>::max());
-    std::erase_if(keys_, [](int64_t key) { return shard_of(hash_key(key)) != kShard; });
+    if (kind == Keys::kCrowded) {
+      crowd();
+    } else if (kind != Keys::kFit) {
+      for (uint64_t key = 0; key < 2 * kShards; ++key) {
+        const auto end = static_cast<int64_t>(uint64_t{1} << 63 ^ key ^ (key % 2 == 0 ? 0 : ~uint64_t{0}));
+        if (shard_of_key(end) == kShard) keys_.push_back(end);
+      }
+    }
   }
 
   uint64_t below(uint64_t end) { return random_() % end; }
@@ -50,13 +64,13 @@ class ModelledShard {
     const int64_t key = any_key();
     const MutexLock lock(shard_.mutex);
     if (refs_.contains(key)) return;
-    shard_.reserve(1);
+    shard_.reserve(1, key);
     insert_at(key, nullptr);
   }
   void insert_some() {
     const uint64_t count = 1 + below(40);
     const MutexLock lock(shard_.mutex);
-    shard_.reserve(count);
+    shard_.reserve(count, any_key());
     const BucketArray* const buckets = &shard_.buckets();
     for (uint64_t i = 0; i < count; ++i) {
       const int64_t key = any_key();
@@ -67,7 +81,7 @@ class ModelledShard {
   // Of several rooms at once; others insert and erase before all of it is used.
   void reserve_room() {
     const MutexLock lock(shard_.mutex);
-    rooms_.push_back(shard_.reserve_room(below(60)));
+    rooms_.push_back(shard_.reserve_room(below(60), any_key()));
   }
   void use_room() {
     if (rooms_.empty()) return;
@@ -93,12 +107,12 @@ class ModelledShard {
     const auto known = refs_.find(key);
     if (known == refs_.end()) return;
     known->second = next_ref();
-    shard_.set_ref(shard_.entry(hash_key(key), key), known->second);
+    shard_.set_ref(shard_.entry(key), known->second);
   }
   void erase() {
     const int64_t key = any_key();
     const MutexLock lock(shard_.mutex);
-    const IndexEntry entry = shard_.entry(hash_key(key), key);
+    const IndexEntry entry = shard_.entry(key);
     check(static_cast<bool>(entry) == (refs_.erase(key) == 1), "a key is found that isn't there, or isn't");
     if (entry) shard_.erase(entry);
   }
@@ -109,7 +123,7 @@ class ModelledShard {
     const Epochs::Guard guard = epochs_.enter();
     IndexReader reader(index_);
     std::vector<IndexHit> hits;
-    for (const int64_t key : keys_) hits.push_back(reader.find(hash_key(key), key));
+    for (const int64_t key : keys_) hits.push_back(reader.find(key));
     operation();
     for (size_t i = 0; i < keys_.size(); ++i) {
       const auto known = refs_.find(keys_[i]);
@@ -127,9 +141,9 @@ class ModelledShard {
     for (const int64_t key : keys_) {
       const auto known = refs_.find(key);
       const RowRef expected = known == refs_.end() ? RowRef() : known->second;
-      const IndexEntry entry = shard_.entry(hash_key(key), key);
+      const IndexEntry entry = shard_.entry(key);
       check((entry ? entry.ref() : RowRef()) == expected, "a writer found something else");
-      const IndexHit hit = reader.find(hash_key(key), key);
+      const IndexHit hit = reader.find(key);
       check(hit.ref == expected && hit.holds(), "a reader found something else");
     }
     check(shard_.entries() == refs_.size(), "the entries are counted wrongly");
@@ -140,47 +154,73 @@ class ModelledShard {
       check(known != refs_.end() && known->second == ref, "an entry is visited that isn't there");
     });
     check(visited == refs_.size(), "an entry wasn't visited, or twice");
-    check_marks();
+    const BucketArray& array = shard_.buckets();
+    check_marks(array.compact());
+    if (!array.is_compact() || array.uses_stash()) check_marks(array.wide());
     // Room that is held is there: all of it at once leaves the array no fuller than it may be.
     uint64_t held = 0;
     for (const IndexShard::Room& room : rooms_) held += room.left();
-    check(4 * (shard_.entries() + held) <= 3 * Bucket::kEntries * uint64_t{shard_.buckets().count()},
-          "room that was reserved isn't there");
+    check(shard_.entries() + held <= array.capacity(), "room that was reserved isn't there");
+    if (array.capacity() < 300) return;  // to few entries nobody knows which keys will come
+    check(kind_ == Keys::kSomeFitNot || array.is_compact() == (kind_ != Keys::kWide),
+          "an array has the other kind of buckets");
+    has_used_stash_ |= array.uses_stash();
+  }
+  void check_kind() const {
+    check(has_used_stash_ == (kind_ == Keys::kSomeFitNot || kind_ == Keys::kCrowded),
+          "keys lie where the test doesn't want them");
   }
 
  private:
   static constexpr int kShard = 5;
+
+  // Fills the neighbourhood of three homes.
+  void crowd() {
+    const MutexLock lock(shard_.mutex);
+    shard_.reserve(2000, keys_.front());
+    const CompactBuckets compact = shard_.buckets().compact();
+    const size_t before = keys_.size();
+    for (uint64_t number = 0; keys_.size() < before + 900; ++number) {
+      const int64_t key = key_of_shard(kShard, number);
+      check(compact.fits(key), "the test finds too few keys");
+      const uint32_t home = compact.seek(key).home;
+      if (home < 70 || home > 72) continue;
+      keys_.push_back(key);
+      if (!refs_.contains(key)) insert_at(key, nullptr);
+    }
+  }
 
   int64_t any_key() { return keys_[below(keys_.size())]; }
   RowRef next_ref() { return {static_cast<uint32_t>(below(4)), next_slot_++}; }
 
   void insert_at(int64_t key, IndexShard::Room* room) REQUIRES(shard_.mutex) {
     const RowRef ref = next_ref();
-    const KeyHash hash = hash_key(key);
-    const IndexEntry entry =
-        room != nullptr ? shard_.insert(hash, key, ref, *room) : shard_.insert(hash, key, ref);
-    check(entry.ref() == ref && entry.key() == key, "an insert returned another entry");
+    const IndexEntry entry = room != nullptr ? shard_.insert(key, ref, *room) : shard_.insert(key, ref);
+    check(entry.ref() == ref && shard_.buckets().key(*entry.bucket, entry.position) == key,
+          "an insert returned another entry");
     refs_[key] = ref;
   }
 
-  void check_marks() REQUIRES(shard_.mutex) {
-    const BucketArray& buckets = shard_.buckets();
+  template <class Kind>
+  void check_marks(const Kind& buckets) REQUIRES(shard_.mutex) {
     std::vector<bool> needed(buckets.count());
     for (uint32_t i = 0; i < buckets.count(); ++i) {
-      for (int e = 0; e < Bucket::kEntries; ++e) {
+      for (int e = 0; e < Kind::kEntries; ++e) {
         if (!buckets[i].ref(e)) continue;
-        const uint32_t home = home_bucket(hash_key(buckets[i].keys[e].load()), buckets.count());
+        const uint32_t home = buckets.seek(buckets.key(i, e)).home;
         for (uint32_t passed = home; passed != i; passed = buckets.next(passed)) needed[passed] = true;
       }
     }
     for (uint32_t i = 0; i < buckets.count(); ++i) {
-      const bool marked = (buckets[i].guard.state.load() & Bucket::kOverflowed) != 0;
+      const bool marked = buckets[i].is_overflowed();
       check(marked || !needed[i], "a bucket that passed a key on isn't marked");
       check(needed[i] || !marked, "a bucket is marked that passes no key on");
-      check(!marked || buckets[i].find_empty() < 0, "a key lies further on than it must");
+      check(!marked || buckets[i].find_empty(Kind::kEntries) < 0, "a key lies further on than it must");
     }
   }
 
+  const Keys kind_;
+  bool has_used_stash_ = false;
   std::mt19937_64 random_;
   Epochs epochs_;
   Index index_{epochs_};
@@ -199,27 +239,78 @@ TEST(a_bucket_tells_keys_apart_by_both_halves) {
     const uint64_t upper = kHalves[random() % kHalves.size()];
     return static_cast<int64_t>(upper << 32 | kHalves[random() % kHalves.size()]);
   };
+  const auto any_tag = [&random] { return static_cast<uint16_t>(kHalves[random() % kHalves.size()] >> 7); };
+  const auto any_ref = [&random] { return random() % 4 == 0 ? RowRef() : RowRef(0, 7); };
   for (int round = 0; round < 20'000; ++round) {
-    Bucket bucket{};
-    for (int e = 0; e < Bucket::kEntries; ++e) {
-      bucket.keys[e].store(any_key());
-      bucket.refs[e].store(random() % 4 == 0 ? 0 : RowRef(0, static_cast<Slot>(e)).raw());
-    }
-    const int64_t sought = any_key();
-    unsigned matches = 0;
-    int found = -1;
-    for (int e = Bucket::kEntries - 1; e >= 0; --e) {
-      if (bucket.keys[e].load() != sought) continue;
-      matches |= 1u << e;
-      if (bucket.ref(e)) found = e;
-    }
-    check(bucket.matches(sought) == matches, "a bucket takes another key for the one that is sought");
-    check(bucket.find(sought) == found, "a bucket finds a removed entry, or not the first that is there");
+    // One entry after the other, so that the last one that's right is the first in its bucket.
+    const auto check_bucket = [](int entries, auto set_entry, auto is_sought, auto matches_of, auto find) {
+      Bucket bucket{};
+      unsigned matches = 0;
+      int found = -1;
+      int empty = -1;
+      for (int e = entries - 1; e >= 0; --e) {
+        set_entry(bucket, e);
+        if (!bucket.ref(e)) empty = e;
+        if (!is_sought(bucket, e)) continue;
+        matches |= 1u << e;
+        if (bucket.ref(e)) found = e;
+      }
+      check(matches_of(bucket) == matches, "a bucket takes another key for the one that is sought");
+      check(find(bucket) == found, "a bucket finds a removed entry, or not the first that is there");
+      check(bucket.find_empty(entries) == empty, "a bucket finds another entry that is empty");
+    };
+    const int64_t key = any_key();
+    check_bucket(
+        Bucket::kKeyed,
+        [&](Bucket& bucket, int e) {
+          bucket.key(e).store(any_key());
+          bucket.set_ref(e, any_ref());
+        },
+        [key](const Bucket& bucket, int e) { return bucket.key(e) == key; },
+        [key](const Bucket& bucket) { return bucket.matches_of_key(key); },
+        [key](const Bucket& bucket) { return bucket.find_key(key); });
+    const uint16_t tag = any_tag();
+    check_bucket(
+        Bucket::kTagged,
+        [&](Bucket& bucket, int e) {
+          bucket.tag(e).store(any_tag());
+          bucket.set_ref(e, any_ref());
+        },
+        [tag](const Bucket& bucket, int e) { return bucket.tag(e) == tag; },
+        [tag](const Bucket& bucket) { return bucket.matches_of_tag(tag); },
+        [tag](const Bucket& bucket) { return bucket.find_tag(tag); });
   }
 }
 
-void the_index_is_a_map(uint64_t seed) {
-  ModelledShard shard(seed);
+// Its home and its tag are all of a key, however many buckets there are.
+TEST(compact_buckets_give_back_each_key_that_fits) {
+  std::mt19937_64 random(7);
+  for (uint32_t count : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 1000u, 16'383u, 16'384u, 16'385u, 100'000'000u}) {
+    std::vector<Bucket> one(1);
+    for (int shard = 0; shard < kShards; ++shard) {
+      const CompactBuckets buckets(one.data(), count, shard);
+      int64_t largest = key_of_shard(shard, 0);
+      for (int bits = 0; bits < 60; ++bits) {
+        const int64_t key = key_of_shard(shard, uint64_t{1} << bits);
+        if (buckets.fits(key)) largest = key;
+      }
+      check(largest >= int64_t{kShards} * 256 * count, "too few keys fit");
+      for (int i = 0; i < 2000; ++i) {
+        const auto number = static_cast<uint64_t>(largest) >> kShardBits;
+        const int64_t key = key_of_shard(shard, i < 100 ? static_cast<uint64_t>(i) : random() % (2 * number));
+        check(shard_of_key(key) == shard, "a key is in another shard");
+        if (!buckets.fits(key)) continue;
+        const CompactBuckets::Sought sought = buckets.seek(key);
+        check(sought.home < count, "a home lies behind the last bucket");
+        check(buckets.key_of(sought) == key, "another key comes back");
+      }
+    }
+  }
+}
+
+void the_index_is_a_map(Keys kind, uint64_t seed) {
+  ModelledShard shard(kind, seed);
+  shard.check_all();
   for (int step = 0; step < 12'000; ++step) {
     // It fills and empties by turns.
     const bool filling = step / 2'000 % 2 == 0;
@@ -244,11 +335,12 @@ void the_index_is_a_map(uint64_t seed) {
   }
   shard.give_all_rooms_back();
   shard.check_all();
+  shard.check_kind();
 }
 
 // At each size it stays for a while where two arrays are kept alike.
-void what_changes_while_a_larger_array_is_filled_changes_in_both(uint64_t seed) {
-  ModelledShard shard(seed, 40'000);
+void what_changes_while_a_larger_array_is_filled_changes_in_both(Keys kind, uint64_t seed) {
+  ModelledShard shard(kind, seed, 40'000);
   int filled = 0;
   while (!shard.is_full()) {
     const uint64_t size_bytes = shard.size_bytes();
@@ -281,11 +373,10 @@ void shards_grow_at_different_sizes() {
   int most = 0;
   int all = 0;
   for (int64_t key = 0; key < 400'000; ++key) {
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = index.shard(shard_of(hash));
+    IndexShard& shard = index.shard(shard_of_key(key));
     const MutexLock lock(shard.mutex);
-    shard.reserve(1);
-    shard.insert(hash, key, RowRef(0, 7));
+    shard.reserve(1, key);
+    shard.insert(key, RowRef(0, 7));
     if (key < 100'000 || key % 1000 != 0) continue;
     int grown = 0;
     for (int s = 0; s < kShards; ++s) {
@@ -310,19 +401,27 @@ class Generations {
   }
 
   void insert(int64_t key) {
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = index_.shard(shard_of(hash));
+    IndexShard& shard = index_.shard(shard_of_key(key));
     const MutexLock lock(shard.mutex);
-    shard.reserve(1);
-    shard.insert(hash, key, RowRef(0, 7));
+    shard.reserve(1, key);
+    shard.insert(key, RowRef(0, 7));
   }
   void erase(int64_t key) {
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = index_.shard(shard_of(hash));
+    IndexShard& shard = index_.shard(shard_of_key(key));
     const MutexLock lock(shard.mutex);
-    const IndexEntry entry = shard.entry(hash, key);
+    const IndexEntry entry = shard.entry(key);
     check(static_cast<bool>(entry), "a key is missing");
     shard.erase(entry);
+  }
+
+  const BucketArray& buckets(int shard) const { return index_.shard(shard).buckets(); }
+  uint64_t fullest_shard() {
+    uint64_t fullest = 0;
+    sum([&fullest](uint64_t, uint64_t entries) {
+      fullest = std::max(fullest, entries);
+      return entries;
+    });
+    return fullest;
   }
 
   // How many buckets a search for an absent key looks at: on average over its homes.
@@ -330,16 +429,19 @@ class Generations {
     uint64_t homes = 0;
     uint64_t searched = 0;
     for (int s = 0; s < kShards; ++s) {
-      const BucketArray& buckets = index_.shard(s).buckets();
-      homes += buckets.count();
-      for (uint32_t home = 0; home < buckets.count(); ++home) {
-        uint64_t run = 1;
-        for (uint32_t i = home; (buckets[i].guard.state.load() & Bucket::kOverflowed) != 0; ++run) {
-          i = buckets.next(i);
-          check(run < buckets.count(), "a search never ends");
+      const BucketArray& array = index_.shard(s).buckets();
+      const auto look_at = [&](const auto& buckets) {
+        homes += buckets.count();
+        for (uint32_t home = 0; home < buckets.count(); ++home) {
+          uint64_t run = 1;
+          for (uint32_t i = home; buckets[i].is_overflowed(); ++run) {
+            i = buckets.next(i);
+            check(run < buckets.count(), "a search never ends");
+          }
+          searched += run;
         }
-        searched += run;
-      }
+      };
+      array.is_compact() ? look_at(array.compact()) : look_at(array.wide());
     }
     return static_cast<double>(searched) / static_cast<double>(homes);
   }
@@ -360,10 +462,16 @@ class Generations {
   Index index_{epochs_};
 };
 
-void searches_stay_short_over_generations(double share_that_goes) {
+void searches_stay_short_over_generations(Keys kind, double share_that_goes) {
   constexpr size_t kRows = 20'000;
   std::mt19937_64 random(3);
-  const auto any_key = [&random] { return static_cast<int64_t>(random()); };
+  std::unordered_set<int64_t> drawn;
+  const auto any_key = [&] {
+    for (;;) {
+      const auto key = static_cast<int64_t>(kind == Keys::kWide ? random() : random() % (64 * kRows));
+      if (drawn.insert(key).second) return key;
+    }
+  };
   std::vector<int64_t> keys(kRows);
   std::generate(keys.begin(), keys.end(), any_key);
   Generations aged;
@@ -385,43 +493,86 @@ void searches_stay_short_over_generations(double share_that_goes) {
             " buckets where a new index has " + std::to_string(fresh.buckets_searched()));
 }
 
-void memory_comes_back_where_most_entries_went() {
+// Few keys are passed on by their homes, and none is stashed, whatever pattern keys follow. `key_at` gives the keys of it by number.
+void keys_of_a_pattern_lie_near_their_homes(const std::string& pattern, bool are_wide,
+                                            const std::function<uint64_t(uint64_t)>& key_at) {
+  constexpr uint64_t kRows = 100'000;
+  Generations index;
+  for (uint64_t i = 0; i < kRows; ++i) index.insert(static_cast<int64_t>(key_at(i)));
+  for (int s = 0; s < kShards; ++s) {
+    check(index.buckets(s).is_compact() != are_wide, pattern + ": keys lie in buckets of another kind");
+    check(are_wide || !index.buckets(s).uses_stash(), pattern + ": keys had to be stashed");
+  }
+  const double searched = index.buckets_searched();
+  check(searched < 2, pattern + ": a search takes " + std::to_string(searched) + " buckets");
+  const uint64_t fullest = index.fullest_shard();
+  check(fullest * kShards < kRows * 11 / 10, pattern + ": a shard has " + std::to_string(fullest) + " keys");
+}
+
+void keys_of_any_pattern_lie_near_their_homes() {
+  for (uint64_t stride = 1; stride <= 64; ++stride) {
+    keys_of_a_pattern_lie_near_their_homes("every key that is divided by " + std::to_string(stride), false,
+                                           [stride](uint64_t i) { return i * stride; });
+  }
+  for (const uint64_t block : {2, 10, 16, 100, 1000, 10'000}) {
+    for (const uint64_t times : {3, 8, 32}) {
+      keys_of_a_pattern_lie_near_their_homes(
+          "blocks of " + std::to_string(block) + " in " + std::to_string(times * block), false,
+          [=](uint64_t i) { return i / block * block * times + i % block; });
+    }
+  }
+  for (int bits = 8; bits <= 46; ++bits) {
+    const std::string behind = " behind " + std::to_string(bits) + " bits";
+    keys_of_a_pattern_lie_near_their_homes("keys" + behind, true, [bits](uint64_t i) { return i << bits; });
+    if (bits < 20) continue;
+    keys_of_a_pattern_lie_near_their_homes("fields" + behind, true,
+                                           [bits](uint64_t i) { return (1 + i % 26) << bits | i / 26; });
+  }
+}
+
+void memory_comes_back_where_most_entries_went(Keys kind) {
   Generations index;
   constexpr int64_t kRows = 200'000;
-  for (int64_t key = 0; key < kRows; ++key) index.insert(key);
+  const auto key = [kind](int64_t i) {
+    return kind == Keys::kWide ? static_cast<int64_t>(spread(static_cast<uint64_t>(i))) : i;
+  };
+  for (int64_t i = 0; i < kRows; ++i) index.insert(key(i));
   const uint64_t full = index.size_bytes();
-  check(full <= capacity_bytes_at_most(kRows), "an entry takes more than 23 bytes");
-  check(full >= 17 * kRows, "an index is fuller than its searches allow");
-  for (int64_t key = kRows / 20; key < kRows; ++key) index.erase(key);
-  for (int64_t key = kRows; key < kRows + 1000; ++key) index.insert(key);
+  const uint64_t fullest = kind == Keys::kWide ? 17 : 8;  // bytes an entry
+  check(full <= kRows * fullest * 27 / 20 + 16 * 64, "an entry takes more than it may");
+  check(full >= fullest * kRows, "an index is fuller than its searches allow");
+  for (int64_t i = kRows / 20; i < kRows; ++i) index.erase(key(i));
+  for (int64_t i = kRows; i < kRows + 1000; ++i) index.insert(key(i));
   check(index.size_bytes() < full / 5, "an index of few entries is as large as it was");
-  for (int64_t key = 0; key < kRows / 20; ++key) index.erase(key);
+  for (int64_t i = 0; i < kRows / 20; ++i) index.erase(key(i));
 }
 
 TEST(room_is_kept_whatever_others_insert) {
+  constexpr int kShard = 3;
+  const auto key_at = [](int64_t i) { return key_of_shard(kShard, static_cast<uint64_t>(i)); };
   Epochs epochs;
-  IndexShard shard(epochs);
+  IndexShard shard(epochs, kShard);
   IndexShard::Room room;
   {
     const MutexLock lock(shard.mutex);
-    room = shard.reserve_room(1000);
+    room = shard.reserve_room(1000, key_at(0));
   }
   std::vector<std::thread> others;
-  std::atomic<int64_t> next_key{1'000'000};
+  std::atomic<int64_t> next_key{1000};
   for (int t = 0; t < 3; ++t) {
     others.emplace_back([&] {
       for (int i = 0; i < 20'000; ++i) {
-        const int64_t key = next_key++;
+        const int64_t key = key_at(next_key++);
         const MutexLock lock(shard.mutex);
-        shard.reserve(1);
-        shard.insert(hash_key(key), key, RowRef(0, 1));
+        shard.reserve(1, key);
+        shard.insert(key, RowRef(0, 1));
       }
     });
   }
   for (int64_t key = 0; key < 900; ++key) {
     const MutexLock lock(shard.mutex);
     const BucketArray* const buckets = &shard.buckets();
-    shard.insert(hash_key(key), key, RowRef(0, 1), room);
+    shard.insert(key_at(key), RowRef(0, 1), room);
     check(buckets == &shard.buckets(), "an insert into a room moved the buckets");
   }
   for (std::thread& other : others) other.join();
@@ -437,17 +588,16 @@ TEST(room_is_kept_whatever_others_insert) {
   for (int i = 0; i < 1000; ++i) {
     const MutexLock lock(shard.mutex);
     IndexShard::Room again;
-    again = shard.reserve_room(100);
+    again = shard.reserve_room(100, key_at(0));
     for (int64_t n = 0; n < 100; ++n) {
-      const int64_t key = -1 - n;
-      shard.insert(hash_key(key), key, RowRef(0, 1), again);
+      shard.insert(key_at(100'000 + n), RowRef(0, 1), again);
     }
-    for (int64_t n = 0; n < 100; ++n) shard.erase(shard.entry(hash_key(-1 - n), -1 - n));
+    for (int64_t n = 0; n < 100; ++n) shard.erase(shard.entry(key_at(100'000 + n)));
   }
   for (int i = 0; i < 1000; ++i) {
     IndexShard::Room again;  // outlives the lock, which it takes in the end
     const MutexLock lock(shard.mutex);
-    again = shard.reserve_room(100);
+    again = shard.reserve_room(100, key_at(0));
   }
   check(size_bytes() == before, "room that is given back is kept");
 }
@@ -459,19 +609,21 @@ void readers_find_what_stays(int rounds) {
   const Index index(epochs);
   constexpr int64_t kStaying = 2000;
   constexpr int64_t kGoing = 20'000;  // keys from kStaying on, a part of them at a time
-  const auto insert = [&index](int64_t key) {
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = index.shard(shard_of(hash));
+  // Some don't fit compact buckets.
+  const auto key_at = [](int64_t i) { return i % 40 == 0 ? i << 40 : i; };
+  const auto insert = [&](int64_t i) {
+    const int64_t key = key_at(i);
+    IndexShard& shard = index.shard(shard_of_key(key));
     const MutexLock lock(shard.mutex);
-    if (shard.entry(hash, key)) return;
-    shard.reserve(1);
-    shard.insert(hash, key, RowRef(0, static_cast<Slot>(key)));
+    if (shard.entry(key)) return;
+    shard.reserve(1, key);
+    shard.insert(key, RowRef(0, static_cast<Slot>(i)));
   };
-  const auto erase = [&index](int64_t key) {
-    const KeyHash hash = hash_key(key);
-    IndexShard& shard = index.shard(shard_of(hash));
+  const auto erase = [&](int64_t i) {
+    const int64_t key = key_at(i);
+    IndexShard& shard = index.shard(shard_of_key(key));
     const MutexLock lock(shard.mutex);
-    if (const IndexEntry entry = shard.entry(hash, key)) shard.erase(entry);
+    if (const IndexEntry entry = shard.entry(key)) shard.erase(entry);
   };
   for (int64_t key = 0; key < kStaying; ++key) {
     insert(kStaying + key);
@@ -488,11 +640,11 @@ void readers_find_what_stays(int rounds) {
         const Epochs::Guard guard = epochs.enter();
         IndexReader reader(index);
         for (int i = 0; i < 2000; ++i) {
-          const auto key = static_cast<int64_t>(random() % kStaying);
-          const IndexHit hit = reader.find(hash_key(key), key);
+          const auto which = static_cast<int64_t>(random() % kStaying);
+          const IndexHit hit = reader.find(key_at(which));
           check(static_cast<bool>(hit.ref), "a key that stays isn't found");
           if (!hit.holds()) continue;
-          check(hit.ref == RowRef(0, static_cast<Slot>(key)), "a reader accepted another key's row");
+          check(hit.ref == RowRef(0, static_cast<Slot>(which)), "a reader accepted another key's row");
           ++held;
         }
       }
@@ -516,27 +668,42 @@ void readers_find_what_stays(int rounds) {
 
 // A key that was passed on by full buckets moves back, bucket by bucket, as others are erased in front of it.
 // Whoever looks for it meanwhile, and walks towards it, must not be passed by it.
-void readers_find_a_key_that_moves_towards_them(int rounds) {
+template <class Kind>
+void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*buckets_of)() const, int64_t step,
+                                                int rounds) {
   Epochs epochs;
   const Index index(epochs);
-  constexpr uint32_t kBuckets = 8;
-  // Five buckets full of keys of one home, and the one that is looked for.
+  constexpr size_t kKeys = 5 * Kind::kEntries;
+  const auto number = [step](uint64_t i) { return i * static_cast<uint64_t>(step); };
+  IndexShard::Room room;  // so that the array never shrinks
+  {
+    IndexShard& shard = index.shard(0);
+    const MutexLock lock(shard.mutex);
+    shard.reserve(3 * kKeys, key_of_shard(0, number(1)));
+    room = shard.reserve_room(kKeys, key_of_shard(0, number(1)));
+  }
+  const BucketArray* const array = &index.shard(0).buckets();
+  const Kind& buckets = (array->*buckets_of)();
+  check(
+      buckets.count() > 6 && array->is_compact() == (&buckets == static_cast<const void*>(&array->compact())),
+      "the test is made for another array");
+  // Five buckets full of keys of one home, and the one that is looked for. They go on behind the last bucket.
   std::vector<int64_t> keys;
-  for (int64_t key = 0; keys.size() < 5 * Bucket::kEntries + 1; ++key) {
-    const KeyHash hash = hash_key(key);
-    if (shard_of(hash) == 0 && home_bucket(hash, kBuckets) == 6) keys.push_back(key);
+  for (uint64_t i = 0; keys.size() < kKeys + 1; ++i) {
+    const int64_t key = key_of_shard(0, number(i));
+    if (buckets.seek(key).home == buckets.count() - 2) keys.push_back(key);
   }
   const int64_t sought = keys.back();
   keys.pop_back();
   IndexShard& shard = index.shard(0);
   const auto insert = [&shard](int64_t key) {
     const MutexLock lock(shard.mutex);
-    shard.reserve(1);
-    shard.insert(hash_key(key), key, RowRef(0, 1));
+    shard.reserve(1, key);
+    shard.insert(key, RowRef(0, 1));
   };
   const auto erase = [&shard](int64_t key) {
     const MutexLock lock(shard.mutex);
-    shard.erase(shard.entry(hash_key(key), key));
+    shard.erase(shard.entry(key));
   };
   std::atomic<int> round{0};  // 0: the key needn't be there; -1: the end
   std::atomic<uint64_t> looked{0};
@@ -548,7 +715,7 @@ void readers_find_a_key_that_moves_towards_them(int rounds) {
         const Epochs::Guard guard = epochs.enter();
         IndexReader reader(index);
         for (int i = 0; i < 100; ++i, now = round.load()) {
-          const bool is_there = static_cast<bool>(reader.find(hash_key(sought), sought).ref);
+          const bool is_there = static_cast<bool>(reader.find(sought).ref);
           if (now <= 0 || round.load() != now) continue;
           check(is_there, "a key that moved back was missed");
           ++found;
@@ -560,7 +727,7 @@ void readers_find_a_key_that_moves_towards_them(int rounds) {
   for (int n = 1; n <= rounds; ++n) {
     for (const int64_t key : keys) insert(key);
     insert(sought);
-    check(shard.buckets().count() == kBuckets, "the test is made for another number of buckets");
+    check(&shard.buckets() == array, "the array was replaced");
     round = n;
     for (const int64_t key : keys) erase(key);
     round = 0;
@@ -571,20 +738,90 @@ void readers_find_a_key_that_moves_towards_them(int rounds) {
   check(looked > 0, "no reader looked while the key moved");
 }
 
+// A key comes and goes, behind its full home or in the stash. Who found it absent must learn that it came, even while it comes.
+void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
+  Epochs epochs;
+  const Index index(epochs);
+  IndexShard& shard = index.shard(0);
+  const auto insert = [&shard](int64_t key) {
+    const MutexLock lock(shard.mutex);
+    shard.reserve(1, key);
+    shard.insert(key, RowRef(0, 1));
+  };
+  const auto erase = [&shard](int64_t key) {
+    const MutexLock lock(shard.mutex);
+    shard.erase(shard.entry(key));
+  };
+  IndexShard::Room room;  // so that the array stays the same
+  {
+    const MutexLock lock(shard.mutex);
+    room = shard.reserve_room(100, key_of_shard(0, 1));
+  }
+  const CompactBuckets compact = shard.buckets().compact();
+  std::vector<int64_t> keys;  // of one home: so many that the last one lies behind it
+  for (uint64_t number = 0; keys.size() < CompactBuckets::kEntries + 1; ++number) {
+    const int64_t key = key_of_shard(0, number);
+    if (compact.seek(key).home == 3) keys.push_back(key);
+  }
+  const int64_t coming = is_stashed ? key_of_shard(0, uint64_t{1} << 50) : keys.back();
+  keys.pop_back();
+  for (const int64_t key : keys) insert(key);
+  std::atomic<int> came{0};
+  std::atomic<uint64_t> learnt{0};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 2; ++t) {
+    readers.emplace_back([&] {
+      while (came.load() >= 0) {
+        const Epochs::Guard guard = epochs.enter();
+        IndexReader reader(index);
+        for (int i = 0; i < 100; ++i) {
+          const IndexHit hit = reader.find(coming);
+          if (hit.ref) continue;
+          const int before = came.load();
+          for (int spin = 0; spin < 100 && came.load() == before; ++spin) {
+          }
+          if (came.load() <= before) continue;
+          check(!hit.holds(), "a reader holds on to a key's absence although it came");
+          ++learnt;
+        }
+      }
+    });
+  }
+  for (int n = 1; n <= rounds || learnt == 0; ++n) {  // until a reader has looked while it came
+    insert(coming);
+    came = n;
+    erase(coming);
+  }
+  came = -1;
+  for (std::thread& reader : readers) reader.join();
+  check(shard.buckets().is_compact() && shard.buckets().uses_stash() == is_stashed,
+        "the key lies where the test doesn't want it");
+}
+
 // By one thread: the thread sanitizer has nothing to see.
 TEST(what_one_thread_does_is_right) {
   if (kUnderThreadSanitizer) return;
-  for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(seed);
-  for (uint64_t seed = 1; seed <= 3; ++seed)
-    what_changes_while_a_larger_array_is_filled_changes_in_both(seed);
+  for (const Keys kind : kAllKinds) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(kind, seed);
+  }
+  for (const Keys kind : {Keys::kFit, Keys::kSomeFitNot, Keys::kWide}) {
+    for (uint64_t seed = 1; seed <= 2; ++seed)
+      what_changes_while_a_larger_array_is_filled_changes_in_both(kind, seed);
+  }
   shards_grow_at_different_sizes();
-  for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(share);
-  memory_comes_back_where_most_entries_went();
+  keys_of_any_pattern_lie_near_their_homes();
+  for (const Keys kind : {Keys::kFit, Keys::kWide}) {
+    for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(kind, share);
+    memory_comes_back_where_most_entries_went(kind);
+  }
 }
 
 TEST(readers_without_locks_find_what_is_there) {
   readers_find_what_stays(static_cast<int>(scenes(40)));
-  readers_find_a_key_that_moves_towards_them(static_cast<int>(scenes(240'000)));
+  const int rounds = static_cast<int>(scenes(120'000));
+  readers_find_a_key_that_moves_towards_them(&BucketArray::compact, 1, rounds);
+  readers_find_a_key_that_moves_towards_them(&BucketArray::wide, int64_t{1} << 35, rounds);
+  for (const bool is_stashed : {false, true}) readers_learn_of_a_key_that_comes(is_stashed, 10 * rounds);
 }
 
 }  // namespace

@@ -62,9 +62,9 @@ double worst_within_partitions(const std::vector<int64_t>& keys, size_t partitio
     for (const int64_t key : keys) {
       if (partition(key, partitions) != p) continue;
       const KeyHash hash = hash_key(key);
-      const auto shard = static_cast<size_t>(shard_of(hash));
+      const auto shard = static_cast<size_t>(shard_of_key(key));
       ++shards[shard];
-      ++buckets[shard * kBuckets + home_bucket(hash, kBuckets)];
+      ++buckets[shard * kBuckets + home_bucket(key, kBuckets)];
       for (size_t b = 0; b < bytes.size(); ++b) ++bytes[b][hash >> (8 * b) & 0xff];
     }
     worst = std::max({worst, unevenness(shards), unevenness(buckets)});

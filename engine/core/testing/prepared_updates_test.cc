@@ -83,7 +83,7 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
     taken_back.reset();
     check(table.store->row_count() == kKeys, "rows of the update that was taken back are left");
     for (int64_t key = 0; key < kKeys; ++key) {
-      const IndexHit hit = IndexReader(table.store->index()).find(hash_key(key), key);
+      const IndexHit hit = IndexReader(table.store->index()).find(key);
       check(static_cast<bool>(hit.ref), "a row is missing");
       updates[static_cast<size_t>(key)]->commit();
       check(!hit.holds(), "a row changed and its readers aren't told");

@@ -55,7 +55,7 @@ bool GatheredRows::gather(uint64_t& new_rows) {
     if (absent == 0) continue;
     IndexShard& shard = parts_.store.shard(s);
     MutexLock lock(shard.mutex);
-    rooms_[static_cast<size_t>(s)] = shard.reserve_room(absent);
+    rooms_[static_cast<size_t>(s)] = shard.reserve_room(absent, keys.front().key);
   }
   for (;;) {
     const size_t left = seat(claim);
@@ -89,7 +89,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
   layouts_[static_cast<size_t>(number)] = shard.layout();
   const auto fetch_bucket = [&](size_t i) {
     if (i >= keys.size()) return;
-    prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+    prefetch_line(buckets.home(keys[i].key));
     if (filter != nullptr) filter->prefetch(keys[i].hash);
   };
   uint64_t unheard = 0;  // keys that neither the index nor the filter knows
@@ -99,7 +99,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
     for (size_t i = begin; i < end; ++i) {
       fetch_bucket(i + kKeysABlock);
       Seat& seat = seats_[first + i];
-      seat.entry = shard.entry(keys[i].hash, keys[i].key);
+      seat.entry = shard.entry(keys[i].key);
       if (seat.entry) {
         seat.at = seat.entry.ref();
         seat.where = Where::kBelow;
@@ -181,7 +181,7 @@ void GatheredRows::find_rows_of_waiting_keys(const IndexShard& shard, int number
   for (size_t i = 0; i < keys.size(); ++i) {
     Seat& seat = seats_[first_key(number) + i];
     if (seat.where != Where::kWaits) continue;
-    const IndexEntry entry = shard.entry(keys[i].hash, keys[i].key);
+    const IndexEntry entry = shard.entry(keys[i].key);
     if (!entry || is_unborn(entry.ref())) continue;
     seat.entry = entry;
     seat.at = entry.ref();
@@ -202,7 +202,7 @@ void GatheredRows::find_moved_entries(const IndexShard& shard, int number) {
     if (i + kKeysFetchedAhead < keys.size()) prefetch_line(seats[i + kKeysFetchedAhead].entry.bucket);
     Seat& seat = seats[i];
     if (seat.where == Where::kResting || (are_void && seat.is_seated())) {
-      seat.entry = shard.entry(keys[i].hash, keys[i].key);
+      seat.entry = shard.entry(keys[i].key);
       seat.at = seat.entry.ref();
     }
   }
@@ -231,7 +231,7 @@ void GatheredRows::stage() {
   const std::span<const KeyGradient> keys = batch_.keys();
   for (size_t i = 0; i < keys.size(); ++i) {
     if (seats_[i].where != Where::kBelow) continue;
-    const IndexHit hit = reader.find(keys[i].hash, keys[i].key);
+    const IndexHit hit = reader.find(keys[i].key);
     if (!hit.ref || hit.ref.tier() == 0) continue;
     copies_[i] = reads_.find(keys[i].hash, keys[i].key, hit.ref, tiers);
     if (copies_[i] || tiers.memory(hit.ref.tier()) != nullptr)
@@ -271,7 +271,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
   MemoryTierSlots& slots = rise.slots();
   const auto fetch = [&](size_t i) {
     if (i >= keys.size() || is_seated(i)) return;
-    prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+    prefetch_line(buckets.home(keys[i].key));
     if (seats_[first + i].where == Where::kBelow) rise.fetch(seats_[first + i].at, copy_of(first + i));
     if (slots.left() > 0) first_tier_.prefetch(slots.peek(kKeysFetchedAhead / 2));
   };
@@ -279,7 +279,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
   for (size_t i = 0; i < keys.size(); ++i) {
     fetch(i + kKeysFetchedAhead);
     if (is_seated(i)) continue;
-    IndexEntry entry = shard.entry(keys[i].hash, keys[i].key);
+    IndexEntry entry = shard.entry(keys[i].key);
     if (!entry) {
       const Slot slot = slots.next();
       const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
@@ -333,7 +333,7 @@ void GatheredRows::undo_shard(IndexShard& shard, int number) {
         first_tier_.rows().meta(seat.at.slot()).version != RowMeta::kNeverUpdated) {
       continue;
     }
-    removal.remove(shard, shard.entry(keys[i].hash, keys[i].key), keys[i].key);
+    removal.remove(shard, shard.entry(keys[i].key), keys[i].key);
   }
 }
 

@@ -36,7 +36,7 @@ void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch, size_t threads
 size_t GradientBatch::size_bytes() const {
   return occurrences_.capacity() * sizeof(Occurrence) +
          (found_.capacity() + keys_.capacity()) * sizeof(KeyGradient) + table_.capacity() * sizeof(uint32_t) +
-         sums_.capacity() * sizeof(float);
+         sums_.capacity() * sizeof(float) + shards_.capacity();
 }
 
 void GradientBatch::group(const Gradients& of, Shards shards) {
@@ -58,10 +58,11 @@ void GradientBatch::take_occurrences(std::span<const int64_t> ids, Shards of) {
   occurrences_.clear();
   if (are_all) occurrences_.reserve(ids.size() + kPlacesFetchedAhead);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const KeyHash hash = hash_key(ids[i]);
-    const int shard = shard_of(hash);
-    if (!are_all && (shard < of.begin || shard >= of.end)) continue;
-    occurrences_.push_back({hash, static_cast<uint32_t>(i)});
+    if (!are_all) {
+      const int shard = shard_of_key(ids[i]);
+      if (shard < of.begin || shard >= of.end) continue;
+    }
+    occurrences_.push_back({hash_key(ids[i]), static_cast<uint32_t>(i)});
   }
 }
 
@@ -124,14 +125,19 @@ void GradientBatch::sum_equal_keys(const Gradients& of) {
 void GradientBatch::sort_by_shard() {
   const std::span found = std::span(found_).first(found_end_).subspan(1);
   size_t next[kShards] = {};
-  for (const KeyGradient& key : found) ++next[shard_of(key.hash)];
+  if (shards_.size() < found.size()) shards_.resize(found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const int shard = shard_of_key(found[i].key);
+    shards_[i] = static_cast<uint8_t>(shard);
+    ++next[shard];
+  }
   first_key_[0] = 0;
   for (int s = 0; s < kShards; ++s) {
     first_key_[s + 1] = first_key_[s] + next[s];
     next[s] = first_key_[s];
   }
   if (keys_.size() < found.size()) keys_.resize(found.size());
-  for (const KeyGradient& key : found) keys_[next[shard_of(key.hash)]++] = key;
+  for (size_t i = 0; i < found.size(); ++i) keys_[next[shards_[i]]++] = found[i];
 }
 
 }  // namespace embstore

@@ -84,6 +84,7 @@ class GradientBatch {
   PageVector<uint32_t> table_;    // open addressing; position in found_, 0 = empty
   PageVector<float> sums_;        // keys point into them: they never move within a batch
   PageVector<KeyGradient> keys_;  // by shard, and then an earlier batch's
+  PageVector<uint8_t> shards_;    // of found_, or an earlier batch's
   size_t first_key_[kShards + 1];
   bool is_finite_ = true;
 };

@@ -36,7 +36,7 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     const uint64_t room = shard.room();
     const bool has_room = keys <= room && (filter == nullptr || filter->has_room(keys));
     const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s, room);
-    rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows);
+    rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows, batch_.shard(s).front().key);
     if (filter != nullptr) filter->make_room(coming.unheard);
     image_room_.reserve(shard, s, keys);
   }
@@ -53,12 +53,12 @@ ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int n
   size_t known = 0;
   for (size_t i = 0; i < keys.size() + kKeysFetchedAhead; ++i) {
     if (i < keys.size()) {
-      prefetch_line(buckets.data() + home_bucket(keys[i].hash, buckets.count()));
+      prefetch_line(buckets.home(keys[i].key));
       if (filter != nullptr) filter->prefetch(keys[i].hash);
     }
     if (i < kKeysFetchedAhead) continue;
     const KeyGradient& key = keys[i - kKeysFetchedAhead];
-    if (shard.entry(key.hash, key.key)) {
+    if (shard.entry(key.key)) {
       const size_t rest = keys.size() - ++known;
       if (filter == nullptr && rest <= enough) return {rest, 0};
       continue;
@@ -116,7 +116,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   };
   const auto fetch_buckets = [&](size_t first) {
     for (const KeyGradient& key : block_from(first)) {
-      prefetch_line(buckets.data() + home_bucket(key.hash, buckets.count()));
+      prefetch_line(buckets.home(key.key));
       if (filter != nullptr) filter->prefetch(key.hash);
     }
   };
@@ -155,7 +155,7 @@ void ResidentUpdate::find_block(const IndexShard& shard, std::span<const KeyGrad
   const auto dim = static_cast<size_t>(parts_.store.layout().dim());
   for (size_t i = 0; i < block.size(); ++i) {
     prefetch_row(block[i].gradient, dim);
-    entries[i] = shard.entry(block[i].hash, block[i].key);
+    entries[i] = shard.entry(block[i].key);
     if (entries[i]) rows.prefetch(entries[i].ref().slot());
   }
 }

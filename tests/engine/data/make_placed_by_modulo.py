@@ -100,6 +100,15 @@ def write(root: Path) -> dict[str, Any]:
     return wanted
 
 
+def pack(archive_file: Path, root: Path) -> None:
+    with tarfile.open(archive_file, "w:xz") as archive:
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(str(path.relative_to(root)))  # nobody's, at no time
+            entry.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="placed-by-modulo-", dir="/tmp") as directory:
         root = Path(directory)
@@ -108,12 +117,7 @@ def main() -> None:
         if header[8:] != b"\1\0\0\0":
             sys.exit("this engine isn't of before: its row files have another version than 1")
         (root / "wanted.json").write_text(json.dumps(wanted))
-        with tarfile.open(ARCHIVE, "w:xz") as archive:
-            for path in sorted(path for path in root.rglob("*") if path.is_file()):
-                entry = tarfile.TarInfo(str(path.relative_to(root)))  # nobody's, at no time
-                entry.size = path.stat().st_size
-                with path.open("rb") as content:
-                    archive.addfile(entry, content)
+        pack(ARCHIVE, root)
 
 
 if __name__ == "__main__":

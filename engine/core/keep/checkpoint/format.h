@@ -12,8 +12,10 @@ namespace embstore::checkpoint {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 inline constexpr std::array<char, 8> kMagic = {'E', 'S', 'C', 'H', 'K', 'P', 'N', 'T'};
-inline constexpr uint32_t kFormatVersion = 3;
-// Of files without kInitialRows; all else is as it is now.
+inline constexpr uint32_t kFormatVersion = 4;
+// Of files whose sketches are of other shards, which are divided by another rule; all else is as it is now.
+inline constexpr uint32_t kSketchesOfOtherShards = 3;
+// Of files without kInitialRows; all else is as in version 3.
 inline constexpr uint32_t kWithoutInitialRows = 2;
 // Of files whose keys lie in partition key modulo partition_count; all else is as in version 2.
 inline constexpr uint32_t kPlacedByModulo = 1;

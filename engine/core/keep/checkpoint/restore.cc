@@ -168,11 +168,18 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
     return;
   }
   auto header = record_at<SketchHeader>(block, 0, 0);
-  // A sketch doesn't know its keys, so where partitions are others than before, each has to know them all.
+  const std::span<const std::byte> counters = block.payload.subspan(sizeof header);
+  // A sketch doesn't know its keys, so where partitions or shards are others than before, each has to know them all.
   if (!is_of(file, partition)) {
     header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
-  table.put_sketch(header, block.payload.subspan(sizeof header));
+  if (file.format_version > kSketchesOfOtherShards) return table.put_sketch(header, counters);
+  const uint32_t shard = header.shard;
+  for (header.shard = 0; header.shard < kShards; ++header.shard) {
+    SketchHeader part = header;
+    if (part.shard != shard) part.waiting_keys = 0;  // they are counted once
+    table.put_sketch(part, counters);
+  }
 }
 
 void verify_sketch(const Reader& reader, const Reader::Block& block, std::vector<SketchShape>& shapes) {
@@ -258,7 +265,7 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
   }
   // A full save comes last. Others add few rows to its.
   const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
-  table.make_room(expected_rows);
+  table.expect_rows(expected_rows);
   tell_ranks(table, partition, chain, expected_rows);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {

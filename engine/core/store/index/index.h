@@ -16,8 +16,7 @@ class Index {
  public:
   explicit Index(Epochs& epochs) {
     for (int i = 0; i < kShards; ++i) {
-      shards_[static_cast<size_t>(i)] =
-          std::make_unique<IndexShard>(epochs, static_cast<double>(i) / kShards);
+      shards_[static_cast<size_t>(i)] = std::make_unique<IndexShard>(epochs, i);
     }
   }
 

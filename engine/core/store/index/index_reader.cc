@@ -1,42 +1,91 @@
 #include "store/index/index_reader.h"
 
 namespace embstore {
+namespace {
 
-IndexHit IndexReader::find_further(int64_t key) {
-  const KeyHash hash = hash_key(key);
-  for (;;) {
-    const ShardView& view = view_of_hash(hash);
-    const uint64_t home = home_bucket(hash, view.count);
-    uint64_t i = home;
-    uint32_t passed = 0;  // the sum of the states of the buckets from `home` to `i`
-    for (;;) {
-      const Bucket& bucket = view.buckets[i];
-      const uint32_t state = bucket.guard.state.load(std::memory_order_acquire);
-      if ((state & (RowGuard::kWriting | Bucket::kMoved)) != 0) [[unlikely]] {
-        if ((state & Bucket::kMoved) != 0) break;
+enum class Walk { kFound, kAbsent, kChanged, kMoved };
+
+// A walk from a key's home on, as far as buckets passed keys on.
+template <class Homes>
+class Search {
+ public:
+  Search(const Homes& homes, const typename Homes::Sought& sought, uint32_t most_passed)
+      : homes_(homes), sought_(sought), most_passed_(most_passed) {}
+
+  Walk walk() {
+    for (;; ++passed_) {
+      const Bucket& bucket = at(passed_);
+      uint32_t state;
+      while (((state = bucket.guard.state.load(std::memory_order_acquire)) & RowGuard::kWriting) != 0)
         __builtin_ia32_pause();
-        continue;
+      if ((state & Bucket::kMoved) != 0) return Walk::kMoved;
+      sum_ += state;
+      if (passed_ == 0) home_ = {&bucket, state, RowRef()};
+      if (const int entry = homes_.find(bucket, passed_, sought_); entry >= 0) {
+        found_ = {&bucket, state, bucket.ref(entry)};
+        // If not, it went, perhaps only to another bucket, between these two looks at it.
+        return found_.ref ? Walk::kFound : Walk::kChanged;
       }
-      const int entry = bucket.find(key);
-      if (entry >= 0) {
-        if (const RowRef ref = bucket.ref(entry)) return {&bucket, state, ref};
-        continue;  // it went, perhaps only to another bucket, between these two looks at it
-      }
-      if ((state & Bucket::kOverflowed) == 0) {
-        // A key that is inserted while we look may be missed: the look-up came before it. One that an
-        // erasure moved back behind us may not.
-        if (i == home || unchanged(view, home, i, passed)) return {&bucket, state, RowRef()};
-        i = home;
-        passed = 0;
-        continue;
-      }
-      passed += state;
-      if (++i == view.count) i = 0;
-      if (i == home) passed = 0;
+      if ((state & Bucket::kOverflowed) == 0 || passed_ == most_passed_) return Walk::kAbsent;
     }
-    // The array was replaced since the batch began.
-    const int shard = shard_of(hash);
-    views_[static_cast<size_t>(shard)] = view_of(shard);
+  }
+
+  const IndexHit& found() const { return found_; }
+  // Of a key that's absent: whoever inserts it changes its home.
+  const IndexHit& home() const { return home_; }
+  // True if each bucket of the walk is still the same: the sum of their states is, and a change only ever adds to one.
+  bool unchanged() const {
+    uint32_t left = sum_;
+    for (uint32_t passed = 0; passed <= passed_ && home_.bucket != nullptr; ++passed)
+      left -= at(passed).guard.state_after_reads();
+    return left == 0;
+  }
+
+ private:
+  const Bucket& at(uint32_t passed) const {
+    const uint64_t i = uint64_t{sought_.home} + passed;
+    return homes_.first[i < homes_.count ? i : i - homes_.count];
+  }
+
+  const Homes homes_;
+  const typename Homes::Sought sought_;
+  const uint32_t most_passed_;
+  uint32_t passed_ = 0;
+  uint32_t sum_ = 0;
+  IndexHit home_{};
+  IndexHit found_{};
+};
+
+}  // namespace
+
+IndexHit IndexReader::find_further(const Home& home, int64_t key) {
+  prefetch_line(home.bucket + 1);  // where it is nearly always
+  const int shard = shard_of_key(key);
+  CompactHomes compact_homes = compact_[static_cast<size_t>(shard)];
+  WideHomes wide_homes = wide_[static_cast<size_t>(shard)];
+  for (;;) {
+    const bool is_compact = compact_homes.count != 0;
+    Search compact(compact_homes, compact_homes.seek_any(key),
+                   compact_homes.fits(key) ? compact_homes.most_passed() : 0);
+    Search wide(wide_homes, wide_homes.seek(key), wide_homes.most_passed());
+    Walk walked = is_compact ? compact.walk() : wide.walk();
+    if (walked == Walk::kFound) return is_compact ? compact.found() : wide.found();
+    const bool may_be_stashed = is_compact && (compact.home().state & Bucket::kHasStashed) != 0;
+    if (walked == Walk::kAbsent && may_be_stashed) {
+      walked = wide.walk();
+      if (walked == Walk::kFound) return wide.found();
+    }
+    // A key that is inserted while we look may be missed: the look-up came before it. One that an
+    // erasure moved back behind us may not.
+    if (walked == Walk::kAbsent && compact.unchanged() && wide.unchanged()) {
+      return is_compact ? compact.home() : wide.home();
+    }
+    if (walked != Walk::kMoved) continue;
+    // The array was replaced since the batch began. Who looks in wide buckets alone doesn't go on in others.
+    const BucketArray& array = index_.shard(shard).buckets();
+    compact_homes = array.compact().homes();
+    wide_homes = array.wide().homes();
+    if (has_compact_ || !array.is_compact()) look_at(shard, array);
   }
 }
 

@@ -10,21 +10,19 @@
 namespace embstore {
 namespace {
 
-constexpr uint32_t kSmallestArray = 8;  // buckets
-// Above this load, probes that leave their home bucket cost more than the memory is worth.
-constexpr double kMaxLoad = 0.75;
-// By a third: between 17 and 23 bytes an entry, where doubling would take up to 34.
+constexpr double kSmallestArray = 30;  // entries
+// By a third: between 17 and 23 bytes an entry in wide buckets, where doubling would take up to 34.
 constexpr double kGrowth = 4.0 / 3.0;
 // A larger array is filled while the last hundredth of the entries come. So few shards have two at a time.
 constexpr uint64_t kLastPart = 100;
 // A small array is copied at once.
 constexpr uint64_t kFewestLast = 16;
+// So many buckets say what keys an array has.
+constexpr uint32_t kSampledBuckets = 64;
+// Each stashed key may take a page, so for more than a few of them, all keys had better be in wide buckets.
+constexpr uint32_t kFittingAStashed = 16;
 
-uint64_t capacity(uint64_t buckets) {
-  return static_cast<uint64_t>(kMaxLoad * Bucket::kEntries * static_cast<double>(buckets));
-}
-
-uint64_t last_entries(uint64_t buckets) { return capacity(buckets) / kLastPart; }
+uint64_t last_entries(const BucketArray& array) { return array.capacity() / kLastPart; }
 
 // Nobody else changes the state: the shard's mutex is held. Between two fences that release: whoever sees the mark finds the new
 // array, and whoever reads a row that is written later sees the mark.
@@ -36,72 +34,76 @@ void mark_moved(RowGuard& guard) {
 #endif
 }
 
-bool is_overflowed(const Bucket& bucket) {
-  return (bucket.guard.state.load(std::memory_order_relaxed) & Bucket::kOverflowed) != 0;
+// Whether readers see the array that is changed.
+enum class Seen { kYes, kNo };
+
+template <Seen kSeen>
+void set_flag(Bucket& bucket, uint32_t flag) {
+  if (kSeen == Seen::kYes) {
+    RowWrite(bucket.guard).set_flag(flag);
+  } else {
+    bucket.guard.state.store(bucket.guard.state.load(std::memory_order_relaxed) | flag,
+                             std::memory_order_relaxed);
+  }
 }
 
-// How many buckets passed on the key of an entry of bucket `i`.
-uint32_t displacement(const BucketArray& buckets, uint32_t i, int entry) {
-  const int64_t key = buckets[i].keys[entry].load(std::memory_order_relaxed);
-  return buckets.distance(home_bucket(hash_key(key), buckets.count()), i);
-}
+// --- Among buckets of one kind
 
-IndexEntry find_in(const BucketArray& buckets, KeyHash hash, int64_t key) {
-  const uint32_t home = home_bucket(hash, buckets.count());
-  uint32_t i = home;
-  do {
+template <class Kind>
+IndexEntry find_in(const Kind& buckets, const typename Kind::Sought& sought) {
+  uint32_t i = sought.home;
+  for (uint32_t passed = 0; passed <= buckets.homes().most_passed(); ++passed, i = buckets.next(i)) {
     Bucket& bucket = buckets[i];
-    const int position = bucket.find(key);
+    const int position = buckets.homes().find(bucket, passed, sought);
     if (position >= 0) return {&bucket, position};
-    if (!is_overflowed(bucket)) break;
-    i = buckets.next(i);
-  } while (i != home);
+    if (!bucket.is_overflowed()) break;
+  }
   return {};
 }
 
-IndexEntry place(const BucketArray& buckets, KeyHash hash, int64_t key, RowRef ref) {
-  for (uint32_t i = home_bucket(hash, buckets.count());; i = buckets.next(i)) {
-    Bucket& bucket = buckets[i];
-    const int position = bucket.find_empty();
-    if (position < 0 && is_overflowed(bucket)) continue;
-    RowWrite write(bucket.guard);
-    if (position < 0) {
-      write.set_flag(Bucket::kOverflowed);
-      continue;
-    }
-    bucket.keys[position].store(key, std::memory_order_relaxed);
-    bucket.refs[position].store(ref.raw(), std::memory_order_relaxed);
-    return {&bucket, position};
+// Null where there is no room near its home; nothing has changed then.
+template <Seen kSeen, class Kind>
+IndexEntry place_in(const Kind& buckets, const typename Kind::Sought& sought, RowRef ref) {
+  uint32_t i = sought.home;
+  uint32_t passed = 0;
+  int position;
+  while ((position = buckets[i].find_empty(Kind::kEntries)) < 0) {
+    if (passed == buckets.homes().most_passed()) return {};
+    ++passed;
+    i = buckets.next(i);
   }
-}
-
-// place() in an array that no reader sees yet.
-void place_unseen(const BucketArray& buckets, int64_t key, RowRef ref) {
-  for (uint32_t i = home_bucket(hash_key(key), buckets.count());; i = buckets.next(i)) {
-    Bucket& bucket = buckets[i];
-    const int position = bucket.find_empty();
-    if (position >= 0) {
-      bucket.keys[position].store(key, std::memory_order_relaxed);
-      bucket.refs[position].store(ref.raw(), std::memory_order_relaxed);
-      return;
-    }
-    bucket.guard.state.store(Bucket::kOverflowed, std::memory_order_relaxed);
+  for (uint32_t full = sought.home; full != i; full = buckets.next(full)) {
+    if (!buckets[full].is_overflowed()) set_flag<kSeen>(buckets[full], Bucket::kOverflowed);
   }
+  const auto write = [&] {
+    buckets.set(i, position, passed, sought);
+    buckets[i].set_ref(position, ref);
+  };
+  if (kSeen == Seen::kYes) {
+    {
+      const RowWrite guarded(buckets[i].guard);
+      write();
+    }
+    // Only then: by its home readers know that a key is absent, until that changes.
+    if (passed != 0) set_flag<kSeen>(buckets[sought.home], Bucket::kOverflowed);
+  } else {
+    write();
+  }
+  return {&buckets[i], position};
 }
 
 void write_ref(const IndexEntry& entry, RowRef ref) {
   const RowWrite write(entry.bucket->guard);
-  entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+  entry.bucket->set_ref(entry.position, ref);
 }
 
-// A key that bucket `passed` passed on, if there is one.
-IndexEntry passed_on_by(const BucketArray& buckets, uint32_t passed) {
-  for (uint32_t i = passed; is_overflowed(buckets[i]);) {
+// A key that bucket `full` passed on, if there is one.
+template <class Kind>
+IndexEntry passed_on_by(const Kind& buckets, uint32_t full) {
+  for (uint32_t i = full; buckets[i].is_overflowed();) {
     i = buckets.next(i);
-    for (int e = 0; e < Bucket::kEntries; ++e) {
-      if (buckets[i].ref(e) && displacement(buckets, i, e) >= buckets.distance(passed, i)) {
-        return {&buckets[i], e};
-      }
+    for (int e = 0; e < Kind::kEntries; ++e) {
+      if (buckets[i].ref(e) && buckets.passed(i, e) >= buckets.distance(full, i)) return {&buckets[i], e};
     }
   }
   return {};
@@ -109,21 +111,22 @@ IndexEntry passed_on_by(const BucketArray& buckets, uint32_t passed) {
 
 // Takes off the marks from `first` up to `last` that no key needs, now that one which lay in `last` and was
 // passed on by them all is gone.
-void unmark(const BucketArray& buckets, uint32_t first, uint32_t last) {
+template <class Kind>
+void unmark(const Kind& buckets, uint32_t first, uint32_t last) {
   if (first == last) return;
   // A bucket needs its mark if a key that lies beyond it has its home there or before. Buckets are counted
   // from `first`; a home before it does as much as one there.
   uint32_t nearest_home = buckets.distance(first, last);
   const auto look_at = [&](uint32_t i) {
     const uint32_t distance = buckets.distance(first, i);
-    for (int e = 0; e < Bucket::kEntries; ++e) {
+    for (int e = 0; e < Kind::kEntries; ++e) {
       if (!buckets[i].ref(e)) continue;
-      const uint32_t passed = displacement(buckets, i, e);
+      const uint32_t passed = buckets.passed(i, e);
       nearest_home = std::min(nearest_home, distance > passed ? distance - passed : 0);
     }
   };
   look_at(last);
-  for (uint32_t i = last; nearest_home != 0 && is_overflowed(buckets[i]);) {
+  for (uint32_t i = last; nearest_home != 0 && buckets[i].is_overflowed();) {
     i = buckets.next(i);
     look_at(i);
   }
@@ -136,72 +139,118 @@ void unmark(const BucketArray& buckets, uint32_t first, uint32_t last) {
   }
 }
 
-// Calls moved(key, ref, from, to) for each key that moves from one bucket to another.
-template <class Moved>
-void erase_from(const BucketArray& buckets, const IndexEntry& entry, Moved moved_key) {
-  const int64_t key = entry.key();
-  write_ref(entry, RowRef());
+// Calls moved(from, to) for each key that moved from one entry, which is void, to another.
+template <class Kind, class Moved>
+void erase_from(const Kind& buckets, const IndexEntry& entry, Moved moved_key) {
   uint32_t room = buckets.position(*entry.bucket);
-  unmark(buckets, home_bucket(hash_key(key), buckets.count()), room);
+  const uint32_t home = buckets.sought_at(room, entry.position).home;
+  write_ref(entry, RowRef());
+  unmark(buckets, home, room);
   // Each key that moves back leaves room for another.
   for (IndexEntry hole = entry, moved; (moved = passed_on_by(buckets, room)); hole = moved) {
-    const RowRef ref = moved.ref();
+    const uint32_t from = buckets.position(*moved.bucket);
+    const typename Kind::Sought sought = buckets.sought_at(from, moved.position);
     {
       const RowWrite write(hole.bucket->guard);
-      hole.bucket->keys[hole.position].store(moved.key(), std::memory_order_relaxed);
-      hole.bucket->refs[hole.position].store(ref.raw(), std::memory_order_relaxed);
+      buckets.set(room, hole.position, buckets.distance(sought.home, room), sought);
+      hole.bucket->set_ref(hole.position, moved.ref());
     }
     // Only then: whoever reads meanwhile finds one of the two, or sees that a bucket behind it has changed.
     write_ref(moved, RowRef());
-    const uint32_t from = buckets.position(*moved.bucket);
     unmark(buckets, room, from);
-    moved_key(moved.key(), ref, from, room);
+    moved_key(moved, hole);
     room = from;
+  }
+}
+
+// --- In a whole array
+
+IndexEntry find(const BucketArray& array, int64_t key) {
+  if (const CompactBuckets& compact = array.compact(); array.is_compact()) {
+    const CompactBuckets::Sought sought = compact.seek_any(key);
+    if (const IndexEntry found = compact.fits(key) ? find_in(compact, sought) : IndexEntry()) return found;
+    if (!array.uses_stash() || !compact.has_stashed(sought.home)) return {};
+  }
+  return find_in(array.wide(), array.wide().seek(key));
+}
+
+template <Seen kSeen>
+IndexEntry place(BucketArray& array, int64_t key, RowRef ref) {
+  const auto place_in_wide = [&] { return place_in<kSeen>(array.wide(), array.wide().seek(key), ref); };
+  if (!array.is_compact()) return place_in_wide();
+  const CompactBuckets& compact = array.compact();
+  const CompactBuckets::Sought sought = compact.seek_any(key);
+  if (compact.fits(key)) {
+    if (const IndexEntry placed = place_in<kSeen>(compact, sought, ref)) return placed;
+  }
+  array.note_stashed();
+  const IndexEntry placed = place_in_wide();
+  // Only then, as above; and for each that is stashed.
+  set_flag<kSeen>(compact[sought.home], Bucket::kHasStashed);
+  return placed;
+}
+
+template <class Moved>
+void erase_in(const BucketArray& array, const IndexEntry& entry, Moved moved_key) {
+  if (array.compact().contains(*entry.bucket)) {
+    erase_from(array.compact(), entry, moved_key);
+  } else {
+    erase_from(array.wide(), entry, moved_key);
   }
 }
 
 }  // namespace
 
-IndexShard::IndexShard(Epochs& epochs, double phase)
-    : smallest_(kSmallestArray * std::pow(kGrowth, phase)),
+IndexShard::IndexShard(Epochs& epochs, int number)
+    : number_(number),
+      smallest_(kSmallestArray * std::pow(kGrowth, static_cast<double>(number) / kShards)),
       epochs_(epochs),
-      array_(std::make_unique<BucketArray>(buckets_for(0))),
+      array_(std::make_unique<BucketArray>(number, capacity_for(0), true)),
       buckets_(array_.get()) {}
 
-uint32_t IndexShard::buckets_for(uint64_t entries) const {
-  double buckets = smallest_;
-  while (capacity(static_cast<uint64_t>(buckets)) < entries) buckets *= kGrowth;
-  return static_cast<uint32_t>(buckets);
+uint64_t IndexShard::capacity_for(uint64_t entries) const {
+  double capacity = smallest_;
+  while (static_cast<uint64_t>(capacity) < entries) capacity *= kGrowth;
+  return static_cast<uint64_t>(capacity);
 }
 
 bool IndexShard::is_nearly_full() const {
-  const uint64_t last = last_entries(array_->count());
-  return last >= kFewestLast && entries_ + last >= capacity(array_->count());
+  const uint64_t last = last_entries(*array_);
+  return last >= kFewestLast && entries_ + last >= array_->capacity();
 }
 
-IndexEntry IndexShard::entry(KeyHash hash, int64_t key) const { return find_in(*array_, hash, key); }
+bool IndexShard::should_be_compact(uint64_t capacity, int64_t one) const {
+  const CompactBuckets compact(nullptr, CompactBuckets::count_for(capacity), number_);
+  uint32_t fitting = 0;
+  uint32_t others = 0;
+  const auto look_at = [&](int64_t key, RowRef) { ++(compact.fits(key) ? fitting : others); };
+  const uint32_t step = std::max(1u, array_->count() / kSampledBuckets);
+  for (uint32_t i = 0; i < array_->count(); i += step) array_->for_each(i, i + 1, look_at);
+  if (fitting + others < kSampledBuckets) look_at(one, RowRef());
+  return others <= fitting / kFittingAStashed;
+}
+
+IndexEntry IndexShard::entry(int64_t key) const { return find(*array_, key); }
 
 uint64_t IndexShard::room() const {
-  const uint64_t most = capacity(array_->count());
+  const uint64_t most = array_->capacity();
   return most - std::min(most, entries_ + reserved_);
 }
 
-void IndexShard::reserve(uint64_t count) {
+void IndexShard::reserve(uint64_t count, int64_t one) {
   const uint64_t wanted = entries_ + reserved_ + count;
-  const uint64_t buckets = array_->count();
-  if (wanted > capacity(buckets)) {
-    const uint32_t larger = buckets_for(wanted);
-    if (next_ == nullptr || next_->count() < larger) begin_next(larger);
+  const uint64_t capacity = array_->capacity();
+  if (wanted > capacity) {
+    const uint64_t larger = capacity_for(wanted);
+    if (next_ == nullptr || next_->capacity() < larger) begin_next(larger, one);
     copy_to_next(array_->count());
     change_to_next();
-  } else if (next_ == nullptr && is_nearly_full()) [[unlikely]] {
-    begin_next_if_there_is_memory(buckets_for(capacity(buckets) + 1));
-  } else if (next_ != nullptr && entries_ + 4 * last_entries(buckets) < capacity(buckets)) [[unlikely]] {
+  } else if (next_ != nullptr && entries_ + 4 * last_entries(*array_) < capacity) [[unlikely]] {
     next_.reset();
-  } else if (erased_ > capacity(buckets) / 2 && wanted < capacity(buckets) / 4) [[unlikely]] {
+  } else if (erased_ > capacity / 2 && wanted < capacity / 4) [[unlikely]] {
     // Only where as many were erased since, so that entries that come and go seldom pay for it, and an array
     // that was made large for what is to come stays so.
-    if (begin_next_if_there_is_memory(buckets_for(wanted + wanted / 2))) {
+    if (begin_next_if_there_is_memory(capacity_for(wanted + wanted / 2), one)) {
       copy_to_next(array_->count());
       change_to_next();
     } else {
@@ -210,8 +259,8 @@ void IndexShard::reserve(uint64_t count) {
   }
 }
 
-IndexShard::Room IndexShard::reserve_room(uint64_t count) {
-  reserve(count);
+IndexShard::Room IndexShard::reserve_room(uint64_t count, int64_t one) {
+  reserve(count, one);
   reserved_ += count;
   return {*this, count};
 }
@@ -221,57 +270,61 @@ void IndexShard::give_back(uint64_t count) noexcept {
   reserved_ -= count;
 }
 
-IndexEntry IndexShard::insert(KeyHash hash, int64_t key, RowRef ref) noexcept {
+IndexEntry IndexShard::insert(int64_t key, RowRef ref) noexcept {
   ++entries_;
-  const IndexEntry placed = place(*array_, hash, key, ref);
+  const IndexEntry placed = place<Seen::kYes>(*array_, key, ref);
+  // For keys that come, not for those that room is made for: most of them may be here already.
+  if (next_ == nullptr && is_nearly_full()) [[unlikely]]
+    begin_next_if_there_is_memory(capacity_for(array_->capacity() + 1), key);
   if (next_ != nullptr) [[unlikely]] {
-    if (is_copied(placed)) place_unseen(*next_, key, ref);
-    copy_to_next(static_cast<uint32_t>(array_->count() / last_entries(array_->count()) + 1));
+    if (is_copied(placed)) place<Seen::kNo>(*next_, key, ref);
+    copy_to_next(static_cast<uint32_t>(array_->count() / last_entries(*array_) + 1));
   }
   return placed;
 }
 
-IndexEntry IndexShard::insert(KeyHash hash, int64_t key, RowRef ref, Room& room) noexcept {
+IndexEntry IndexShard::insert(int64_t key, RowRef ref, Room& room) noexcept {
   --room.left_;
   --reserved_;
-  return insert(hash, key, ref);
+  return insert(key, ref);
 }
 
 void IndexShard::set_ref_of_copy(const IndexEntry& entry, RowRef ref) noexcept {
-  const IndexEntry copy = find_in(*next_, hash_key(entry.key()), entry.key());
-  copy.bucket->refs[copy.position].store(ref.raw(), std::memory_order_relaxed);
+  const IndexEntry copy = find(*next_, array_->key(*entry.bucket, entry.position));
+  copy.bucket->set_ref(copy.position, ref);
 }
 
 void IndexShard::erase_copy(int64_t key) noexcept {
-  erase_from(*next_, find_in(*next_, hash_key(key), key), [](int64_t, RowRef, uint32_t, uint32_t) {});
+  erase_in(*next_, find(*next_, key), [](const IndexEntry&, const IndexEntry&) {});
 }
 
 void IndexShard::erase(const IndexEntry& entry) noexcept {
-  if (next_ != nullptr && is_copied(entry)) erase_copy(entry.key());
+  if (next_ != nullptr && is_copied(entry)) erase_copy(array_->key(*entry.bucket, entry.position));
   --entries_;
   ++erased_;
   ++layout_;
-  erase_from(*array_, entry, [this](int64_t key, RowRef ref, uint32_t from, uint32_t to) {
+  erase_in(*array_, entry, [this](const IndexEntry& from, const IndexEntry& to) {
     mutex.assert_held();
-    if (next_ == nullptr || (from < copied_) == (to < copied_)) return;
+    if (next_ == nullptr || is_copied(from) == is_copied(to)) return;
     // Around the end of the array, a key may move from the part that is copied to the one that will be.
-    if (to < copied_) {
-      place_unseen(*next_, key, ref);
+    const int64_t key = array_->key(*to.bucket, to.position);
+    if (is_copied(to)) {
+      place<Seen::kNo>(*next_, key, to.ref());
     } else {
       erase_copy(key);
     }
   });
 }
 
-void IndexShard::begin_next(uint32_t count) {
+void IndexShard::begin_next(uint64_t capacity, int64_t one) {
   next_.reset();
-  next_ = std::make_unique<BucketArray>(count);
+  next_ = std::make_unique<BucketArray>(number_, capacity, should_be_compact(capacity, one));
   copied_ = 0;
 }
 
-bool IndexShard::begin_next_if_there_is_memory(uint32_t count) {
+bool IndexShard::begin_next_if_there_is_memory(uint64_t capacity, int64_t one) {
   try {
-    begin_next(count);
+    begin_next(capacity, one);
     return true;
   } catch (const Error&) {
   } catch (const std::bad_alloc&) {
@@ -281,14 +334,11 @@ bool IndexShard::begin_next_if_there_is_memory(uint32_t count) {
 
 void IndexShard::copy_to_next(uint32_t buckets) noexcept {
   const uint32_t end = copied_ + std::min(buckets, array_->count() - copied_);
-  for (; copied_ < end; ++copied_) {
-    const Bucket& bucket = (*array_)[copied_];
-    for (int e = 0; e < Bucket::kEntries; ++e) {
-      if (const RowRef ref = bucket.ref(e)) {
-        place_unseen(*next_, bucket.keys[e].load(std::memory_order_relaxed), ref);
-      }
-    }
-  }
+  array_->for_each(copied_, end, [this](int64_t key, RowRef ref) {
+    mutex.assert_held();
+    place<Seen::kNo>(*next_, key, ref);
+  });
+  copied_ = end;
 }
 
 void IndexShard::change_to_next() noexcept {

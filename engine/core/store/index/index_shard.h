@@ -36,15 +36,14 @@ struct IndexEntry {
 
   explicit operator bool() const { return bucket != nullptr; }
   RowRef ref() const { return bucket->ref(position); }
-  int64_t key() const { return bucket->keys[position].load(std::memory_order_relaxed); }
 };
 
 class alignas(64) IndexShard {
  public:
   class Room;
 
-  // phase: 0 to 1; between the sizes that the array of phase 0 grows through, on a scale of powers.
-  explicit IndexShard(Epochs& epochs, double phase = 0);
+  // Of the keys of shard `number`. Each shard grows through other sizes.
+  IndexShard(Epochs& epochs, int number);
   IndexShard(const IndexShard&) = delete;
   IndexShard& operator=(const IndexShard&) = delete;
 
@@ -59,27 +58,28 @@ class alignas(64) IndexShard {
   const BucketArray& buckets() const { return *buckets_.load(); }
 
   // --- Writers.
-  IndexEntry entry(KeyHash hash, int64_t key) const REQUIRES(mutex);
+  IndexEntry entry(int64_t key) const REQUIRES(mutex);
 
   // How many more inserts the array has room for, beside those that are reserved.
   uint64_t room() const REQUIRES(mutex);
   // Makes room for the next `count` inserts, which then can't fail as long as the mutex is held on. Gives
-  // memory back where most entries went. Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
-  void reserve(uint64_t count) REQUIRES(mutex);
+  // memory back where most entries went. `one` of those to come says for which keys the first array is made.
+  // Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
+  void reserve(uint64_t count, int64_t one) REQUIRES(mutex);
   // Makes room for `count` inserts that stays its holder's when the mutex is let go of, whatever others insert.
   // Throws Error(kStorage) or std::bad_alloc, and has changed nothing.
-  [[nodiscard]] Room reserve_room(uint64_t count) REQUIRES(mutex);
+  [[nodiscard]] Room reserve_room(uint64_t count, int64_t one) REQUIRES(mutex);
 
   // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
-  IndexEntry insert(KeyHash hash, int64_t key, RowRef ref) noexcept REQUIRES(mutex);
+  IndexEntry insert(int64_t key, RowRef ref) noexcept REQUIRES(mutex);
   // From the room of this shard that is given, of which something is left.
-  IndexEntry insert(KeyHash hash, int64_t key, RowRef ref, Room& room) noexcept REQUIRES(mutex);
+  IndexEntry insert(int64_t key, RowRef ref, Room& room) noexcept REQUIRES(mutex);
 
   // Lets the entry refer to another place, which readers see at once.
   void set_ref(const IndexEntry& entry, RowRef ref) noexcept REQUIRES(mutex) {
     {
       const RowWrite write(entry.bucket->guard);
-      entry.bucket->refs[entry.position].store(ref.raw(), std::memory_order_relaxed);
+      entry.bucket->set_ref(entry.position, ref);
     }
     if (next_ != nullptr && is_copied(entry)) [[unlikely]]
       set_ref_of_copy(entry, ref);
@@ -95,21 +95,17 @@ class alignas(64) IndexShard {
   }
   template <class Visit>
   void for_each(Visit visit) const REQUIRES(mutex) {
-    for (uint32_t i = 0; i < array_->count(); ++i) {
-      const Bucket& bucket = (*array_)[i];
-      for (int e = 0; e < Bucket::kEntries; ++e) {
-        if (const RowRef ref = bucket.ref(e)) visit(bucket.keys[e].load(std::memory_order_relaxed), ref);
-      }
-    }
+    array_->for_each(0, array_->count(), visit);
   }
 
  private:
   // Of the sizes that the array grows through, the least that has room.
-  uint32_t buckets_for(uint64_t entries) const;
+  uint64_t capacity_for(uint64_t entries) const;
   bool is_nearly_full() const REQUIRES(mutex);
+  bool should_be_compact(uint64_t capacity, int64_t one) const REQUIRES(mutex);
   // Throws Error(kStorage) or std::bad_alloc, and there is no next_ then.
-  void begin_next(uint32_t count) REQUIRES(mutex);
-  bool begin_next_if_there_is_memory(uint32_t count) REQUIRES(mutex);
+  void begin_next(uint64_t capacity, int64_t one) REQUIRES(mutex);
+  bool begin_next_if_there_is_memory(uint64_t capacity, int64_t one) REQUIRES(mutex);
   // So many more buckets, or all that are left.
   void copy_to_next(uint32_t buckets) noexcept REQUIRES(mutex);
   void change_to_next() noexcept REQUIRES(mutex);
@@ -121,7 +117,8 @@ class alignas(64) IndexShard {
   void erase_copy(int64_t key) noexcept REQUIRES(mutex);
   void give_back(uint64_t count) noexcept EXCLUDES(mutex);
 
-  const double smallest_;  // array, in buckets
+  const int number_;
+  const double smallest_;  // array, in entries
   Epochs& epochs_;
   std::unique_ptr<BucketArray> array_ GUARDED_BY(mutex);
   std::unique_ptr<BucketArray> next_ GUARDED_BY(mutex);  // null most of the time; no reader sees it
