@@ -283,13 +283,13 @@ def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
 # Of each suite, every argument that has a value of its own.
 EVERY_ARGUMENT = {
     "rows": "--rows 3 --dim 4 5 --batch-size 6 7 --threads 8 --batches 9 --small-batches 11 "
-    "--rounds 12 --seed 13 --clock process",
+    "--rounds 12 --seed 13 --keys dense --clock process",
     "tiers": "--rows 3 --dim 4 5 --first-tier .3 --skew 1.5 --batch-size 6 --batches 7 --rounds 8 "
     "--warm-up-batches 9 --served-batches 11 --store LMDB DRAM --path / --direct --clock process "
     "--seed 13",
     "peers": "--rows 3 --dim 4 5 --first-tier .3 --batch-size 6 --batches 7 --rounds 8 "
     "--peer LMDB TFRA --path / --clock process --seed 13",
-    "memory": "--rows 3 --dim 4 --store DRAM_PMEM --path / --seed 13",
+    "memory": "--rows 3 --dim 4 --store DRAM_PMEM --path / --seed 13 --keys dense",
     "durability": "--storage-type DRAM_PMEM_SSDHASH --device cuda:3 --rows 3 --dim 4 "
     "--first-tier .3 --pool .4 --batch-size 6 --batches 7 --rounds 8 --path / --seed 13",
     "gpu": "--device cuda:3 --rows 3 --dim 4 5 --batch-size 6 --fraction .3 --settling-batches 7 "
@@ -529,6 +529,15 @@ def test_memory_says_what_a_row_takes_in_every_tier(tmp_path: Path) -> None:
         assert 5 < tier["index_bytes"] < tier["dram_bytes"]
         assert tier["reached"] == (tier["dram_bytes"] <= tier["at_most"])
     assert not list(files.iterdir())
+
+
+def test_the_index_of_dense_keys_is_smaller(tmp_path: Path) -> None:
+    def index_bytes(keys: str) -> float:
+        arguments = ["memory", "--rows", "20000", "--store", "DRAM_SSDHASH", "--keys", keys]
+        document = figures_of([*arguments, "--path", str(tmp_path)], tmp_path)
+        return float(document["tiers"][0]["index_bytes"])
+
+    assert 6 < index_bytes("dense") < 0.7 * index_bytes("hashed")
 
 
 def test_memory_aims_at_nothing_for_other_dims(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_dram_beside_rows_is_what_a_process_grows_by(
     """Few rows, so buffers that don't grow with them are in it too: of LevelDB 12 MiB at most."""
     rows = 400_000
     measured = memory_process.measure_apart(
-        memory_process.Request(storage_type, tier, rows, 1024, 16, 1, str(tmp_path))
+        memory_process.Request(storage_type, tier, rows, 1024, 16, 1, "hashed", str(tmp_path))
     )
     kinds = TIER_KINDS[es.StorageType[storage_type]]
     planned = bytes_a_row(RowShape(16, 1), kinds, tier).dram

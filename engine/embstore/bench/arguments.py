@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from embstore.bench.contenders import KEYS
 from embstore.bench.measure import CLOCKS
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.choice import VARIABLE, check_gpu
@@ -118,6 +119,9 @@ def path(
 
 SEED = Argument(type=seed)
 SKEW = Argument("Zipf's exponent", skew)
+KEY_KIND = Argument(
+    "what ids are: hashed values of 64 bits, or dense numbers, of a vocabulary", choices=tuple(KEYS)
+)
 CLOCK = Argument(
     "what rates are by: `process` is the CPU time of all threads, for a loaded machine",
     choices=tuple(CLOCKS),

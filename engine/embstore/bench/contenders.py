@@ -54,6 +54,14 @@ def scrambled_keys(rows: int, seed: int) -> Ids:
     return random.permutation(keys)[:rows]
 
 
+def dense_keys(rows: int, seed: int) -> Ids:
+    """0 to `rows` - 1 in no order: what numbers of a vocabulary look like."""
+    return np.random.default_rng(seed).permutation(rows)
+
+
+KEYS = {"hashed": scrambled_keys, "dense": dense_keys}
+
+
 def row_bytes(dim: int) -> int:
     """Of a row with Adagrad's accumulators, padded as a row of the engine is."""
     return 2 * 4 * ((dim + 3) // 4 * 4)

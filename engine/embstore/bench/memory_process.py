@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import embstore as es
-from embstore.bench.contenders import Ids, scrambled_keys
+from embstore.bench.contenders import KEYS, Ids
 from embstore.bench.measure import quiesce
 from embstore.bench.own_process import call_apart
 from embstore.bench.stores import Sizes, UnavailableError, Variable, open_variable
@@ -26,6 +26,7 @@ class Request:
     first_tier_rows: int  # where the rows are to lie in another tier
     dim: int
     seed: int
+    keys: str  # of contenders.KEYS
     folder: str
 
 
@@ -52,7 +53,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(request: Request) -> Measured:
-    keys = scrambled_keys(request.rows, request.seed)
+    keys = KEYS[request.keys](request.rows, request.seed)
     # Beside a small table of the same kind, which has had a batch already: so what both share, as
     # libraries, threads and buffers of a batch, doesn't count, and all else does.
     small = keys[:BATCH_ROWS]

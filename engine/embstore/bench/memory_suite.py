@@ -14,7 +14,7 @@ from typing import Annotated
 
 from rich.table import Table
 
-from embstore.bench.arguments import SEED, Argument, count, path
+from embstore.bench.arguments import KEY_KIND, SEED, Argument, count, path
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.memory_process import BATCH_ROWS, Request, measure_apart
 from embstore.bench.report import Report
@@ -34,14 +34,14 @@ class TierOfRows:
     storage_type: str
     tier: int
     kind: str
-    at_most: float  # bytes of DRAM a row, at AIMED_AT_DIM
+    at_most: dict[str, float]  # bytes of DRAM a row of such keys, at AIMED_AT_DIM
 
     @property
     def name(self) -> str:
         return f"{self.kind} of {self.storage_type}"
 
 
-LAST, RANKED = 26.0, 40.0
+LAST, RANKED = {"hashed": 26.0, "dense": 16.0}, {"hashed": 40.0, "dense": 30.0}
 TIERS = (
     TierOfRows("PMEM_LIBPMEM", 0, "PMEM", LAST),
     TierOfRows("DRAM_PMEM", 1, "PMEM", LAST),
@@ -76,6 +76,7 @@ class MemoryOptions:
         ),
     ] = None
     seed: Annotated[int, SEED] = 1
+    keys: Annotated[str, KEY_KIND] = "hashed"
 
     @property
     def first_tier_rows(self) -> int:
@@ -145,6 +146,7 @@ def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
                 first_tier_rows=options.first_tier_rows,
                 dim=options.dim,
                 seed=options.seed,
+                keys=options.keys,
                 folder=folder,
             )
         )
@@ -160,7 +162,7 @@ def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
         rows=measured.rows,
         dram_bytes=measured.dram_bytes / measured.rows,
         index_bytes=measured.index_bytes / measured.rows,
-        at_most=tier.at_most if options.dim == AIMED_AT_DIM else None,
+        at_most=tier.at_most[options.keys] if options.dim == AIMED_AT_DIM else None,
     )
 
 
@@ -201,7 +203,7 @@ def _tier_table(options: MemoryOptions, results: MemoryResults) -> Table:
         for tier in results.tiers
     ]
     return table(
-        f"DRAM a row of dim {options.dim}, {options.rows:,} rows",
+        f"DRAM a row of dim {options.dim}, {options.rows:,} rows, {options.keys} keys",
         ("store", "rows lie in"),
         ("dram bytes/row", "index", "aim"),
         rows,

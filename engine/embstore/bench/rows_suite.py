@@ -11,8 +11,9 @@ from typing import Annotated
 import numpy as np
 from rich.table import Table
 
-from embstore.bench.arguments import CLOCK, SEED, count
+from embstore.bench.arguments import CLOCK, KEY_KIND, SEED, count
 from embstore.bench.contenders import (
+    KEYS,
     Columns,
     Contender,
     Embstore,
@@ -20,7 +21,6 @@ from embstore.bench.contenders import (
     Rows,
     SharedCalls,
     TorchSparse,
-    scrambled_keys,
 )
 from embstore.bench.measure import Figure, Work, compare
 from embstore.bench.report import Report
@@ -51,6 +51,7 @@ class RowsOptions:
     ] = 10_000
     rounds: Annotated[int, count()] = 7
     seed: Annotated[int, SEED] = 1
+    keys: Annotated[str, KEY_KIND] = "hashed"
     clock: Annotated[str, CLOCK] = "wall"
 
     def batches_of(self, batch_size: int) -> int:
@@ -82,7 +83,7 @@ def advance_count(options: RowsOptions) -> int:
 def measure(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
     results: list[RowsResult] = []
     for dim in options.dims:
-        keys = scrambled_keys(options.rows, options.seed)
+        keys = KEYS[options.keys](options.rows, options.seed)
         embstore, columns, torch = Embstore(keys, dim), Columns(keys, dim), TorchSparse(keys, dim)
         contenders: list[Contender] = [
             embstore,
