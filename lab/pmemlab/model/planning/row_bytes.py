@@ -15,7 +15,8 @@ __all__ = ["RowShape", "TierBytes", "bytes_a_row", "optimizer_of"]
 ON_SSD = frozenset({TierKind.SSDHASH, TierKind.LEVELDB})
 
 # DRAM that grows with the rows in a tier: the index, and what ranks rows there. From
-# engine/PERFORMANCE.md, "Memory", which `python -m embstore.bench memory` measures.
+# engine/PERFORMANCE.md, "Memory", which `python -m embstore.bench memory` measures. Of hashed keys:
+# numbers of a vocabulary take ten bytes less, but a plan doesn't know which they are.
 _INDEX_BYTES = 20.8
 _BESIDE_ONLY_TIER = 20.9
 _BESIDE_MIDDLE_TIER = 37.5
