@@ -240,45 +240,33 @@ TEST(a_bucket_tells_keys_apart_by_both_halves) {
     return static_cast<int64_t>(upper << 32 | kHalves[random() % kHalves.size()]);
   };
   const auto any_tag = [&random] { return static_cast<uint16_t>(kHalves[random() % kHalves.size()] >> 7); };
-  const auto any_ref = [&random] { return random() % 4 == 0 ? RowRef() : RowRef(0, 7); };
   for (int round = 0; round < 20'000; ++round) {
     // One entry after the other, so that the last one that's right is the first in its bucket.
-    const auto check_bucket = [](int entries, auto set_entry, auto is_sought, auto matches_of, auto find) {
+    const auto check_bucket = [&random](int entries, auto any, auto at, auto matches_of, auto find) {
+      const auto sought = any();
       Bucket bucket{};
       unsigned matches = 0;
       int found = -1;
       int empty = -1;
       for (int e = entries - 1; e >= 0; --e) {
-        set_entry(bucket, e);
+        at(bucket, e).store(any());
+        bucket.set_ref(e, random() % 4 == 0 ? RowRef() : RowRef(0, 7));
         if (!bucket.ref(e)) empty = e;
-        if (!is_sought(bucket, e)) continue;
+        if (at(bucket, e).load() != sought) continue;
         matches |= 1u << e;
         if (bucket.ref(e)) found = e;
       }
-      check(matches_of(bucket) == matches, "a bucket takes another key for the one that is sought");
-      check(find(bucket) == found, "a bucket finds a removed entry, or not the first that is there");
+      check((bucket.*matches_of)(sought) == matches, "a bucket takes another key for the one that is sought");
+      check((bucket.*find)(sought) == found,
+            "a bucket finds a removed entry, or not the first that is there");
       check(bucket.find_empty(entries) == empty, "a bucket finds another entry that is empty");
     };
-    const int64_t key = any_key();
     check_bucket(
-        Bucket::kKeyed,
-        [&](Bucket& bucket, int e) {
-          bucket.key(e).store(any_key());
-          bucket.set_ref(e, any_ref());
-        },
-        [key](const Bucket& bucket, int e) { return bucket.key(e) == key; },
-        [key](const Bucket& bucket) { return bucket.matches_of_key(key); },
-        [key](const Bucket& bucket) { return bucket.find_key(key); });
-    const uint16_t tag = any_tag();
+        Bucket::kKeyed, any_key, [](Bucket& bucket, int e) -> auto& { return bucket.key(e); },
+        &Bucket::matches_of_key, &Bucket::find_key);
     check_bucket(
-        Bucket::kTagged,
-        [&](Bucket& bucket, int e) {
-          bucket.tag(e).store(any_tag());
-          bucket.set_ref(e, any_ref());
-        },
-        [tag](const Bucket& bucket, int e) { return bucket.tag(e) == tag; },
-        [tag](const Bucket& bucket) { return bucket.matches_of_tag(tag); },
-        [tag](const Bucket& bucket) { return bucket.find_tag(tag); });
+        Bucket::kTagged, any_tag, [](Bucket& bucket, int e) -> auto& { return bucket.tag(e); },
+        &Bucket::matches_of_tag, &Bucket::find_tag);
   }
 }
 

@@ -49,7 +49,8 @@ struct alignas(64) Bucket {
   RowRef ref(int entry) const { return RowRef::from_raw(words[entry].load(std::memory_order_relaxed)); }
   void set_ref(int entry, RowRef ref) { words[entry].store(ref.raw(), std::memory_order_relaxed); }
 
-  bool is_overflowed() const { return (guard.state.load(std::memory_order_relaxed) & kOverflowed) != 0; }
+  bool is_overflowed() const { return has(kOverflowed); }
+  bool has_stashed() const { return has(kHasStashed); }
 
   // Bit i is set if entry i has this tag. A removed entry keeps its tag.
   unsigned matches_of_tag(uint16_t sought) const {
@@ -111,6 +112,7 @@ struct alignas(64) Bucket {
 
  private:
   __m128i load(int word) const { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + word)); }
+  bool has(uint32_t flag) const { return (guard.state.load(std::memory_order_relaxed) & flag) != 0; }
   int first_with_row(unsigned matches) const {
     for (; matches != 0; matches &= matches - 1) {
       const int entry = std::countr_zero(matches);

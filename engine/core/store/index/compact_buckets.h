@@ -91,9 +91,6 @@ class CompactBuckets : public Buckets {
     const uint32_t passed_on = passed(i, entry);
     return {i >= passed_on ? i - passed_on : i + count_ - passed_on, first_[i].tag(entry) & kRestMask};
   }
-  bool has_stashed(uint32_t i) const {
-    return (first_[i].guard.state.load(std::memory_order_relaxed) & Bucket::kHasStashed) != 0;
-  }
   // How many buckets passed on the key of an entry.
   uint32_t passed(uint32_t i, int entry) const { return uint32_t{first_[i].tag(entry)} >> kRestBits; }
 

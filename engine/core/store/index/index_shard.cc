@@ -169,7 +169,7 @@ IndexEntry find(const BucketArray& array, int64_t key) {
   if (const CompactBuckets& compact = array.compact(); array.is_compact()) {
     const CompactBuckets::Sought sought = compact.seek_any(key);
     if (const IndexEntry found = compact.fits(key) ? find_in(compact, sought) : IndexEntry()) return found;
-    if (!array.uses_stash() || !compact.has_stashed(sought.home)) return {};
+    if (!compact[sought.home].has_stashed()) return {};
   }
   return find_in(array.wide(), array.wide().seek(key));
 }
