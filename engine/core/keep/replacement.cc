@@ -178,9 +178,8 @@ void Replacement::store_rows(size_t t, const RowBatch& rows) {
     room = shard.reserve_room(end - first, rows.header(first).key);
     for (; first < end; ++first) {
       const int64_t key = rows.header(first).key;
-      const KeyHash hash = hash_key(key);
       // A checkpoint that was tampered with may have a key twice.
-      if (!shard.entry(key)) arrival.insert(shard, hash, key, copies.place(first), room);
+      if (!shard.entry(key)) arrival.insert(shard, key, copies.place(first), room);
     }
   }
 }
@@ -244,12 +243,11 @@ void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, st
     }
     for (; first < end; ++first) {
       const int64_t key = headers[order[first]].key;
-      const KeyHash hash = hash_key(key);
       if (shard.entry(key)) {
         throw Error(ErrorKind::kStorage, store_.tiers().tier(tier).stats().path.value_or("") + ": key " +
                                              std::to_string(key) + " has two rows in one checkpoint");
       }
-      arrival.insert(shard, hash, key, RowRef(tier, slots[order[first]]), room);
+      arrival.insert(shard, key, RowRef(tier, slots[order[first]]), room);
     }
   }
 }

@@ -209,14 +209,13 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   MemoryTier& first_tier = store_.tiers().first();
   if (!store_.is_being_saved()) [[likely]]
     return first_tier.ranks().count_served(slot, key, accesses);
-  const KeyHash hash = hash_key(key);
   IndexShard& shard = store_.shard_of_key(key);
   const MutexLock lock(shard.mutex);
   const IndexEntry entry = shard.entry(key);
   if (!entry || entry.ref() != RowRef(0, slot)) return false;
   if (shard.save != nullptr) {
     shard.save->reserve(1);
-    shard.save->will_change(first_tier, slot, key, hash);
+    shard.save->will_change(first_tier, slot, key);
     shard.save->give_back(1);
   }
   return first_tier.ranks().count_served(slot, key, accesses);
@@ -421,7 +420,7 @@ void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<co
     if (!served && store_.tiers().are_one_level(0, at)) continue;
     if (at == 0) {
       if (shard.save != nullptr) {
-        shard.save->will_change(first_tier, entry.ref().slot(), found.key, found.hash());
+        shard.save->will_change(first_tier, entry.ref().slot(), found.key);
       }
       first_tier.ranks().count_served(entry.ref().slot(), found.key, *served);
     } else if (at <= to ||

@@ -38,7 +38,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   const auto whom = served ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
   if (cache != nullptr && !cache->try_claim(from, whom, places_)) return Outcome::kNoRoom;
   if (served) {
-    if (shard.save != nullptr) shard.save->will_change(header, floats, hash_key(key));
+    if (shard.save != nullptr) shard.save->will_change(header, floats);
     // Counted at once, so that a row that has just come isn't taken for colder than it is.
     header.served += served->count;
     header.stamp = std::max(header.stamp, served->stamp);

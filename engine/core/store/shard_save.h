@@ -78,14 +78,14 @@ class ShardSave {
   void reserve(size_t keys);
   void give_back(size_t keys) noexcept { reserved_ -= keys; }
   // REQUIRES, of both: room is reserved for the key.
-  void inserts(int64_t key, KeyHash hash) noexcept {
-    if (is_unknown(key, hash)) add(key, kNoImage);
+  void inserts(int64_t key) noexcept {
+    if (is_unknown(key)) add(key, kNoImage);
   }
-  void will_change(const MemoryTier& tier, Slot slot, int64_t key, KeyHash hash) noexcept {
-    if (is_unknown(key, hash)) keep(tier.header(slot, key), tier.rows().row(slot));
+  void will_change(const MemoryTier& tier, Slot slot, int64_t key) noexcept {
+    if (is_unknown(key)) keep(tier.header(slot, key), tier.rows().row(slot));
   }
-  void will_change(const RowHeader& header, const float* floats, KeyHash hash) noexcept {
-    if (is_unknown(header.key, hash)) keep(header, floats);
+  void will_change(const RowHeader& header, const float* floats) noexcept {
+    if (is_unknown(header.key)) keep(header, floats);
   }
 
   // --- The save.
@@ -102,8 +102,8 @@ class ShardSave {
   // Takes the images of rows that are not written yet. They are the caller's to write.
   Images take_images();
 
-  // The order in which a save writes the rows of a shard. Not by the half of the hash that chooses the bucket: a restore, which
-  // inserts rows in the order of the file, would fill the buckets of its growing index from one end.
+  // The order in which a save writes the rows of a shard. By a hash that doesn't choose buckets: a restore, which inserts rows
+  // in the order of the file, would fill the buckets of its growing index from one end.
   static uint32_t sort_hash(KeyHash hash) { return static_cast<uint32_t>(hash >> (32 - kShardBits)); }
 
  private:
@@ -113,8 +113,8 @@ class ShardSave {
     uint32_t image;  // its number in images_
   };
 
-  bool is_unknown(int64_t key, KeyHash hash) const {
-    return sort_hash(hash) >= written_below_ && find(key) == nullptr;
+  bool is_unknown(int64_t key) const {
+    return sort_hash(hash_key(key)) >= written_below_ && find(key) == nullptr;
   }
   void keep(const RowHeader& header, const float* floats) noexcept;
   void add(int64_t key, uint32_t image) noexcept;

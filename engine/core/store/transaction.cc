@@ -52,13 +52,12 @@ bool Transaction::try_reserve_placed_rows(uint64_t count) {
   return true;
 }
 
-IndexEntry Transaction::insert(IndexShard& shard, KeyHash hash, int64_t key, RowRef to,
-                               IndexShard::Room& room) {
+IndexEntry Transaction::insert(IndexShard& shard, int64_t key, RowRef to, IndexShard::Room& room) {
   --reserved_;
   ++arrivals_[to.tier()];
   if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->came(to))
     pool_claim_.pass_on();
-  if (shard.save != nullptr) shard.save->inserts(key, hash);
+  if (shard.save != nullptr) shard.save->inserts(key);
   return shard.insert(key, to, room);
 }
 

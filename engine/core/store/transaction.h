@@ -33,8 +33,7 @@ class Transaction {
 
   // --- Changes, which readers see at once. REQUIRES, of `to`: a whole row lies there, and nothing refers to it.
   // A new row, for which room was reserved, here and in the index.
-  IndexEntry insert(IndexShard& shard, KeyHash hash, int64_t key, RowRef to, IndexShard::Room& room)
-      REQUIRES(shard.mutex);
+  IndexEntry insert(IndexShard& shard, int64_t key, RowRef to, IndexShard::Room& room) REQUIRES(shard.mutex);
   // The row is at `to` from now on. REQUIRES: where it comes to a cache above a pool, InclusiveCache::try_claim().
   void move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) REQUIRES(shard.mutex);
   void remove(IndexShard& shard, const IndexEntry& entry, int64_t key) REQUIRES(shard.mutex);

@@ -285,8 +285,7 @@ size_t GatheredRows::seat_shard(IndexShard& shard, int number, SlotClaim& claim,
       const uint64_t earlier = filter == nullptr ? 0 : filter->count(keys[i].key, keys[i].hash);
       first_tier_.start(slot, keys[i].key, parts_.initial.of(keys[i].key), parts_.slot_values, earlier);
       first_tier_.count_row(phase, Access::kStore, slot);
-      entry = insertion_.insert(shard, keys[i].hash, keys[i].key, RowRef(0, slot),
-                                rooms_[static_cast<size_t>(number)]);
+      entry = insertion_.insert(shard, keys[i].key, RowRef(0, slot), rooms_[static_cast<size_t>(number)]);
       pin(first + i, entry);
     } else if (entry.ref().tier() == 0 || bring_up(shard, first + i, entry, rise)) {
       pin(first + i, entry);

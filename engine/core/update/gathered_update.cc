@@ -73,7 +73,7 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     const RowRef at = seat.at;
     MemoryTier& tier = at.tier() == 0 ? first_tier : *tiers.memory(at.tier());
     if (shard.save != nullptr) [[unlikely]]
-      shard.save->will_change(tier, at.slot(), keys[i].key, keys[i].hash);
+      shard.save->will_change(tier, at.slot(), keys[i].key);
     const uint64_t stamp = time.first_stamp + keys[i].last_position;
     if (seat.is_seated()) {
       RowMeta& meta = tier.rows().meta(at.slot());

@@ -134,7 +134,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
       if (shard.save != nullptr) [[unlikely]]
-        shard.save->will_change(tier, slot, block[i].key, block[i].hash);
+        shard.save->will_change(tier, slot, block[i].key);
       rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
       slots[count] = slot;
       updates[count++] = {&entries[i].bucket->guard, rows.row(slot), block[i].gradient};
@@ -176,7 +176,7 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   MemoryTier& tier = parts_.store.tiers().first();
   tier.start(slot, key.key, parts_.initial.of(key.key), parts_.slot_values, earlier);
   tier.count_row(phase, Access::kStore, slot);
-  return insertion_.insert(shard, key.hash, key.key, RowRef(/*tier=*/0, slot), room);
+  return insertion_.insert(shard, key.key, RowRef(/*tier=*/0, slot), room);
 }
 
 }  // namespace embstore
