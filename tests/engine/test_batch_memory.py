@@ -16,12 +16,11 @@ import embstore as es
 DIM = 64
 IDS = 1_000_000
 MIB = 1 << 20
-# For its next batch, and in its arena of malloc, which keeps up to twice the largest array that
-# NumPy let go of there. (It was 130 MiB and more when batches stayed with their threads.)
-MOST_KEPT_BY_THREAD = 56 * MIB
 # Buffers of look-ups, and room in the index, until it is closed.
 MOST_KEPT_BY_PARTITION = 80 * MIB
-MOST_KEPT_BESIDE = 24 * MIB  # by libraries, the eviction threads and the interpreter
+# By libraries, the eviction threads and the interpreter. (It was 130 MiB and more for each thread
+# when batches stayed with those.)
+MOST_KEPT = 24 * MIB
 
 
 def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.EmbeddingVariable:
@@ -68,10 +67,9 @@ def train_once(storage_type: int, partition_num: int, threads: int) -> None:
                 pass
             kept_open = anonymous_bytes() - trained
         kept = anonymous_bytes() - before
-    most = threads * MOST_KEPT_BY_THREAD + MOST_KEPT_BESIDE
-    most_open = most + partition_num * MOST_KEPT_BY_PARTITION
+    most_open = MOST_KEPT + partition_num * MOST_KEPT_BY_PARTITION
     assert kept_open <= most_open, f"{kept_open / MIB:.0f} MiB more than before the large batches"
-    assert kept <= most, f"{kept / MIB:.0f} MiB more than before the table"
+    assert kept <= MOST_KEPT, f"{kept / MIB:.0f} MiB more than before the table"
 
 
 @pytest.mark.timeout(200)
