@@ -90,6 +90,30 @@ def test_each_variable_is_what_it_is_alone(
         assert_same(one.export(), other.export())
 
 
+@pytest.mark.parametrize("dims", [[4, 4, 4, 4, 4, 4], [4, 4, 4, 8, 4, 4]], ids=str)
+@pytest.mark.parametrize("listed", [[2, 7], None], ids=["a list among them", "arrays"])
+def test_rows_have_the_shape_of_their_ids_which_are_of_any_kind(
+    make_variable: MakeVariable, dims: list[int], listed: list[int] | None
+) -> None:
+    ids: list[Any] = [
+        np.arange(12).reshape(2, 3, 2),
+        np.arange(40, dtype=np.int16)[::3],
+        np.array(9),
+        np.arange(5).astype(">i8"),
+        np.arange(24).reshape(4, 6).T,
+        np.arange(0) if listed is None else listed,
+    ]
+    many = [make_variable(dim=dim) for dim in dims]
+    for variable in many:
+        variable.apply_gradients(np.arange(0, 50, 2), np.ones((25, variable.dim), np.float32))
+    for variable, own, rows in zip(many, ids, es.lookup_many(many, ids), strict=True):
+        assert rows.shape == (*np.shape(own), variable.dim)
+        np.testing.assert_array_equal(rows, variable.lookup(own))
+    for wrong in (np.ones(2), np.ones(2, np.uint64), np.array(["a"])):
+        with pytest.raises(InvalidArgumentError, match=f"{many[3].name}.*ids must be int64"):
+            es.lookup_many(many, [*ids[:3], wrong, *ids[4:]])
+
+
 def test_ids_may_be_on_both_sides(make_variable: MakeVariable) -> None:
     many = [make_variable(storage=hbm()), make_variable(), make_variable(storage=hbm())]
     alone = [make_variable() for _ in many]

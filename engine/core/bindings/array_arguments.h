@@ -21,6 +21,7 @@ namespace embstore {
 template <class T, int kDimensions>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDimensions>, nanobind::c_contig, nanobind::device::cpu>;
 using Ids = Array<const int64_t, 1>;
+using IdsOfAnyShape = nanobind::ndarray<const int64_t, nanobind::c_contig, nanobind::device::cpu>;
 using Occurrences = std::optional<Array<const uint32_t, 1>>;  // of each id
 using Rows = Array<const float, 2>;
 using MutableRows = Array<float, 2>;
@@ -43,6 +44,7 @@ nanobind::object to_numpy(std::vector<T, Allocator>&& values) {
 }
 
 inline std::span<const int64_t> span_of(const Ids& ids) { return {ids.data(), ids.shape(0)}; }
+inline std::span<const int64_t> span_of(const IdsOfAnyShape& ids) { return {ids.data(), ids.size()}; }
 
 inline std::span<const uint32_t> span_of(const Occurrences& occurrences, const Ids& ids) {
   if (!occurrences) return {};

@@ -119,7 +119,7 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
 }
 
 // ids: of each table.
-nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<Ids>& ids,
+nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<IdsOfAnyShape>& ids,
                       const Values& rows, bool train, bool count) {
   if (ids.size() != handles.size()) {
     throw Error(ErrorKind::kInvalidArgument, "ids: " + std::to_string(ids.size()) + " batches for " +

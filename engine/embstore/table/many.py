@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ def lookup_many(
 
     ids: of each variable, in their order. A variable may be there several times.
 
-    Rows on the host lie in one array for all variables, which lives as long as those of any.
+    Rows of ids on the host lie in one array for all variables whose one shard is here, which lives
+    as long as those of any.
     Ids on one GPU are looked up as one step on its stream, with as many launches of kernels as one
     variable takes. Each server is asked once for the rows of all variables that have a shard there.
     Several threads share other variables with ids on the host (`set_num_threads`); an error of one
@@ -41,45 +43,32 @@ def lookup_many(
     _check_lengths(variables, ids=ids)
     if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
         train, count = checks.flag("train", train), checks.flag("count", count)
+    tables = [variable.internals.table for variable in variables]
+    if None not in tables and set(map(type, ids)) == {np.ndarray}:  # as they mostly come
+        arrays = cast("Sequence[NDArray[Any]]", ids)
+        return _look_up_here(variables, cast("list[_core.Table]", tables), arrays, train, count)
     rows: list[Any] = [None] * len(variables)
     steps: dict[int, LookUpStep] = {}
-    here: list[int] = []  # where the variables are of which the core is asked; for each:
-    tables: list[_core.Table] = []
-    keys_here: list[NDArray[np.int64]] = []
-    shapes: list[tuple[int, ...]] = []  # of the rows
-    floats = 0
+    here: dict[int, tuple[EmbeddingVariable, _core.Table, NDArray[np.int64]]] = {}
     others: dict[int, NDArray[np.int64]] = {}
-    for i, (variable, own) in enumerate(zip(variables, ids, strict=True)):
-        try:
-            if type(own) is not np.ndarray and is_on_device(own):
+    for i, (variable, own, table) in enumerate(zip(variables, ids, tables, strict=True)):
+        with _Named(variable):
+            if is_on_device(own):
                 steps[i] = LookUpStep.of(variable, own, None)
-                continue
-            keys = checks.ids(own)
-        except EmbStoreError as error:
-            raise _naming(variable, error) from None
-        table = variable.internals.table
-        if table is None:
-            others[i] = keys
-            continue
-        dim = variable.dim
-        here.append(i)
-        tables.append(table)
-        keys_here.append(keys if keys.ndim == 1 else keys.reshape(-1))
-        shapes.append((*keys.shape, dim))
-        floats += keys.size * dim
+            elif table is not None:
+                here[i] = variable, table, checks.ids(own)
+            else:
+                others[i] = checks.ids(own)
     look_up_together(list(steps.values()), train, count)
     for i, step in steps.items():
         rows[i] = step.out
     asked = _ask_servers(variables, others, train, count)
-    sizes = [own.size * variables[i].dim for i, own in others.items()]
-    room, *rooms = together([floats, *sizes])
-    errors = _core.look_up_each(tables, keys_here, room, train, count)
-    begin = 0  # bytes
-    for i, shape, failed in zip(here, shapes, errors, strict=True):
-        if failed is not None:
-            raise _naming(variables[i], failed)
-        rows[i] = own_rows = np.ndarray(shape, checks.FLOAT32, room, begin)
-        begin += own_rows.nbytes
+    if here:
+        chosen, own_tables, keys = zip(*here.values(), strict=True)
+        found = _look_up_here(chosen, own_tables, keys, train, count)
+        for i, own_rows in zip(here, found, strict=True):
+            rows[i] = own_rows
+    rooms = together([own.size * variables[i].dim for i, own in others.items()])
     for (i, own), room in zip(others.items(), rooms, strict=True):
         variable = variables[i]
         rows[i] = room.reshape(*own.shape, variable.dim)
@@ -89,6 +78,46 @@ def lookup_many(
             else:
                 variable.lookup(own, train=train, count=count, out=rows[i])
     return rows
+
+
+def _look_up_here(
+    variables: Sequence[EmbeddingVariable],
+    tables: Sequence[_core.Table],
+    ids: Sequence[NDArray[Any]],
+    train: bool,
+    count: bool,
+) -> list[NDArray[np.float32]]:
+    """The rows of each variable's ids. tables: of the variables; each is the only one."""
+    dims = [variable.dim for variable in variables]
+    are_alike = len(set(dims)) == 1  # a slice is half the work of an array of its own shape
+    counts = [own.size for own in ids]
+    sizes = counts if are_alike else [count * dim for count, dim in zip(counts, dims, strict=True)]
+    ends = [0, *accumulate(sizes)]
+    room = np.empty((ends[-1], dims[0]) if are_alike else ends[-1], np.float32)
+    values = room.reshape(-1)
+    try:
+        errors = _core.look_up_each(tables, ids, values, train, count)
+    except TypeError:  # some must be converted, or can't be
+        keys = _checked(variables, ids)
+        errors = _core.look_up_each(tables, keys, values, train, count)
+    for variable, failed in zip(variables, errors, strict=True):
+        if failed is not None:
+            raise _naming(variable, failed)
+    rows = [room[begin:end] for begin, end in pairwise(ends)]
+    for i, own in enumerate(ids):
+        if own.ndim != 1 or not are_alike:
+            rows[i] = rows[i].reshape(*own.shape, dims[i])
+    return rows
+
+
+def _checked(variables: Sequence[EmbeddingVariable], ids: Sequence[Any]) -> list[NDArray[np.int64]]:
+    checked: list[NDArray[np.int64]] = []
+    try:
+        for own in ids:
+            checked.append(checks.ids(own))
+    except EmbStoreError as error:
+        raise _naming(variables[len(checked)], error) from None
+    return checked
 
 
 def apply_many(
