@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -55,17 +55,16 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
     """
     # Alike: those that are trained, and others that count or don't.
     alike: dict[tuple[bool, bool], list[int]] = {}
-    for number, of in enumerate(requests):
-        rows = rows_of(of.variable)
+    all_rows = [rows_of(of.variable) for of in requests]
+    for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True)):
         _check_is_parameter(rows, of.module)
         is_trained = of.training and rows.requires_grad and torch.is_grad_enabled()
         alike.setdefault((is_trained, is_trained or of.count), []).append(number)
     found: dict[int, Tensor] = {}
     for (is_trained, count), own in alike.items():
-        reads = [_Read.of(requests[number]) for number in own]
+        reads = [_Read.of(requests[number], all_rows[number], is_trained) for number in own]
         values: Sequence[Tensor]
         if is_trained:
-            reads = [replace(read, ids=read.ids.clone()) for read in reads]
             for read in reads:
                 read.rows.watch(_note_accumulated)
             values = _Lookup.apply(reads, *(read.rows for read in reads))  # type: ignore[no-untyped-call]
@@ -73,8 +72,8 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
             values = _rows_of(reads, count=count)
         found.update(zip(own, values, strict=True))
     return [
-        found[number].to(of.ids.device, rows_of(of.variable).dtype)
-        for number, of in enumerate(requests)
+        found[number].to(of.ids.device, rows.dtype)
+        for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True))
     ]
 
 
@@ -104,10 +103,12 @@ class _Read:
     group: replicas.Replicas | None
 
     @classmethod
-    def of(cls, request: Request) -> _Read:
+    def of(cls, request: Request, rows: Rows, is_trained: bool) -> _Read:
         variable, ids = request.variable, request.ids.detach()
+        if is_trained:  # the update needs them as they were
+            ids = ids.clone()
         return cls(
-            rows_of(variable),
+            rows,
             ids if rows_lie_with(variable, ids) else ids.cpu(),
             request.padding_idx,
             request.refused,
@@ -127,14 +128,16 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @outside_of_graphs
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        gathering = current_pass()
         of_rows: list[Tensor | None] = []
         for read, number, grad in zip(ctx.reads, ctx.numbers, grads, strict=True):
             if grad is None:
                 of_rows.append(None)
                 continue
             # The tensor itself, not a view: autograd may write into one that nobody else holds.
-            current_pass().add(
+            gathering.add(
                 read.rows,
                 read.group,
                 _Gathered(number, read.ids, grad, read.padding_idx, read.refused),

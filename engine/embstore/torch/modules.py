@@ -168,7 +168,7 @@ class Bags(NamedTuple):
 
     @property
     def bag_count(self) -> int:
-        return len(self.request.ids if self.offsets is None else self.offsets)
+        return (self.request.ids if self.offsets is None else self.offsets).shape[0]
 
 
 class EmbeddingBag(_OfVariable):
@@ -255,16 +255,22 @@ class EmbeddingBag(_OfVariable):
         ids, refused = bags.request.ids, bags.request.refused
         if bags.weights is not None:
             rows = rows * bags.weights.unsqueeze(-1)
-        counted = torch.ones_like(ids)  # 0 where an id is padding
-        if self.padding_idx is not None:
-            padding = ids == self.padding_idx
-            rows, counted = rows.masked_fill(padding.unsqueeze(-1), 0), (~padding).long()
+        padding = None if self.padding_idx is None else ids == self.padding_idx
+        if padding is not None:
+            rows = rows.masked_fill(padding.unsqueeze(-1), 0)
         if bags.offsets is None:
-            return self._scale(rows.sum(dim=1), counted.sum(dim=1))
-        of_ids = _bags(ids, bags.offsets)
-        sums = rows.new_zeros(bags.bag_count, self.variable.dim).index_add(0, of_ids, rows)
+            of_ids = None
+            sums = rows.squeeze(1) if ids.shape[1] == 1 else rows.sum(dim=1)
+        else:
+            of_ids = _bags(ids, bags.offsets)
+            sums = rows.new_zeros(bags.bag_count, self.variable.dim).index_add(0, of_ids, rows)
         if refused is not None:
             sums = sums.masked_fill(refused != 0, torch.nan)
+        if self.mode == "sum":
+            return sums
+        counted = torch.ones_like(ids) if padding is None else (~padding).long()
+        if of_ids is None or bags.offsets is None:
+            return self._scale(sums, counted.sum(dim=1))
         return self._scale(sums, torch.zeros_like(bags.offsets).index_add(0, of_ids, counted))
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:

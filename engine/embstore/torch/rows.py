@@ -63,7 +63,7 @@ class GradientPart:
         if self.refused is not None and (number := int(self.refused)) != 0:
             raise InvalidArgumentError(Refusal(number).message(name))
         if self.kept is None:
-            return replace(self, refused=None)
+            return self if self.refused is None else replace(self, refused=None)
         return replace(
             self,
             ids=self.ids[self.kept],
@@ -104,6 +104,8 @@ class Rows(torch.nn.Parameter):
         self._hooks: OrderedDict[int, GradHook] = OrderedDict()
         # The newest embstore.torch.Optimizer, also when it is gone.
         self.trained_by: weakref.ref[Any] | None = None
+
+    __hash__ = object.__hash__  # Tensor's, of the same identity, is a Python function
 
     @property
     def gathers(self) -> bool:
@@ -379,8 +381,10 @@ def rows_of(variable: EmbeddingVariable) -> Rows:
     # The variable itself keeps it. A WeakKeyDictionary would keep both for ever, if a hook of the
     # parameter holds the variable.
     kept = vars(variable)
-    with _making:
-        rows: Rows | None = kept.get("_torch_rows")
-        if rows is None:
-            rows = kept["_torch_rows"] = Rows(variable)
-        return rows
+    rows: Rows | None = kept.get("_torch_rows")
+    if rows is None:
+        with _making:
+            rows = kept.get("_torch_rows")
+            if rows is None:
+                rows = kept["_torch_rows"] = Rows(variable)
+    return rows
