@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 
 from embstore.errors import InvalidArgumentError
-from embstore.torch.lookup import lookup
-from embstore.torch.modules import Bags, EmbeddingBag, as_ids, check_weights
+from embstore.torch.lookup import Request, lookup
+from embstore.torch.modules import EmbeddingBag, as_ids, check_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -174,30 +174,25 @@ class EmbeddingBagCollection(torch.nn.Module):
                 "features must be a dict with the ids of each feature's name, or a "
                 f"KeyedJaggedTensor, got {type(features).__name__}"
             )
-        asked: list[Bags] = []
+        asked: list[Request] = []
+        bags = 0
         for name, module in self._modules_of_features():
             if name not in given:
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
             of = given[name]
             arguments = of if isinstance(of, tuple) else (of,)
             try:
-                asked.append(module.bags(*arguments))
+                asked.append(module.request(*arguments))
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
-            if asked[-1].bag_count != asked[0].bag_count:
+            own = asked[-1].result_count
+            if len(asked) > 1 and own != bags:
                 raise InvalidArgumentError(
-                    f"features must have as many bags each: {self.features[0]!r} has "
-                    f"{asked[0].bag_count}, {name!r} has {asked[-1].bag_count}"
+                    f"features must have as many bags each: {self.features[0]!r} has {bags}, "
+                    f"{name!r} has {own}"
                 )
-        rows = lookup([bags.request for bags in asked])
-        return KeyedTensor(
-            {
-                name: module.combined(bags, of)
-                for (name, module), bags, of in zip(
-                    self._modules_of_features(), asked, rows, strict=True
-                )
-            }
-        )
+            bags = own
+        return KeyedTensor(dict(zip(self.features, lookup(asked), strict=True)))
 
     def _modules_of_features(self) -> list[tuple[str, EmbeddingBag]]:
         return [

@@ -17,6 +17,7 @@ from embstore.graph_breaks import outside_of_graphs
 from embstore.table.checks import NotFiniteError
 from embstore.table.many import lookup_many
 from embstore.torch import replicas
+from embstore.torch.bags import Bags
 from embstore.torch.rows import (
     GradientPart,
     Rows,
@@ -44,14 +45,21 @@ class Request:
     padding_idx: int | None = None  # an id that gets no gradient
     # As `EmbeddingVariable.lookup` has it, for look-ups through which nothing flows back.
     count: bool = True
-    # int64 (1,) on the ids' device: a Refusal for which no row is trained, or 0.
-    refused: Tensor | None = None
+    # How their rows are combined. Its `refused` is a Refusal, for which no row is trained, or 0.
+    bags: Bags | None = None
+
+    @property
+    def result_count(self) -> int:
+        """How many rows, or bags, there are in its result: what that has first in its shape."""
+        if self.bags is None or self.bags.offsets is None:
+            return self.ids.shape[0]
+        return self.bags.offsets.shape[0]
 
 
 @outside_of_graphs
 def lookup(requests: Sequence[Request]) -> list[Tensor]:
-    """Returns the rows of each request: ids.shape + (dim,), on the ids' device, in the dtype of
-    `Rows`. Those of ids on one GPU are looked up as one step.
+    """Returns the rows of each request, ids.shape + (dim,), or its bags, (bags, dim): on the ids'
+    device, in the dtype of `Rows`. Those of ids on one GPU are looked up as one step.
     """
     # Alike: those that are trained, and others that count or don't.
     alike: dict[tuple[bool, bool], list[int]] = {}
@@ -71,10 +79,13 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
         else:
             values = _rows_of(reads, count=count)
         found.update(zip(own, values, strict=True))
-    return [
-        found[number].to(of.ids.device, rows.dtype)
-        for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True))
-    ]
+    results = []
+    for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True)):
+        result = found[number].to(of.ids.device, rows.dtype)
+        if of.bags is not None and of.bags.weights is not None:  # which have gradients of their own
+            result = of.bags.combined(of.ids, result)
+        results.append(result)
+    return results
 
 
 def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
@@ -100,6 +111,7 @@ class _Read:
     ids: Tensor
     padding_idx: int | None
     refused: Tensor | None
+    bags: Bags | None  # that the rows are combined to where they are found
     group: replicas.Replicas | None
 
     @classmethod
@@ -107,17 +119,22 @@ class _Read:
         variable, ids = request.variable, request.ids.detach()
         if is_trained:  # the update needs them as they were
             ids = ids.clone()
+        ids = ids if rows_lie_with(variable, ids) else ids.cpu()
+        bags = request.bags
         return cls(
             rows,
-            ids if rows_lie_with(variable, ids) else ids.cpu(),
+            ids,
             request.padding_idx,
-            request.refused,
+            None if bags is None else bags.refused,
+            None if bags is None or bags.weights is not None else bags.beside(ids),
             replicas.current(variable),
         )
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of variables, with a backward that hands their gradients to the pass."""
+    """Rows of variables, or bags of them, with a backward that hands the gradients of the rows to
+    the pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, reads: Sequence[_Read], *_rows: Rows) -> tuple[Tensor, ...]:
@@ -136,6 +153,8 @@ class _Lookup(torch.autograd.Function):
             if grad is None:
                 of_rows.append(None)
                 continue
+            if read.bags is not None:
+                grad = read.bags.gradients(read.ids, grad)
             # The tensor itself, not a view: autograd may write into one that nobody else holds.
             gathering.add(
                 read.rows,
@@ -288,14 +307,15 @@ def _note_accumulated(rows: Tensor) -> None:
 
 
 def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:
-    """On the devices of their ids."""
+    """On the devices of their ids; of bags one row each."""
     found = lookup_many(
         [read.rows.variable for read in reads],
         [read.ids.numpy() if read.ids.is_cpu else read.ids for read in reads],
         train=train,
         count=count,
     )
-    return [
-        torch.from_numpy(rows) if read.ids.is_cpu else rows
-        for read, rows in zip(reads, found, strict=True)
-    ]
+    tensors = []
+    for read, rows in zip(reads, found, strict=True):
+        tensor = torch.from_numpy(rows) if read.ids.is_cpu else rows
+        tensors.append(tensor if read.bags is None else read.bags.combined(read.ids, tensor))
+    return tensors

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
+from embstore.graph_breaks import outside_of_graphs
 from embstore.table import checks
 from embstore.table.given import a_variable
+from embstore.torch.bags import MODES, Bags
 from embstore.torch.lookup import Request, lookup
 from embstore.torch.rows import Refusal, Rows, rows_lie_with, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["Bags", "Embedding", "EmbeddingBag", "as_ids", "check_weights"]
-
-_MODES = ("sum", "mean", "sqrtn")
+__all__ = ["Embedding", "EmbeddingBag", "as_ids", "check_weights"]
 
 
 class _OfVariable(torch.nn.Module):
@@ -42,7 +44,7 @@ class _OfVariable(torch.nn.Module):
     def embedding_dim(self) -> int:
         return self.variable.dim
 
-    def _request(self, ids: Tensor, refused: Tensor | None = None) -> Request:
+    def _request(self, ids: Tensor, bags: Bags | None = None) -> Request:
         return Request(
             self,
             self.variable,
@@ -50,7 +52,7 @@ class _OfVariable(torch.nn.Module):
             training=self.training,
             padding_idx=self.padding_idx,
             count=self.training or self.serves,
-            refused=refused,
+            bags=bags,
         )
 
     def _ids(self, ids: object) -> Tensor:
@@ -159,18 +161,6 @@ class Embedding(_OfVariable):
         return rows
 
 
-class Bags(NamedTuple):
-    """Bags of ids that an EmbeddingBag is asked for."""
-
-    request: Request
-    offsets: Tensor | None  # where each begins; None: ids are 2-D, and every row is one
-    weights: Tensor | None  # of each id
-
-    @property
-    def bag_count(self) -> int:
-        return (self.request.ids if self.offsets is None else self.offsets).shape[0]
-
-
 class EmbeddingBag(_OfVariable):
     """Rows combined by bag, as `torch.nn.EmbeddingBag` takes them; an empty bag gives zeros.
 
@@ -190,7 +180,7 @@ class EmbeddingBag(_OfVariable):
         include_last_offset: bool = False,
     ) -> None:
         super().__init__(variable, padding_idx)
-        self.mode = checks.choice("mode", mode, _MODES)
+        self.mode = checks.choice("mode", mode, MODES)
         self.include_last_offset = checks.flag("include_last_offset", include_last_offset)
 
     def forward(
@@ -207,71 +197,50 @@ class EmbeddingBag(_OfVariable):
         per_sample_weights: floats of ids.shape, by which rows are multiplied; for mode "sum". They
             get gradients, too.
         """
-        bags = self.bags(ids, offsets, per_sample_weights)
-        (rows,) = lookup([bags.request])
-        return self.combined(bags, rows)
+        (bags,) = lookup([self.request(ids, offsets, per_sample_weights)])
+        return bags
 
-    def bags(
+    def request(
         self,
         ids: Tensor,
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
-    ) -> Bags:
-        """Returns what to look up for them. Takes what `forward` takes."""
+    ) -> Request:
+        """Returns what to look up for what `forward` takes."""
         ids = self._ids(ids)
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
+        refused = None
         if ids.dim() == 2:
             if offsets is not None:
                 raise InvalidArgumentError(
                     "offsets must be None where ids are 2-D: every row is a bag"
                 )
-            return Bags(self._request(ids), None, per_sample_weights)
-        if ids.dim() != 1:
+        elif ids.dim() == 1:
+            offsets, refused = self._offsets(ids, offsets)
+        else:
             raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
-        offsets = _as_offsets(ids, offsets)
-        if self.include_last_offset:
-            if len(offsets) == 0:
-                raise InvalidArgumentError("offsets must have the number of ids at least")
-            refused = _refused(ids, offsets, ends_with_last=True)
-            offsets = offsets[:-1]
-            if len(offsets) == 0 and len(ids) > 0:
-                raise InvalidArgumentError(f"offsets has no bag, but there are {len(ids)} ids")
-        else:
-            refused = _refused(ids, offsets)
-        if refused is not None and not (
-            offsets.device == ids.device and rows_lie_with(self.variable, ids)
-        ):
-            if int(refused) != 0:
-                to = "" if self.include_last_offset else "at most "
-                raise InvalidArgumentError(
-                    f"offsets must start at 0 and ascend to {to}{len(ids)}, the number of ids"
-                )
-            refused = None
-        return Bags(self._request(ids, refused), offsets, per_sample_weights)
+        bags = Bags(self.mode, offsets, per_sample_weights, self.padding_idx, refused)
+        return self._request(ids, bags)
 
-    def combined(self, bags: Bags, rows: Tensor) -> Tensor:
-        """Returns (bags, dim), of the rows that were looked up for them."""
-        ids, refused = bags.request.ids, bags.request.refused
-        if bags.weights is not None:
-            rows = rows * bags.weights.unsqueeze(-1)
-        padding = None if self.padding_idx is None else ids == self.padding_idx
-        if padding is not None:
-            rows = rows.masked_fill(padding.unsqueeze(-1), 0)
-        if bags.offsets is None:
-            of_ids = None
-            sums = rows.squeeze(1) if ids.shape[1] == 1 else rows.sum(dim=1)
-        else:
-            of_ids = _bags(ids, bags.offsets)
-            sums = rows.new_zeros(bags.bag_count, self.variable.dim).index_add(0, of_ids, rows)
-        if refused is not None:
-            sums = sums.masked_fill(refused != 0, torch.nan)
-        if self.mode == "sum":
-            return sums
-        counted = torch.ones_like(ids) if padding is None else (~padding).long()
-        if of_ids is None or bags.offsets is None:
-            return self._scale(sums, counted.sum(dim=1))
-        return self._scale(sums, torch.zeros_like(bags.offsets).index_add(0, of_ids, counted))
+    def _offsets(self, ids: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns where each bag begins, and where only the GPU can know whether that can be, a
+        Refusal or 0, int64 (1,).
+        """
+        offsets = _as_offsets(offsets)
+        with_last = self.include_last_offset
+        if with_last and len(offsets) == 0:
+            raise InvalidArgumentError("offsets must have the number of ids at least")
+        begins = offsets[:-1] if with_last else offsets
+        if len(begins) == 0 and len(ids) > 0:
+            raise InvalidArgumentError(f"offsets has no bag, but there are {len(ids)} ids")
+        if len(offsets) == 0:
+            return begins, None
+        if offsets.device == ids.device and rows_lie_with(self.variable, ids):
+            wrong = _are_wrong(offsets, len(ids), with_last)
+            return begins.masked_fill(wrong, 0), wrong.long() * Refusal.OFFSETS.value
+        _check_offsets(offsets.cpu().numpy(), len(ids), with_last)
+        return begins, None
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
         if self.mode != "sum":
@@ -280,12 +249,6 @@ class EmbeddingBag(_OfVariable):
                 "them, as PyTorch's does"
             )
         check_weights("per_sample_weights", weights, ids.shape, "ids")
-
-    def _scale(self, sums: Tensor, lengths: Tensor) -> Tensor:
-        if self.mode == "sum":
-            return sums
-        divisor = lengths.unsqueeze(1).clamp(min=1).to(sums.dtype)
-        return sums / (divisor.sqrt() if self.mode == "sqrtn" else divisor)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
@@ -347,7 +310,7 @@ def _check_dense(name: str, tensor: Tensor) -> None:
         )
 
 
-def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:
+def _as_offsets(offsets: Tensor | None) -> Tensor:
     if offsets is None:
         raise InvalidArgumentError(
             "offsets must say where each bag starts where ids are 1-D, got None"
@@ -355,26 +318,24 @@ def _as_offsets(ids: Tensor, offsets: Tensor | None) -> Tensor:
     offsets = as_ids("offsets", offsets)
     if offsets.dim() != 1:
         raise InvalidArgumentError(f"offsets must be 1-D, got {offsets.dim()}-D")
-    if len(offsets) == 0 and len(ids) > 0:
-        raise InvalidArgumentError(f"offsets is empty, but there are {len(ids)} ids")
     return offsets
 
 
-def _refused(ids: Tensor, offsets: Tensor, ends_with_last: bool = False) -> Tensor | None:
-    """Returns int64 (1,): whether bags can't start there, as a Refusal or 0. None: no bags.
+def _are_wrong(offsets: Any, ids: int, ends_with_last: bool) -> Any:
+    """Returns a bool (1,): whether bags of so many ids can't start there.
 
+    offsets: a tensor, or an array.
     ends_with_last: the last of offsets is where the last bag ends.
     """
-    if len(offsets) == 0:
-        return None
-    ends = torch.cat((offsets[1:], offsets.new_full((1,), len(ids))))
-    wrong = (ends < offsets).any() | (offsets[:1] != 0)
-    if ends_with_last:
-        wrong = wrong | (offsets[-1:] != len(ids))
-    return wrong.long() * Refusal.OFFSETS.value
+    wrong = (offsets[:-1] > offsets[1:]).any() | (offsets[:1] != 0)
+    last = offsets[-1:]
+    return wrong | (last != ids if ends_with_last else last > ids)
 
 
-def _bags(ids: Tensor, offsets: Tensor) -> Tensor:
-    """Returns the number of each id's bag, of any offsets one that there is."""
-    positions = torch.arange(len(ids), device=ids.device)
-    return (torch.searchsorted(offsets.contiguous(), positions, right=True) - 1).clamp(min=0)
+@outside_of_graphs
+def _check_offsets(offsets: NDArray[np.int64], ids: int, ends_with_last: bool) -> None:
+    if _are_wrong(offsets, ids, ends_with_last):
+        to = "" if ends_with_last else "at most "
+        raise InvalidArgumentError(
+            f"offsets must start at 0 and ascend to {to}{ids}, the number of ids"
+        )
