@@ -777,7 +777,10 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, mode: str) -> None:
         ((torch.tensor([1]), torch.tensor([1])), "offsets must start at 0"),
         ((torch.tensor([1, 2]), torch.tensor([0, 2, 1])), "offsets must start at 0 and ascend"),
         ((torch.tensor([1, 2]), torch.tensor([0, 3])), "ascend to at most 2"),
-        ((torch.tensor([1]), torch.empty(0, dtype=torch.int64)), "offsets has no bag, but there are 1 ids"),
+        (
+            (torch.tensor([1]), torch.empty(0, dtype=torch.int64)),
+            "offsets has no bag, but there are 1 ids",
+        ),
         ((torch.tensor([[1]]), torch.tensor([0])), "offsets must be None where ids are 2-D"),
         ((torch.tensor(1),), "ids must be 1-D or 2-D, got 0-D"),
         ((torch.ones(1, 1, 1, dtype=torch.int64),), "ids must be 1-D or 2-D, got 3-D"),

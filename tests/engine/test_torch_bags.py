@@ -13,6 +13,8 @@ from embstore.errors import InvalidArgumentError
 
 torch = pytest.importorskip("torch")
 
+from embstore.torch.bags import Bags  # noqa: E402
+
 KEYS, DIM = 20, 5
 
 
@@ -82,6 +84,14 @@ def test_weights_that_cannot_be_are_refused(var: es.EmbeddingVariable) -> None:
     for weights in (torch.ones(2), torch.ones(1, 2).long(), [[1.0, 1.0]]):
         with pytest.raises(InvalidArgumentError, match="per_sample_weights must"):
             layer(ids, per_sample_weights=weights)
+
+
+def test_bags_that_a_gpu_refuses_are_nan() -> None:
+    rows, offsets = torch.ones(3, DIM), torch.tensor([0, 2])
+    for refused in (0, 1):
+        bags = Bags("sum", offsets, refused=torch.tensor([refused])).combined(torch.arange(3), rows)
+        assert bool(bags.isnan().all()) == (refused == 1)
+        assert bool(bags.isnan().any()) == (refused == 1)
 
 
 def test_its_dim_has_torchs_name(var: es.EmbeddingVariable) -> None:

@@ -52,13 +52,12 @@ class Bags:
         return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
 
     def gradients(self, ids: Tensor, of_bags: Tensor) -> Tensor:
-        """Returns ids.shape + (dim,), of the rows, where weights are none. of_bags: (bags, dim)."""
+        """Returns ids.shape + (dim,), of the rows, where there are no weights. Those of padding are
+        any. of_bags: (bags, dim).
+        """
         if self.mode != "sum":
             of_bags = of_bags / self._divisors(ids, of_bags.dtype)
-        gradients = self._spread(ids, of_bags)
-        if self.padding_idx is None:
-            return gradients
-        return gradients.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
+        return self._spread(ids, of_bags)
 
     def _sums(self, rows: Tensor) -> Tensor:
         if self.offsets is None:
@@ -70,7 +69,7 @@ class Bags:
 
     def _spread(self, ids: Tensor, of_bags: Tensor) -> Tensor:
         """Gives each id what its bag has."""
-        if self.offsets is None:
+        if self.offsets is None:  # a copy: autograd may write into what it gave
             of_ids = of_bags.unsqueeze(1).expand(-1, ids.shape[1], -1)
             return of_ids.clone(memory_format=torch.contiguous_format)
         # Contiguous: that of a sum is one number, over and over, which takes ten times as long.
