@@ -88,6 +88,20 @@ def test_errors_of_the_yardsticks_are_the_engines(tmp_path: Path) -> None:
         table.insert(np.arange(2), np.zeros((2, 3), np.float32))
 
 
+def test_bags_of_pytorch_are_compared_in_each_case(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads(), es.get_num_threads()
+    small = "--rows 50 --features 3 --batch-size 4 --most-ids 3 --batches 2 --rounds 1"
+    document = figures_of(["torch", *small.split()], tmp_path)
+    assert list(document["bags"]) == ["one id", "1 to 3 ids"]
+    for operations in document["bags"].values():
+        assert list(operations) == ["forward", "step"]
+        for figures in operations.values():
+            assert list(figures) == ["torch.nn.EmbeddingBag", "EmbeddingBagCollection"]
+            assert all(positive(figure) for figure in figures.values())
+    assert (torch.get_num_threads(), es.get_num_threads()) == threads
+
+
 @pytest.mark.parametrize("suite", [[], ["rows"]])
 def test_rows_is_what_runs_without_a_suite(suite: list[str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -296,6 +310,8 @@ EVERY_ARGUMENT = {
     "--batches 8 --rounds 9 --seed 13",
     "keras": "--rows 3 --dim 4 --batch-size 6 --features 7 --steps 8 --rounds 9 --skew 1.5 "
     "--seed 13",
+    "torch": "--rows 3 --dim 4 --features 5 --batch-size 6 --most-ids 7 --batches 9 --rounds 11 "
+    "--skew 1.5 --seed 13 --clock process",
     "cluster": "--rows 3 --dim 4 --shards 5 6 --batch-size 7 --batches 8 --rounds 9 --seed 13 "
     "--tables 11 --samples 12",
 }

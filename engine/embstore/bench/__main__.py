@@ -1,6 +1,4 @@
-"""python -m embstore.bench [rows | tiers | peers | memory | durability | gpu | cluster | keras]:
-tables on the terminal, JSON in a file.
-"""
+"""python -m embstore.bench SUITE: tables on the terminal, JSON in a file."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ from embstore.bench import (
     peers_suite,
     rows_suite,
     tiers_suite,
+    torch_suite,
 )
 from embstore.bench.arguments import add_arguments
 from embstore.bench.arguments import options as options_of
@@ -49,6 +48,7 @@ SUITES = {
     "gpu": gpu_suite,
     "cluster": cluster_suite,
     "keras": keras_suite,
+    "torch": torch_suite,
 }
 DEFAULT_SUITE = "rows"
 
