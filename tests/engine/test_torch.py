@@ -619,10 +619,16 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
             self.var = make_variable(dim=DIM)
             self.rows = es.torch.Embedding(self.var)
             self.bags = es.torch.EmbeddingBag(self.var)
+            self.padded = es.torch.EmbeddingBag(self.var, padding_idx=2)
+            self.weighted = es.torch.EmbeddingBag(self.var, "sum", padding_idx=4)
+            self.weights = torch.nn.Parameter(torch.arange(6.0))
             self.linear = torch.nn.Linear(DIM, 1)
 
         def forward(self, ids: Any) -> Any:
-            return self.linear(torch.relu(self.rows(ids) * 2).sum(1) + self.bags(ids))
+            flat, offsets = ids.reshape(-1), torch.tensor([0, 2])
+            bags = self.bags(ids) + self.padded(flat, offsets)
+            bags = bags + self.weighted(flat, offsets, self.weights)
+            return self.linear(torch.relu(self.rows(ids) * 2).sum(1) + bags)
 
     plain, compiled = Model(), Model()
     losses = []
@@ -633,6 +639,7 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
             losses.append(loss.item())
     assert losses[:3] == losses[3:]
     np.testing.assert_array_equal(compiled.var.export()["values"], plain.var.export()["values"])
+    torch.testing.assert_close(compiled.weights.grad, plain.weights.grad)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")

@@ -228,18 +228,20 @@ class EmbeddingBag(_OfVariable):
         Refusal or 0, int64 (1,).
         """
         offsets = _as_offsets(offsets)
+        (id_count,), (offset_count,) = ids.shape, offsets.shape
         with_last = self.include_last_offset
-        if with_last and len(offsets) == 0:
+        if with_last and offset_count == 0:
             raise InvalidArgumentError("offsets must have the number of ids at least")
-        begins = offsets[:-1] if with_last else offsets
-        if len(begins) == 0 and len(ids) > 0:
-            raise InvalidArgumentError(f"offsets has no bag, but there are {len(ids)} ids")
-        if len(offsets) == 0:
+        bag_count = offset_count - with_last
+        if bag_count == 0 and id_count > 0:
+            raise InvalidArgumentError(f"offsets has no bag, but there are {id_count} ids")
+        begins = offsets[:bag_count]
+        if offset_count == 0:
             return begins, None
         if offsets.device == ids.device and rows_lie_with(self.variable, ids):
-            wrong = _are_wrong(offsets, len(ids), with_last)
+            wrong = _are_wrong(offsets, id_count, with_last)
             return begins.masked_fill(wrong, 0), wrong.long() * Refusal.OFFSETS.value
-        _check_offsets(offsets.cpu().numpy(), len(ids), with_last)
+        _check_offsets(offsets.cpu().numpy(), id_count, with_last)
         return begins, None
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
