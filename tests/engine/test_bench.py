@@ -233,10 +233,10 @@ def test_a_peer_that_is_fast_and_wrong_is_found_out(
     lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Liar(Embstore):
-        def lookup(self, ids: object, out: NDArray[np.float32]) -> NDArray[np.float32]:
+        def lookup(self, ids: Any, out: NDArray[np.float32]) -> NDArray[np.float32]:
             return out if lie == "lookup" else super().lookup(ids, out)
 
-        def train(self, ids: object, out: Any, grads: NDArray[np.float32]) -> None:
+        def train(self, ids: Any, out: Any, grads: NDArray[np.float32]) -> None:
             super().train(ids, out, 0 * grads if lie == "train" else grads)
 
     monkeypatch.setitem(peers_suite.IN_MEMORY, "embstore", Liar)
@@ -491,19 +491,20 @@ def test_a_full_disk_ends_key_value_stores_with_the_engine_s_error(
     pytest.importorskip("rocksdict")
     pytest.importorskip("lmdb")
     (tmp_path / "rows").mkdir()
-    with closing(RocksDb(sizes, tmp_path / "rows")) as rocks, monkeypatch.context() as patched:
+    rows = tmp_path / "rows"
+    with closing(RocksDb(keys, sizes, rows)) as rocks, monkeypatch.context() as patched:
         patched.setattr(rocks, "_database", Full())
-        for call in (rocks.load, lambda ids: rocks.read(rocks.prepare(ids))):
+        for call in (rocks.load, lambda: rocks.read(rocks.ids_of(keys))):
             with pytest.raises(es.errors.StorageError, match="RocksDB: IO error: No space left"):
-                call(keys)
-    with closing(Lmdb(sizes, tmp_path)) as lmdb, monkeypatch.context() as patched:
+                call()
+    with closing(Lmdb(keys, sizes, tmp_path)) as lmdb, monkeypatch.context() as patched:
         nothing = SimpleNamespace(f_bavail=3, f_frsize=4096)
         patched.setattr(os, "statvfs", lambda _: nothing)
         with pytest.raises(es.errors.StorageError, match=r"LMDB: .* has 12288 bytes left, and a "):
-            lmdb.load(keys)
+            lmdb.load()
         patched.undo()
-        lmdb.load(keys)
-        assert lmdb.read(lmdb.prepare(keys)).shape == (100, 8)
+        lmdb.load()
+        assert lmdb.read(lmdb.ids_of(keys)).shape == (100, 8)
 
 
 def test_a_variable_that_gets_none_of_few_rows_is_made_all_the_same() -> None:

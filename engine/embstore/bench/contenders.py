@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore.bench._yardsticks import HandWrittenTable
-from embstore.variable import EmbeddingVariable
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
@@ -22,29 +21,63 @@ KEYS_A_LOAD = 100_000
 COLUMNS = 26  # categorical ones, of a sample
 
 Ids = NDArray[np.int64]
+Ranks = NDArray[np.int64] | NDArray[np.int32]
 Rows = NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class Counters:
+    """What a contender tells of itself; None where it doesn't."""
+
+    hits: int | None = None
+    misses: int | None = None
+    index_bytes: int | None = None
+
+
 class Contender(Protocol):
-    """Ranks 0..rows-1 stand for keys; a contender maps them to keys of its own beforehand."""
+    """A table of weights and Adagrad's accumulators, a row a key, which is driven in batches.
+
+    Ranks 0..rows-1 stand for keys. What a contender needs of a batch (the keys of its ranks; of
+    distinct keys, their bytes) is prepared by `ids_of`, outside of the timing.
+    """
 
     name: str
-    trains_in_threads: bool  # whether two threads may train one table at a time
-    least_batch_size: int  # smaller ones say nothing of it
+    trains_in_threads: bool = False  # whether two threads may train one table at a time
+    least_batch_size: int = 1  # smaller ones say nothing of it
 
-    def ids_of(self, ranks: Ids) -> object: ...
-    def lookup(self, ids: object, out: Rows) -> object:
-        """The rows, in `out` or in an array of its own."""
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        """Gives every key a row, of so many keys a time: ones, and initial accumulators."""
+        del at_once  # some have them from the start
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:
-        """A lookup, then one Adagrad step with `grads`."""
+    def ids_of(self, ranks: Ranks) -> Any: ...
 
-    def close(self) -> None: ...
+    def lookup(self, ids: Any, out: Rows) -> Any:
+        """The rows, in `out` or in an array of its own. For serving: counts for the cache, where
+        there is one, and brings rows up.
+        """
+
+    def training_lookup(self, ids: Any, out: Rows) -> Any:
+        """Reads alone."""
+        return self.lookup(ids, out)
+
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:
+        """A training lookup, then one Adagrad step with `grads`."""
+
+    def settle(self) -> None:
+        """Returns when the rows that have to move have moved, where the contender can tell."""
+        return
+
+    def counters(self) -> Counters:
+        return Counters()
+
+    def close(self) -> None:
+        """Gives memory and files back."""
+        return
 
 
-def loads_of(keys: Ids) -> list[Ids]:
+def loads_of(keys: Ids, at_once: int = KEYS_A_LOAD) -> list[Ids]:
     """The keys in parts that are loaded at once."""
-    return np.array_split(keys, max(1, keys.size // KEYS_A_LOAD))
+    return np.array_split(keys, max(1, -(-keys.size // at_once)))
 
 
 def scrambled_keys(rows: int, seed: int) -> Ids:
@@ -84,48 +117,63 @@ def torch_adagrad(embedding: Any) -> Any:
     )
 
 
-def _filled_variable(name: str, keys: Ids, dim: int) -> EmbeddingVariable:
-    """With a row for each key, and room for no more. Calls are one thread's from now on."""
-    es.set_num_threads(1)
-    variable = es.get_embedding_variable(
-        name,
-        embedding_dim=dim,
-        initializer=es.initializers.Ones(),
-        optimizer=adagrad(),
-        ev_option=es.EmbeddingVariableOption(
-            storage_option=es.StorageOption(storage_size=[max(1, keys.size) * row_bytes(dim)])
-        ),
-    )
-    for part in loads_of(keys):
-        variable.apply_gradients(part, np.zeros((part.size, dim), np.float32))
-    return variable
+class Embstore(Contender):
+    """A variable. Calls are one thread's until `set_num_threads` is called.
 
+    storage_option: in DRAM, with room for no more than the keys, unless it's given.
+    """
 
-class Embstore:
     name = "embstore"
     trains_in_threads = True
-    least_batch_size = 1
 
-    def __init__(self, keys: Ids, dim: int) -> None:
+    def __init__(
+        self,
+        keys: Ids,
+        dim: int,
+        storage_option: es.StorageOption | None = None,
+        name: str = "bench",
+    ) -> None:
+        es.set_num_threads(1)
+        if storage_option is None:
+            storage_option = es.StorageOption(storage_size=[max(1, keys.size) * row_bytes(dim)])
         self._keys = keys
-        self._variable = _filled_variable("bench", keys, dim)
+        self.variable = es.get_embedding_variable(
+            name,
+            embedding_dim=dim,
+            initializer=es.initializers.Ones(),
+            optimizer=adagrad(),
+            ev_option=es.EmbeddingVariableOption(storage_option=storage_option),
+        )
 
-    def ids_of(self, ranks: Ids) -> Ids:
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        for part in loads_of(self._keys, at_once):
+            self.variable.apply_gradients(part, np.zeros((part.size, self.variable.dim), "f4"))
+
+    def ids_of(self, ranks: Ranks) -> Ids:
         return self._keys[ranks]
 
-    def lookup(self, ids: object, out: Rows) -> Rows:
-        self._variable.lookup(ids, out=out)  # type: ignore[call-overload]
-        return out
+    def lookup(self, ids: Ids, out: Rows) -> Rows:
+        return self.variable.lookup(ids, out=out)
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:
-        self._variable.lookup(ids, train=True, out=out)  # type: ignore[call-overload]
-        self._variable.apply_gradients(ids, grads)  # type: ignore[arg-type]
+    def training_lookup(self, ids: Ids, out: Rows) -> Rows:
+        return self.variable.lookup(ids, train=True, out=out)
+
+    def train(self, ids: Ids, out: Rows, grads: Rows) -> None:
+        self.variable.lookup(ids, train=True, out=out)
+        self.variable.apply_gradients(ids, grads)
+
+    def settle(self) -> None:
+        self.variable.drain()
+
+    def counters(self) -> Counters:
+        stats = self.variable.stats()
+        return Counters(stats["hits"], stats["misses"], stats["index_bytes"])
 
     def set_num_threads(self, count: int) -> None:
         es.set_num_threads(count)
 
     def close(self) -> None:
-        self._variable.close()
+        self.variable.close()
 
 
 @dataclass(frozen=True)
@@ -136,7 +184,7 @@ class ColumnsBatch:
     grads: list[slice]
 
 
-class Columns:
+class Columns(Contender):
     """A variable a categorical column, all of them in one call. Rank r lies in column r mod 26."""
 
     name = "embstore, 26 variables"
@@ -145,11 +193,14 @@ class Columns:
 
     def __init__(self, keys: Ids, dim: int) -> None:
         self._keys = keys
-        self._variables = [
-            _filled_variable(f"column{i}", keys[i::COLUMNS], dim) for i in range(COLUMNS)
-        ]
+        self._columns = [Embstore(keys[i::COLUMNS], dim, name=f"column{i}") for i in range(COLUMNS)]
+        self._variables = [column.variable for column in self._columns]
 
-    def ids_of(self, ranks: Ids) -> object:
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        for column in self._columns:
+            column.load(at_once)
+
+    def ids_of(self, ranks: Ranks) -> ColumnsBatch:
         parts = [ranks[ranks % COLUMNS == column] for column in range(COLUMNS)]
         ends = np.cumsum([0, *(part.size for part in parts)])
         return ColumnsBatch(
@@ -157,12 +208,10 @@ class Columns:
             [slice(begin, end) for begin, end in pairwise(ends.tolist())],
         )
 
-    def lookup(self, ids: object, out: Rows) -> list[Rows]:  # noqa: ARG002 - it has its own
-        assert isinstance(ids, ColumnsBatch)
+    def lookup(self, ids: ColumnsBatch, out: Rows) -> list[Rows]:  # noqa: ARG002 - it has its own
         return es.lookup_many(self._variables, ids.ids)
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
-        assert isinstance(ids, ColumnsBatch)
+    def train(self, ids: ColumnsBatch, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - likewise
         es.lookup_many(self._variables, ids.ids, train=True)
         es.apply_many(self._variables, ids.ids, [grads[own] for own in ids.grads])
 
@@ -174,40 +223,38 @@ class Columns:
             variable.close()
 
 
-class HandWritten:
-    """The loop that one would write for exactly this; see engine/bench/."""
+class HandWritten(Contender):
+    """The loop that one would write for exactly this; see engine/bench/. It has no locks."""
 
     name = "hand-written loop"
-    trains_in_threads = False  # it has no locks
-    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
         self._keys = keys
+        self._dim = dim
         self._table = HandWrittenTable(keys.size, dim)
-        for part in loads_of(keys):
-            self._table.insert(part, np.ones((part.size, dim), np.float32))
 
-    def ids_of(self, ranks: Ids) -> Ids:
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        for part in loads_of(self._keys, at_once):
+            self._table.insert(part, np.ones((part.size, self._dim), np.float32))
+
+    def ids_of(self, ranks: Ranks) -> Ids:
         return self._keys[ranks]
 
-    def lookup(self, ids: object, out: Rows) -> Rows:
-        self._table.lookup(ids, out)  # type: ignore[arg-type]
+    def lookup(self, ids: Ids, out: Rows) -> Rows:
+        self._table.lookup(ids, out)
         return out
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:
-        self._table.lookup(ids, out)  # type: ignore[arg-type]
-        self._table.adagrad(ids, grads, LEARNING_RATE)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        pass
+    def train(self, ids: Ids, out: Rows, grads: Rows) -> None:
+        self._table.lookup(ids, out)
+        self._table.adagrad(ids, grads, LEARNING_RATE)
 
 
-class TorchSparse:
-    """nn.Embedding(sparse=True) with torch.optim.Adagrad: dense ids, no hashing."""
+class TorchSparse(Contender):
+    """nn.Embedding(sparse=True) with torch.optim.Adagrad, which belongs to one thread: dense ids,
+    no hashing.
+    """
 
     name = "PyTorch"
-    trains_in_threads = False  # an optimizer belongs to one thread
-    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
         import torch
@@ -220,20 +267,16 @@ class TorchSparse:
         # Rows in no order of popularity, as everywhere else.
         self._places = np.random.default_rng(0).permutation(keys.size)
 
-    def ids_of(self, ranks: Ids) -> object:
+    def ids_of(self, ranks: Ranks) -> Any:
         return self._torch.from_numpy(self._places[ranks])
 
-    def lookup(self, ids: object, out: Rows) -> Rows:
+    def lookup(self, ids: Any, out: Rows) -> Rows:
         with self._torch.no_grad():
-            self._torch.index_select(
-                self._embedding.weight,
-                0,
-                ids,  # type: ignore[arg-type]
-                out=self._torch.from_numpy(out),
-            )
+            out_here = self._torch.from_numpy(out)
+            self._torch.index_select(self._embedding.weight, 0, ids, out=out_here)
         return out
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
         self._optimizer.zero_grad()
         self._embedding(ids).backward(self._torch.from_numpy(grads))
         self._optimizer.step()
@@ -241,14 +284,12 @@ class TorchSparse:
     def set_num_threads(self, count: int) -> None:
         self._torch.set_num_threads(count)
 
-    def close(self) -> None:
-        pass
 
+class SharedCalls(Contender):
+    """Another contender, whose calls are shared by as many threads as there are processors: one
+    caller has all of them.
+    """
 
-class SharedCalls:
-    """Another contender, whose calls are shared by as many threads as there are processors."""
-
-    trains_in_threads = False  # one caller has all processors
     least_batch_size = 8192  # smaller ones aren't worth a thread's waking
 
     def __init__(self, of: Embstore | Columns | TorchSparse) -> None:
@@ -256,7 +297,7 @@ class SharedCalls:
         self._threads = len(os.sched_getaffinity(0))
         self.name = f"{of.name}, calls shared by {self._threads} threads"
 
-    def ids_of(self, ranks: Ids) -> object:
+    def ids_of(self, ranks: Ranks) -> Any:
         return self._of.ids_of(ranks)
 
     @contextmanager
@@ -267,13 +308,10 @@ class SharedCalls:
         finally:
             self._of.set_num_threads(1)
 
-    def lookup(self, ids: object, out: Rows) -> object:
+    def lookup(self, ids: Any, out: Rows) -> Any:
         with self._shared():
             return self._of.lookup(ids, out)
 
-    def train(self, ids: object, out: Rows, grads: Rows) -> None:
+    def train(self, ids: Any, out: Rows, grads: Rows) -> None:
         with self._shared():
             self._of.train(ids, out, grads)
-
-    def close(self) -> None:
-        pass

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import embstore as es
-from embstore.bench.contenders import KEYS, Ids
+from embstore.bench.contenders import KEYS, Embstore, Ids
 from embstore.bench.measure import quiesce
 from embstore.bench.own_process import call_apart
-from embstore.bench.stores import Sizes, UnavailableError, Variable, open_variable
+from embstore.bench.stores import Sizes, UnavailableError, open_variable
 
 # Few, so that what a batch of them takes for a while is little beside the rows.
 BATCH_ROWS = 16_384
@@ -57,33 +57,32 @@ def measure(request: Request) -> Measured:
     # Beside a small table of the same kind, which has had a batch already: so what both share, as
     # libraries, threads and buffers of a batch, doesn't count, and all else does.
     small = keys[:BATCH_ROWS]
-    with closing(_open(request, small.size, "small")) as before:
-        _fill(before, small)
+    with closing(_open(request, small, "small")) as before:
+        _fill(before)
         bytes_before = dram_bytes()
-        with closing(_open(request, request.rows, "measured")) as variable:
-            _fill(variable, keys)
+        with closing(_open(request, keys, "measured")) as variable:
+            _fill(variable)
             return Measured(
-                rows=variable.tier_rows()[request.tier],
+                rows=variable.variable.stats()["tiers"][request.tier]["rows"],
                 dram_bytes=dram_bytes() - bytes_before,
                 index_bytes=variable.counters().index_bytes or 0,
             )
 
 
-def _open(request: Request, rows: int, name: str) -> Variable:
+def _open(request: Request, keys: Ids, name: str) -> Embstore:
     folder = Path(request.folder) / name
     folder.mkdir()
     sizes = Sizes(
-        rows=rows,
+        rows=keys.size,
         first_tier_rows=request.first_tier_rows,
-        second_of_three_rows=rows,
+        second_of_three_rows=keys.size,
         dim=request.dim,
     )
-    return open_variable(es.StorageType[request.storage_type], sizes, folder)
+    return open_variable(es.StorageType[request.storage_type], keys, sizes, folder)
 
 
-def _fill(variable: Variable, keys: Ids) -> None:
-    for first in range(0, keys.size, BATCH_ROWS):
-        variable.load(keys[first : first + BATCH_ROWS])
+def _fill(variable: Embstore) -> None:
+    variable.load(BATCH_ROWS)
     variable.settle()
     quiesce()
 

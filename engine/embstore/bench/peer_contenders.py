@@ -8,48 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from embstore.bench.contenders import INITIAL_ACCUMULATOR, LEARNING_RATE, Ids, Rows, loads_of
-from embstore.bench.stores import Store
+from embstore.bench.contenders import (
+    INITIAL_ACCUMULATOR,
+    KEYS_A_LOAD,
+    LEARNING_RATE,
+    Contender,
+    Ids,
+    Ranks,
+    Rows,
+    loads_of,
+)
 
-__all__ = ["FbgemmTbe", "StoreOfRows", "TensorFlowVariable", "TfraTable"]
-
-
-class StoreOfRows:
-    """A store of the suite `tiers` as a contender. Its name is the store's."""
-
-    trains_in_threads = False
-    least_batch_size = 1
-
-    def __init__(self, name: str, store: Store, keys: Ids) -> None:
-        self.name = name
-        self._store = store
-        self._keys = keys
-        store.load(keys)
-        store.settle()
-
-    def ids_of(self, ranks: Ids) -> Any:
-        return self._store.prepare(self._keys[ranks])
-
-    def lookup(self, ids: Any, out: Rows) -> Rows:
-        """And the moves of rows that it causes."""
-        self._store.lookup(ids, out)
-        self._store.settle()
-        return out
-
-    def train(self, ids: Any, out: Rows, grads: Rows) -> None:
-        self._store.step(ids, out, grads)
-        self._store.settle()
-
-    def close(self) -> None:
-        self._store.close()
+__all__ = ["FbgemmTbe", "TensorFlowVariable", "TfraTable"]
 
 
-class FbgemmTbe:
+class FbgemmTbe(Contender):
     """FBGEMM's table-batched embedding on the CPU, with Adagrad fused in: dense ids, no hashing."""
 
     name = "FBGEMM"
-    trains_in_threads = False
-    least_batch_size = 1
 
     def __init__(self, keys: Ids, dim: int) -> None:
         import torch
@@ -73,7 +49,7 @@ class FbgemmTbe:
             state.fill_(INITIAL_ACCUMULATOR)
         self._places = np.random.default_rng(0).permutation(keys.size)
 
-    def ids_of(self, ranks: Ids) -> Any:
+    def ids_of(self, ranks: Ranks) -> Any:
         """With the offsets of bags of one id each."""
         ids = self._torch.from_numpy(self._places[ranks])
         return ids, self._torch.arange(ranks.size + 1)
@@ -84,9 +60,6 @@ class FbgemmTbe:
 
     def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - autograd's own
         self._table(*ids).backward(self._torch.from_numpy(grads))
-
-    def close(self) -> None:
-        pass
 
 
 def _tensorflow() -> Any:
@@ -102,11 +75,8 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-class _InGraphs:
+class _InGraphs(Contender):
     """Of TensorFlow. read(ids) and train(ids, grads): functions that it makes graphs of."""
-
-    trains_in_threads = False
-    least_batch_size = 1
 
     def __init__(
         self, ids: Ids, read: Callable[[Any], Any], train: Callable[[Any, Any], Any]
@@ -117,7 +87,7 @@ class _InGraphs:
         self._read = self._tf.function(read)
         self._train = self._tf.function(train)
 
-    def ids_of(self, ranks: Ids) -> Any:
+    def ids_of(self, ranks: Ranks) -> Any:
         return self._tf.constant(self._ids[ranks])
 
     def lookup(self, ids: Any, out: Rows) -> Any:  # noqa: ARG002 - it has its own
@@ -125,9 +95,6 @@ class _InGraphs:
 
     def train(self, ids: Any, out: Rows, grads: Rows) -> None:  # noqa: ARG002 - it has its own
         self._train(ids, self._tf.constant(grads))
-
-    def close(self) -> None:
-        pass
 
 
 class TensorFlowVariable(_InGraphs):
@@ -166,8 +133,7 @@ class TfraTable(_InGraphs):
         table = dynamic_embedding.get_variable(
             f"bench{dim}", dim=dim, initializer=1.0, init_size=keys.size
         )
-        for part in loads_of(keys):
-            table.upsert(tf.constant(part), tf.ones((part.size, dim)))
+        self._table, self._dim = table, dim
         optimizer = dynamic_embedding.DynamicEmbeddingOptimizer(
             tf.compat.v1.train.AdagradOptimizer(
                 LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
@@ -190,3 +156,7 @@ class TfraTable(_InGraphs):
             return spread
 
         super().__init__(keys, read, train)
+
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        for part in loads_of(self._ids, at_once):
+            self._table.upsert(self._tf.constant(part), self._tf.ones((part.size, self._dim)))

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from embstore.bench.contenders import (
 )
 from embstore.bench.file_systems import file_system_of
 from embstore.bench.measure import Figure, compare
-from embstore.bench.peer_contenders import FbgemmTbe, StoreOfRows, TensorFlowVariable, TfraTable
+from embstore.bench.peer_contenders import FbgemmTbe, TensorFlowVariable, TfraTable
 from embstore.bench.report import Report
 from embstore.bench.rows_suite import OPERATIONS, run_batches
 from embstore.bench.stores import Sizes, UnavailableError, open_store
@@ -132,7 +133,10 @@ def _measured(
         for name in _wanted(options):
             watcher.begin(f"dim {dim}: {name}, loading")
             try:
-                peers[name] = stack.enter_context(closing(_filled(options, name, dim, folder)))
+                peer = stack.enter_context(closing(_opened(options, name, dim, folder)))
+                peer.load()
+                peer.settle()
+                peers[name] = peer
             except (UnavailableError, ImportError, OSError) as error:
                 unavailable[name] = str(error)
             watcher.advance()
@@ -142,7 +146,7 @@ def _measured(
             outs = {name: np.empty(shape, np.float32) for name in peers}
             figures = compare(
                 {
-                    name: [_Work(peer, operation, batches[name], outs[name], grads)]
+                    name: [partial(_run, peer, operation, batches[name], outs[name], grads)]
                     for name, peer in peers.items()
                 },
                 options.batches * options.batch_size,
@@ -157,16 +161,11 @@ def _measured(
         _check_rows(peers, ranks[0][:_CHECKED_IDS], dim)
 
 
-@dataclass(frozen=True)
-class _Work:
-    peer: Contender
-    operation: str
-    batches: list[object]
-    out: Rows
-    grads: Rows
-
-    def __call__(self) -> None:
-        run_batches(self.peer, self.operation, self.batches, self.out, self.grads)
+def _run(peer: Contender, operation: str, batches: list[object], out: Rows, grads: Rows) -> None:
+    """Each batch, and the moves of rows that it causes."""
+    for ids in batches:
+        run_batches(peer, operation, [ids], out, grads)
+        peer.settle()
 
 
 def _wanted(options: PeersOptions) -> list[str]:
@@ -174,8 +173,8 @@ def _wanted(options: PeersOptions) -> list[str]:
     return [name for name in NAMES if name in options.peers or name == YARDSTICK]
 
 
-def _filled(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
-    """With a row of ones for each key; UnavailableError, ImportError, OSError where it can't be."""
+def _opened(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
+    """UnavailableError, ImportError, OSError where it can't be."""
     keys = scrambled_keys(options.rows, options.seed)
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -185,7 +184,7 @@ def _filled(options: PeersOptions, name: str, dim: int, folder: Path) -> Contend
     sizes = Sizes(options.rows, max(1, round(options.first_tier * options.rows)), 0, dim)
     own = folder / f"{name}-{dim}"
     own.mkdir()
-    return StoreOfRows(name, open_store(name, sizes, own), keys)
+    return open_store(name, keys, sizes, own)
 
 
 def _check_rows(peers: dict[str, Contender], ranks: Ids, dim: int) -> None:

@@ -94,6 +94,8 @@ def measure(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
             SharedCalls(columns),
             SharedCalls(torch),
         ]
+        for contender in contenders:
+            contender.load()
         for threads, batch_size, operation in product(
             options.threads, options.batch_sizes, OPERATIONS
         ):

@@ -51,16 +51,16 @@ class LoadedStore:
         self.name = name
         self.dim = dim
         self._now = CLOCKS[options.clock]
-        self._keys = keys
+        self._row_count = keys.size
         self._folder = folder
         before = _private_bytes()
-        self._store = open_store(name, options.sizes(dim), folder)
+        self._store = open_store(name, keys, options.sizes(dim), folder)
         operations = (*OPERATIONS, *SETTLED)
         self._rates: dict[str, list[float]] = {operation: [] for operation in operations}
         self._hits = dict.fromkeys(operations, 0)
         self._misses = dict.fromkeys(operations, 0)
         try:
-            self._store.load(keys)
+            self._store.load()
             self._store.settle()
         except BaseException:
             self._store.close()
@@ -73,12 +73,12 @@ class LoadedStore:
 
     def warm_up(self, batches: list[NDArray[np.int32]], out: Rows, grads: Rows) -> None:
         for ranks in batches:
-            self._store.step(self._store.prepare(self._keys[ranks]), out, grads)
+            self._store.train(self._store.ids_of(ranks), out, grads)
         self._store.settle()
 
     def serve(self, batches: list[NDArray[np.int32]], out: Rows) -> None:
         for ranks in batches:
-            self._store.lookup(self._store.prepare(self._keys[ranks]), out)
+            self._store.lookup(self._store.ids_of(ranks), out)
         self._store.settle()
 
     def run_round(
@@ -86,7 +86,7 @@ class LoadedStore:
     ) -> None:
         """Every batch, and the moves of rows that they cause, to the end."""
         is_step = operation in ("step", "settled_step")
-        batches: list[Any] = [self._store.prepare(self._keys[batch]) for batch in ranks]
+        batches: list[Any] = [self._store.ids_of(batch) for batch in ranks]
         before = self._store.counters()
         quiesce()
         start = self._now()
@@ -94,7 +94,7 @@ class LoadedStore:
             if operation == "training_lookup":
                 self._store.training_lookup(batch, out)
             elif is_step:
-                self._store.step(batch, out, grads)
+                self._store.train(batch, out, grads)
             else:
                 self._store.lookup(batch, out)
         self._store.settle()
@@ -121,7 +121,7 @@ class LoadedStore:
             if own
         }
         index_bytes = self._store.counters().index_bytes
-        rows = self._keys.size
+        rows = self._row_count
         return StoreResult(
             dim=self.dim,
             store=self.name,

@@ -1,20 +1,15 @@
-"""What the tiers' suite compares: variables of every storage type, and key-value stores beside.
-
-Each keeps a row a key, the weights and Adagrad's accumulators, and is driven in batches of ids.
-What a store's client needs of a batch (its distinct keys, as bytes) is prepared outside of the
-timing.
-"""
+"""What the tiers' suite compares: variables of every storage type, and key-value stores beside."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +18,13 @@ import embstore as es
 from embstore.bench._yardsticks import LevelDbStore
 from embstore.bench.contenders import (
     INITIAL_ACCUMULATOR,
+    KEYS_A_LOAD,
     LEARNING_RATE,
+    Contender,
+    Embstore,
     Ids,
+    Ranks,
     Rows,
-    adagrad,
     loads_of,
     row_bytes,
 )
@@ -55,96 +53,6 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Counters:
-    """What a store tells of itself; None where it doesn't."""
-
-    hits: int | None = None
-    misses: int | None = None
-    index_bytes: int | None = None
-
-
-class Store(Protocol):
-    def load(self, keys: Ids) -> None:
-        """Gives every key a row: ones, and Adagrad's initial accumulators."""
-
-    def prepare(self, ids: Ids) -> Any: ...
-    def lookup(self, batch: Any, out: Rows) -> None:
-        """For serving: counts for the cache, where there is one, and brings rows up."""
-
-    def training_lookup(self, batch: Any, out: Rows) -> None:
-        """Reads alone."""
-
-    def step(self, batch: Any, out: Rows, grads: Rows) -> None:
-        """A training lookup, then one Adagrad step with `grads`."""
-
-    def settle(self) -> None:
-        """Returns when the rows that have to move have moved, where the store can tell."""
-
-    def counters(self) -> Counters: ...
-    def close(self) -> None: ...
-
-
-class Variable:
-    """An embedding variable of one storage type. Calls are one thread's."""
-
-    def __init__(self, storage_type: es.StorageType, sizes: Sizes, directory: Path) -> None:
-        es.set_num_threads(1)
-        tiers = TIER_KINDS[storage_type]
-        tier_rows = [sizes.rows]
-        if len(tiers) > 1:
-            tier_rows = [sizes.first_tier_rows]
-        if len(tiers) == 3:
-            tier_rows.append(sizes.second_of_three_rows)
-        if len(tiers) == 2 and tiers[-1] is TierKind.PMEM:
-            tier_rows.append(sizes.rows)
-        needs_path = any(kind not in (TierKind.DRAM, TierKind.PMEM_MEMKIND) for kind in tiers)
-        self._variable = es.get_embedding_variable(
-            "bench",
-            embedding_dim=sizes.dim,
-            initializer=es.initializers.Ones(),
-            optimizer=adagrad(),
-            ev_option=es.EmbeddingVariableOption(
-                storage_option=es.StorageOption(
-                    storage_type=storage_type,
-                    storage_path=directory if needs_path else None,
-                    storage_size=[rows * sizes.row_bytes for rows in tier_rows],
-                )
-            ),
-        )
-
-    def load(self, keys: Ids) -> None:
-        for part in loads_of(keys):
-            self._variable.apply_gradients(part, np.zeros((part.size, self._variable.dim), "f4"))
-
-    def prepare(self, ids: Ids) -> Ids:
-        return ids
-
-    def lookup(self, batch: Ids, out: Rows) -> None:
-        self._variable.lookup(batch, out=out)
-
-    def training_lookup(self, batch: Ids, out: Rows) -> None:
-        self._variable.lookup(batch, train=True, out=out)
-
-    def step(self, batch: Ids, out: Rows, grads: Rows) -> None:
-        self._variable.lookup(batch, train=True, out=out)
-        self._variable.apply_gradients(batch, grads)
-
-    def settle(self) -> None:
-        self._variable.drain()
-
-    def counters(self) -> Counters:
-        stats = self._variable.stats()
-        return Counters(stats["hits"], stats["misses"], stats["index_bytes"])
-
-    def tier_rows(self) -> list[int]:
-        """Rows that lie in each tier."""
-        return [tier["rows"] for tier in self._variable.stats()["tiers"]]
-
-    def close(self) -> None:
-        self._variable.close()
-
-
-@dataclass(frozen=True)
 class KeyBatch:
     """A batch as a key-value store is asked for it."""
 
@@ -155,13 +63,14 @@ class KeyBatch:
     key_starts: NDArray[np.intp]  # in `by_key`
 
 
-class KeyValueStore(ABC):
+class KeyValueStore(Contender):
     """The reads, sums and writes of a step on any store of whole rows: each key read once, and
     written once."""
 
     takes_bytes = True
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, keys: Ids, sizes: Sizes) -> None:
+        self._keys = keys
         self._dim = sizes.dim
 
     @abstractmethod
@@ -171,13 +80,16 @@ class KeyValueStore(ABC):
     @abstractmethod
     def write(self, batch: KeyBatch, rows: Rows) -> None: ...
 
-    def load(self, keys: Ids) -> None:
-        for part in loads_of(keys):
+    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+        for part in loads_of(self._keys, at_once):
             rows = np.ones((part.size, 2 * self._dim), np.float32)
             rows[:, self._dim :] = INITIAL_ACCUMULATOR
-            self.write(self.prepare(part), rows)
+            self.write(self.batch_of(part), rows)
 
-    def prepare(self, ids: Ids) -> KeyBatch:
+    def ids_of(self, ranks: Ranks) -> KeyBatch:
+        return self.batch_of(self._keys[ranks])
+
+    def batch_of(self, ids: Ids) -> KeyBatch:
         keys, positions = np.unique(ids, return_inverse=True)
         by_key = np.argsort(positions, kind="stable")
         return KeyBatch(
@@ -188,40 +100,30 @@ class KeyValueStore(ABC):
             key_starts=np.searchsorted(positions[by_key], np.arange(keys.size)),
         )
 
-    def lookup(self, batch: KeyBatch, out: Rows) -> None:
-        self._gather(self.read(batch), batch, out)
+    def lookup(self, ids: KeyBatch, out: Rows) -> Rows:
+        self._gather(self.read(ids), ids, out)
+        return out
 
-    def training_lookup(self, batch: KeyBatch, out: Rows) -> None:
-        self.lookup(batch, out)
-
-    def step(self, batch: KeyBatch, out: Rows, grads: Rows) -> None:
-        rows = self.read(batch)
-        self._gather(rows, batch, out)
-        sums = np.add.reduceat(grads[batch.by_key], batch.key_starts)
+    def train(self, ids: KeyBatch, out: Rows, grads: Rows) -> None:
+        rows = self.read(ids)
+        self._gather(rows, ids, out)
+        sums = np.add.reduceat(grads[ids.by_key], ids.key_starts)
         accumulators = rows[:, self._dim :] + sums * sums
         weights = rows[:, : self._dim] - LEARNING_RATE * sums / np.sqrt(accumulators)
-        self.write(batch, np.hstack([weights, accumulators]))
+        self.write(ids, np.hstack([weights, accumulators]))
 
     def _gather(self, rows: Rows, batch: KeyBatch, out: Rows) -> None:
         np.take(rows[:, : self._dim], batch.positions, axis=0, out=out, mode="clip")
-
-    def settle(self) -> None:
-        return  # none of them tells
-
-    def counters(self) -> Counters:
-        return Counters()
-
-    @abstractmethod
-    def close(self) -> None: ...
 
 
 class LevelDb(KeyValueStore):
     """LevelDB by its C interface, from C++: no Python a row."""
 
+    name = "LevelDB"
     takes_bytes = False
 
-    def __init__(self, sizes: Sizes, directory: Path) -> None:
-        super().__init__(sizes)
+    def __init__(self, keys: Ids, sizes: Sizes, directory: Path) -> None:
+        super().__init__(keys, sizes)
         self._store = LevelDbStore(str(directory / "leveldb"), 2 * sizes.dim)
 
     def read(self, batch: KeyBatch) -> Rows:
@@ -239,8 +141,10 @@ class LevelDb(KeyValueStore):
 class RocksDb(KeyValueStore):
     """RocksDB by rocksdict: MultiGet, and a write batch without the log; Python objects a row."""
 
-    def __init__(self, sizes: Sizes, directory: Path) -> None:
-        super().__init__(sizes)
+    name = "RocksDB"
+
+    def __init__(self, keys: Ids, sizes: Sizes, directory: Path) -> None:
+        super().__init__(keys, sizes)
         import rocksdict
 
         self._module = rocksdict
@@ -282,8 +186,10 @@ class Lmdb(KeyValueStore):
     SIGBUS. So each write looks first whether there is room.
     """
 
-    def __init__(self, sizes: Sizes, directory: Path) -> None:
-        super().__init__(sizes)
+    name = "LMDB"
+
+    def __init__(self, keys: Ids, sizes: Sizes, directory: Path) -> None:
+        super().__init__(keys, sizes)
         import lmdb
 
         self._directory = directory
@@ -341,9 +247,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 _KEY_VALUE_STORES: dict[str, type[LevelDb] | type[RocksDb] | type[Lmdb]] = {
-    "LevelDB": LevelDb,
-    "RocksDB": RocksDb,
-    "LMDB": Lmdb,
+    kind.name: kind for kind in (LevelDb, RocksDb, Lmdb)
 }
 # Two names mean the same tiers as another; the longer one is measured. A GPU's rates are not.
 _SAME_TIERS = {es.StorageType.SSDHASH, es.StorageType.LEVELDB}
@@ -371,20 +275,36 @@ class UnavailableError(Exception):
     """This computer doesn't have what a store needs; says what."""
 
 
-def open_store(name: str, sizes: Sizes, directory: Path) -> Store:
-    """An empty store; raises UnavailableError."""
+def open_store(name: str, keys: Ids, sizes: Sizes, directory: Path) -> Contender:
+    """One that isn't loaded yet; raises UnavailableError."""
     if name not in _KEY_VALUE_STORES:
-        return open_variable(es.StorageType[name], sizes, directory)
+        return open_variable(es.StorageType[name], keys, sizes, directory)
     try:
-        return _KEY_VALUE_STORES[name](sizes, directory)
+        return _KEY_VALUE_STORES[name](keys, sizes, directory)
     except ImportError as error:
         raise UnavailableError(str(error)) from error
 
 
-def open_variable(storage_type: es.StorageType, sizes: Sizes, directory: Path) -> Variable:
-    """An empty one; raises UnavailableError."""
+def open_variable(
+    storage_type: es.StorageType, keys: Ids, sizes: Sizes, directory: Path
+) -> Embstore:
+    """One that isn't loaded yet; raises UnavailableError."""
+    tiers = TIER_KINDS[storage_type]
+    tier_rows = [sizes.rows]
+    if len(tiers) > 1:
+        tier_rows = [sizes.first_tier_rows]
+    if len(tiers) == 3:
+        tier_rows.append(sizes.second_of_three_rows)
+    if len(tiers) == 2 and tiers[-1] is TierKind.PMEM:
+        tier_rows.append(sizes.rows)
+    needs_path = any(kind not in (TierKind.DRAM, TierKind.PMEM_MEMKIND) for kind in tiers)
+    storage_option = es.StorageOption(
+        storage_type=storage_type,
+        storage_path=directory if needs_path else None,
+        storage_size=[rows * sizes.row_bytes for rows in tier_rows],
+    )
     try:
-        return Variable(storage_type, sizes, directory)
+        return Embstore(keys, sizes.dim, storage_option)
     except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
         raise UnavailableError(str(error)) from error
 
