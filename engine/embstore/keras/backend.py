@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from embstore.keras.rows import Rows
     from embstore.keras.table import Table
 
-__all__ = ["check_backend", "lookup", "together"]
+__all__ = ["check_backend", "lookup"]
 
 
 def check_backend() -> None:
@@ -27,19 +26,12 @@ def check_backend() -> None:
         )
 
 
-def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
-    """The rows of int64 `ids`: float32 of ids.shape + (dim,), a tensor that autograd knows."""
-    return _of_backend().lookup(table, rows, ids, training)
-
-
-def together(
-    look_ups: Sequence[tuple[Table, Rows, Any]], training: bool
-) -> contextlib.AbstractContextManager[Any]:
-    """In it look-ups of these ids, which are about to be made in this order, have their rows:
-    servers are asked once for all.
+def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[Any]:
+    """The rows of each one's int64 ids: float32 of ids.shape + (dim,), tensors that autograd knows.
+    Servers are asked once for all.
     """
-    scope: contextlib.AbstractContextManager[Any] = _of_backend().together(look_ups, training)
-    return scope
+    found: list[Any] = _of_backend().lookup(look_ups, training)
+    return found
 
 
 def _train(

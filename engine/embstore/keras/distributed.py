@@ -8,9 +8,8 @@ import keras
 from keras import ops, tree
 
 from embstore.errors import InvalidArgumentError
-from embstore.keras.backend import together
 from embstore.keras.configs import FeatureConfig, TableConfig
-from embstore.keras.embedding import Embedding
+from embstore.keras.embedding import Embedding, looked_up
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["DistributedEmbedding"]
@@ -94,42 +93,15 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             _check_same("weights", structure, weights)
             flat_weights = tree.flatten(weights)
         flat_ids = tree.flatten(inputs)
-        look_ups = [
-            (embedding.table, embedding.rows, ops.cast(ids, "int64"))
-            for embedding, ids in zip(self.embedding_of_features(), flat_ids, strict=True)
-        ]
-        with together(look_ups, bool(training)):
-            combined = [
-                self._combined(feature, ids, weight, training)
-                for feature, ids, weight in zip(self._features, flat_ids, flat_weights, strict=True)
-            ]
-        return tree.pack_sequence_as(structure, combined)
+        for feature, ids in zip(self._features, flat_ids, strict=True):
+            _check_input(feature, ids.shape)
+        look_ups = list(zip(self.embedding_of_features(), flat_ids, strict=True))
+        rows = looked_up(look_ups, training)
+        combined = map(_combined, self._features, flat_ids, rows, flat_weights)
+        return tree.pack_sequence_as(structure, list(combined))
 
     def _embedding_of(self, feature: FeatureConfig) -> Embedding:
         return self._embeddings[self._tables.index(feature.table)]
-
-    def _combined(self, feature: FeatureConfig, ids: Any, weights: Any, training: Any) -> Any:
-        _check_input(feature, ids.shape)
-        table = feature.table
-        rows = self._embedding_of(feature)(ids, training=training)
-        if weights is not None:
-            if tuple(weights.shape) != tuple(ids.shape):
-                raise InvalidArgumentError(
-                    f"weights of the feature {feature.name} must have the shape of its ids, "
-                    f"{tuple(ids.shape)}, got {tuple(weights.shape)}"
-                )
-            weights = ops.expand_dims(ops.cast(weights, rows.dtype), -1)
-        if len(ids.shape) == 1:
-            # One row: what it is weighted by is also what mean and sqrtn divide by.
-            return rows if weights is None or table.combiner != "sum" else rows * weights
-        summed = ops.sum(rows if weights is None else rows * weights, axis=-2)
-        if table.combiner == "sum":
-            return summed
-        if weights is None:
-            weights = ops.ones_like(rows[..., :1])
-        if table.combiner == "mean":
-            return ops.divide_no_nan(summed, ops.sum(weights, axis=-2))
-        return ops.divide_no_nan(summed, ops.sqrt(ops.sum(ops.square(weights), axis=-2)))
 
     def compute_output_spec(
         self, inputs: Any, weights: Any = None, training: bool | None = None
@@ -194,6 +166,29 @@ def _embedding(table: TableConfig) -> Embedding:
         shards=table.shards,
         name=table.name,
     )
+
+
+def _combined(feature: FeatureConfig, ids: Any, rows: Any, weights: Any) -> Any:
+    """The rows of a feature's ids, of each sample together."""
+    combiner = feature.table.combiner
+    if weights is not None:
+        if tuple(weights.shape) != tuple(ids.shape):
+            raise InvalidArgumentError(
+                f"weights of the feature {feature.name} must have the shape of its ids, "
+                f"{tuple(ids.shape)}, got {tuple(weights.shape)}"
+            )
+        weights = ops.expand_dims(ops.cast(weights, rows.dtype), -1)
+    if len(ids.shape) == 1:
+        # One row: what it is weighted by is also what mean and sqrtn divide by.
+        return rows if weights is None or combiner != "sum" else rows * weights
+    summed = ops.sum(rows if weights is None else rows * weights, axis=-2)
+    if combiner == "sum":
+        return summed
+    if weights is None:
+        weights = ops.ones_like(rows[..., :1])
+    if combiner == "mean":
+        return ops.divide_no_nan(summed, ops.sum(weights, axis=-2))
+    return ops.divide_no_nan(summed, ops.sqrt(ops.sum(ops.square(weights), axis=-2)))
 
 
 def _check_same(what: str, structure: Any, given: Any) -> None:

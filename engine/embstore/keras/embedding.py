@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "looked_up"]
 
 _EXACT_IN_FLOAT32 = 2**24  # integers up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
@@ -172,10 +173,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        self._check_dtype(inputs, symbolic=False)
-        ids = ops.cast(inputs, "int64")
-        rows = lookup(self._table, self._rows, ids, bool(training))
-        return ops.cast(rows, self.compute_dtype)
+        (rows,) = looked_up([(self, inputs)], training)
+        return rows
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         del mask
@@ -281,6 +280,18 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             f"{self.name}: {what} must be int64, got {dtype}, in which different keys become one; "
             'write keras.Input(..., dtype="int64"), and give int64 ids'
         )
+
+
+def looked_up(look_ups: Sequence[tuple[Embedding, Any]], training: bool | None) -> list[Any]:
+    """The rows of each layer's ids, as its call gives them; servers are asked once for all."""
+    for embedding, ids in look_ups:
+        embedding._check_dtype(ids, symbolic=False)
+    found = lookup(
+        [(each.table, each.rows, ops.cast(ids, "int64")) for each, ids in look_ups], bool(training)
+    )
+    return [
+        ops.cast(rows, each.compute_dtype) for (each, _), rows in zip(look_ups, found, strict=True)
+    ]
 
 
 def _shape(initializer: Initializer) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -25,7 +25,7 @@ from embstore.table.getting import get_embedding_variable
 from embstore.table.many import lookup_many
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table", "look_up_many", "looked_up_together", "same_initializer", "vocabulary"]
+__all__ = ["Table", "look_up_many", "same_initializer", "vocabulary"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -84,7 +84,6 @@ class Table:
         # Of which variable, after how many changes of its own, the rate is known to be what.
         self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
-        self._ready = threading.local()  # of `looked_up_together`
 
     @property
     def variable(self) -> EmbeddingVariable:
@@ -166,15 +165,6 @@ class Table:
                     f"{error}. If this is a copy of a model that has them, make it in `with "
                     "embstore.keras.rows_at(folder):`"
                 ) from error
-
-    def lookup(self, ids: Ids, *, train: bool) -> Floats:
-        """The rows of `ids`: float32 of ids.shape + (dim,)."""
-        self._check_vocabulary(ids)
-        ready: list[tuple[bool, Ids, Floats]] = getattr(self._ready, "rows", [])
-        for i, (to_train, asked, _) in enumerate(ready):
-            if to_train == train and np.array_equal(asked, ids):
-                return ready.pop(i)[2]
-        return self.variable.lookup(ids, train=train, count=self.serves)
 
     def _check_vocabulary(self, ids: Ids) -> None:
         size = self.vocabulary_size
@@ -373,26 +363,11 @@ def same_initializer(one: Initializer, other: Initializer) -> bool:
     return one == other
 
 
-@contextlib.contextmanager
-def looked_up_together(look_ups: Sequence[tuple[Table, Ids]], *, train: bool) -> Iterator[None]:
-    """In it this thread's look-ups of these ids have their rows: each server was asked once for
-    those of all tables that have their shards elsewhere.
-    """
-    elsewhere = [(table, ids) for table, ids in look_ups if table.is_elsewhere]
-    rows = look_up_many(elsewhere, train=train)
-    for table, _ in elsewhere:
-        table._ready.rows = []
-    for (table, ids), found in zip(elsewhere, rows, strict=True):
-        table._ready.rows.append((train, ids, found))
-    try:
-        yield
-    finally:
-        for table, _ in elsewhere:
-            table._ready.rows = []
-
-
 def look_up_many(look_ups: Sequence[tuple[Table, Ids]], *, train: bool) -> list[Floats]:
-    """As `Table.lookup` of each; servers are asked once for all."""
+    """The rows of each table's ids, float32 of ids.shape + (dim,); servers are asked once for all.
+
+    train: of a step of training. Other look-ups are an evaluation's, or serve, as their table does.
+    """
     for table, ids in look_ups:
         table._check_vocabulary(ids)
     rows: dict[int, Floats] = {}

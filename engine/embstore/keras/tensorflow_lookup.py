@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,48 +18,46 @@ from embstore.keras.table import Table, look_up_many
 if TYPE_CHECKING:
     from embstore.keras.rows import Rows
 
-__all__ = ["lookup", "together", "train"]
+__all__ = ["lookup", "train"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-class _Ready(threading.local):
-    """Of `together`: by the id() of a table what each of its next look-ups gives, in order: a
-    tensor of the rows, and one of the look-up's number.
-    """
+def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[Any]:
+    tables = [table for table, _, _ in look_ups]
 
-    def __init__(self) -> None:
-        self.of_tables: dict[int, list[tuple[Any, Any]]] = {}
+    def read(*keys: Ids) -> list[Any]:
+        rows = look_up_many(list(zip(tables, keys, strict=True)), train=training)
+        return [*rows, *(np.int64(table.next_number()) for table in tables)]
+
+    if training and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise UnsupportedError(
+            f"{tables[0].name}: rows can't be trained by several replicas of a tf.distribute "
+            "strategy, each of which would take a step of its own; train by embstore.cluster.run"
+        )
+    with tf.init_scope():  # here, since `read` runs in a thread of TensorFlow's
+        make_as_compiled((table, rows) for table, rows, _ in look_ups)
+    count = len(tables)
+    kinds = [tf.float32] * count + [tf.int64] * count
+    found = tf.numpy_function(read, [ids for _, _, ids in look_ups], kinds)
+    return [
+        _differentiable(*look_up, values, number)
+        for look_up, values, number in zip(look_ups, found[:count], found[count:], strict=True)
+    ]
 
 
-_ready = _Ready()
-
-
-def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
-    def read(keys: Ids) -> tuple[Floats, np.int64]:
-        return table.lookup(keys, train=training), np.int64(table.next_number())
+def _differentiable(table: Table, rows: Rows, ids: Any, values: Any, number: Any) -> Any:
+    """The values, read for the look-up of that number, as TensorFlow's tapes know them."""
+    values.set_shape((*ids.shape, table.dim))
 
     def gather(number: np.int64, keys: Ids, grads: Floats, stand_in: Floats) -> Floats:
         table.check_stand_in(stand_in)
         # A copy: the memory is TensorFlow's, and it has other plans for it.
         return table.gather(int(number), keys.copy(), np.array(grads, np.float32))
 
-    if training and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        raise UnsupportedError(
-            f"{table.name}: rows can't be trained by several replicas of a tf.distribute strategy, "
-            "each of which would take a step of its own; train by embstore.cluster.run"
-        )
-    with tf.init_scope():  # here, since `read` runs in a thread of TensorFlow's
-        make_as_compiled([(table, rows)])
-    of_table = _ready.of_tables.get(id(table))
-    ready = of_table.pop(0) if of_table else None
-
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def differentiable(stand_in: Any) -> tuple[Any, Any]:
-        values, number = ready or tf.numpy_function(read, [ids], (tf.float32, tf.int64))
-        values.set_shape((*ids.shape, table.dim))
-
         def gradient(upstream: Any) -> Any:
             grads = tf.convert_to_tensor(upstream)
             mark = tf.numpy_function(gather, [number, ids, grads, stand_in], tf.float32)
@@ -71,35 +67,6 @@ def lookup(table: Table, rows: Rows, ids: Any, training: bool) -> Any:
         return values, gradient
 
     return differentiable(tf.convert_to_tensor(rows.value))
-
-
-@contextlib.contextmanager
-def together(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> Iterator[None]:
-    """As `backend.together`, of tables that have their shards elsewhere."""
-    with tf.init_scope():
-        make_as_compiled((table, rows) for table, rows, _ in look_ups)
-    elsewhere = [(table, ids) for table, _, ids in look_ups if table.is_elsewhere]
-    if not elsewhere:
-        yield
-        return
-
-    def read(*keys: Ids) -> list[Any]:
-        tables = [table for table, _ in elsewhere]
-        rows = look_up_many(list(zip(tables, keys, strict=True)), train=training)
-        return [*rows, *(np.int64(table.next_number()) for table in tables)]
-
-    count = len(elsewhere)
-    found = tf.numpy_function(
-        read, [ids for _, ids in elsewhere], [tf.float32] * count + [tf.int64] * count
-    )
-    of_tables: dict[int, list[tuple[Any, Any]]] = {}
-    for (table, _), rows, number in zip(elsewhere, found[:count], found[count:], strict=True):
-        of_tables.setdefault(id(table), []).append((rows, number))
-    _ready.of_tables = of_tables
-    try:
-        yield
-    finally:
-        _ready.of_tables = {}
 
 
 def train(

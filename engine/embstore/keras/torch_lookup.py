@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,56 +11,42 @@ import torch
 from embstore.graph_breaks import outside_of_graphs
 from embstore.keras.first_use import make_as_compiled
 from embstore.keras.steps import Assigned, train_tables
-from embstore.keras.table import Table, looked_up_together
+from embstore.keras.table import Floats, Table, look_up_many
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from embstore.keras.rows import Rows
 
-__all__ = ["lookup", "together", "train"]
+__all__ = ["lookup", "train"]
 
 
 @outside_of_graphs
-def lookup(table: Table, rows: Rows, ids: Tensor, training: bool) -> Tensor:
+def lookup(look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool) -> list[Tensor]:
     del training  # autograd knows
-    if ids.is_meta:  # Keras asks for shapes alone, to build a model of a class of its own
-        return torch.empty((*ids.shape, table.dim), device="meta")
-    make_as_compiled([(table, rows)])
-    kept_ids = ids.detach().cpu()
-    parameter = rows.value
-    if _trains(rows):
-        table.check_stand_in(parameter.detach().cpu().numpy())
-        if parameter.grad is None:
-            table.forget()
-        values: Tensor = _Lookup.apply(parameter, kept_ids.clone(), table)  # type: ignore[no-untyped-call]
-    else:
-        values = torch.from_numpy(table.lookup(kept_ids.numpy(), train=False))
-    return values.to(ids.device)
-
-
-def _trains(rows: Rows) -> bool:
-    return bool(torch.is_grad_enabled() and rows.value.requires_grad)
-
-
-def together(
-    look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool
-) -> contextlib.AbstractContextManager[Any]:
-    """As `backend.together`."""
-    del training
-    if torch.compiler.is_compiling():
-        return contextlib.nullcontext()
-    make_as_compiled((table, rows) for table, rows, ids in look_ups if not ids.is_meta)
-    with contextlib.ExitStack() as both:
-        for trains in (False, True):
-            of_these = [
-                (table, ids.detach().cpu().numpy())
-                for table, rows, ids in look_ups
-                if _trains(rows) == trains and not ids.is_meta
-            ]
-            if of_these:
-                both.enter_context(looked_up_together(of_these, train=trains))
-        return both.pop_all()
+    if any(ids.is_meta for _, _, ids in look_ups):
+        # Keras asks for shapes alone, to build a model of a class of its own.
+        return [torch.empty((*ids.shape, table.dim), device="meta") for table, _, ids in look_ups]
+    make_as_compiled((table, rows) for table, rows, _ in look_ups)
+    trained = [torch.is_grad_enabled() and rows.value.requires_grad for _, rows, _ in look_ups]
+    for (table, rows, _), is_trained in zip(look_ups, trained, strict=True):
+        if is_trained:
+            table.check_stand_in(rows.value.detach().cpu().numpy())
+            if rows.value.grad is None:
+                table.forget()
+    keys = [ids.detach().cpu() for _, _, ids in look_ups]
+    read: dict[int, Floats] = {}
+    for train in (False, True):
+        alike = [i for i, is_trained in enumerate(trained) if is_trained == train]
+        of_tables = [(look_ups[i][0], keys[i].numpy()) for i in alike]
+        read.update(zip(alike, look_up_many(of_tables, train=train), strict=True))
+    found = []
+    for i, (table, rows, ids) in enumerate(look_ups):
+        values = torch.from_numpy(read[i])
+        if trained[i]:
+            values = _Lookup.apply(rows.value, keys[i].clone(), table, read[i])  # type: ignore[no-untyped-call]
+        found.append(values.to(ids.device))
+    return found
 
 
 def train(
@@ -80,15 +65,15 @@ def train(
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, ids: Tensor, table: Table) -> Tensor:
+    def forward(ctx: Any, parameter: Tensor, ids: Tensor, table: Table, rows: Floats) -> Tensor:
         ctx.ids, ctx.table, ctx.device = ids, table, parameter.device
         ctx.number = table.next_number()
-        return torch.from_numpy(table.lookup(ids.numpy(), train=True))
+        return torch.from_numpy(rows)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         values = grad.detach().to("cpu", torch.float32).contiguous().numpy()
         # With the tensor itself: autograd may write into one that nobody else holds.
         mark = ctx.table.gather(ctx.number, ctx.ids.numpy(), values, owner=grad)
-        return torch.from_numpy(mark).to(ctx.device), None, None
+        return torch.from_numpy(mark).to(ctx.device), None, None, None
