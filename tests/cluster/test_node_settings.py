@@ -16,6 +16,7 @@ from embstore.errors import InvalidArgumentError, MissingDeviceError, StoreFullE
 from embstore.options import TierKind
 from embstore.table.several_shards import (
     GradientPart,
+    Prepared,
     commit_together,
     look_up_together,
     prepare_together,
@@ -128,12 +129,12 @@ def test_a_shard_counts_what_it_did_and_no_more() -> None:
     as_often = GradientPart(ids, grads, counts, 30)
     once = GradientPart(ids, grads, None, ids.size)
     for ended, batch in (("committed", as_often), ("aborted", once), ("committed", once)):
-        (number,) = prepare_together([(shard, [batch])], 1.0)
-        assert isinstance(number, int)
+        (prepared,) = prepare_together([(shard, [batch])], 1.0)
+        assert isinstance(prepared, Prepared)
         if ended == "aborted":
-            shard.abort_apply(number)
+            prepared.abort()
         else:
-            commit_together([(shard, number)], None)
+            commit_together([prepared], None)
     many = np.arange(10_000)
     too_many = GradientPart(many, np.ones((many.size, 3), np.float32), None, many.size)
     (refused,) = prepare_together([(shard, [too_many])], 1.0)

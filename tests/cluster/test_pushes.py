@@ -28,7 +28,7 @@ from embstore.errors import (
     WorkerLostError,
 )
 from embstore.table.elsewhere import UniqueKeys, Update
-from embstore.table.several_shards import GradientPart, prepare_together
+from embstore.table.several_shards import GradientPart, Prepared, prepare_together
 from embstore.table.shard import LocalShard
 
 pytestmark = pytest.mark.timeout(120)
@@ -124,12 +124,12 @@ def test_what_one_shard_refuses_no_shard_applies(monkeypatch: pytest.MonkeyPatch
 
         def all_but_one(
             batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
-        ) -> list[int | Exception]:
+        ) -> list[Prepared | Exception]:
             made = [prepare_together([batch], scale)[0] for batch in batches]
             refused = [shard is variable.local[1] for shard, _ in batches]
-            for (shard, _), number, is_refused in zip(batches, made, refused, strict=True):
-                if is_refused and isinstance(number, int):
-                    shard.abort_apply(number)
+            for prepared, is_refused in zip(made, refused, strict=True):
+                if is_refused and isinstance(prepared, Prepared):
+                    prepared.abort()
             gone = StorageError("the medium is gone")
             return [gone if is_refused else n for n, is_refused in zip(made, refused, strict=True)]
 

@@ -13,6 +13,7 @@ import embstore as es
 from embstore.errors import ClosedError, InvalidArgumentError, StoreFullError
 from embstore.table.several_shards import (
     GradientPart,
+    Prepared,
     commit_together,
     counts,
     look_up_together,
@@ -103,11 +104,11 @@ def test_parts_are_prepared_as_one_batch_and_committed(variables: Variables) -> 
     parts = [
         [part([1, 2, 3], dim, 5, [2, 1, 1]), part([3, 1], dim, 6), part([], dim, 7)] for dim in DIMS
     ]
-    made_numbers = prepare_together(list(zip(several, parts, strict=True)), scale)
-    numbers = [number for number in made_numbers if isinstance(number, int)]
-    assert len(numbers) == len(several)
+    made_of_each = prepare_together(list(zip(several, parts, strict=True)), scale)
+    prepared = [each for each in made_of_each if isinstance(each, Prepared)]
+    assert len(prepared) == len(several)
     assert [variable.total_count()[0] for variable in variables] == [0] * 3
-    commit_together(list(zip(several, numbers, strict=True)), 9)
+    commit_together(prepared, 9)
     for variable, (first, second, _) in zip(variables, parts, strict=True):
         alone = adagrad(f"alone{variable.dim}", variable.dim)
         together = np.concatenate([first.grads, second.grads]) * np.float32(scale)
@@ -121,9 +122,9 @@ def test_parts_are_prepared_as_one_batch_and_committed(variables: Variables) -> 
 def test_one_part_is_taken_as_it_is(variables: Variables) -> None:
     several = shards(variables)[:1]
     only = part([1, 2], DIMS[0], 5)
-    (number,) = prepare_together([(several[0], [only])], 0.5)
-    assert isinstance(number, int)
-    commit_together([(several[0], number)], None)
+    (prepared,) = prepare_together([(several[0], [only])], 0.5)
+    assert isinstance(prepared, Prepared)
+    commit_together([prepared], None)
     alone = adagrad("alone", DIMS[0])
     alone.apply_gradients(only.ids, only.grads)
     np.testing.assert_array_equal(variables[0].export()["values"], alone.export()["values"])
@@ -141,10 +142,10 @@ def test_a_shard_that_is_full_has_an_error_and_the_others_are_prepared(
     ]
     first, error, last = prepare_together(batches, 1.0)
     assert isinstance(error, StoreFullError)
-    assert isinstance(first, int)
-    assert isinstance(last, int)
-    several[0].abort_apply(first)
-    commit_together([(several[2], last)], None)
+    assert isinstance(first, Prepared)
+    assert isinstance(last, Prepared)
+    first.abort()
+    commit_together([last], None)
     assert [v.total_count()[0] for v in (variables[0], full, variables[2])] == [0, 0, 50]
 
 

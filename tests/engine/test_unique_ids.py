@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 import embstore as es
 from embstore import _core
 from embstore.errors import InvalidArgumentError
-from embstore.table.several_shards import GradientPart, commit_together, prepare_together
+from embstore.table.several_shards import (
+    GradientPart,
+    Prepared,
+    commit_together,
+    prepare_together,
+)
 from embstore.table.shard import LocalShard
 
 INT64 = np.iinfo(np.int64)
@@ -72,9 +77,10 @@ def test_a_table_that_gets_keys_once_is_like_one_that_gets_every_id(
         unique.spread(shard.lookup(keys, True, occurrences), rows)
         np.testing.assert_array_equal(rows, every.lookup(ids, train=True))
         every.apply_gradients(ids, gradients)
-        (number,) = prepare_together([(shard, [GradientPart(keys, sums, occurrences, 200)])], 1.0)
-        assert isinstance(number, int)
-        commit_together([(shard, number)], None)
+        part = GradientPart(keys, sums, occurrences, 200)
+        (prepared,) = prepare_together([(shard, [part])], 1.0)
+        assert isinstance(prepared, Prepared)
+        commit_together([prepared], None)
     assert_same(once.export(), every.export())
     for counter in ("hits", "misses", "without_row", "waiting_keys"):
         assert once.stats()[counter] == every.stats()[counter], counter

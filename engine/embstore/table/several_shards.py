@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from embstore.table.shard import LocalShard
 
 __all__ = [
     "GradientPart",
+    "Prepared",
     "apply_to_all",
     "commit_together",
     "counts",
@@ -65,15 +67,28 @@ class GradientPart(NamedTuple):
     counted: int
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """All of an apply that may fail, done of a batch of one shard; nothing has changed yet.
+
+    It holds back saves and restores of its shard: it is to be ended soon, by the thread that
+    prepared it, by `commit_together` or `abort`.
+    """
+
+    shard: LocalShard
+    parts: Sequence[GradientPart]  # whose memory it refers to
+    _apply: _core.PreparedApply
+
+    def abort(self) -> None:
+        """Does nothing where it was committed."""
+        self._apply.abort()
+
+
 def prepare_together(
     batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
-) -> list[int | Exception]:
-    """Does all of an apply that may fail of a batch of each of several shards, and changes nothing.
-    Returns the batch's number there, or its error.
-
-    So a batch that goes to several shards is applied by all of them or by none. What was prepared
-    holds back saves and restores of its shard: it is to be ended soon, by the thread that prepared
-    it, by `commit_together` or `LocalShard.abort_apply`.
+) -> list[Prepared | Exception]:
+    """Prepares a batch of each of several shards, or returns its error: so a batch that goes to
+    several shards is applied by all of them or by none.
 
     scale: what gradients are multiplied by where a batch has several parts. Of one that has one,
     the gradients stay as they are until it is over.
@@ -82,18 +97,16 @@ def prepare_together(
         [(shard.table, [part[:3] for part in parts]) for shard, parts in batches], scale
     )
     return [
-        found
-        if isinstance(found, Exception)
-        else shard.keep_prepared(found, parts, sum(part.counted for part in parts))
+        found if isinstance(found, Exception) else Prepared(shard, parts, found)
         for (shard, parts), found in zip(batches, made, strict=True)
     ]
 
 
-def commit_together(batches: Sequence[tuple[LocalShard, int]], global_step: int | None) -> None:
+def commit_together(prepared: Sequence[Prepared], global_step: int | None) -> None:
     """What is left of an apply, of batches that were prepared by this thread. Can't fail."""
-    _core.commit_together([shard.take_prepared(number) for shard, number in batches], global_step)
-    for shard, number in batches:
-        shard.note_commit(number)
+    _core.commit_together([each._apply for each in prepared], global_step)
+    for each in prepared:
+        each.shard.note_applied(sum(part.counted for part in each.parts))
 
 
 def apply_to_all(
@@ -104,16 +117,15 @@ def apply_to_all(
 
     batch: of each shard ids (n,) and gradients (n, dim).
     """
-    made = _core.prepare_together(
-        [(shard.table, [(ids, grads, None)]) for shard, ids, grads in batch], 1.0
-    )
-    prepared = [each for each in made if not isinstance(each, Exception)]
+    parts = [(shard, [GradientPart(ids, grads, None, ids.size)]) for shard, ids, grads in batch]
+    made = prepare_together(parts, 1.0)
+    prepared = [each for each in made if isinstance(each, Prepared)]
     try:
         for each in made:
             if isinstance(each, Exception):
                 raise each
-        _core.commit_together(prepared, global_step)
+        commit_together(prepared, global_step)
     except BaseException:
         for one in prepared:
-            one.abort()  # of one that is committed, nothing
+            one.abort()
         raise

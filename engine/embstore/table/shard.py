@@ -6,7 +6,6 @@ or a dataclass or mapping of such: so that a shard in another process can stand 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -457,8 +456,6 @@ class LocalShard(Shard):
         self._dim = spec.dim
         pools = (tier.path for tier in spec.tiers if tier.kind is TierKind.PMEM_POOL)
         self._pool_path = next(pools, None)
-        self._numbers = itertools.count()
-        self._prepared: dict[int, tuple[_core.PreparedApply, object]] = {}
 
     def lookup(
         self,
@@ -508,28 +505,11 @@ class LocalShard(Shard):
     def table(self) -> _core.Table:
         return self._table
 
-    def keep_prepared(self, prepared: _core.PreparedApply, grads: object, count: int) -> int:
-        """Returns its number. grads: owns what it refers to. count: of its ids."""
-        del count
-        number = next(self._numbers)
-        self._prepared[number] = (prepared, grads)
-        return number
-
-    def take_prepared(self, number: int) -> _core.PreparedApply:
-        """To be committed."""
-        return self._prepared.pop(number)[0]
-
-    def abort_apply(self, number: int) -> None:
-        """Nothing was changed; does nothing where it was committed."""
-        prepared, _ = self._prepared.pop(number, (None, None))
-        if prepared is not None:
-            prepared.abort()
-
     def note_look_up(self, count: int) -> None:
         """So many ids were looked up."""
 
-    def note_commit(self, number: int) -> None:
-        """What was prepared by that number is committed."""
+    def note_applied(self, count: int) -> None:
+        """So many ids were trained."""
 
     def prepare_save(self, request: SaveRequest) -> LocalSave:
         """Looks for the rows that are to be removed, as for save(), while updates go on."""

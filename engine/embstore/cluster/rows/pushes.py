@@ -20,7 +20,12 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from embstore import _core
 from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError, WorkerLostError
-from embstore.table.several_shards import GradientPart, commit_together, prepare_together
+from embstore.table.several_shards import (
+    GradientPart,
+    Prepared,
+    commit_together,
+    prepare_together,
+)
 from embstore.table.shard import LocalShard
 
 __all__ = ["PushPart", "PushRules", "Pushes", "Refusals"]
@@ -73,9 +78,11 @@ class _Lane:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _Push:
+    """One that is prepared. lane: ends it."""
+
     lane: _Lane
-    number: int  # as the shard calls it
+    prepared: Prepared
 
 
 class _Refused(NamedTuple):
@@ -97,7 +104,7 @@ class _Sequence:
     refused: _Refused | None = None  # the last that were
     is_given_up: bool = False  # the last of those, by its workers
     parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of the one after settled
-    prepared: _Prepared | None = None  # that one
+    prepared: _Push | None = None  # that one
     prepared_at: float = 0.0  # since when it is, by time.monotonic()
     is_busy: bool = False  # a lane prepares or applies it
     aborted_by: set[int] = field(default_factory=set)  # workers, of that one
@@ -205,19 +212,19 @@ class Pushes:
         """
         refusals: Refusals = [None] * len(pushes)
         waiting: list[tuple[int, _Sequence]] = []
-        by_lane: defaultdict[_Lane, list[tuple[_Sequence, _Prepared]]] = defaultdict(list)
+        by_lane: defaultdict[_Lane, list[tuple[_Sequence, Prepared]]] = defaultdict(list)
         with self._changed:
             for i, (table, number) in enumerate(pushes):
                 try:
                     sequence = self._of(worker, table)
-                    prepared = self._to_commit(sequence, number)
+                    push = self._to_commit(sequence, number)
                 except EmbStoreError as error:
                     refusals[i] = error
                     continue
                 waiting.append((i, sequence))
-                if prepared is not None:
+                if push is not None:
                     sequence.prepared, sequence.is_busy = None, True
-                    by_lane[prepared.lane].append((sequence, prepared))
+                    by_lane[push.lane].append((sequence, push.prepared))
         for lane, ready in by_lane.items():
             self._commit_all(lane, ready, global_step)
         with self._changed:
@@ -376,7 +383,7 @@ class Pushes:
                 return
             self._changed.wait()
 
-    def _to_commit(self, sequence: _Sequence, number: int) -> _Prepared | None:
+    def _to_commit(self, sequence: _Sequence, number: int) -> _Push | None:
         """None: it is over, or another worker has it applied."""
         if number <= sequence.settled:
             return None
@@ -417,13 +424,11 @@ class Pushes:
             sequence.is_given_up = True
 
     def _refuse(self, sequence: _Sequence, number: int, why: Exception) -> None:
-        prepared, sequence.prepared = sequence.prepared, None
-        if prepared is not None:
-            abort = sequence.shard.abort_apply
-            of_shard = prepared.number
+        push, sequence.prepared = sequence.prepared, None
+        if push is not None:
             sequence.ending = [end for end in sequence.ending if not end.done()]
-            sequence.ending.append(prepared.lane.begin(lambda: abort(of_shard)))
-            self._leave(prepared.lane)
+            sequence.ending.append(push.lane.begin(push.prepared.abort))
+            self._leave(push.lane)
         sequence.refuse(number, why)
         self._changed.notify_all()
 
@@ -445,20 +450,20 @@ class Pushes:
             (sequence.shard, [sequence.parts[w].gradients for w in sequence.workers])
             for sequence in whole
         ]
-        made: Sequence[int | Exception]
+        made: Sequence[Prepared | Exception]
         try:
             made = lane.do(lambda: prepare_together(batches, self._scale))
         except Exception as error:  # of arguments
             made = [error] * len(whole)
         with self._changed:
             lane.prepared += 1  # until all are told of
-            for sequence, number in zip(whole, made, strict=True):
+            for sequence, prepared in zip(whole, made, strict=True):
                 sequence.is_busy = False
-                if isinstance(number, Exception):
-                    self._refuse(sequence, sequence.settled + 1, number)
+                if isinstance(prepared, Exception):
+                    self._refuse(sequence, sequence.settled + 1, prepared)
                 else:
                     lane.prepared += 1
-                    sequence.prepared = _Prepared(lane, number)
+                    sequence.prepared = _Push(lane, prepared)
                     sequence.prepared_at = time.monotonic()
                     if len(sequence.aborted_by) == len(sequence.workers):
                         self._end_if_given_up(sequence, sequence.settled + 1)
@@ -468,13 +473,11 @@ class Pushes:
     def _commit_all(
         self,
         lane: _Lane,
-        ready: Sequence[tuple[_Sequence, _Prepared]],
+        ready: Sequence[tuple[_Sequence, Prepared]],
         global_step: int | None,
     ) -> None:
         def apply() -> None:
-            commit_together(
-                [(sequence.shard, prepared.number) for sequence, prepared in ready], global_step
-            )
+            commit_together([prepared for _, prepared in ready], global_step)
             _core.wait_as_owed()  # which a commit doesn't, since it may be one of several
 
         failed: Exception | None = None

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from embstore import _core
 from embstore.table.shard import LocalShard, ShardSpec
 
 __all__ = ["WINDOW_S", "CountedShard", "Rate"]
@@ -54,19 +53,9 @@ class CountedShard(LocalShard):
         super().__init__(spec)
         self.looked_up = Rate()
         self.applied = Rate()
-        self._prepared_ids: dict[int, int] = {}  # ids, by the number of what was prepared
-
-    def keep_prepared(self, prepared: _core.PreparedApply, grads: object, count: int) -> int:
-        number = super().keep_prepared(prepared, grads, count)
-        self._prepared_ids[number] = count
-        return number
 
     def note_look_up(self, count: int) -> None:
         self.looked_up.add(count)
 
-    def note_commit(self, number: int) -> None:
-        self.applied.add(self._prepared_ids.pop(number, 0))
-
-    def abort_apply(self, number: int) -> None:
-        super().abort_apply(number)
-        self._prepared_ids.pop(number, None)
+    def note_applied(self, count: int) -> None:
+        self.applied.add(count)
