@@ -52,27 +52,9 @@ def sparse_column_with_embedding(
     )
 
 
-def embedding_column(
-    sparse_id_column: Any,
-    dimension: int,
-    combiner: str = "mean",
-    initializer: Any = None,
-    ckpt_to_load_from: Any = None,
-    tensor_name_in_ckpt: Any = None,
-    max_norm: float | None = None,
-    trainable: bool = True,
-) -> Any:
+def embedding_column(sparse_id_column: Any, *arguments: Any, **options: Any) -> Any:
     """`tf.feature_column.embedding_column` by its older name."""
-    return tf.feature_column.embedding_column(
-        sparse_id_column,
-        dimension,
-        combiner,
-        initializer,
-        ckpt_to_load_from,
-        tensor_name_in_ckpt,
-        max_norm,
-        trainable,
-    )
+    return tf.feature_column.embedding_column(sparse_id_column, *arguments, **options)
 
 
 def input_from_feature_columns(

@@ -6,6 +6,7 @@ here in TensorFlow's operations, on top of its Adam and Adagrad.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -16,7 +17,33 @@ from embstore.table import checks
 __all__ = ["DEEPREC_OPTIMIZERS"]
 
 
-class AdamWOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
+class _DoesMore:
+    """To be put before one of TensorFlow's optimizers among the bases of a class: does something
+    with each dense variable before that does.
+    """
+
+    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+        """A scope for TensorFlow's own update. grad: a tensor, the values of one that is sparse."""
+        raise NotImplementedError
+
+    def _apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._before(grad, var, is_sparse=False):
+            return super()._apply_dense(grad, var)  # type: ignore[misc]
+
+    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+        with self._before(grad, var, is_sparse=False):
+            return super()._resource_apply_dense(grad, var)  # type: ignore[misc]
+
+    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+        with self._before(grad.values, var, is_sparse=True):
+            return super()._apply_sparse(grad, var)  # type: ignore[misc]
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        with self._before(grad, var, is_sparse=True):
+            return super()._resource_apply_sparse(grad, var, indices)  # type: ignore[misc]
+
+
+class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
     """Adam that first takes learning_rate * weight_decay of a weight off it (Loshchilov & Hutter
     2017). Of a variable with sparse gradients, the weights of all rows decay.
     """
@@ -34,23 +61,8 @@ class AdamWOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._weight_decay = checks.real("weight_decay", weight_decay, at_least=0)
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._decayed(grad, var):
-            return super()._apply_dense(grad, var)
-
-    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._decayed(grad, var):
-            return super()._resource_apply_dense(grad, var)
-
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        with self._decayed(grad.values, var):
-            return super()._apply_sparse(grad, var)
-
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        with self._decayed(grad, var):
-            return super()._resource_apply_sparse(grad, var, indices)
-
-    def _decayed(self, grad: Any, var: Any) -> Any:
+    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+        del is_sparse
         # The gradient is that of the weights before.
         with tf.control_dependencies([grad]):
             part = tf.cast(self._lr_t, var.dtype.base_dtype) * self._weight_decay
@@ -58,7 +70,7 @@ class AdamWOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
         return tf.control_dependencies([decay])
 
 
-class AdamAsyncOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
+class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
     """Adam. apply_sparse_rmsprop: how rows of embedding variables are trained; other variables with
     sparse gradients can't be then.
     """
@@ -76,27 +88,23 @@ class AdamAsyncOptimizer(tf.train.AdamOptimizer):  # type: ignore[misc]
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._is_rmsprop = checks.flag("apply_sparse_rmsprop", apply_sparse_rmsprop)
 
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        self._check_sparse(var)
-        return super()._apply_sparse(grad, var)
-
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        self._check_sparse(var)
-        return super()._resource_apply_sparse(grad, var, indices)
-
-    def _check_sparse(self, var: Any) -> None:
-        if self._is_rmsprop:
+    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+        del grad
+        if is_sparse and self._is_rmsprop:
             raise UnsupportedError(
                 f"apply_sparse_rmsprop: {var.name} has sparse gradients and is no embedding "
                 "variable; make it one by tf.get_embedding_variable, or leave the argument out"
             )
+        return contextlib.nullcontext()
 
 
-class AdagradDecayOptimizer(tf.train.AdagradOptimizer):  # type: ignore[misc]
+class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: ignore[misc]
     """Adagrad whose accumulators fade: when global_step + 1 is a multiple of
     accumulator_decay_step, they become max(accumulator * accumulator_decay_rate,
     initial_accumulator_value) first.
     """
+
+    _default_name = "AdagradDecay"
 
     def __init__(
         self,
@@ -106,8 +114,9 @@ class AdagradDecayOptimizer(tf.train.AdagradOptimizer):  # type: ignore[misc]
         accumulator_decay_step: int = 100_000,
         accumulator_decay_rate: float = 0.9,
         use_locking: bool = False,
-        name: str = "AdagradDecay",
+        name: str | None = None,
     ) -> None:
+        name = self._default_name if name is None else name
         super().__init__(learning_rate, initial_accumulator_value, use_locking, name)
         if global_step is None:
             raise InvalidArgumentError(
@@ -123,23 +132,8 @@ class AdagradDecayOptimizer(tf.train.AdagradOptimizer):  # type: ignore[misc]
         del global_step
         return self._global_step
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._faded(var):
-            return super()._apply_dense(grad, var)
-
-    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._faded(var):
-            return super()._resource_apply_dense(grad, var)
-
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        with self._faded(var):
-            return super()._apply_sparse(grad, var)
-
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        with self._faded(var):
-            return super()._resource_apply_sparse(grad, var, indices)
-
-    def _faded(self, var: Any) -> Any:
+    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+        del grad, is_sparse
         accumulator = self.get_slot(var, "accumulator")
         step = tf.cast(tf.identity(self._global_step), tf.int64)
         is_time = tf.equal((step + 1) % self._every, 0)
@@ -154,25 +148,7 @@ class AdagradDecayOptimizer(tf.train.AdagradOptimizer):  # type: ignore[misc]
 class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
     """The same."""
 
-    def __init__(
-        self,
-        learning_rate: Any,
-        global_step: Any,
-        initial_accumulator_value: float = 0.1,
-        accumulator_decay_step: int = 100_000,
-        accumulator_decay_rate: float = 0.9,
-        use_locking: bool = False,
-        name: str = "AdagradDecayV2",
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            global_step,
-            initial_accumulator_value,
-            accumulator_decay_step,
-            accumulator_decay_rate,
-            use_locking,
-            name,
-        )
+    _default_name = "AdagradDecayV2"
 
 
 DEEPREC_OPTIMIZERS = (

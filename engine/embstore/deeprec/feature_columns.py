@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -194,55 +196,27 @@ def sequence_categorical_column_with_embedding(
 def embedding_column_too(tensorflows: Any) -> Any:
     """`tf.feature_column.embedding_column`, of columns over embedding variables too."""
 
-    def embedding_column(
-        categorical_column: Any,
-        dimension: int,
-        combiner: str = "mean",
-        initializer: Any = None,
-        ckpt_to_load_from: Any = None,
-        tensor_name_in_ckpt: Any = None,
-        max_norm: float | None = None,
-        trainable: bool = True,
-        use_safe_embedding_lookup: bool = True,
-    ) -> Any:
-        if not _is_over_embedding_variable(categorical_column):
-            return tensorflows(
-                categorical_column,
-                dimension,
-                combiner,
-                initializer,
-                ckpt_to_load_from,
-                tensor_name_in_ckpt,
-                max_norm,
-                trainable,
-                use_safe_embedding_lookup,
-            )
-        checks.integer("dimension", dimension, at_least=1)
-        checks.choice("combiner", combiner, ("mean", "sqrtn", "sum"))
-        for name, value in (
-            ("ckpt_to_load_from", ckpt_to_load_from),
-            ("tensor_name_in_ckpt", tensor_name_in_ckpt),
-        ):
-            if value is not None:
+    signature = inspect.signature(tensorflows)
+
+    @functools.wraps(tensorflows)
+    def embedding_column(*arguments: Any, **options: Any) -> Any:
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        given = bound.arguments
+        if not _is_over_embedding_variable(given["categorical_column"]):
+            return tensorflows(*arguments, **options)
+        dimension = checks.integer("dimension", given["dimension"], at_least=1)
+        checks.choice("combiner", given["combiner"], ("mean", "sqrtn", "sum"))
+        for name in ("ckpt_to_load_from", "tensor_name_in_ckpt"):
+            if given[name] is not None:
                 raise UnsupportedError(
                     f"{name}: rows come from checkpoints by tf.train.Saver or embstore.restore; "
                     "leave it out"
                 )
-        if initializer is None:
-            initializer = tf.truncated_normal_initializer(stddev=dimension**-0.5)
-        return EmbeddingColumn(
-            categorical_column,
-            dimension,
-            combiner,
-            initializer,
-            None,
-            None,
-            max_norm,
-            trainable,
-            use_safe_embedding_lookup,
-        )
+        if given["initializer"] is None:
+            given["initializer"] = tf.truncated_normal_initializer(stddev=dimension**-0.5)
+        return EmbeddingColumn(**given)
 
-    embedding_column.__doc__ = tensorflows.__doc__
     return embedding_column
 
 

@@ -264,11 +264,18 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         return np.int64(add_table(table))
 
     def _ask(
-        self, what: str, ask: Callable[[engine.EmbeddingVariable], Any], shape: Sequence[int | None]
+        self,
+        what: str,
+        ask: Callable[..., Any],
+        shape: Sequence[int | None],
+        *inputs: Any,
     ) -> Any:
+        """What `ask` says of the table, and of the values of the inputs; int64."""
         with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
             answer = tf.numpy_function(
-                lambda number: ask(table_of(int(number))), [self._number], tf.int64
+                lambda number, *given: ask(table_of(int(number)), *given),
+                [self._number, *inputs],
+                tf.int64,
             )
         answer.set_shape(shape)
         return answer
@@ -277,14 +284,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         self, what: str, ids: Any, ask: Callable[[engine.EmbeddingVariable, Any], Any]
     ) -> Any:
         keys = keys_of(self, ids)
-        with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
-            answer = tf.numpy_function(
-                lambda number, keys: ask(table_of(int(number)), keys),
-                [self._number, keys],
-                tf.int64,
-            )
-        answer.set_shape(keys.shape)
-        return answer
+        return self._ask(what, ask, keys.shape, keys)
 
 
 class Partition:
