@@ -32,6 +32,7 @@ __all__ = [
     "reading_newest_full",
     "remove_unless_read",
     "rename",
+    "replace_file",
     "sync",
     "writing_to",
 ]
@@ -251,6 +252,18 @@ def rename(what: Path, to: Path) -> None:
     except OSError:
         to.rename(what)
         raise
+
+
+def replace_file(path: Path, text: bytes) -> None:
+    """Writes a file whole: the medium has it on return, or what was there stays. Raises as
+    `writing_to`.
+    """
+    unfinished = path.with_name(f"{path.name}.new")
+    with writing_to(path):
+        unfinished.write_bytes(text)
+        sync(unfinished)
+        unfinished.rename(path)
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

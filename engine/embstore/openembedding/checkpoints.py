@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.arguments import checkpoint_locks, directory_path
-from embstore.checkpoint.directories import reading_newest_full, sync, writing_to
+from embstore.checkpoint.directories import reading_newest_full, replace_file, writing_to
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
@@ -197,16 +197,10 @@ def _folder(filepath: PathLike) -> Path:
 
 
 def _write_note(folder: Path, entries: dict[str, Any]) -> None:
-    unfinished = folder / f".{_NOTE}.unfinished"
     text = json.dumps({"format": _FORMAT, "version": _VERSION, **entries}, indent=1)
     with writing_to(folder):
         folder.mkdir(exist_ok=True)
-        with unfinished.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(folder / _NOTE)
-        sync(folder)
+    replace_file(folder / _NOTE, text.encode())
 
 
 def _read_note(note: Path) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from embstore.checkpoint.directories import sync, writing_to
+from embstore.checkpoint.directories import replace_file, writing_to
 from embstore.checkpoint.reading import read_file
 
 __all__ = ["begun_at", "forget_notes", "note_begun", "note_listed"]
@@ -43,16 +43,10 @@ def begun_at(pool: str) -> str | None:
 
 def _write(note: Path, directory: str) -> None:
     text = os.fsencode(directory)
-    unfinished = note.with_name(note.name + ".new")
     with writing_to(note):
         if note.exists() and read_file(note) == text:
             return
-        with unfinished.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(note)
-        sync(note.parent)
+    replace_file(note, text)
 
 
 def _begun(pool: str) -> Path:
