@@ -237,6 +237,11 @@ def test_arguments_that_do_not_fit_name_their_variable(
         es.lookup_many(many, [ids, place(np.ones(4, np.float32))])
     with pytest.raises(InvalidArgumentError, match="items: grads must"):
         es.apply_many(many, [ids, ids], [grads, place(np.ones((4, 2), np.float32))])
+    # Whose names are words, or letters, of the message.
+    for name in ("a", "ids", "int64"):
+        named = make_variable(name=name, storage=hbm())
+        with pytest.raises(InvalidArgumentError, match=f"^{name}: ids must be int64, got float32"):
+            es.lookup_many([many[0], named], [ids, place(np.ones(4, np.float32))])
     with pytest.raises(InvalidArgumentError, match="ids must have one for each of 2 variables"):
         es.lookup_many(many, [ids])
     with pytest.raises(InvalidArgumentError, match="grads must have one for each of 2 variables"):

@@ -245,7 +245,8 @@ def _naming(variable: EmbeddingVariable, error: Exception) -> Exception:
     """The error itself, which names the variable, if it is one of embstore's."""
     if isinstance(error, EmbStoreError):
         message, *rest = error.args or ("",)
-        if variable.name not in str(message):
+        # Not wherever the name is in it: it may be a word that stands there anyway, as "ids".
+        if not str(message).startswith((f"{variable.name}:", f"{variable.name}.part")):
             error.args = (f"{variable.name}: {message}", *rest)
     return error
 
