@@ -352,7 +352,7 @@ def refused(model: Any, message: str) -> None:
 
 def test_data_that_fit_does_not_take_is_refused() -> None:
     model = compiled(of_one_table)
-    refused: list[Any] = [3, np.zeros((4, LENGTH)), iter([])]
+    refused: list[Any] = [3, np.zeros((4, LENGTH)), iter([]), None, []]
     for dataset in refused:
         with pytest.raises((InvalidArgumentError, UnsupportedError), match="dataset"):
             es.keras.prefetching(dataset, model)

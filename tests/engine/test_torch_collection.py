@@ -184,6 +184,8 @@ def test_bags_that_do_not_fit_are_refused_by_the_name_of_the_feature(
         ({**fitting, "user": ids}, r"features\['user'\]: offsets must say where each bag starts"),
         ({**fitting, "user": [1]}, r"features\['user'\]: ids must be an int64 or int32 tensor"),
         ({**fitting, "user": (ids, OFFSETS[:2])}, "'clicked' has 3, 'user' has 2"),
+        ({**fitting, "user": ()}, r"features\['user'\] must be ids, .*, got a tuple of 0"),
+        ({**fitting, "user": (ids,) * 4}, r"features\['user'\] must be ids, .*, got a tuple of 4"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             collection(wrong)

@@ -63,6 +63,15 @@ def test_one_id_a_sample_gives_its_row() -> None:
     np.testing.assert_array_equal(result, layer.variables_by_table["items"].lookup(IDS[:, 0]))
 
 
+@pytest.mark.parametrize("policy", ["float16", "mixed_float16", "float32"])
+def test_combined_rows_have_the_layers_dtype_whatever_way_they_are_asked_for(policy: str) -> None:
+    layer = DistributedEmbedding({"bag": FeatureConfig("bag", table())}, dtype=policy)
+    asked = {"bag": keras.Input((3,), dtype="int64")}
+    found = layer({"bag": IDS})["bag"]
+    assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
+    assert layer(asked)["bag"].dtype == layer.compute_dtype
+
+
 def two_towers(items: TableConfig, users: TableConfig) -> Any:
     inputs = {
         "liked": keras.Input((3,), dtype="int64", name="liked"),

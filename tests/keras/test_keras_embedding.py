@@ -586,6 +586,7 @@ def test_what_would_lose_rows_unseen_raises() -> None:
         ({"optimizer": keras.optimizers.SGD}, "optimizer"),
         ({"optimizer": keras.optimizers.SGD(lambda: 0.1)}, "learning rate"),
         ({"ev_option": 3}, "ev_option"),
+        ({"ev_option": {}}, "ev_option must be an embstore.EmbeddingVariableOption, got dict"),
         ({"embeddings_initializer": "no such"}, "embeddings_initializer"),
         ({"embeddings_initializer": "orthogonal"}, "embeddings_initializer: Orthogonal isn't"),
         ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),

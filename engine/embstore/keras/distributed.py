@@ -58,7 +58,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                         "that share a table have the same TableConfig object"
                     )
                 self._tables.append(feature.table)
-        self._embeddings = [_embedding(table) for table in self._tables]
+        self._embeddings = [_embedding(table, self.dtype_policy) for table in self._tables]
 
     @property
     def variables_by_table(self) -> dict[str, EmbeddingVariable]:
@@ -155,7 +155,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return cls(tree.map_structure(lambda number: features[number], structure), **config)
 
 
-def _embedding(table: TableConfig) -> Embedding:
+def _embedding(table: TableConfig, dtype: Any) -> Embedding:
     return Embedding(
         table.vocabulary_size,
         table.embedding_dim,
@@ -165,6 +165,7 @@ def _embedding(table: TableConfig) -> Embedding:
         partition_num=table.partition_num,
         shards=table.shards,
         name=table.name,
+        dtype=dtype,
     )
 
 

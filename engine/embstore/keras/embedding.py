@@ -90,7 +90,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.autocast = False
         self.supports_jit = False  # XLA can't call out of a graph
         self.partition_num, self.shards = checks.parts(partition_num, shards)
-        option = ev_option or EmbeddingVariableOption()
+        option = EmbeddingVariableOption() if ev_option is None else ev_option
         if not isinstance(option, EmbeddingVariableOption):
             raise InvalidArgumentError(
                 "ev_option must be an embstore.EmbeddingVariableOption, got "

@@ -69,6 +69,8 @@ def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight:
         )
     except ValueError as error:
         raise InvalidArgumentError(f"dataset: {error}") from error
+    except KeyError:  # Keras looks for the first array of none
+        adapter = None
     if not hasattr(adapter, "get_torch_dataloader") or isinstance(adapter, ArrayDataAdapter):
         raise InvalidArgumentError(
             "dataset must be a keras.utils.PyDataset, a torch DataLoader, a tf.data.Dataset or a "

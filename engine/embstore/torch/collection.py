@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
 
+_MOST_ARGUMENTS = 3  # of EmbeddingBag.forward
+
 BagsOfFeature: TypeAlias = "Tensor | tuple[Any, ...]"
 
 
@@ -181,6 +183,11 @@ class EmbeddingBagCollection(torch.nn.Module):
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
             of = given[name]
             arguments = of if isinstance(of, tuple) else (of,)
+            if not 1 <= len(arguments) <= _MOST_ARGUMENTS:
+                raise InvalidArgumentError(
+                    f"features[{name!r}] must be ids, or a tuple of ids, offsets and "
+                    f"per_sample_weights, got a tuple of {len(arguments)}"
+                )
             try:
                 asked.append(module.request(*arguments))
             except InvalidArgumentError as error:
