@@ -306,6 +306,18 @@ def test_it_does_not_pass_for_a_tensor() -> None:
         tf.nn.embedding_lookup(variable, tf.constant([1.0]))
 
 
+def test_ids_that_int64_lacks_are_refused_rather_than_taken_for_others() -> None:
+    too_large = tf.constant([2**63], tf.uint64)
+    variable = tf.get_embedding_variable("var", 2)
+    with pytest.raises(es.errors.InvalidArgumentError, match=r"ids: of var must .*, got uint64"):
+        tf.nn.embedding_lookup(variable, too_large)
+    column = tf.feature_column.categorical_column_with_embedding("item", tf.int64)
+    with pytest.raises(es.errors.InvalidArgumentError, match=r"features\['item'\].*, got uint64"):
+        tf.feature_column.input_layer(
+            {"item": too_large[None]}, [tf.feature_column.embedding_column(column, 2)]
+        )
+
+
 def test_a_scope_with_a_regularizer_is_refused() -> None:
     with (
         tf.variable_scope("scope", regularizer=lambda value: tf.reduce_sum(value)),

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import tensorflow.compat.v1 as tf
 
 from embstore.deeprec.making import get_embedding_variable
+from embstore.deeprec.reading import as_keys
 from embstore.deeprec.tensorflow_inside import columns, old_columns
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.options import EmbeddingVariableOption
@@ -113,7 +114,7 @@ class EmbeddingCategoricalColumn(
         if values.dtype == tf.string:
             ids = tf.strings.to_hash_bucket_fast(values.values, _MOST_BUCKETS)
         else:
-            ids = tf.cast(values.values, tf.int64)
+            ids = as_keys(f"features[{self.key!r}]", values.values)
         return tf.SparseTensor(values.indices, ids, values.dense_shape)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embstore.deeprec.tables import table_of
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["keys_of", "look_up", "on_cpu"]
+__all__ = ["as_keys", "keys_of", "look_up", "on_cpu"]
 
 _GRADIENT = "EmbstoreRows"
 _TRAINED = "embstore_trained_look_ups"  # a collection of the names of operations
@@ -39,13 +39,17 @@ def on_cpu() -> Any:
 
 def keys_of(variable: _Variable, ids: Any) -> Any:
     """The ids as a tensor, int64 of ids.shape."""
-    keys = tf.convert_to_tensor(ids)
-    if not keys.dtype.is_integer:
+    return as_keys(f"ids: of {variable.op.name}", tf.convert_to_tensor(ids))
+
+
+def as_keys(what: str, ids: Any) -> Any:
+    """A tensor of integers as int64. Those of uint64 are refused: some would become other keys."""
+    if not ids.dtype.is_integer or ids.dtype == tf.uint64:
         raise InvalidArgumentError(
-            f"ids: of {variable.op.name} must be integers, got {keys.dtype.name}; "
+            f"{what} must be integers that int64 has, got {ids.dtype.name}; "
             "tf.strings.to_hash_bucket_fast makes ids of strings"
         )
-    return tf.cast(keys, tf.int64)
+    return tf.cast(ids, tf.int64)
 
 
 def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
