@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,12 @@ from sharded import all_workers_parts, assert_same
 import embstore as es
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
-    EmbStoreError,
     InvalidArgumentError,
     ShardLostError,
     StorageError,
     WorkerLostError,
 )
 from embstore.table.elsewhere import UniqueKeys, Update
-from embstore.table.several_shards import GradientPart, Prepared, prepare_together
-from embstore.table.shard import LocalShard
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -114,43 +111,6 @@ def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
         with pytest.raises(WorkerLostError, match="worker 1"):  # it comes too late
             second.apply_gradients([1, 2], one_row(2, 2))
         np.testing.assert_array_equal(first.lookup([1, 2], train=True), before)
-
-
-def test_what_one_shard_refuses_no_shard_applies(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(2, PushRules(workers=2)) as variable:
-        workers = [variable.of_worker(0), variable.of_worker(1)]
-        ids = np.arange(20)
-        before = workers[0].lookup(ids, train=True)
-
-        def all_but_one(
-            batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
-        ) -> list[Prepared | Exception]:
-            made = [prepare_together([batch], scale)[0] for batch in batches]
-            refused = [shard is variable.local[1] for shard, _ in batches]
-            for prepared, is_refused in zip(made, refused, strict=True):
-                if is_refused and isinstance(prepared, Prepared):
-                    prepared.abort()
-            gone = StorageError("the medium is gone")
-            return [gone if is_refused else n for n, is_refused in zip(made, refused, strict=True)]
-
-        monkeypatch.setattr("embstore.cluster.rows.pushes.prepare_together", all_but_one)
-        for _ in range(2):
-            with ThreadPoolExecutor(2) as threads:
-                done = [
-                    threads.submit(worker.apply_gradients, ids, one_row(1, 20))
-                    for worker in workers
-                ]
-                for each in done:
-                    with pytest.raises(EmbStoreError, match=r"the medium is gone|given up"):
-                        each.result()
-        np.testing.assert_array_equal(workers[1].lookup(ids, train=True), before)
-        monkeypatch.undo()
-        with ThreadPoolExecutor(2) as threads:
-            done = [threads.submit(w.apply_gradients, ids, one_row(1, 20)) for w in workers]
-            for each in done:
-                each.result()
-        assert (workers[1].lookup(ids, train=True) != before).all()
-        assert workers[0].get_version(ids).tolist() == [0] * 20
 
 
 def test_workers_that_train_differently_are_told() -> None:
