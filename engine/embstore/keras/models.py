@@ -125,11 +125,7 @@ def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Em
         layer.input_dim,
         layer.output_dim,
         layer.embeddings_initializer,
-        mask_zero=layer.mask_zero,
-        name=layer.name,
-        dtype=layer.dtype_policy,
-        trainable=layer.trainable,
-        activity_regularizer=layer.activity_regularizer,
+        **_shared_arguments(layer),
         **arguments,
     )
     if layer.built:
@@ -139,18 +135,16 @@ def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Em
 
 def _original(layer: Embedding) -> Any:
     rows = layer.dense_rows()
-    original = keras.layers.Embedding(
-        layer.input_dim,
-        layer.output_dim,
-        mask_zero=layer.mask_zero,
-        name=layer.name,
-        dtype=layer.dtype_policy,
-        trainable=layer.trainable,
-        activity_regularizer=layer.activity_regularizer,
-    )
+    original = keras.layers.Embedding(layer.input_dim, layer.output_dim, **_shared_arguments(layer))
     original.build()
     original.set_weights([rows])
     return original
+
+
+def _shared_arguments(layer: Any) -> dict[str, Any]:
+    """What an embedding of Keras's and one of ours take alike."""
+    names = ("mask_zero", "name", "trainable", "activity_regularizer")
+    return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}
 
 
 def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
