@@ -18,6 +18,7 @@
 #include "keep/checkpoint/writer.h"
 #include "table.h"
 #include "testing/check.h"
+#include "testing/watched_calls.h"
 
 namespace embstore {
 namespace {
@@ -70,22 +71,6 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
   }
   return spec;
 }
-
-// Has something done before each write, which may fail.
-class InterruptedCalls final : public files::FileCalls {
- public:
-  std::function<bool()> before_write;  // false: the write fails
-
-  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-    if (before_write && !before_write()) {
-      errno = EIO;
-      return -1;
-    }
-    return files::FileCalls::pwrite(descriptor, data, bytes, offset);
-  }
-  int fdatasync(int) override { return 0; }
-  int fsync(int) override { return 0; }
-};
 
 // What a file has, in no order.
 struct Contents {
@@ -200,22 +185,21 @@ class Scene {
     return !fails || below(3) != 0;
   }
 
-  // A file of the table, at whose writes `before_write` is asked.
+  // A file of the table, at whose writes `before_write` is asked: false, and the write fails.
   struct Saved {
     std::string path;
     SavedTable table;
   };
-  Saved write(std::function<bool()> before_write) {
+  Saved write(const std::function<bool()>& before_write) {
     const std::string path = directory_ / ("save-" + std::to_string(saves_++));
     begun_at_ = table_.apply_count();
-    calls_.before_write = std::move(before_write);
-    struct End {  // when the file's own thread has ended, which writes
-      InterruptedCalls& calls;
-      ~End() { calls.before_write = nullptr; }
-    } const end{calls_};
+    WatchedCalls calls;  // outlives the file's own thread, which writes
+    calls.before = [&before_write](const FileCall& call) {
+      return call.kind == FileCall::kWrite && before_write && !before_write() ? EIO : 0;
+    };
     checkpoint::Writer file(
         path, RowLayout(kDim, 1),
-        {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = !chain_.empty()}, calls_);
+        {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = !chain_.empty()}, calls);
     SavedTable saved = table_.save(file, {}, /*waiting_keys=*/true);
     file.finish();
     return {path, std::move(saved)};
@@ -246,7 +230,6 @@ class Scene {
   }
 
   const TemporaryDirectory directory_;
-  InterruptedCalls calls_;
   Table table_;
   Table copy_;
   std::mt19937_64 random_;

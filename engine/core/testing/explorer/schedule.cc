@@ -21,6 +21,7 @@
 #include "testing/explorer/history.h"
 #include "testing/explorer/scheduler.h"
 #include "testing/explorer/told_ids.h"
+#include "testing/watched_calls.h"
 
 namespace embstore::explorer {
 namespace {
@@ -29,13 +30,6 @@ using gpu::emulated::Draws;
 
 constexpr size_t kMostOperationsOfAThread = 5;
 constexpr size_t kStreams = 2;
-
-// Nothing is lost where the computer doesn't fail.
-class UnsafeCalls final : public files::FileCalls {
- public:
-  int fdatasync(int) override { return 0; }
-  int fsync(int) override { return 0; }
-};
 
 class Schedule {
  public:
@@ -416,7 +410,7 @@ class Schedule {
       std::optional<MutexLock> checkpoint;
       if (on.partitions() > 1) checkpoint.emplace(on.checkpoints);
       const std::string path = schedule_.directory_ / ("save" + std::to_string(schedule_.saves_++));
-      UnsafeCalls calls;
+      UnwaitingCalls calls;
       EvictionRule eviction;
       if (draws_.one_in(3))
         eviction.least_version = static_cast<int64_t>(draws_.below(static_cast<uint64_t>(on.next_step) + 1));
@@ -473,7 +467,7 @@ class Schedule {
       drop_a_checkpoint(on);
       at("checkpoint, its moment");
       ExploredVariable::Persisted made;
-      UnsafeCalls calls;
+      UnwaitingCalls calls;
       made.moment = on.history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
       try {
         begin_checkpoint(on, made, calls);
@@ -500,7 +494,7 @@ class Schedule {
       on.is_persisting = false;
     }
     // Those of all partitions begin between the same two batches.
-    void begin_checkpoint(ExploredVariable& on, ExploredVariable::Persisted& made, UnsafeCalls& calls) {
+    void begin_checkpoint(ExploredVariable& on, ExploredVariable::Persisted& made, UnwaitingCalls& calls) {
       const std::string path = schedule_.directory_ / ("state" + std::to_string(schedule_.saves_++));
       std::deque<checkpoint::Writer> files;
       for (size_t p = 0; p < on.partitions(); ++p) {

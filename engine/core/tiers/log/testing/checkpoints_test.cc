@@ -130,34 +130,25 @@ TEST(a_pending_checkpoint_is_nothing_to_the_next_process) {
   });
 }
 
-// Does something when a file gets its name.
-class AtRename final : public UnwaitingCalls {
- public:
-  std::function<void()> work;
-
-  int rename(const char* from, const char* to) override {
-    if (work) work();
-    return UnwaitingCalls::rename(from, to);
-  }
-};
-
 TEST(a_checkpoint_is_neither_dropped_nor_committed_while_it_is_being_committed) {
   on_both_media([](const Site& on) {
-    AtRename calls;
+    WatchedCalls calls;
     Site site = on;
     site.calls = &calls;
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 100, 1);
     const uint64_t number = table->begin();
     bool was_tried = false;
-    calls.work = [&] {
+    calls.before = [&](const FileCall& call) {
+      if (call.kind != FileCall::kName) return 0;
       was_tried = true;
       check_throws(ErrorKind::kInvalidArgument, "var: checkpoint 1 is being written",
                    [&] { table->checkpoints->drop(number); });
       check_throws(ErrorKind::kStorage, "no pending checkpoint 1", [&] { table->commit(number); });
+      return 0;
     };
     table->commit(number);
-    calls.work = nullptr;
+    calls.before = nullptr;
     check(was_tried && table->kept() == std::vector<uint64_t>{number}, "the checkpoint is lost");
     table->reopen();
     table->restore(number);

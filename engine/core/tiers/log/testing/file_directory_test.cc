@@ -171,46 +171,6 @@ TEST(files_that_do_not_fit_the_checkpoints_beside_them_are_refused) {
   });
 }
 
-TEST(a_record_that_is_damaged_while_open_is_an_error_that_names_it) {
-  for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
-    const TemporaryDirectory directory;
-    SsdHashOptions options = small_files();
-    options.io_scheme = scheme;
-    FileTable table(directory.path(), options);
-    table.write(0, 3000, 1);
-    const std::string file = files_in(directory / "rows").front();
-    RowBatch rows(kLayout);
-    const auto read = [&](int64_t key, RowPart part = RowPart::kAll) {
-      rows.set_places(std::vector{Place{key, table.index.find(key)->slot}});
-      table.tier->read_rows(rows, part);
-      return rows.damaged().empty() ? "" : rows.damaged().begin()->second;
-    };
-    const auto told = [&](int64_t key, const std::string& fault) {
-      check(read(key) == file + ": the record at " +
-                             std::to_string(kRecord.offset(static_cast<uint64_t>(key))) + " (key " +
-                             std::to_string(key) + ") " + fault,
-            read(key));
-    };
-    flip(file, kRecord.offset(5) + 3);    // the key
-    flip(file, kRecord.offset(6) + 70);   // a weight
-    flip(file, kRecord.offset(7) + 130);  // a slot
-    told(5, "is damaged: its header's checksum is wrong");
-    told(6, "is damaged: its weights' checksum is wrong");
-    told(7, "is damaged: the checksum of its optimizer's slots is wrong");
-    check(read(6, RowPart::kWeights) == read(6) && read(7, RowPart::kWeights).empty(),
-          "weights are read with other checks than theirs");
-    check(read(4).empty() && checked_version(rows, 0, 4) == 1, "a row beside them isn't as it was");
-    check_throws(ErrorKind::kDamagedRows, file,
-                 [&] { table.tier->read(std::vector{Place{5, table.index.find(5)->slot}}, rows); });
-    // Erased, it's nobody's row.
-    table.tier->erase(std::vector{Place{5, table.index.find(5)->slot}});
-    check(read(5).empty(), "nobody's row is told of");
-    fs::resize_file(file, kRecord.offset(20) + 1);
-    check(read(19).empty(), read(19));
-    told(20, "is cut off: the file was truncated");
-  }
-}
-
 TEST(calls_in_the_wrong_order_are_refused) {
   const TemporaryDirectory directory;
   SsdHashTier tier(table_of(), directory / "rows", small_files_for_checkpoints());

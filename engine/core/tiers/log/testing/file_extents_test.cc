@@ -107,17 +107,15 @@ uint64_t end_of_rows(const FileTable& table, const std::string& path, uint64_t b
 
 // No byte of a block with rows of a checkpoint changes, whatever is written next.
 TEST(blocks_of_a_checkpoint_are_not_written_again) {
-  class Writes final : public UnwaitingCalls {
-   public:
-    std::map<std::string, uint64_t> below_end;  // files, and where nothing may be written
-    ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-      const std::string file = fs::read_symlink("/proc/self/fd/" + std::to_string(descriptor)).string();
-      const auto held = below_end.find(file);
-      check(held == below_end.end() || static_cast<uint64_t>(offset) >= held->second,
-            file + " is written over");
-      return FileCalls::pwrite(descriptor, data, bytes, offset);
-    }
-  } calls;
+  std::map<std::string, uint64_t> below_end;  // files, and where nothing may be written
+  WatchedCalls calls;
+  calls.before = [&below_end](const FileCall& call) {
+    if (call.kind != FileCall::kWrite) return 0;
+    const auto held = below_end.find(call.path_of_descriptor());
+    check(held == below_end.end() || call.offset >= held->second,
+          [&] { return held->first + " is written over"; });
+    return 0;
+  };
   const TemporaryDirectory directory;
   SsdHashOptions options = small_files_for_checkpoints();
   options.file_calls = &calls;
@@ -128,9 +126,9 @@ TEST(blocks_of_a_checkpoint_are_not_written_again) {
     std::map<std::string, uint64_t> ends;
     for (const std::string& path : files_in(directory / "rows")) {
       const std::string file = fs::canonical(path).string();
-      ends[file] = end_of_rows(table, file, calls.below_end[file], number);
+      ends[file] = end_of_rows(table, file, below_end[file], number);
     }
-    calls.below_end = ends;
+    below_end = ends;
     if (number > 3) table.checkpoints->drop(number - 3);
   }
 }

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
+#include <map>
 #include <random>
 #include <string>
 
@@ -13,50 +13,30 @@
 namespace embstore::log::testing {
 namespace {
 
-// Fails on order, or now and then at random.
-class FaultyCalls final : public UnwaitingCalls {
- public:
-  std::atomic<int> pwrite_errno{0};
-  std::atomic<int> pread_errno{0};
-  std::atomic<int> open_errno{0};
-  std::atomic<int> unlink_errno{0};
-  std::atomic<int64_t> bytes_left{INT64_MAX};  // on the device; then ENOSPC
-  std::atomic<bool> short_counts{false};       // reads and writes of a part of what was asked
-  std::atomic<bool> interrupts{false};
-  std::atomic<unsigned> calls{0};
+// Calls that fail on order.
+struct Faults {
+  Faults() {
+    calls.before = [this](FileCall& call) { return fault_of(call); };
+  }
 
-  int open(const char* path, int flags, mode_t mode) override {
-    return fails(open_errno) ? -1 : files::FileCalls::open(path, flags, mode);
-  }
-  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
-    if (fails(pread_errno) || is_interrupted()) return -1;
-    return files::FileCalls::pread(descriptor, data, shortened(bytes), offset);
-  }
-  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-    if (fails(pwrite_errno) || is_interrupted()) return -1;
-    const int64_t left = bytes_left;
-    if (left <= 0) {
-      errno = ENOSPC;
-      return -1;
-    }
-    const size_t some = std::min<size_t>(shortened(bytes), static_cast<size_t>(left));
-    if (left != INT64_MAX) bytes_left -= static_cast<int64_t>(some);
-    return files::FileCalls::pwrite(descriptor, data, some, offset);
-  }
-  int unlink(const char* path) override { return fails(unlink_errno) ? -1 : files::FileCalls::unlink(path); }
+  WatchedCalls calls;
+  std::map<FileCall::Kind, int> errnos;  // 0: none of these fails
+  uint64_t bytes_left = UINT64_MAX;      // on the device; then ENOSPC
+  bool short_counts = false;             // reads and writes of a part of what was asked
+  bool interrupts = false;
 
  private:
-  static bool fails(const std::atomic<int>& reason) {
-    if (reason == 0) return false;
-    errno = reason;
-    return true;
+  int fault_of(FileCall& call) {
+    if (const int reason = errnos[call.kind]; reason != 0) return reason;
+    if (call.kind != FileCall::kRead && call.kind != FileCall::kWrite) return 0;
+    if (interrupts && ++reads_and_writes_ % 3 == 0) return EINTR;
+    if (short_counts) call.bytes = (call.bytes + 1) / 2;
+    if (call.kind == FileCall::kRead || bytes_left == UINT64_MAX) return 0;
+    call.bytes = std::min<uint64_t>(call.bytes, bytes_left);
+    bytes_left -= call.bytes;
+    return call.bytes == 0 ? ENOSPC : 0;
   }
-  bool is_interrupted() {
-    if (!interrupts || ++calls % 3 != 0) return false;
-    errno = EINTR;
-    return true;
-  }
-  size_t shortened(size_t bytes) { return short_counts ? (bytes + 1) / 2 : bytes; }
+  unsigned reads_and_writes_ = 0;
 };
 
 // A file system that makes the file and then has no O_DIRECT for it.
@@ -88,60 +68,53 @@ SsdHashOptions with(files::FileCalls& calls, SsdHashOptions options) {
 }
 
 struct Fixture {
-  explicit Fixture(const SsdHashOptions& options = small_files())
-      : table(directory.path(), with(calls, options)) {}
-
   TemporaryDirectory directory;
-  FaultyCalls calls;
-  FileTable table;
+  Faults faults;
+  FileTable table{directory.path(), with(faults.calls, small_files())};
 };
 
-void nothing_is_lost_on(std::atomic<int> FaultyCalls::* fault, int reason, const std::string& text) {
+void nothing_is_lost_on(FileCall::Kind call, int reason, const std::string& text) {
   Fixture f;
   f.table.write(0, 2000, 1);
   const uint64_t rows = f.table.tier->stats().rows;
-  f.calls.*fault = reason;
+  f.faults.errnos[call] = reason;
   for (int round = 0; round < 3; ++round) {
     const std::string message = error_of(ErrorKind::kStorage, [&] { f.table.write(1000, 2500, 2); });
     check(message.find(text) != std::string::npos, message);
     check(message.find((f.directory / "rows") + "/rows-") == 0, message);
     check(f.table.tier->stats().rows == rows, "a write that failed took places");
   }
-  f.calls.*fault = 0;
+  f.faults.errnos.clear();
   f.table.check_rows();
   f.table.write(1000, 2500, 3);
   f.table.check_rows();
 }
 
-TEST(a_full_disk_loses_nothing) {
-  nothing_is_lost_on(&FaultyCalls::pwrite_errno, ENOSPC, "No space left on device");
-}
-TEST(a_write_error_loses_nothing) {
-  nothing_is_lost_on(&FaultyCalls::pwrite_errno, EIO, "Input/output error");
-}
-TEST(a_file_that_cannot_be_made_loses_nothing) {
-  nothing_is_lost_on(&FaultyCalls::open_errno, EMFILE, "can't be created: Too many open files");
+TEST(a_write_that_fails_loses_nothing) {
+  nothing_is_lost_on(FileCall::kWrite, ENOSPC, "No space left on device");
+  nothing_is_lost_on(FileCall::kWrite, EIO, "Input/output error");
+  nothing_is_lost_on(FileCall::kOpen, EMFILE, "can't be created: Too many open files");
 }
 
 TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
-  for (int64_t left = 0; left < 300000; left += 4093) {
+  for (uint64_t left = 0; left < 300000; left += 4093) {
     const TemporaryDirectory directory;
-    FaultyCalls calls;
-    const SsdHashOptions options = with(calls, small_files_for_checkpoints());
+    Faults faults;
+    const SsdHashOptions options = with(faults.calls, small_files_for_checkpoints());
     Versions expected;
     {
       FileTable table(directory.path(), options);
       table.write(0, 700, 1);
       table.checkpoint();
       const Versions first = table.versions();
-      calls.bytes_left = left;
+      faults.bytes_left = left;
       check_throws(ErrorKind::kStorage, "No space left", [&] {
         for (int64_t version = 2; version < 100; ++version) table.write(version * 50, 700, version);
       });
       table.check_rows();
       check_throws(ErrorKind::kStorage, "No space left", [&] { table.checkpoint(); });
       table.checkpoints->drop_pending();
-      calls.bytes_left = INT64_MAX;
+      faults.bytes_left = UINT64_MAX;
       table.check_rows();
       table.write(100, 900, 100);
       table.check_rows();
@@ -163,8 +136,8 @@ TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
 
 TEST(short_counts_and_interrupts_are_no_errors) {
   Fixture f;
-  f.calls.short_counts = true;
-  f.calls.interrupts = true;
+  f.faults.short_counts = true;
+  f.faults.interrupts = true;
   for (int64_t version = 0; version < 10; ++version) f.table.write(version * 100, 1500, version);
   f.table.check_rows();
   check(f.table.tier->detailed_stats().compacted_files > 0, "nothing was compacted");
@@ -173,25 +146,25 @@ TEST(short_counts_and_interrupts_are_no_errors) {
 TEST(a_read_error_names_the_file_and_passes) {
   Fixture f;
   f.table.write(0, 3000, 1);
-  f.calls.pread_errno = EIO;
+  f.faults.errnos[FileCall::kRead] = EIO;
   RowBatch rows(kLayout);
   const std::vector<Place> places{{0, f.table.index.find(0)->slot}};
   check_throws(ErrorKind::kDamagedRows, "rows-0000000001.ssdhash: can't read",
                [&] { f.table.tier->read(places, rows); });
-  f.calls.pread_errno = 0;
+  f.faults.errnos.clear();
   f.table.check_rows();
 }
 
 TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
   Fixture f;
   f.table.write(0, 2000, 1);
-  f.calls.pread_errno = EIO;
+  f.faults.errnos[FileCall::kRead] = EIO;
   for (int64_t version = 2; version < 300; ++version) f.table.write(version * 37 % 1900, 100, version);
   check(f.table.tier->detailed_stats().compaction_error.find("can't be read") != std::string::npos,
         "stats() don't tell of it");
   check_throws(ErrorKind::kStorage, "can't be read", [&] { f.table.tier->drain(); });
   f.table.tier->drain();  // nothing new
-  f.calls.pread_errno = 0;
+  f.faults.errnos.clear();
   f.table.check_rows();
   f.table.check_space();
   f.table.check_rows();
@@ -200,12 +173,12 @@ TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
 TEST(a_file_that_cannot_be_removed_turns_no_rows_away) {
   Fixture f;
   f.table.write(0, 2000, 1);
-  f.calls.unlink_errno = EPERM;
+  f.faults.errnos[FileCall::kRemove] = EPERM;
   for (int64_t version = 2; version < 50; ++version) f.table.write(0, 1900, version);
   check_throws(ErrorKind::kStorage, "can't be removed", [&] { f.table.tier->drain(); });
   f.table.tier->drain();  // nothing new
   f.table.check_rows();
-  f.calls.unlink_errno = 0;
+  f.faults.errnos.clear();
   f.table.write(0, 1900, 100);
   f.table.check_space();
   f.table.check_rows();
@@ -218,12 +191,12 @@ TEST(operations_at_random_under_faults_at_random) {
     Fixture f;
     int failures = 0;
     for (int step = 0; step < 300; ++step) {
-      f.calls.pwrite_errno = random() % 6 == 0 ? (random() % 2 == 0 ? ENOSPC : EIO) : 0;
-      f.calls.pread_errno = random() % 10 == 0 ? EIO : 0;
-      f.calls.unlink_errno = random() % 10 == 0 ? EPERM : 0;
-      f.calls.open_errno = random() % 10 == 0 ? EMFILE : 0;
-      f.calls.short_counts = random() % 2 == 0;
-      f.calls.interrupts = random() % 2 == 0;
+      f.faults.errnos = {{FileCall::kWrite, random() % 6 == 0 ? (random() % 2 == 0 ? ENOSPC : EIO) : 0},
+                         {FileCall::kRead, random() % 10 == 0 ? EIO : 0},
+                         {FileCall::kRemove, random() % 10 == 0 ? EPERM : 0},
+                         {FileCall::kOpen, random() % 10 == 0 ? EMFILE : 0}};
+      f.faults.short_counts = random() % 2 == 0;
+      f.faults.interrupts = random() % 2 == 0;
       const auto first = static_cast<int64_t>(random() % 2000);
       try {
         switch (random() % 4) {
@@ -235,11 +208,11 @@ TEST(operations_at_random_under_faults_at_random) {
         check(error.kind() == ErrorKind::kStorage, error.what());
         ++failures;
       }
-      f.calls.pread_errno = f.calls.open_errno = 0;
+      f.faults.errnos[FileCall::kRead] = f.faults.errnos[FileCall::kOpen] = 0;
       if (step % 10 == 0) f.table.check_rows();
     }
     check(failures > 10, "hardly anything failed");
-    f.calls.pwrite_errno = f.calls.pread_errno = f.calls.unlink_errno = f.calls.open_errno = 0;
+    f.faults.errnos.clear();
     f.table.check_space();  // with all faults gone there is nothing to tell
     f.table.check_rows();
   }

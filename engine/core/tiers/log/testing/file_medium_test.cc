@@ -188,48 +188,45 @@ TEST(a_save_whose_sync_failed_fails) {
                [&] { checkpoint::Reader(directory / "third", calls); });
 }
 
-// Reads of some bytes of one file fail.
-class UnreadableBytes final : public files::FileCalls {
- public:
-  std::atomic<ino_t> inode{0};
-  std::atomic<uint64_t> begin{0};
-  std::atomic<uint64_t> end{0};
-
-  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
-    const auto first = static_cast<uint64_t>(offset);
-    if (first < end && first + bytes > begin && inode_of(descriptor) == inode) {
-      errno = EIO;
-      return -1;
-    }
-    return files::FileCalls::pread(descriptor, data, bytes, offset);
-  }
-};
-
-struct stat status_of(const std::string& path) {
-  struct stat status{};
-  check(stat(path.c_str(), &status) == 0, "a file is gone");
-  return status;
+int64_t key_at(const std::string& file, uint64_t record) {
+  RecordHeader header{};
+  files::File(files::system_file_calls(), file, O_RDONLY)
+      .read_at(&header, sizeof header, kRecord.offset(record));
+  return header.key;
 }
 
 TEST(bad_rows_are_told_of_and_all_others_read) {
   for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
     const TemporaryDirectory directory;
-    UnreadableBytes calls;
+    ino_t unreadable_file = 0;  // of whose third block reads fail
+    WatchedCalls calls;
+    calls.before = [&](const FileCall& call) {
+      const bool is_bad = call.kind == FileCall::kRead && call.offset < 3 * kBlockBytes &&
+                          call.offset + call.bytes > 2 * kBlockBytes;
+      return is_bad && unreadable_file != 0 && inode_of(call.descriptor) == unreadable_file ? EIO : 0;
+    };
     SsdHashOptions options = small_files();
     options.file_calls = &calls;
     options.io_scheme = scheme;
     FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
     const std::vector<std::string> paths = files_in(directory / "rows");
-    flip(paths[0], kRecord.offset(5) + 70);
-    flip(paths[1], kRecord.offset(7) + 70);
+    std::map<int64_t, std::string> expected;  // reasons, by key
+    const auto damage = [&](size_t file, uint64_t record, uint64_t byte, const std::string& reason) {
+      flip(paths[file], kRecord.offset(record) + byte);
+      const int64_t key = key_at(paths[file], record);
+      expected[key] = paths[file] + ": the record at " + std::to_string(kRecord.offset(record)) + " (key " +
+                      std::to_string(key) + ") is damaged: " + reason;
+    };
+    damage(0, 6, 70, "its weights' checksum is wrong");
+    damage(0, 7, 130, "the checksum of its optimizer's slots is wrong");
+    damage(1, 7, 41, "its header's checksum is wrong");  // the epoch
     fs::resize_file(paths[2], kRecord.offset(40) + 1);
     const bool by_calls = scheme == IoScheme::kPread;
     constexpr size_t kRecordsOfBlock = 27;  // of 160 bytes each, and as many as lie in it in part
     if (by_calls) {
-      calls.inode = status_of(paths[3]).st_ino;
-      calls.begin = 2 * kBlockBytes;
-      calls.end = 3 * kBlockBytes;
+      const files::File file(files::system_file_calls(), paths[3], O_RDONLY);
+      unreadable_file = inode_of(file.pin().number());
     }
     std::vector<Place> places;
     for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
@@ -243,14 +240,21 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
       bad.insert(position);
       check(reason.find("rows-") != std::string::npos && reason.find("record at") != std::string::npos,
             reason);
-      cut_off += reason.find("cut off") != std::string::npos ? 1 : 0;
+      if (const auto damaged = expected.find(places[position].key); damaged != expected.end()) {
+        check(reason == damaged->second, reason);
+      }
+      cut_off += reason.find(") is cut off: the file was truncated") != std::string::npos ? 1 : 0;
       unreadable += reason.find("Input/output error") != std::string::npos ? 1 : 0;
     }
     check(cut_off > 10 && unreadable == (by_calls ? kRecordsOfBlock : 0), "other reasons are told");
-    check(bad.size() == 2 + cut_off + unreadable, std::to_string(bad.size()) + " rows are told of");
+    check(bad.size() == 3 + cut_off + unreadable, std::to_string(bad.size()) + " rows are told of");
     for (size_t i = 0; i < places.size(); ++i) {
       if (!bad.contains(i)) check(checked_version(rows, i, places[i].key) == 1, "a row isn't as it was");
     }
+    // Erased, they are nobody's rows.
+    for (const size_t i : bad) table.tier->erase({&places[i], 1});
+    table.tier->read_rows(rows, RowPart::kAll);
+    check(rows.damaged().empty(), "nobody's row is told of");
   }
 }
 

@@ -124,34 +124,19 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
   });
 }
 
-// Ends the process at the call of so many.
-class DyingCalls final : public files::FileCalls {
- public:
-  explicit DyingCalls(int calls) : left_(calls) {}
-
-  int open(const char* path, int flags, mode_t mode) override {
-    return count(), FileCalls::open(path, flags, mode);
-  }
-  int fdatasync(int descriptor) override { return count(), FileCalls::fdatasync(descriptor); }
-  int fsync(int descriptor) override { return count(), FileCalls::fsync(descriptor); }
-  int unlink(const char* path) override { return count(), FileCalls::unlink(path); }
-  int rename(const char* from, const char* to) override { return count(), FileCalls::rename(from, to); }
-
- private:
-  void count() {
-    if (left_-- == 0) _exit(3);
-  }
-  int left_;
-};
-
-// Runs `work` in a process that ends at one call after the other, and looks at what each left. Returns how many calls there are.
+// Runs `work` in a process that ends at one call after the other that isn't a read or a write, and looks at what each left.
+// Returns how many calls there are.
 int interrupted(const Site& site, const std::function<void()>& prepare,
                 const std::function<void(const Site&)>& work, const std::function<void()>& look) {
   const std::string medium = tested_case();
   for (int calls = 0;; ++calls) {
     prepare();
     const int end = end_of_child(start_child([&] {
-      DyingCalls dying(calls);
+      WatchedCalls dying;
+      dying.before = [left = calls](const FileCall& call) mutable {
+        if (call.kind != FileCall::kRead && call.kind != FileCall::kWrite && left-- == 0) _exit(3);
+        return 0;
+      };
       Site dies = site;
       dies.calls = &dying;
       work(dies);

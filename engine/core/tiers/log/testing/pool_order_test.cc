@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -51,74 +50,47 @@ TEST(a_batch_is_drained_once_and_in_the_end) {
   check(medium.take_notes() == std::vector<Noted>{{Call::kDrain, "", 0, 0}}, "a fence is more than a drain");
 }
 
-// Notes what is asked of the system to make files last, and to name them.
-class NotedCalls final : public files::FileCalls {
- public:
-  std::vector<std::string> notes;
-
-  int open(const char* path, int flags, mode_t mode) override {
-    const int descriptor = FileCalls::open(path, flags, mode);
-    names_[descriptor] = std::filesystem::path(path).filename();
-    return descriptor;
+// What is asked of the system to make files last, and to name them; empty of another call.
+std::string noted(const FileCall& call) {
+  const auto file = [](const std::filesystem::path& path) { return path.filename().string(); };
+  switch (call.kind) {
+    case FileCall::kSync: return "sync " + file(call.path_of_descriptor());
+    case FileCall::kSyncDirectory: return "sync directory";
+    case FileCall::kRemove: return "remove " + file(call.path);
+    case FileCall::kName: return "name " + file(call.path);
+    default: return "";
   }
-  int fdatasync(int descriptor) override {
-    notes.push_back("sync " + names_[descriptor]);
-    return FileCalls::fdatasync(descriptor);
-  }
-  int fsync(int descriptor) override {
-    notes.push_back("sync directory");
-    return FileCalls::fsync(descriptor);
-  }
-  int unlink(const char* path) override {
-    notes.push_back("remove " + std::filesystem::path(path).filename().string());
-    return FileCalls::unlink(path);
-  }
-  int rename(const char* from, const char* to) override {
-    notes.push_back("name " + std::filesystem::path(to).filename().string());
-    return FileCalls::rename(from, to);
-  }
-
- private:
-  std::map<int, std::string> names_;
-};
+}
 
 TEST(a_commit_asks_as_little_as_it_can_of_the_medium) {
   using Notes = std::vector<std::string>;
   const TemporaryDirectory directory;
   const std::string manifest = "var.pool.checkpoint-000000000";
   PmemMedium medium(/*is_pmem=*/true);
-  NotedCalls calls;
+  Notes notes;
+  WatchedCalls calls;
+  calls.before = [&notes](const FileCall& call) {
+    if (std::string note = noted(call); !note.empty()) notes.push_back(std::move(note));
+    return 0;
+  };
   PoolTable pool(directory / "var", kLayout, 20000, medium.calls(), calls);
-  check(calls.notes == Notes{"sync directory", "sync var.pool.new", "name var.pool", "sync directory"},
+  check(notes == Notes{"sync directory", "sync var.pool.new", "name var.pool", "sync directory"},
         "a pool is made in another order");
   pool.write(keys_from(0, 1000), 1);
   pool.begin();
-  calls.notes.clear();
+  notes.clear();
   medium.take_notes();
   pool.commit(1);
   check(medium.take_notes().empty(), "a commit asks something of persistent memory");
-  check(calls.notes == Notes{"sync " + manifest + "1.new", "name " + manifest + "1", "sync directory"},
+  check(notes == Notes{"sync " + manifest + "1.new", "name " + manifest + "1", "sync directory"},
         "a commit asks for something else");
-  calls.notes.clear();
+  notes.clear();
   pool.checkpoints->drop(1);
-  check(calls.notes == Notes{"remove " + manifest + "1", "sync directory"}, "a drop asks for something else");
-  calls.notes.clear();
+  check(notes == Notes{"remove " + manifest + "1", "sync directory"}, "a drop asks for something else");
+  notes.clear();
   pool.checkpoints->drop(pool.begin());
-  check(calls.notes.empty(), "a checkpoint that never was asks something of the medium");
+  check(notes.empty(), "a checkpoint that never was asks something of the medium");
 }
-
-// Looks at the pool before each call.
-class WatchedCalls final : public files::FileCalls {
- public:
-  std::function<void()> before;
-  int fsync(int descriptor) override { return look(), FileCalls::fsync(descriptor); }
-  int unlink(const char* path) override { return look(), FileCalls::unlink(path); }
-
- private:
-  void look() const {
-    if (before) before();
-  }
-};
 
 TEST(slots_are_free_when_the_drop_is_durable_and_not_before) {
   const TemporaryDirectory directory;
@@ -128,9 +100,11 @@ TEST(slots_are_free_when_the_drop_is_durable_and_not_before) {
   pool.checkpoint();
   pool.erase(keys_from(0, 100));
   int looks = 0;
-  calls.before = [&] {
+  calls.before = [&](const FileCall& call) {
+    if (call.kind != FileCall::kRemove && call.kind != FileCall::kSyncDirectory) return 0;
     ++looks;
     pool.check_taken(100);
+    return 0;
   };
   pool.checkpoints->drop(1);
   calls.before = nullptr;
@@ -190,34 +164,28 @@ TEST(a_sync_that_fails_leaves_the_checkpoint_pending) {
   check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
 }
 
-// Calls of the system, of which one fails when some have been made.
-class CallsThatFailLater final : public files::FileCalls {
- public:
-  int left = -1;  // calls until then; none below 0
-  int fdatasync(int descriptor) override { return fails() ? -1 : FileCalls::fdatasync(descriptor); }
-  int fsync(int descriptor) override { return fails() ? -1 : FileCalls::fsync(descriptor); }
-  int rename(const char* from, const char* to) override { return fails() ? -1 : FileCalls::rename(from, to); }
-  ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) override {
-    return fails() ? -1 : FileCalls::pwrite(descriptor, data, bytes, offset);
+// Of writes, syncs and namings, one fails when some have been made.
+struct FailsLater {
+  FailsLater() {
+    calls.before = [this](const FileCall& call) {
+      const bool counts = call.kind == FileCall::kWrite || call.kind == FileCall::kSync ||
+                          call.kind == FileCall::kSyncDirectory || call.kind == FileCall::kName;
+      return counts && left >= 0 && left-- == 0 ? EIO : 0;
+    };
   }
-
- private:
-  bool fails() {
-    if (left < 0 || left-- > 0) return false;
-    errno = EIO;
-    return true;
-  }
+  WatchedCalls calls;
+  int left = -1;  // until then; none below 0
 };
 
 TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
   int failed = 0;
   for (int call = 0;; ++call) {
     const TemporaryDirectory directory;
-    CallsThatFailLater calls;
-    PoolTable pool(directory / "var", kLayout, 1000, libpmem(), calls);
+    FailsLater failing;
+    PoolTable pool(directory / "var", kLayout, 1000, libpmem(), failing.calls);
     pool.write(keys_from(0, 100), 1);
     pool.begin();
-    calls.left = call;
+    failing.left = call;
     bool fails = false;
     try {
       pool.commit(1);
@@ -225,16 +193,13 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
       check(std::string(error.what()).starts_with(directory.path()), error.what());
       fails = true;
     }
-    calls.left = -1;
+    failing.left = -1;
     if (!fails) break;
     ++failed;
     check(pool.checkpoints->has_pending(), "what failed isn't pending");
-    {
-      check(Manifests(directory / "var.pool.checkpoint-", calls)
-                .load(*std::make_unique<TableIdentity>(table_of()))
-                .empty(),
-            "a checkpoint that failed is there");
-    }
+    TableIdentity identity = table_of();
+    check(Manifests(directory / "var.pool.checkpoint-", failing.calls).load(identity).empty(),
+          "a checkpoint that failed is there");
     pool.commit(1);
     pool.reopen();
     pool.restore(1);
@@ -246,8 +211,8 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
 // The manifest was named, and it isn't known whether the medium has the name: after a power cut it may be back.
 TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone) {
   const TemporaryDirectory directory;
-  CallsThatFailLater failing;
-  PoolTable pool(directory / "var", kLayout, 1000, libpmem(), failing);
+  FailsLater failing;
+  PoolTable pool(directory / "var", kLayout, 1000, libpmem(), failing.calls);
   pool.write(keys_from(0, 100), 1);
   const uint64_t number = pool.begin();
   failing.left = 3;  // a write, a sync, a naming

@@ -104,21 +104,6 @@ TEST(a_directory_of_files_has_one_tier) {
   check_throws(ErrorKind::kInUse, directory / "rows", [&] { SsdHashTier(table_of(), directory / "rows"); });
 }
 
-TEST(a_killed_process_leaves_the_table_to_the_next) {
-  on_both_media([](const Site& site) {
-    const Process first([&](Process& self) {
-      const std::unique_ptr<Table> table = table_with_a_checkpoint(site);
-      self.tell();
-      self.wait_for_parent();
-    });
-    first.wait_for_child();
-    check_is_in_use(site);
-    first.kill();
-    first.end();
-    check_restored(*site.open());
-  });
-}
-
 TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
   on_both_media([](const Site& site) {
     // The first process has the table, its child lives on when it's killed, with all that it inherited.

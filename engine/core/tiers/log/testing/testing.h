@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "errors/error.h"
-#include "files/file_calls.h"
 #include "row/row_batch.h"
 #include "testing/tests.h"
+#include "testing/watched_calls.h"
 #include "tiers/log/identity.h"
 #include "tiers/log/manifest.h"
 
@@ -34,12 +34,5 @@ void flip(const std::string& file, uint64_t offset);              // the lowest 
 void overwrite(const std::string& file, uint64_t offset, const std::string& bytes);
 // With a checksum that fits.
 void change_header(const std::string& file, const std::function<void(FileHeader&)>& change);
-
-// The medium isn't waited for: where no machine goes down, a sync says nothing.
-class UnwaitingCalls : public files::FileCalls {
- public:
-  int fdatasync(int) override { return 0; }
-  int fsync(int) override { return 0; }
-};
 
 }  // namespace embstore::log::testing

@@ -19,6 +19,7 @@
 #include "testing/child.h"
 #include "testing/descriptor_limit.h"
 #include "testing/tests.h"
+#include "testing/watched_calls.h"
 #include "tiers/medium/batch_reader.h"
 #include "tiers/medium/guarded_copy.h"
 #include "tiers/medium/io_uring_pool.h"
@@ -149,17 +150,6 @@ TEST(bus_errors_of_others_are_handed_on) {
 }
 #endif
 
-// Now and then a read is interrupted.
-class Interruptions final : public files::FileCalls {
- public:
-  ssize_t pread(int descriptor, void* data, size_t bytes, off_t offset) override {
-    if (++reads % 3 != 0) return FileCalls::pread(descriptor, data, bytes, offset);
-    errno = EINTR;
-    return -1;
-  }
-  unsigned reads = 0;
-};
-
 TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
   const TemporaryDirectory directory;
@@ -167,7 +157,10 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   std::string content(70000, '\0');
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 4);
   std::ofstream(path) << content;
-  Interruptions calls;
+  WatchedCalls calls;
+  calls.before = [reads = 0](const FileCall& call) mutable {
+    return call.kind == FileCall::kRead && ++reads % 3 == 0 ? EINTR : 0;
+  };
   // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
   const files::File file(calls, path, O_RDONLY);
   constexpr size_t kRequests = 300;
@@ -249,26 +242,20 @@ TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
 }
 #endif
 
-class OneFailedSync final : public files::FileCalls {
- public:
-  int fdatasync(int) override {
-    if (++syncs > 1) return 0;
-    errno = EIO;
-    return -1;
-  }
-  int syncs = 0;
-};
-
 TEST(a_file_whose_sync_failed_takes_nothing_more) {
   const TemporaryDirectory directory;
-  OneFailedSync calls;
+  int syncs = 0;
+  WatchedCalls calls;
+  calls.before = [&syncs](const FileCall& call) {
+    return call.kind == FileCall::kSync && ++syncs == 1 ? EIO : 0;
+  };
   files::File file(calls, directory / "file", O_RDWR | O_CREAT, {.for_the_medium = true});
   file.write_at("some", 4, 0);
   check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { file.sync(); });
   check(file.in_doubt(), "the file isn't in doubt");
   check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.sync(); });
   check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.write_at("x", 1, 4); });
-  check(calls.syncs == 1, "a sync was tried again");
+  check(syncs == 1, "a sync was tried again");
   char bytes[4];
   check(file.read_at(bytes, 4, 0) == 4, "the file can't be read");
 }
