@@ -118,14 +118,14 @@ class Variable {
     for (Table* table : pointers_) table->forget_prefetched();
   }
 
-  void lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
-    tell(ids, tiers, [](Table& table, auto own, int32_t* of) { table.lookup_tier(own, of); });
+  std::vector<int32_t> tiers_of(std::span<const int64_t> ids) const {
+    return tell<int32_t>(ids, [](Table& table, auto own, int32_t* of) { table.lookup_tier(own, of); });
   }
-  void frequencies(std::span<const int64_t> ids, int64_t* frequencies) const {
-    tell(ids, frequencies, [](Table& table, auto own, int64_t* of) { table.frequencies(own, of); });
+  std::vector<int64_t> frequencies(std::span<const int64_t> ids) const {
+    return tell<int64_t>(ids, [](Table& table, auto own, int64_t* of) { table.frequencies(own, of); });
   }
-  void versions(std::span<const int64_t> ids, int64_t* versions) const {
-    tell(ids, versions, [](Table& table, auto own, int64_t* of) { table.versions(own, of); });
+  std::vector<int64_t> versions(std::span<const int64_t> ids) const {
+    return tell<int64_t>(ids, [](Table& table, auto own, int64_t* of) { table.versions(own, of); });
   }
 
   uint64_t drop(std::span<const int64_t> keys) {
@@ -194,12 +194,14 @@ class Variable {
     }
   }
   template <class T, class Tell>
-  void tell(std::span<const int64_t> ids, T* to, Tell of) const {
+  std::vector<T> tell(std::span<const int64_t> ids, Tell of) const {
+    std::vector<T> all(ids.size());
     split(ids, [&](Table& table, std::span<const int64_t> own, std::span<const int64_t> at) {
       std::vector<T> told(own.size());
       of(table, own, told.data());
-      put_back(told.data(), at, 1, to);
+      put_back(told.data(), at, 1, all.data());
     });
+    return all;
   }
   template <class T>
   static void put_back(const T* from, std::span<const int64_t> at, size_t width, T* to) {

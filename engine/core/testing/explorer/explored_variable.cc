@@ -214,12 +214,9 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
   table->drain();
   const std::vector<int64_t> keys = all_keys();
   std::vector<float> rows(keys.size() * kDim);
-  std::vector<int64_t> frequencies(keys.size());
-  std::vector<int64_t> versions(keys.size());
-  std::vector<int32_t> levels(keys.size());
-  table->lookup_tier(keys, levels.data());
-  table->frequencies(keys, frequencies.data());
-  table->versions(keys, versions.data());
+  const std::vector<int32_t> levels = table->tiers_of(keys);
+  const std::vector<int64_t> frequencies = table->frequencies(keys);
+  const std::vector<int64_t> versions = table->versions(keys);
   const size_t end = history.begin({.rows = {}, .kind = Operation::Kind::kReadAll, .name = "the end"});
   const TableStats stats = table->stats();
   check(stats.background_error.empty(), "a move failed: " + stats.background_error);

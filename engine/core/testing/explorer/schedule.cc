@@ -371,10 +371,9 @@ class Schedule {
     void see_frequencies(ExploredVariable& on) {
       at("frequencies");
       const std::vector<int64_t> keys = ExploredVariable::all_keys();
-      std::vector<int64_t> frequencies(keys.size());
       const size_t number =
           on.history.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "frequencies"});
-      on.table->frequencies(keys, frequencies.data());
+      const std::vector<int64_t> frequencies = on.table->frequencies(keys);
       for (const int64_t key : keys)
         on.history.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
       on.history.end(number);
@@ -383,10 +382,9 @@ class Schedule {
     void see_versions(ExploredVariable& on) {
       at("versions");
       const std::vector<int64_t> keys = ExploredVariable::all_keys();
-      std::vector<int64_t> versions(keys.size());
       const size_t number =
           on.history.begin({.rows = {}, .kind = Operation::Kind::kReadVersions, .name = "versions"});
-      on.table->versions(keys, versions.data());
+      const std::vector<int64_t> versions = on.table->versions(keys);
       for (const int64_t key : keys)
         on.history.at(number).rows[key].version = versions[static_cast<size_t>(key)];
       on.history.end(number);
