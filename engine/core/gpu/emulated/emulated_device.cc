@@ -37,6 +37,23 @@ EmulatedDevice::~EmulatedDevice() {
   queues_.clear();
 }
 
+// A call by the host: it has the mutex to its end. Throws where the device can't be used.
+class SCOPED_CAPABILITY EmulatedDevice::Call {
+ public:
+  explicit Call(EmulatedDevice& device) ACQUIRE(device.mutex_) NO_THREAD_SAFETY_ANALYSIS
+      : lock_(mutex_of(device)) {
+    device.check_usable();
+  }
+  ~Call() RELEASE() {}
+
+ private:
+  static Mutex& mutex_of(EmulatedDevice& device) {
+    device.check_not_inherited();
+    return device.mutex_;
+  }
+  const MutexLock lock_;
+};
+
 void EmulatedDevice::check_usable() const {
   if (in_host_function) {
     throw Error(ErrorKind::kInvalidArgument, "the device was used by a function that a stream had called");
@@ -59,51 +76,39 @@ void EmulatedDevice::lose(const std::string& reason) {
 // --- Memory
 
 DeviceAddress EmulatedDevice::allocate(size_t bytes) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   count_host_wait();
   run_some();
   return memory_.allocate(bytes, draws_);
 }
 
 void EmulatedDevice::free(DeviceAddress address) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   count_host_wait();
   run_some();
   memory_.free(address);
 }
 
 MemorySize EmulatedDevice::memory() {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   return memory_.size();
 }
 
 void* EmulatedDevice::allocate_pinned(size_t bytes) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   count_host_wait();
   return memory_.allocate_pinned(bytes, draws_);
 }
 
 void EmulatedDevice::free_pinned(void* memory) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   count_host_wait();
   run_some();
   memory_.free_pinned(memory);
 }
 
 DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   if (!memory_.is_pinned(memory, 1)) {
     throw Error(ErrorKind::kInvalidArgument, "kernels reach no host memory that isn't pinned");
   }
@@ -111,10 +116,8 @@ DeviceAddress EmulatedDevice::address_of_pinned(void* memory) {
 }
 
 DeviceAddress EmulatedDevice::try_pin(std::span<std::byte> memory) {
-  check_not_inherited();
+  const Call call(*this);
   count_host_wait();
-  const MutexLock lock(mutex_);
-  check_usable();
   memory_.pin(memory);
   return {reinterpret_cast<uint64_t>(memory.data())};
 }
@@ -129,18 +132,14 @@ void EmulatedDevice::unpin(std::span<std::byte> memory) {
 // --- Streams and events
 
 Stream EmulatedDevice::make_stream() {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   const Stream stream{next_handle_++};
   queues_[stream.handle];
   return stream;
 }
 
 void EmulatedDevice::destroy(Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   run_some();
   Queue& queue = queue_of(stream);
   queue.destroyed = true;
@@ -148,9 +147,7 @@ void EmulatedDevice::destroy(Stream stream) {
 }
 
 Event EmulatedDevice::make_event() {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   const Event event{next_handle_++};
   auto reached = std::make_shared<Milestone>();
   reached->reached = true;
@@ -159,17 +156,13 @@ Event EmulatedDevice::make_event() {
 }
 
 void EmulatedDevice::destroy(Event event) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   if (events_.erase(event.handle) == 0)
     throw Error(ErrorKind::kInvalidArgument, "the device has no such event");
 }
 
 void EmulatedDevice::record(Event event, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   auto milestone = std::make_shared<Milestone>(Milestone{stream, queue_of(stream).put + 1});
   milestone_of(event) = milestone;
   put(stream,
@@ -177,17 +170,13 @@ void EmulatedDevice::record(Event event, Stream stream) {
 }
 
 void EmulatedDevice::wait(Stream stream, Event event) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   put(stream, std::make_unique<emulated::WaitOperation>("wait for event " + std::to_string(event.handle),
                                                         milestone_of(event)));
 }
 
 bool EmulatedDevice::query(Event event) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   // Who asks again and again gets there, however lazy the device is.
   run_some();
   if (draws_.one_in(2)) run_any();
@@ -197,9 +186,7 @@ bool EmulatedDevice::query(Event event) {
 // --- Work on streams
 
 void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t bytes, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   if (memory_.is_pinned(from, bytes)) {
     copy("copy to device", on_device(to), on_host(from), bytes, stream);
     return;
@@ -213,9 +200,7 @@ void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t b
 }
 
 void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   if (memory_.is_pinned(to, bytes)) {
     copy("copy to host", on_host(to), on_device(from), bytes, stream);
     return;
@@ -231,30 +216,22 @@ void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, St
 }
 
 void EmulatedDevice::copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   copy("copy on device", on_device(to), on_device(from), bytes, stream);
 }
 
 void EmulatedDevice::fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   put(stream, std::make_unique<emulated::FillOperation>("fill", to, value, bytes, memory_));
 }
 
 void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   put(stream, std::make_unique<emulated::HostOperation>("call of the host", std::move(function)));
 }
 
 void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   if (grid.blocks == 0 || grid.block_threads == 0 || grid.block_threads > kMostBlockThreads) {
     throw Error(ErrorKind::kInvalidArgument, std::string("kernel ") + kernel.name + ": a grid of " +
                                                  std::to_string(grid.blocks) + " blocks of " +
@@ -397,17 +374,13 @@ void EmulatedDevice::run_until(Stream stream, uint64_t done) {
 }
 
 void EmulatedDevice::wait_for(Stream stream) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   run_until(stream, queue_of(stream).put);
   run_some();
 }
 
 void EmulatedDevice::wait_for(Event event) {
-  check_not_inherited();
-  const MutexLock lock(mutex_);
-  check_usable();
+  const Call call(*this);
   const std::shared_ptr<const Milestone> milestone = milestone_of(event);
   if (!milestone->reached) run_until(milestone->stream, milestone->number);
   run_some();

@@ -74,6 +74,7 @@ class EmulatedDevice : public Device {
   void wait_for(Stream stream) override;
 
  private:
+  class Call;
   struct Queue {
     std::deque<std::unique_ptr<emulated::Operation>> operations;
     uint64_t put = 0;   // how many operations there were ever

@@ -1,7 +1,6 @@
 #include "gpu/emulated/fibers.h"
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,7 +15,6 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#if defined(__x86_64__)
 // Pushes the registers that a call keeps, notes the stack at *from, takes the stack `to` and pops them from there.
 // In place of swapcontext(), which asks the system for the mask of signals each time: that takes longer than most of what
 // a thread of a kernel does between two barriers.
@@ -43,7 +41,6 @@ embstore_switch_stacks:
   ret
 .size embstore_switch_stacks, . - embstore_switch_stacks
 )");
-#endif
 
 namespace embstore::gpu::emulated {
 namespace {
@@ -111,7 +108,6 @@ class Sanitizer {
 #endif
 
 // The registers of both sides.
-#if defined(__x86_64__)
 class Registers {
  public:
   Registers(std::byte* stack, size_t bytes, void (*begin)()) {
@@ -128,24 +124,6 @@ class Registers {
   void* own_;
   void* resumer_ = nullptr;
 };
-#else
-class Registers {
- public:
-  Registers(std::byte* stack, size_t bytes, void (*begin)()) {
-    getcontext(&own_);
-    own_.uc_stack.ss_sp = stack;
-    own_.uc_stack.ss_size = bytes;
-    own_.uc_link = nullptr;
-    makecontext(&own_, begin, 0);
-  }
-  void enter() { swapcontext(&resumer_, &own_); }
-  void leave() { swapcontext(&own_, &resumer_); }
-
- private:
-  ucontext_t own_;
-  ucontext_t resumer_;
-};
-#endif
 
 }  // namespace
 

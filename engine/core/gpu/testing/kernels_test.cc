@@ -360,35 +360,57 @@ struct GradientScene {
     }
     return expected;
   }
-  std::vector<float> all_sums() const {
+  std::vector<uint32_t> all_distinct() const {
     std::vector<uint32_t> all(UniqueIds(ids).keys.size());
     std::iota(all.begin(), all.end(), 0u);
-    return expected(all).sums;
+    return all;
   }
+  std::vector<float> all_sums() const { return expected(all_distinct()).sums; }
 
   uint32_t dim;
   std::vector<int64_t> ids;
   std::vector<float> gradients;
 };
 
+// Sums the gradients of some distinct ids on the device, and checks the bits of the sums beside what the CPU gives.
+void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint32_t>& chosen,
+                uint32_t unique_threads = kMostBlockThreads, uint32_t sort_threads = kSortThreads) {
+  const auto count = static_cast<uint32_t>(batch.ids.size());
+  const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
+  // Tensors of others may begin at any float.
+  const uint32_t shift = scene.below(2);
+  DeviceArray<float> gradients(scene.device, shift + batch.gradients.size());
+  const DeviceAddress address = gradients.address() + shift * sizeof(float);
+  if (count > 0) {
+    scene.device.copy_to_device(address, batch.gradients.data(), batch.gradients.size() * sizeof(float),
+                                scene.stream);
+  }
+  UniqueBatch unique(scene.device, count, unique_threads);
+  GradientSums sums(scene.device, count, batch.dim, sort_threads);
+  make_unique(unique, ids.constant(), scene.stream);
+  sort(sums, unique, count, scene.stream);
+  const DeviceArray<uint32_t> numbers = scene.on_device(chosen);
+  const DeviceArray<uint32_t> chosen_count = scene.on_device(chosen.size());
+  const DeviceArray<float> to(scene.device, chosen.size() * batch.dim);
+  const DeviceArray<uint32_t> occurrences(scene.device, chosen.size());
+  const DeviceArray<uint32_t> last_positions(scene.device, chosen.size());
+  const GradientSums::Summed only{{&sums, &unique, count},
+                                  address,
+                                  {numbers.constant(), chosen_count.constant()},
+                                  {to.global(), occurrences.global(), last_positions.global()}};
+  GradientSums::sum({&only, 1}, scene.stream);
+  scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays go
+  const GradientScene::Expected expected = batch.expected(chosen);
+  check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
+  check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
+  check(scene.on_host(last_positions, chosen.size()) == expected.last_positions, "where ids occur last");
+}
+
 uint32_t some_dim(Scene& scene) { return std::array<uint32_t, 6>{1, 3, 4, 8, 12, 17}[scene.below(6)]; }
 
 TEST(gradients_are_summed_in_the_order_of_the_batch) {
   for_each_seed([](Scene& scene) {
     const GradientScene batch(scene, some_dim(scene));
-    const auto count = static_cast<uint32_t>(batch.ids.size());
-    const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
-    // Tensors of others may begin at any float.
-    const uint32_t shift = scene.below(2);
-    DeviceArray<float> gradients(scene.device, shift + batch.gradients.size());
-    if (count > 0) {
-      scene.device.copy_to_device(gradients.address() + shift * sizeof(float), batch.gradients.data(),
-                                  batch.gradients.size() * sizeof(float), scene.stream);
-    }
-    UniqueBatch unique(scene.device, count, scene.block_threads());
-    GradientSums sums(scene.device, count, batch.dim, scene.block_threads());
-    make_unique(unique, ids.constant(), scene.stream);
-    sort(sums, unique, count, scene.stream);
     // None, some or all of the distinct ids.
     std::vector<uint32_t> chosen;
     const uint32_t one_in = 1 + scene.below(4);
@@ -396,21 +418,7 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
     for (uint32_t number = 0; number < distinct; ++number) {
       if (scene.below(one_in) == 0) chosen.push_back(number);
     }
-    const DeviceArray<uint32_t> numbers = scene.on_device(chosen);
-    const DeviceArray<uint32_t> chosen_count = scene.on_device(chosen.size());
-    const DeviceArray<float> to(scene.device, chosen.size() * batch.dim);
-    const DeviceArray<uint32_t> occurrences(scene.device, chosen.size());
-    const DeviceArray<uint32_t> last_positions(scene.device, chosen.size());
-    const GradientSums::Summed only{{&sums, &unique, count},
-                                    gradients.address() + shift * sizeof(float),
-                                    {numbers.constant(), chosen_count.constant()},
-                                    {to.global(), occurrences.global(), last_positions.global()}};
-    GradientSums::sum({&only, 1}, scene.stream);
-    scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays go
-    const GradientScene::Expected expected = batch.expected(chosen);
-    check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
-    check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
-    check(scene.on_host(last_positions, chosen.size()) == expected.last_positions, "where ids occur last");
+    check_sums(scene, batch, chosen, scene.block_threads(), scene.block_threads());
   });
 }
 
@@ -426,27 +434,8 @@ TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) 
         batch.ids.assign(run, 7);
         for (uint32_t i = 0; i < others; ++i) batch.ids.push_back(scene.below(3));  // three more, if many
         std::shuffle(batch.ids.begin(), batch.ids.end(), scene.random);
-        const auto count = static_cast<uint32_t>(batch.ids.size());
-        batch.gradients = scene.floats(uint64_t{count} * dim);
-        const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
-        const DeviceArray<float> gradients = scene.on_device(batch.gradients);
-        UniqueBatch unique(scene.device, count);
-        GradientSums sums(scene.device, count, dim);
-        make_unique(unique, ids.constant(), scene.stream);
-        sort(sums, unique, count, scene.stream);
-        std::vector<uint32_t> all(UniqueIds(batch.ids).keys.size());
-        std::iota(all.begin(), all.end(), 0u);
-        const DeviceArray<uint32_t> numbers = scene.on_device(all);
-        const DeviceArray<uint32_t> chosen_count = scene.on_device(all.size());
-        const DeviceArray<float> to(scene.device, all.size() * dim);
-        const DeviceArray<uint32_t> occurrences(scene.device, all.size());
-        const DeviceArray<uint32_t> last_positions(scene.device, all.size());
-        const GradientSums::Summed only{{&sums, &unique, count},
-                                        gradients.address(),
-                                        {numbers.constant(), chosen_count.constant()},
-                                        {to.global(), occurrences.global(), last_positions.global()}};
-        GradientSums::sum({&only, 1}, scene.stream);
-        check(equal_bits(scene.on_host(to), batch.all_sums()), "the bits of the sums");
+        batch.gradients = scene.floats(batch.ids.size() * dim);
+        check_sums(scene, batch, batch.all_distinct());
       }
     }
   }
