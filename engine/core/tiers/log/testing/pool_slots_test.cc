@@ -74,105 +74,17 @@ TEST(claims_leave_the_headroom) {
   check(pool.tier->free_slots() == kSlots, "a claim that was given back stays");
 }
 
-TEST(slots_are_taken_as_long_as_the_table_or_a_checkpoint_needs_them) {
+TEST(a_restore_that_fails_leaves_slots_and_ranks_as_they_were) {
   const TemporaryDirectory directory;
   PoolTable pool(directory / "var", kLayout, 1000);
-  pool.write(keys_from(0, 100), 1);
-  pool.erase(keys_from(0, 10));
-  pool.check_taken(90);
+  pool.write(0, 100, 1);
   pool.checkpoint();
-  pool.erase(keys_from(10, 10));
-  pool.check_taken(90);
-  pool.write(keys_from(0, 10), 2);  // after the checkpoint
-  pool.erase(keys_from(0, 5));      // free at once
-  pool.check_taken(95);
+  pool.write(0, 10, 2);  // of no checkpoint
   pool.reopen();
-  pool.check_taken(90);
   flip(directory / "var.pool", pool.shape.offset(50) + 17);
   check_throws(ErrorKind::kStorage, "its header's checksum is wrong", [&] { pool.restore(1); });
   check(!pool.tier->ranks().is_filled(51), "a failed restore left ranks");
-  pool.check_taken(90);
-  flip(directory / "var.pool", pool.shape.offset(50) + 17);
-  pool.restore(1);
-  pool.check_taken(90);
-  pool.write(keys_from(20, 40), 3);  // 40 of 90 anew
-  pool.checkpoint();
-  pool.write(keys_from(20, 60), 4);
-  pool.check_taken(90 + 40 + 60);
-  pool.reopen();
-  pool.check_taken(90 + 40);
-  pool.restore(1);
-  pool.check_taken(90);
-  pool.checkpoints->drop_all();
-  pool.reopen();
-  pool.check_taken(0);
-}
-
-TEST(every_slot_of_two_kept_checkpoints_is_accounted_for) {
-  const TemporaryDirectory directory;
-  PoolTable pool(directory / "var", kLayout, 1000);
-  pool.write(keys_from(0, 100), 1);
-  pool.checkpoint();
-  pool.write(keys_from(0, 30), 2);  // 100 of checkpoint 1, 30 live since
-  pool.check_taken(130);
-  pool.checkpoint();
-  pool.write(keys_from(20, 20), 3);  // 10 of the first and 10 of the second aren't live any more
-  pool.check_taken(150);
-  const Versions live = pool.versions();
-  pool.checkpoints->drop(1);  // frees what keys 0 to 29 had
-  pool.check_taken(120);
-  pool.checkpoint();
-  pool.check_taken(120);
-  pool.checkpoints->drop(3);  // all of it is live
-  pool.check_taken(120);
-  pool.checkpoints->drop(2);
   pool.check_taken(100);
-  check(pool.checkpoints->kept().empty(), "dropped checkpoints are there");
-  check(pool.versions() == live, "the index is another");
-  pool.check_rows();
-  pool.erase(keys_from(0, 100));
-  pool.check_taken(0);
-  pool.reopen();
-  check(!pool.checkpoints->awaits_restore(), "a pool without checkpoints has a past");
-  pool.check_taken(0);
-}
-
-TEST(a_pending_checkpoint_takes_rows_that_are_written_later) {
-  const TemporaryDirectory directory;
-  PoolTable pool(directory / "var", kLayout, 10000);
-  pool.write(keys_from(0, 100), 1);
-  check(pool.tier->try_claim(3), "no claim");
-  RowBatch rows(kLayout);
-  rows.resize(3);
-  fill_row(rows, 0, 1000, 1);  // changed when 1 began; changed again since, so it's for the checkpoint alone
-  fill_row(rows, 1, 1001, 1);  // changed when 1 and 2 began
-  fill_row(rows, 2, 1002, 2);  // changed between them
-  pool.begin();
-  check(pool.checkpoints->has_pending() && pool.checkpoints->kept().empty(), "it isn't pending");
-  const Slot first = pool.tier->write_claimed(rows.header(0), rows.row(0), /*is_live=*/false);
-  pool.tier->add_to_checkpoints(1, first);
-  pool.begin();
-  const Slot second = pool.tier->write_claimed(rows.header(1), rows.row(1), /*is_live=*/true);
-  pool.tier->add_to_checkpoints(1, second);
-  const Slot third = pool.tier->write_claimed(rows.header(2), rows.row(2), /*is_live=*/true);
-  pool.tier->add_to_checkpoints(2, third);
-  pool.tier->fence();
-  check(pool.tier->stats().rows == 102, "a row that is for a checkpoint alone is live");
-  pool.commit(1);
-  check(pool.checkpoints->has_pending(), "the second isn't pending");
-  pool.commit(2);
-  check(!pool.checkpoints->has_pending(), "something is pending");
-  pool.check_taken(103);
-
-  for (const uint64_t number : {2, 1}) {
-    pool.reopen();
-    pool.restore(number);
-    check(pool.index.size() == 102, "another number of rows came back");
-    check(pool.index.contains(1000) == (number == 1) && pool.index.contains(1001) &&
-              pool.index.contains(1002) == (number == 2),
-          "other rows came back");
-    pool.check_rows();
-  }
 }
 
 TEST(a_row_for_a_checkpoint_that_is_gone_leaves_its_slot_free) {
