@@ -103,11 +103,6 @@ ExploredVariable::ExploredVariable(Draws& draws, ExploredDevice& of, const std::
   });
 }
 
-std::vector<int64_t> ExploredVariable::all_keys() {
-  std::vector<int64_t> keys = keys_from(0, kKeys);
-  return keys;
-}
-
 std::vector<int64_t> ExploredVariable::some_ids(Draws& draws) {
   std::vector<int64_t> ids(1 + draws.below(kMostIds));
   for (int64_t& id : ids) id = static_cast<int64_t>(draws.below(kKeys));
@@ -136,7 +131,7 @@ void ExploredVariable::train_first(Draws& draws) {
 }
 
 size_t ExploredVariable::begin_apply(const std::vector<int64_t>& ids, int64_t step) {
-  Operation apply{.rows = {}, .kind = Operation::Kind::kApply, .name = "apply"};
+  Operation apply{.kind = Operation::Kind::kApply, .name = "apply"};
   for (const int64_t id : ids) {
     ++apply.rows[id].count;
     apply.rows[id].version = step;
@@ -149,8 +144,7 @@ std::vector<size_t> ExploredVariable::begin_reads(const std::vector<int64_t>& id
   size_t most = 0;
   for (const int64_t id : ids) most = std::max(most, ++occurrences[static_cast<size_t>(id)]);
   std::vector<size_t> numbers(most);
-  for (size_t& number : numbers)
-    number = history.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = name});
+  for (size_t& number : numbers) number = history.begin({.kind = Operation::Kind::kRead, .name = name});
   return numbers;
 }
 void ExploredVariable::saw_reads(const std::vector<size_t>& numbers, const std::vector<int64_t>& ids,
@@ -217,7 +211,7 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
   const std::vector<int32_t> levels = table->tiers_of(keys);
   const std::vector<int64_t> frequencies = table->frequencies(keys);
   const std::vector<int64_t> versions = table->versions(keys);
-  const size_t end = history.begin({.rows = {}, .kind = Operation::Kind::kReadAll, .name = "the end"});
+  const size_t end = history.begin({.kind = Operation::Kind::kReadAll, .name = "the end"});
   const TableStats stats = table->stats();
   check(stats.background_error.empty(), "a move failed: " + stats.background_error);
   check(stats.hits + stats.misses == looked_up, "look-ups are counted otherwise");
@@ -239,12 +233,10 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
     check((levels[i] >= 0) == (updates != 0), "key " + std::to_string(key) + " has a row, or none");
   }
   history.end(end);
-  const size_t on_host =
-      history.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "the end on the host"});
+  const size_t on_host = history.begin({.kind = Operation::Kind::kRead, .name = "the end on the host"});
   table->lookup(keys, rows.data(), LookUpFor::kTraining);
   end_reads({on_host}, keys, rows.data());
-  const size_t moment =
-      history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "the end, exported"});
+  const size_t moment = history.begin({.kind = Operation::Kind::kMoment, .name = "the end, exported"});
   saw_rows(moment, table->export_rows());
   history.end(moment);
   for (const Table* one : table->all()) check_ranks(*one);

@@ -24,7 +24,7 @@ struct ExploredVariable {
   // Of one partition or two, whose files begin with `path`.
   ExploredVariable(gpu::emulated::Draws& draws, ExploredDevice& device, const std::string& path);
 
-  static std::vector<int64_t> all_keys();
+  static std::vector<int64_t> all_keys() { return keys_from(0, kKeys); }
   static std::vector<int64_t> some_ids(gpu::emulated::Draws& draws);
   bool has_pool() const { return specs.front().tiers.back().kind == "PMEM_POOL"; }
   size_t partitions() const { return specs.size(); }

@@ -33,7 +33,7 @@ struct Operation {
     kMoment,   // saw all rows as they were between two batches
   };
   // By key. Of an apply, how many gradients; of what sees, what was seen; of a drop, count 1 where there was a row.
-  std::map<int64_t, RowState> rows;
+  std::map<int64_t, RowState> rows = {};
   Kind kind;
   std::string name;
   int64_t least_version = -1;
@@ -57,6 +57,16 @@ class History {
   void refused(size_t number) {
     operations_[number].kind = Operation::Kind::kRead;
     operations_[number].rows.clear();
+  }
+  // What `call` gives, which does all that the operation does: one that throws was refused.
+  template <class Call>
+  auto within(size_t number, Call call) {
+    try {
+      return call();
+    } catch (...) {
+      refused(number);
+      throw;
+    }
   }
   // One that was given up when it may have had its effect, and of which nothing was seen.
   void given_up(size_t number) { operations_[number].ended = 0; }

@@ -148,6 +148,13 @@ class Schedule {
             ids_on_host(*schedule.device_, kMostIds),
             rows(*schedule.device_, kMostIds * kDim),
             is_done(*schedule.device_) {}
+      void put_ids(ExploredVariable& of_variable, const std::vector<int64_t>& some, gpu::Stream on_stream) {
+        on = &of_variable;
+        stream = on_stream;
+        of = some;
+        std::copy(of.begin(), of.end(), ids_on_host.data());
+        ids.copy_from(ids_on_host.data(), of.size(), stream);
+      }
       bool is_look_up() const { return !reads.empty(); }
       IdsOnDevice on_device() const { return {ids.address(), static_cast<uint32_t>(of.size()), stream}; }
 
@@ -200,21 +207,15 @@ class Schedule {
       const std::vector<float> gradients(ids.size() * kDim, 1.0f);
       const int64_t step = on.next_step++;
       const size_t number = on.begin_apply(ids, step);
-      try {
-        if (may_pause && draws_.one_in(4)) {
-          const auto prepared = on.table->prepare_apply(ids, gradients.data());
-          if (draws_.one_in(2))
-            look_up_on_device(draws_.one_in(2) ? LookUpFor::kTraining : LookUpFor::kServing, &on);
-          if (draws_.one_in(4)) ask_ahead(on);
-          at("commit");
-          prepared->commit(step);
-        } else {
-          on.table->apply_gradients(ids, gradients.data(), step);
-        }
-      } catch (...) {
-        on.history.refused(number);
-        throw;
-      }
+      on.history.within(number, [&] {
+        if (!may_pause || !draws_.one_in(4)) return on.table->apply_gradients(ids, gradients.data(), step);
+        const auto prepared = on.table->prepare_apply(ids, gradients.data());
+        if (draws_.one_in(2))
+          look_up_on_device(draws_.one_in(2) ? LookUpFor::kTraining : LookUpFor::kServing, &on);
+        if (draws_.one_in(4)) ask_ahead(on);
+        at("commit");
+        prepared->commit(step);
+      });
       on.history.end(number);
     }
 
@@ -242,11 +243,7 @@ class Schedule {
       for (ExploredVariable* variable : on) {
         OnDevice& part = steps_[put_ + parts.size()];
         parts.push_back(&part);
-        part.on = variable;
-        part.stream = stream;
-        part.of = ExploredVariable::some_ids(draws_);
-        std::copy(part.of.begin(), part.of.end(), part.ids_on_host.data());
-        part.ids.copy_from(part.ids_on_host.data(), part.of.size(), stream);
+        part.put_ids(*variable, ExploredVariable::some_ids(draws_), stream);
       }
       return parts;
     }
@@ -315,11 +312,8 @@ class Schedule {
         return;
       }
       OnDevice& asked = steps_[put_];
-      asked.on = &on;
-      asked.stream = *schedule_.streams_[draws_.below(kStreams)];
-      asked.of = ExploredVariable::some_ids(draws_);
-      std::copy(asked.of.begin(), asked.of.end(), asked.ids_on_host.data());
-      asked.ids.copy_from(asked.ids_on_host.data(), asked.of.size(), asked.stream);
+      const gpu::Stream stream = *schedule_.streams_[draws_.below(kStreams)];
+      asked.put_ids(on, ExploredVariable::some_ids(draws_), stream);
       on.table->prefetch_on_device(asked.on_device(), turns);
       on.note_asked(asked.of, turns);
       end_step({&asked});
@@ -349,13 +343,7 @@ class Schedule {
       const auto key = static_cast<int64_t>(draws_.below(kKeys));
       const size_t number =
           on.history.begin({.rows = {{key, {}}}, .kind = Operation::Kind::kDrop, .name = "drop"});
-      uint64_t dropped = 0;
-      try {
-        dropped = on.table->drop({&key, 1});
-      } catch (...) {
-        on.history.refused(number);
-        throw;
-      }
+      const uint64_t dropped = on.history.within(number, [&] { return on.table->drop({&key, 1}); });
       on.history.at(number).rows[key].count = static_cast<int64_t>(dropped);
       on.history.end(number);
     }
@@ -364,42 +352,27 @@ class Schedule {
     void see(ExploredVariable& on) {
       const bool has_versions_first = draws_.below(2) == 0;
       if (has_versions_first) see_versions(on);
-      see_frequencies(on);
+      see(on, Operation::Kind::kRead, "frequencies", &Variable::frequencies, &RowState::count);
       if (!has_versions_first) see_versions(on);
     }
-
-    void see_frequencies(ExploredVariable& on) {
-      at("frequencies");
-      const std::vector<int64_t> keys = ExploredVariable::all_keys();
-      const size_t number =
-          on.history.begin({.rows = {}, .kind = Operation::Kind::kRead, .name = "frequencies"});
-      const std::vector<int64_t> frequencies = on.table->frequencies(keys);
-      for (const int64_t key : keys)
-        on.history.at(number).rows[key].count = frequencies[static_cast<size_t>(key)];
-      on.history.end(number);
-    }
-
     void see_versions(ExploredVariable& on) {
-      at("versions");
+      see(on, Operation::Kind::kReadVersions, "versions", &Variable::versions, &RowState::version);
+    }
+    template <class Ask>
+    void see(ExploredVariable& on, Operation::Kind kind, const char* name, Ask ask,
+             int64_t RowState::* what) {
+      at(name);
       const std::vector<int64_t> keys = ExploredVariable::all_keys();
-      const size_t number =
-          on.history.begin({.rows = {}, .kind = Operation::Kind::kReadVersions, .name = "versions"});
-      const std::vector<int64_t> versions = on.table->versions(keys);
-      for (const int64_t key : keys)
-        on.history.at(number).rows[key].version = versions[static_cast<size_t>(key)];
+      const size_t number = on.history.begin({.kind = kind, .name = name});
+      const std::vector<int64_t> seen = ((*on.table).*ask)(keys);
+      for (const int64_t key : keys) on.history.at(number).rows[key].*what = seen[static_cast<size_t>(key)];
       on.history.end(number);
     }
 
     void export_rows(ExploredVariable& on) {
       at("export");
-      const size_t number =
-          on.history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "export"});
-      try {
-        on.saw_rows(number, on.table->export_rows());
-      } catch (...) {
-        on.history.refused(number);
-        throw;
-      }
+      const size_t number = on.history.begin({.kind = Operation::Kind::kMoment, .name = "export"});
+      on.history.within(number, [&] { on.saw_rows(number, on.table->export_rows()); });
       on.history.end(number);
     }
 
@@ -422,8 +395,7 @@ class Schedule {
       }
       if (draws_.one_in(3)) some_operation(/*may_save=*/false);
       at("save, its moment");
-      const size_t number = on.history.begin({.rows = {},
-                                              .kind = Operation::Kind::kSave,
+      const size_t number = on.history.begin({.kind = Operation::Kind::kSave,
                                               .name = "save",
                                               .least_version = eviction.least_version.value_or(-1)});
       {
@@ -466,8 +438,8 @@ class Schedule {
       at("checkpoint, its moment");
       ExploredVariable::Persisted made;
       UnwaitingCalls calls;
-      made.moment = on.history.begin({.rows = {}, .kind = Operation::Kind::kMoment, .name = "checkpoint"});
-      try {
+      made.moment = on.history.begin({.kind = Operation::Kind::kMoment, .name = "checkpoint"});
+      on.history.within(made.moment, [&] {
         begin_checkpoint(on, made, calls);
         on.history.end(made.moment);
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(may_save);
@@ -485,10 +457,7 @@ class Schedule {
         } else {
           on.persisted.push_back(made);
         }
-      } catch (...) {
-        on.history.refused(made.moment);
-        throw;
-      }
+      });
       on.is_persisting = false;
     }
     // Those of all partitions begin between the same two batches.
@@ -526,22 +495,18 @@ class Schedule {
       if (on.partitions() > 1) checkpoint.emplace(on.checkpoints);
       const ExploredVariable::Saved saved = on.saved[draws_.below(on.saved.size())];
       History& history = on.history;
-      const size_t clear =
-          history.begin({.rows = {}, .kind = Operation::Kind::kClear, .name = "restore, which clears"});
+      const size_t clear = history.begin({.kind = Operation::Kind::kClear, .name = "restore, which clears"});
       const size_t fill = history.begin(
           {.rows = saved.rows, .kind = Operation::Kind::kFill, .name = "restore", .after = clear});
-      try {
+      const auto refill = [&] {
         std::optional<MutexLock> lock;
         if (on.partitions() > 1) lock.emplace(on.table->whole_batches());
         for (size_t p = 0; p < on.partitions(); ++p) {
           on.table->partition(p).restore({.number = p, .count = on.partitions()}, {saved.paths},
                                          saved.states[p], /*waiting_keys=*/false);
         }
-      } catch (...) {
-        history.refused(clear);
-        history.refused(fill);
-        throw;
-      }
+      };
+      history.within(clear, [&] { history.within(fill, refill); });
       history.end(clear);
       history.end(fill);
     }
