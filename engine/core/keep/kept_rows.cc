@@ -9,6 +9,7 @@
 #include "access/phase.h"
 #include "errors/error.h"
 #include "keep/replacement.h"
+#include "keep/save.h"
 #include "keep/table_moment.h"
 #include "store/transaction.h"
 
@@ -80,15 +81,6 @@ void bring_up_excess(RowStore& store, Mover& mover, std::vector<RankedKey> ranke
       excess -= brought;
     }
   }
-}
-
-std::vector<Place> places_in(size_t t, IndexShard& shard) {
-  std::vector<Place> places;
-  MutexLock lock(shard.mutex);
-  shard.for_each([&](int64_t key, RowRef ref) {
-    if (ref.tier() == t) places.push_back({key, ref.slot()});
-  });
-  return places;
 }
 
 // Writes rows of the last tier anew where it keeps their ranks in memory alone.
@@ -170,7 +162,7 @@ void keep_rows(TableParts& table, const log::CheckpointId& id) {
   } catch (const std::exception&) {
     // Moves that couldn't be made are tried anew below.
   }
-  for (size_t t = 0; t + 1 < store.tiers().size(); ++t) {
+  for (uint32_t t = 0; t + 1 < store.tiers().size(); ++t) {
     for (int s = 0; s < kShards; ++s) {
       const std::vector<Place> places = places_in(t, store.shard(s));
       for (size_t first = 0; first < places.size(); first += kRowsAtATime) {

@@ -9,13 +9,7 @@ namespace {
 
 // The keys of a shard's rows in a tier, in the order of their places, in which a tier reads them fastest.
 std::vector<int64_t> keys_of(IndexShard& shard, uint32_t tier) {
-  std::vector<Place> places;
-  {
-    MutexLock lock(shard.mutex);
-    shard.for_each([&](int64_t key, RowRef ref) {
-      if (ref.tier() == tier) places.push_back({key, ref.slot()});
-    });
-  }
+  std::vector<Place> places = places_in(tier, shard);
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.slot < b.slot; });
   std::vector<int64_t> keys(places.size());
   std::transform(places.begin(), places.end(), keys.begin(), [](const Place& place) { return place.key; });
@@ -23,6 +17,15 @@ std::vector<int64_t> keys_of(IndexShard& shard, uint32_t tier) {
 }
 
 }  // namespace
+
+std::vector<Place> places_in(uint32_t tier, IndexShard& shard) {
+  std::vector<Place> places;
+  MutexLock lock(shard.mutex);
+  shard.for_each([&](int64_t key, RowRef ref) {
+    if (ref.tier() == tier) places.push_back({key, ref.slot()});
+  });
+  return places;
+}
 
 size_t rows_at_a_time(const RowLayout& layout) {
   return std::clamp<size_t>(checkpoint::kBlockBytes / layout.row_bytes(), 1, 4096);

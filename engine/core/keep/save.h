@@ -38,6 +38,9 @@ struct KeyRange {
 // Rows that are read at a time: a megabyte of them, and not so many that their bookkeeping is more.
 size_t rows_at_a_time(const RowLayout& layout);
 
+// Where the rows of a shard are that are in a tier.
+std::vector<Place> places_in(uint32_t tier, IndexShard& shard);
+
 // Tells whether a key has a row. REQUIRES: a guard of the epochs is held on.
 class HasRow {
  public:

@@ -174,26 +174,10 @@ void Fiber::begin() {
   }
 }
 
-FiberPool& FiberPool::of_process() {
-  static FiberPool& pool = *new FiberPool;  // never freed: a device may be closed when the process ends
-  return pool;
-}
-
-std::unique_ptr<Fiber> FiberPool::take() {
-  {
-    const MutexLock lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Fiber> fiber = std::move(idle_.back());
-      idle_.pop_back();
-      return fiber;
-    }
-  }
-  return std::make_unique<Fiber>();
-}
-
-void FiberPool::give_back(std::unique_ptr<Fiber> idle) {
-  const MutexLock lock(mutex_);
-  if (idle_.size() < kMostIdleFibers) idle_.push_back(std::move(idle));
+Spares<std::unique_ptr<Fiber>>& idle_fibers() {
+  // Never freed: a device may be closed when the process ends.
+  static auto& idle = *new Spares<std::unique_ptr<Fiber>>(kMostIdleFibers);
+  return idle;
 }
 
 }  // namespace embstore::gpu::emulated

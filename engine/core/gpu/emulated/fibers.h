@@ -4,9 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "threads/mutex.h"
+#include "threads/spares.h"
 
 namespace embstore::gpu::emulated {
 
@@ -35,17 +34,7 @@ class Fiber {
   void* argument_ = nullptr;
 };
 
-// Fibers that are idle, kept for the next kernel: of all devices, since a stack that was used has its pages.
-class FiberPool {
- public:
-  static FiberPool& of_process();
-
-  std::unique_ptr<Fiber> take() EXCLUDES(mutex_);
-  void give_back(std::unique_ptr<Fiber> idle) EXCLUDES(mutex_);
-
- private:
-  Mutex mutex_;
-  std::vector<std::unique_ptr<Fiber>> idle_ GUARDED_BY(mutex_);
-};
+// Those that are idle, for the next kernel: of all devices, since a stack that was used has its pages.
+Spares<std::unique_ptr<Fiber>>& idle_fibers();
 
 }  // namespace embstore::gpu::emulated

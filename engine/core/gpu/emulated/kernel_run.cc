@@ -126,7 +126,8 @@ KernelRun::Runner* KernelRun::choose(Block& block) {
     return runner;
   }
   if (block.idle.empty()) {
-    block.runners.push_back(std::make_unique<Runner>(Runner{this, &block, fibers_.take()}));
+    std::unique_ptr<Fiber> fiber = fibers_.take_or([] { return std::make_unique<Fiber>(); });
+    block.runners.push_back(std::make_unique<Runner>(Runner{this, &block, std::move(fiber)}));
     return block.runners.back().get();
   }
   Runner* const runner = block.idle.back();

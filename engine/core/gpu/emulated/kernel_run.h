@@ -92,7 +92,7 @@ class KernelRun {
   const Grid grid_;
   const std::vector<std::byte> arguments_;
   EmulatedMemory& memory_;
-  FiberPool& fibers_ = FiberPool::of_process();
+  Spares<std::unique_ptr<Fiber>>& fibers_ = idle_fibers();
   Draws& draws_;
 
   std::vector<uint32_t> unstarted_;  // blocks

@@ -89,8 +89,8 @@ bool is_lock_left_out(const void* caller) {
 // That of the emulated device's fibers, of which each thread of a kernel takes one. Threads don't meet there, since none stops
 // while it has it, and it's most of the locks that are taken.
 bool is_of_fibers(const void* mutex) {
-  static const auto* const pool = &gpu::emulated::FiberPool::of_process();
-  return mutex >= pool && mutex < pool + 1;
+  static const auto* const idle = &gpu::emulated::idle_fibers();
+  return mutex >= idle && mutex < idle + 1;
 }
 
 }  // namespace

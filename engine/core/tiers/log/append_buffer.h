@@ -7,23 +7,29 @@
 #include <memory>
 #include <utility>
 
+#include "threads/spares.h"
 #include "tiers/log/log_file.h"
-#include "tiers/medium/buffer_memory.h"
+#include "tiers/medium/aligned_bytes.h"
 
 namespace embstore::log {
 
 // Laid out as in the file, from base_offset on, so that whole blocks go out as they are.
 struct AppendBuffer {
-  AppendBuffer(std::shared_ptr<medium::BufferMemory> memory, std::shared_ptr<LogFile> log_file)
-      : pool(std::move(memory)), file(std::move(log_file)), bytes(pool->take()) {}
-  ~AppendBuffer() { pool->give_back(std::move(bytes)); }
+  // Memory of buffers that no reader is in any more.
+  using SpareMemory = Spares<medium::AlignedBytes>;
+
+  AppendBuffer(std::shared_ptr<SpareMemory> memory, size_t buffer_bytes, std::shared_ptr<LogFile> log_file)
+      : spare(std::move(memory)),
+        file(std::move(log_file)),
+        bytes(spare->take_or([buffer_bytes] { return medium::AlignedBytes(buffer_bytes); })) {}
+  ~AppendBuffer() { spare->give_back(std::move(bytes)); }
   AppendBuffer(const AppendBuffer&) = delete;
   AppendBuffer& operator=(const AppendBuffer&) = delete;
 
   bool full() const { return count.load(std::memory_order_relaxed) == capacity; }
   std::byte* at_offset(uint64_t file_offset) const { return bytes.data() + (file_offset - base_offset); }
 
-  const std::shared_ptr<medium::BufferMemory> pool;
+  const std::shared_ptr<SpareMemory> spare;
   const std::shared_ptr<LogFile> file;
   medium::AlignedBytes bytes;
   uint64_t base_offset = 0;        // in the file; a whole number of blocks

@@ -14,13 +14,13 @@ namespace {
 // A file's index comes into use again only after this many others: whoever still has a place of the file
 // that is gone then finds no file, rather than another's rows.
 constexpr size_t kIndexesAtRest = 1024;
+constexpr size_t kMostSpareBuffers = 2;
 
 }  // namespace
 
 RecordLog::RecordLog(const LogShape& shape)
     : shape_(shape),
-      buffer_memory_(std::make_shared<medium::BufferMemory>(
-          medium::round_up_to_block(shape.flush_bytes + shape.record.stride))),
+      spare_memory_(std::make_shared<AppendBuffer::SpareMemory>(kMostSpareBuffers)),
       files_by_index_(std::make_shared<LogFiles>()),
       view_(std::make_shared<LogView>(LogView{std::make_shared<LogFiles>(), nullptr})) {}
 
@@ -105,7 +105,8 @@ void RecordLog::open_file() {
 }
 
 void RecordLog::open_buffer() {
-  auto next = std::make_shared<AppendBuffer>(buffer_memory_, active_);
+  auto next = std::make_shared<AppendBuffer>(
+      spare_memory_, medium::round_up_to_block(shape_.flush_bytes + shape_.record.stride), active_);
   const uint32_t records = active_->records;
   const uint64_t offset = shape_.record.offset(records);
   next->first_record = records;

@@ -119,7 +119,7 @@ class RecordLog {
   void copy_rows(const LogFile& from, files::File& to) REQUIRES(mutex_);
 
   const LogShape& shape_;
-  const std::shared_ptr<medium::BufferMemory> buffer_memory_;
+  const std::shared_ptr<AppendBuffer::SpareMemory> spare_memory_;
 
   // Guards what is appended and which files there are. Held while a buffer is written out, never while a row
   // is read or moved to another place. Taken after Compaction's, before view_mutex_ and those of files/.

@@ -64,37 +64,20 @@ struct RowReader::Scratch {
 RowReader::RowReader(const LogShape& shape)
     : shape_(shape),
       scheme_(is_auto(shape) ? medium::resolve_auto_io_scheme().scheme : shape.options.io_scheme),
-      scheme_reason_(is_auto(shape) ? medium::resolve_auto_io_scheme().reason : "") {
+      scheme_reason_(is_auto(shape) ? medium::resolve_auto_io_scheme().reason : ""),
+      idle_scratch_(kMaxIdleScratch) {
   if (shape.options.io_scheme == medium::IoScheme::kIoUring) medium::IoUringPool::of_process().borrow();
 }
 
 RowReader::~RowReader() = default;
 
-std::unique_ptr<RowReader::Scratch> RowReader::take_scratch() const {
-  {
-    const MutexLock lock(scratch_mutex_);
-    if (!idle_scratch_.empty()) {
-      std::unique_ptr<Scratch> scratch = std::move(idle_scratch_.back());
-      idle_scratch_.pop_back();
-      return scratch;
-    }
-  }
-  return std::make_unique<Scratch>();
-}
-
-void RowReader::give_back(std::unique_ptr<Scratch> scratch) const {
-  const MutexLock lock(scratch_mutex_);
-  if (scratch->addresses.capacity() > kMaxIdleRows) return;  // goes back to the system
-  if (idle_scratch_.size() < kMaxIdleScratch) idle_scratch_.push_back(std::move(scratch));
-}
-
 void RowReader::read(const LogView& seen, RowBatch& rows, RowPart part) const {
   rows.start_reading(part == RowPart::kAll || shape_.record.row_bytes == shape_.record.weights_bytes);
   const Batch batch{seen, rows, part};
-  std::unique_ptr<Scratch> scratch = take_scratch();
+  std::unique_ptr<Scratch> scratch = idle_scratch_.take_or([] { return std::make_unique<Scratch>(); });
   if (sort_places(batch, *scratch)) copy_mapped(batch, *scratch);
   if (!scratch->to_read.empty()) read_files(batch, *scratch);
-  give_back(std::move(scratch));
+  if (scratch->addresses.capacity() <= kMaxIdleRows) idle_scratch_.give_back(std::move(scratch));
 }
 
 bool RowReader::sort_places(const Batch& batch, Scratch& scratch) const {

@@ -7,11 +7,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "row/place.h"
 #include "row/row_batch.h"
-#include "threads/mutex.h"
+#include "threads/spares.h"
 #include "tiers/log/record_log.h"
 #include "tiers/log/record_scan.h"
 #include "tiers/medium/batch_reader.h"
@@ -41,9 +40,6 @@ class RowReader {
   struct Batch;  // the arguments of one read()
   struct MappedCopy;
 
-  std::unique_ptr<Scratch> take_scratch() const;
-  void give_back(std::unique_ptr<Scratch> scratch) const;
-
   // Copies what the buffer has, and sorts the others into those that are mapped and those to be read.
   // False where none is mapped.
   bool sort_places(const Batch& batch, Scratch& scratch) const;
@@ -65,8 +61,7 @@ class RowReader {
   const medium::IoScheme scheme_;
   const std::string scheme_reason_;
 
-  mutable Mutex scratch_mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_scratch_ GUARDED_BY(scratch_mutex_);
+  mutable Spares<std::unique_ptr<Scratch>> idle_scratch_;
 
   mutable std::atomic<uint64_t> mapped_rows_{0};
   mutable std::atomic<uint64_t> read_requests_{0};
