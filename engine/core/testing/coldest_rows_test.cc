@@ -211,30 +211,39 @@ class ModelledTier {
   uint64_t now_ = AccessClock::kFirstStamp;
 };
 
+// A tier that is full with rows of the keys from 0 on, of which the first is the coldest.
+struct FullTier {
+  FullTier(MemoryRole role, uint64_t rows)
+      : tier("DRAM", layout, role, rows, rows,
+             allocate_heap_memory(MemoryTier::bytes_for(layout, role, rows))),
+        slots(rows) {
+    check(tier.slots().try_claim(rows), "there is no slot for a row");
+    tier.slots().take(slots);
+    const std::vector<float> row(layout.row_floats());
+    for (uint64_t i = 0; i < rows; ++i) {
+      tier.put(slots[i],
+               {.key = static_cast<int64_t>(i), .frequency = 1, .version = 0, .served = 0, .stamp = i + 2},
+               row.data());
+    }
+  }
+
+  const RowLayout layout{4, 0};
+  MemoryTier tier;
+  std::vector<Slot> slots;  // by key
+};
+
 // However many of the coldest rows are pinned, and so stay.
 TEST(pinned_rows_hide_none_that_may_leave) {
-  constexpr uint64_t kRows = 2000;  // of a full tier
   constexpr uint64_t kPinned = 1500;
   constexpr uint64_t kCount = 1600;
-  const RowLayout layout(4, 0);
-  MemoryTier tier("DRAM", layout, MemoryRole::kFirst, kRows, kRows,
-                  allocate_heap_memory(MemoryTier::bytes_for(layout, MemoryRole::kFirst, kRows)));
-  ColdestRows coldest(tier, CacheStrategy::kLru);
-  std::vector<Slot> slots(kRows);
-  check(tier.slots().try_claim(kRows), "there is no slot for a row");
-  tier.slots().take(slots);
-  const std::vector<float> row(layout.row_floats());
-  for (uint64_t i = 0; i < kRows; ++i) {
-    tier.put(slots[i],
-             {.key = static_cast<int64_t>(i), .frequency = 1, .version = 0, .served = 0, .stamp = i + 2},
-             row.data());
-    if (i < kPinned) tier.ranks().pin(slots[i]);
-  }
+  FullTier full(MemoryRole::kFirst, /*rows=*/2000);
+  ColdestRows coldest(full.tier, CacheStrategy::kLru);
+  for (uint64_t i = 0; i < kPinned; ++i) full.tier.ranks().pin(full.slots[i]);
   for (int turn = 0; turn < 3; ++turn) {
     const std::vector<ColdestRows::Candidate> given = coldest.next(kCount);
     check(given.size() > kPinned && given.size() <= kCount, "no row is given that may leave");
     for (uint64_t i = 0; i < given.size(); ++i)
-      check(given[i].slot == slots[i], "a row isn't the coldest of the rest");
+      check(given[i].slot == full.slots[i], "a row isn't the coldest of the rest");
   }
 }
 
@@ -242,36 +251,24 @@ TEST(pinned_rows_hide_none_that_may_leave) {
 TEST(wanted_rows_hide_none_that_may_leave) {
   constexpr uint64_t kRows = 20'000;  // more than are sorted to find the coldest
   constexpr uint64_t kWanted = 19'000;
-  const RowLayout layout(4, 0);
-  MemoryTier tier("DRAM", layout, MemoryRole::kMiddle, kRows, kRows,
-                  allocate_heap_memory(MemoryTier::bytes_for(layout, MemoryRole::kMiddle, kRows)));
+  FullTier full(MemoryRole::kMiddle, kRows);
   WantedRows wanted(kWanted);
-  ColdestRows coldest(tier, CacheStrategy::kLru, &wanted);
-  std::vector<Slot> slots(kRows);
-  check(tier.slots().try_claim(kRows), "there is no slot for a row");
-  tier.slots().take(slots);
-  const std::vector<float> row(layout.row_floats());
-  std::vector<int64_t> keys(kRows);
-  for (uint64_t i = 0; i < kRows; ++i) {
-    keys[i] = static_cast<int64_t>(i);
-    tier.put(slots[i], {.key = keys[i], .frequency = 1, .version = 0, .served = 0, .stamp = i + 2},
-             row.data());
-  }
-  wanted.want(1, keys, [](int64_t) { return WantedRows::Where::kUp; });
+  ColdestRows coldest(full.tier, CacheStrategy::kLru, &wanted);
+  wanted.want(1, keys_from(0, kRows), [](int64_t) { return WantedRows::Where::kUp; });
   for (uint64_t left = kRows - kWanted; left != 0;) {
     const std::vector<ColdestRows::Candidate> given = coldest.next(64);
     check(!given.empty(), "no row is given that may leave");
     for (const auto& [rank, slot] : given) {
-      const Place place{tier.key(slot), slot};
+      const Place place{full.tier.key(slot), slot};
       check(place.key == static_cast<int64_t>(kRows - left), "a row isn't the coldest of the rest");
-      tier.erase({&place, 1});
+      full.tier.erase({&place, 1});
       coldest.left(slot);
       --left;
     }
   }
   check(coldest.next(64).empty(), "a row is given that is wanted");
-  wanted.let_go(1, [&](int64_t key) { coldest.may_go(slots[static_cast<size_t>(key)]); });
-  check(coldest.next(64).front().slot == slots[0], "a row that may go again isn't given");
+  wanted.let_go(1, [&](int64_t key) { coldest.may_go(full.slots[static_cast<size_t>(key)]); });
+  check(coldest.next(64).front().slot == full.slots[0], "a row that may go again isn't given");
 }
 
 void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uint64_t seed) {

@@ -35,23 +35,24 @@ struct Scene {
     check(in_hbm.size() == kHbmRows, "the tier isn't full");
   }
   void open(const std::string& path) {
-    TierSpec hbm{"HBM", std::nullopt, kHbmRows * kRowBytes};
-    hbm.gpu.name = "emulated";
+    TableSpec spec = spec_without_gpu(path);
+    spec.tiers.insert(spec.tiers.begin(), TierSpec{"HBM", std::nullopt, kHbmRows * kRowBytes});
+    spec.tiers.front().gpu.name = "emulated";
+    table = std::make_unique<Table>(spec);
+  }
+  static TableSpec spec_without_gpu(const std::string& path) {
     TierSpec ssd{"SSDHASH", path, std::nullopt};
     ssd.keeps_rows = true;
-    table = std::make_unique<Table>(TableSpec{.name = "lost",
-                                              .dim = kDim,
-                                              .default_values = std::vector<float>(kDim, 0.0f),
-                                              .optimizer = "SGD",
-                                              .optimizer_params = {{"learning_rate", -1.0}},
-                                              .tiers = {hbm, {"DRAM", std::nullopt, 20 * kRowBytes}, ssd}});
+    return {.name = "lost",
+            .dim = kDim,
+            .default_values = std::vector<float>(kDim, 0.0f),
+            .optimizer = "SGD",
+            .optimizer_params = {{"learning_rate", -1.0}},
+            .tiers = {{"DRAM", std::nullopt, 20 * kRowBytes}, ssd}};
   }
   void lose() { dynamic_cast<gpu::EmulatedDevice&>(*device).lose(kReason); }
 
-  static std::vector<int64_t> all_keys() {
-    std::vector<int64_t> keys = keys_from(0, kKeys);
-    return keys;
-  }
+  static std::vector<int64_t> all_keys() { return keys_from(0, kKeys); }
   void add(const std::vector<int64_t>& keys, float value) {
     const std::vector<float> gradients(keys.size() * kDim, value);
     table->apply_gradients(keys, gradients.data(), std::nullopt);
@@ -167,14 +168,7 @@ TEST(the_last_checkpoint_comes_back) {
     scene.lose();
     check_throws(ErrorKind::kDamagedRows, kReason, [&] { scene.table->close(); });
   }
-  TierSpec ssd{"SSDHASH", path, std::nullopt};
-  ssd.keeps_rows = true;
-  Table table({.name = "lost",
-               .dim = kDim,
-               .default_values = std::vector<float>(kDim, 0.0f),
-               .optimizer = "SGD",
-               .optimizer_params = {{"learning_rate", -1.0}},
-               .tiers = {{"DRAM", std::nullopt, 20 * kRowBytes}, ssd}});
+  Table table(Scene::spec_without_gpu(path));
   table.take_over_kept_rows(&id, log::draw_uuid());
   std::vector<float> rows(kKeys * kDim);
   table.lookup(Scene::all_keys(), rows.data(), LookUpFor::kTraining);

@@ -68,12 +68,6 @@ std::vector<Place> places_of(const std::vector<int64_t>& keys, const std::vector
   return places;
 }
 
-std::vector<int64_t> numbers(int64_t first, int64_t count) {
-  std::vector<int64_t> keys;
-  for (int64_t key = first; key < first + count; ++key) keys.push_back(key);
-  return keys;
-}
-
 // A device on which whoever waits for an event goes on at once, in some of the calls: as if the tier forgot to wait.
 class HastyDevice final : public EmulatedDevice {
  public:
@@ -104,7 +98,7 @@ bool holds(uint64_t seed, HastyDevice::Call hasty_in = HastyDevice::Call::kNone)
   std::mt19937_64 random(seed);
   int64_t next_key = 0;
   for (int64_t version = 0; version < 12; ++version) {
-    const std::vector<int64_t> keys = numbers(next_key, 1 + static_cast<int64_t>(random() % 40));
+    const std::vector<int64_t> keys = keys_from(next_key, 1 + static_cast<int64_t>(random() % 40));
     next_key += static_cast<int64_t>(keys.size());
     while (tier.free_places() < keys.size()) {
       tier.erase({&known.back().place, 1});
@@ -168,7 +162,7 @@ TEST(a_tier_is_full_before_anything_is_written) {
   HbmTier tier(kLayout, kSlots, std::make_shared<EmulatedDevice>(options(2)));
   std::vector<Slot> slots(kSlots + 1);
   check_throws(ErrorKind::kStoreFull, "the HBM tier has no 101 free slots of its 100",
-               [&] { tier.write(batch_of(numbers(0, kSlots + 1), 0), slots); });
+               [&] { tier.write(batch_of(keys_from(0, kSlots + 1), 0), slots); });
   check(tier.free_places() == kSlots, "slots were taken");
 }
 
@@ -193,7 +187,7 @@ TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
       check_throws(ErrorKind::kStoreFull, "are free", [&] { make(device); });
       HbmTier other(kLayout, kSlots, device, kSmallPieces);
       std::vector<Slot> slots(kSlots);
-      other.write(batch_of(numbers(0, kSlots), 1), slots);
+      other.write(batch_of(keys_from(0, kSlots), 1), slots);
       other.check_not_lost();
     }
   }
@@ -202,7 +196,7 @@ TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
 TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
   const auto device = std::make_shared<EmulatedDevice>(options(4));
   HbmTier tier(kLayout, kSlots, device, kSmallPieces);
-  const std::vector<int64_t> keys = numbers(0, 50);
+  const std::vector<int64_t> keys = keys_from(0, 50);
   std::vector<Slot> slots(keys.size());
   tier.write(batch_of(keys, 1), slots);
   tier.check_not_lost();
@@ -214,7 +208,7 @@ TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
   check(rows.damaged().begin()->second.find("somebody pulled it out") != std::string::npos, "why isn't told");
   std::vector<Slot> more(20);
   check_throws(ErrorKind::kDeviceLost, "somebody pulled it out",
-               [&] { tier.write(batch_of(numbers(100, 20), 1), more); });
+               [&] { tier.write(batch_of(keys_from(100, 20), 1), more); });
   check(tier.free_places() == kSlots - keys.size(), "slots of rows that weren't written stay taken");
   check_throws(ErrorKind::kDeviceLost, "somebody pulled it out", [&] { tier.check_not_lost(); });
 }
@@ -223,7 +217,7 @@ TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
 TEST(threads_read_whole_rows_while_others_take_their_slots) {
   HbmTier tier(kLayout, kSlots, std::make_shared<EmulatedDevice>(options(5)), kSmallPieces);
   constexpr int64_t kKeys = 30;
-  const std::vector<int64_t> keys = numbers(0, kKeys);
+  const std::vector<int64_t> keys = keys_from(0, kKeys);
   std::vector<Slot> slots(kKeys);
   tier.write(batch_of(keys, 0), slots);
   const std::vector<Place> first_places = places_of(keys, slots);
@@ -262,7 +256,7 @@ TEST(a_tier_that_ends_leaves_the_device_to_others) {
     {
       HbmTier tier(kLayout, kSlots, device, kSmallPieces);
       std::vector<Slot> slots(50);
-      tier.write(batch_of(numbers(0, 50), 1), slots);
+      tier.write(batch_of(keys_from(0, 50), 1), slots);
     }
     other.check_not_lost();
     check(device->memory().free_bytes == free_bytes, "memory stays taken");
