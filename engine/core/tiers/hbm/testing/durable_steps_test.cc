@@ -74,6 +74,15 @@ TableSpec spec_of(std::vector<TierSpec> tiers) {
           .tiers = std::move(tiers)};
 }
 
+std::vector<TierSpec> above_and_in_a_pool(const std::string& path, uint64_t pool_rows) {
+  const uint64_t places = PoolTier::kHeadroomSlots + kRowsAbove + pool_rows;
+  std::vector<TierSpec> tiers = {{"HBM", std::nullopt, kHbmRows * kRowBytes},
+                                 {"DRAM", std::nullopt, kDramRows * kRowBytes},
+                                 {"PMEM_POOL", path, places * kRecordBytes}};
+  tiers.front().gpu.name = "emulated";
+  return tiers;
+}
+
 // A table of HBM, DRAM and a pool, and one in DRAM that says what its rows should be.
 class Scene : public StepScene<ForgetfulDevice> {
  public:
@@ -91,12 +100,7 @@ class Scene : public StepScene<ForgetfulDevice> {
   Scene& operator=(const Scene&) = delete;
 
   void open_table() {
-    TierSpec hbm{"HBM", std::nullopt, kHbmRows * kRowBytes};
-    hbm.gpu.name = "emulated";
-    std::vector<TierSpec> tiers = {hbm, {"DRAM", std::nullopt, kDramRows * kRowBytes}};
-    tiers.push_back({"PMEM_POOL", directory / "rows",
-                     // and its header
-                     (PoolTier::kHeadroomSlots + kRowsAbove + pool_rows_ + 16) * kRecordBytes});
+    std::vector<TierSpec> tiers = above_and_in_a_pool(directory / "rows", pool_rows_ + 16);  // and its header
     TierSpec ssd{"SSDHASH", directory / "rows.ssd", std::nullopt};
     ssd.ssd_hash.file_bytes = 32 << 10;
     ssd.ssd_hash.buffer_bytes = 128 << 10;
@@ -117,6 +121,11 @@ class Scene : public StepScene<ForgetfulDevice> {
     const std::vector<float> gradients = some_gradients(ids.size());
     table->apply_gradients(ids, gradients.data(), std::nullopt);
     plain.apply_gradients(ids, gradients.data(), std::nullopt);
+  }
+  // All keys, whose rows then lie where they belong.
+  void train_all() {
+    train(keys_from(0, kKeys));
+    table->drain();
   }
   void train_on_device(const std::vector<int64_t>& ids) {
     const std::vector<float> gradients = some_gradients(ids.size());
@@ -180,6 +189,12 @@ class Scene : public StepScene<ForgetfulDevice> {
                              /*waiting_keys=*/false);
   }
   bool is_at(uint64_t number) const { return table->export_rows() == moments_.at(number).rows; }
+  // In the next process.
+  void check_restored(uint64_t number, const char* what) {
+    reopen();
+    restore(number);
+    check(is_at(number), what);
+  }
   bool is_plain() const { return table->export_rows() == plain.export_rows(); }
 
   std::vector<int64_t> keys_in_level(int32_t level, int64_t end = kKeys) const {
@@ -305,8 +320,7 @@ TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
 
 TEST(a_checkpoint_writes_what_changed_alone) {
   Scene scene(1);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   scene.persist();
   const uint64_t before = scene.written_to_pool();
   scene.persist();
@@ -327,8 +341,7 @@ TEST(a_checkpoint_writes_what_changed_alone) {
 // A copy of a row that nobody changed is the row again, wherever the row has been.
 TEST(rows_that_did_not_change_go_down_to_their_copies) {
   Scene scene(2);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   scene.persist();
   const uint64_t before = scene.written_to_pool();
   for (int i = 0; i < 3; ++i) {
@@ -345,8 +358,7 @@ TEST(rows_that_did_not_change_go_down_to_their_copies) {
 
 TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
   Scene scene(3);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   const uint64_t number = scene.begin();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
   for (int i = 0; i < 3; ++i) scene.train_on_device(in_hbm);
@@ -360,15 +372,12 @@ TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
   scene.table->synchronise();
   check(scene.updated_on_device() == now_in_hbm.size(), "rows of HBM went by the host");
   check(scene.is_plain(), "the rows are others");
-  scene.reopen();
-  scene.restore(number);
-  check(scene.is_at(number), "the checkpoint has rows of later");
+  scene.check_restored(number, "the checkpoint has rows of later");
 }
 
 TEST(the_device_goes_on_while_rows_below_it_are_written) {
   Scene scene(9);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   scene.persist();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
   // Rows that changed go down to DRAM, with others above that have not.
@@ -394,16 +403,13 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
   scene.table->synchronise();
   check(scene.updated_on_device() > before + in_hbm.size(), "no row has come to HBM");
   scene.finish_one();
-  scene.reopen();
-  scene.restore(number);
-  check(scene.is_at(number), "the checkpoint has rows of later");
+  scene.check_restored(number, "the checkpoint has rows of later");
 }
 
 // And rows that the step was to change are what they were, copies too.
 TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
   Scene scene(10);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   scene.persist();
   const std::vector<int64_t> keys = scene.keys_in_level(0);
   {
@@ -418,30 +424,22 @@ TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
   scene.plain.apply_gradients({}, nullptr, std::nullopt);  // it counts as one
   scene.train_on_device(keys);
   const uint64_t number = scene.persist();
-  scene.reopen();
-  scene.restore(number);
-  check(scene.is_at(number), "a row that changed was taken for its copy");
+  scene.check_restored(number, "a row that changed was taken for its copy");
 }
 
 TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
   Scene scene(4);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
   const std::vector<float> gradients = scene.some_gradients(in_hbm.size());
-  gpu::DeviceArray<int64_t> ids(*scene.device, in_hbm.size());
-  gpu::DeviceArray<float> floats(*scene.device, gradients.size());
-  const gpu::Stream stream = *scene.streams[0];
-  ids.copy_from(in_hbm.data(), in_hbm.size(), stream);
-  floats.copy_from(gradients.data(), gradients.size(), stream);
-  scene.device->synchronise(stream);
+  const BatchOnDevice apply(*scene.device, in_hbm, gradients, *scene.streams[0]);
+  scene.device->synchronise(apply.stream);
   const gpu::OwnedEvent end(*scene.device);
   for (int i = 0; i < 4; ++i) {
     scene.persist();
     const uint64_t waits = scene.device->host_waits();
-    scene.table->apply_on_device({ids.address(), static_cast<uint32_t>(in_hbm.size()), stream},
-                                 floats.address(), std::nullopt);
-    scene.device->record(end, stream);
+    scene.table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt);
+    scene.device->record(end, apply.stream);
     while (!scene.device->query(end)) {
     }
     check(i == 0 || scene.device->host_waits() == waits, "the host waited");
@@ -495,8 +493,7 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
 // What steps may need is claimed beforehand, and given back.
 TEST(places_that_steps_do_not_need_are_free_again) {
   Scene scene(6);
-  scene.train(keys_from(0, kKeys));
-  scene.table->drain();
+  scene.train_all();
   scene.persist();
   const PoolTier& pool = *scene.table->parts().store->tiers().pool();
   const uint64_t before = pool.free_slots();
@@ -564,11 +561,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
   const auto device = std::make_shared<ForgetfulDevice>(8, "");
   const auto opened = ProcessRegistry<std::string, gpu::Device>::get("emulated", [&] { return device; });
   check(opened == device, "another device is open");
-  TableSpec spec = spec_of(
-      {{"HBM", std::nullopt, kHbmRows * kRowBytes},
-       {"DRAM", std::nullopt, kDramRows * kRowBytes},
-       {"PMEM_POOL", directory / "rows", (PoolTier::kHeadroomSlots + kRowsAbove + 2000) * kRecordBytes}});
-  spec.tiers[0].gpu.name = "emulated";
+  TableSpec spec = spec_of(above_and_in_a_pool(directory / "rows", 2000));
   spec.default_values.assign(kDim, 0.0f);
   spec.optimizer = "SGD";
   spec.optimizer_params = {{"learning_rate", -1.0}};
@@ -597,17 +590,13 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
           std::vector<int64_t> ids(kIds);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % kKeys);
           const std::vector<float> ones(ids.size() * kDim, 1.0f);
-          gpu::DeviceArray<int64_t> on_device(*device, ids.size());
-          gpu::DeviceArray<float> gradients(*device, ones.size());
-          on_device.copy_from(ids.data(), ids.size(), stream);
-          gradients.copy_from(ones.data(), ones.size(), stream);
+          const BatchOnDevice apply(*device, ids, ones, stream);
           if (random() % 3 == 0) {
             table.apply_gradients(ids, ones.data(), std::nullopt);
           } else {
-            table.apply_on_device({on_device.address(), static_cast<uint32_t>(ids.size()), stream},
-                                  gradients.address(), std::nullopt);
+            table.apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt);
           }
-          device->synchronise(gpu::Stream(stream));  // the arrays go
+          device->synchronise(gpu::Stream(stream));  // the batch goes
         }
         --writing;
       });

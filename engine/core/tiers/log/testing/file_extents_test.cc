@@ -117,9 +117,7 @@ TEST(blocks_of_a_checkpoint_are_not_written_again) {
     return 0;
   };
   const TemporaryDirectory directory;
-  SsdHashOptions options = small_files_for_checkpoints();
-  options.file_calls = &calls;
-  FileTable table(directory.path(), options);
+  FileTable table(directory.path(), small_files_for_checkpoints(calls));
   for (int64_t version = 1; version < 200; ++version) {
     table.write(version * 7, 1 + version % 23, version);
     const uint64_t number = table.checkpoint();

@@ -53,24 +53,22 @@ class NoDirectIo final : public files::FileCalls {
 TEST(a_file_system_without_direct_io_is_told_of_at_once) {
   const TemporaryDirectory directory;
   NoDirectIo calls;
-  SsdHashOptions options = small_files();
-  options.file_calls = &calls;
+  SsdHashOptions options = small_files(calls);
   options.direct = true;
   check_throws(ErrorKind::kStorage, "has no O_DIRECT",
                [&] { SsdHashTier(table_of(), directory / "rows", options); });
   check(files_in(directory / "rows").empty(), "the try left a file");
 }
 
-SsdHashOptions with(files::FileCalls& calls, SsdHashOptions options) {
+SsdHashOptions by_calls(SsdHashOptions options) {
   options.io_scheme = IoScheme::kPread;
-  options.file_calls = &calls;
   return options;
 }
 
 struct Fixture {
   TemporaryDirectory directory;
   Faults faults;
-  FileTable table{directory.path(), with(faults.calls, small_files())};
+  FileTable table{directory.path(), by_calls(small_files(faults.calls))};
 };
 
 void nothing_is_lost_on(FileCall::Kind call, int reason, const std::string& text) {
@@ -100,7 +98,7 @@ TEST(a_disk_that_fills_up_at_any_byte_loses_nothing) {
   for (uint64_t left = 0; left < 300000; left += 4093) {
     const TemporaryDirectory directory;
     Faults faults;
-    const SsdHashOptions options = with(faults.calls, small_files_for_checkpoints());
+    const SsdHashOptions options = by_calls(small_files_for_checkpoints(faults.calls));
     Versions expected;
     {
       FileTable table(directory.path(), options);

@@ -75,8 +75,7 @@ int rows_go_into_a_new_file(int failing_sync) {
   ForgetfulMedium calls;
   calls.syncs_before = failing_sync;
   calls.syncs_to_fail = 1;
-  SsdHashOptions options = small_files_for_checkpoints();
-  options.file_calls = &calls;
+  const SsdHashOptions options = small_files_for_checkpoints(calls);
   std::map<uint64_t, Versions> committed;
   {
     FileTable table(directory.path(), options);
@@ -117,9 +116,7 @@ TEST(rows_go_into_a_new_file_after_a_sync_that_failed) {
 TEST(damage_of_what_a_checkpoint_needs_is_not_copied_into_a_new_file) {
   const TemporaryDirectory directory;
   ForgetfulMedium calls;
-  SsdHashOptions options = small_files_for_checkpoints();
-  options.file_calls = &calls;
-  FileTable table(directory.path(), options);
+  FileTable table(directory.path(), small_files_for_checkpoints(calls));
   table.write(0, 50, 1);
   table.checkpoint();
   table.erase_all();
@@ -143,8 +140,7 @@ TEST(damage_of_what_a_checkpoint_needs_is_not_copied_into_a_new_file) {
 TEST(a_commit_whose_syncs_go_on_failing_may_be_called_again) {
   const TemporaryDirectory directory;
   ForgetfulMedium calls;
-  SsdHashOptions options = small_files_for_checkpoints();
-  options.file_calls = &calls;
+  const SsdHashOptions options = small_files_for_checkpoints(calls);
   {
     FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
@@ -205,8 +201,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
                           call.offset + call.bytes > 2 * kBlockBytes;
       return is_bad && unreadable_file != 0 && inode_of(call.descriptor) == unreadable_file ? EIO : 0;
     };
-    SsdHashOptions options = small_files();
-    options.file_calls = &calls;
+    SsdHashOptions options = small_files(calls);
     options.io_scheme = scheme;
     FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
@@ -228,8 +223,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
       const files::File file(files::system_file_calls(), paths[3], O_RDONLY);
       unreadable_file = inode_of(file.pin().number());
     }
-    std::vector<Place> places;
-    for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+    const std::vector<Place> places = table.index.places();
     RowBatch rows(kLayout);
     rows.set_places(places);
     table.tier->read_rows(rows, RowPart::kAll);
@@ -281,8 +275,7 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
   check_throws(ErrorKind::kStorage, torn, [&] { table.tier->drain(); });
   table.tier->drain();
   // Those of the torn file are told of by whoever reads them, wherever they were moved, and the others are there.
-  std::vector<Place> places;
-  for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+  const std::vector<Place> places = table.index.places();
   RowBatch rows(kLayout);
   rows.set_places(places);
   table.tier->read_rows(rows, RowPart::kAll);
@@ -305,8 +298,7 @@ TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
   FileTable table(directory.path());
   SsdHashTier& tier = *table.tier;
   table.write(0, 3000, 1);
-  std::vector<Place> places;
-  for (const auto& [key, where] : table.index.all()) places.push_back({key, where.slot});
+  const std::vector<Place> places = table.index.places();
   RowBatch rows(kLayout);
   tier.read(places, rows);  // from here on the pages are taken for resident, for a while
   const uint64_t mapped = tier.detailed_stats().mapped_rows;

@@ -276,15 +276,16 @@ uint64_t size_for(const RowLayout& layout, uint64_t slots) { return shape_in_poo
 
 // -- files ------------------------------------------------------------------------------------------------
 
-SsdHashOptions small_files() {
+SsdHashOptions small_files(files::FileCalls& calls) {
   SsdHashOptions options;
+  options.file_calls = &calls;
   options.file_bytes = 64 << 10;
   options.buffer_bytes = 128 << 10;
   return options;
 }
 
-SsdHashOptions small_files_for_checkpoints() {
-  SsdHashOptions options = small_files();
+SsdHashOptions small_files_for_checkpoints(files::FileCalls& calls) {
+  SsdHashOptions options = small_files(calls);
   options.file_bytes = 32 << 10;
   options.keeps_checkpoints = true;
   return options;

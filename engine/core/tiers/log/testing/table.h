@@ -152,8 +152,8 @@ class PoolTable final : public Table {
 uint64_t size_for(const RowLayout& layout, uint64_t slots);
 
 // So small that a few thousand rows fill and compact many files.
-SsdHashOptions small_files();
-SsdHashOptions small_files_for_checkpoints();
+SsdHashOptions small_files(files::FileCalls& calls = files::system_file_calls());
+SsdHashOptions small_files_for_checkpoints(files::FileCalls& calls = files::system_file_calls());
 
 // Its rows lie in `root`/rows and, where checkpoints are kept, its manifests, named table, in `root`/manifests.
 class FileTable final : public Table {
