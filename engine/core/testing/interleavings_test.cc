@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,6 +28,7 @@
 #include "testing/explorer/left_out.h"
 #include "testing/explorer/schedule.h"
 #include "testing/explorer/scheduler.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 #include "threads/mutex.h"
 
@@ -125,11 +125,7 @@ Ended run_again(const std::vector<std::string>& arguments) {
   check(error == 0, "no process can be started");
   int status = 0;
   waitpid(child, &status, 0);
-  const auto contents = [](const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, contents(written), contents(told)};
+  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, bytes_of(written), bytes_of(told)};
 }
 
 // Which schedule noticed that a synchronisation was left out.

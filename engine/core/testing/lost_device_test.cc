@@ -135,8 +135,7 @@ TEST(a_save_that_leaves_lost_rows_out_has_all_others) {
   Scene scene(directory / "rows");
   scene.lose();
   const std::string path = directory / "save";
-  checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/0),
-                          {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+  checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/0), {});
   const SavedTable saved = scene.table->save(file, {}, /*waiting_keys=*/false, OnDamage::kSkip);
   file.finish();
   check(saved.skipped == scene.in_hbm, "other rows were left out");
@@ -145,7 +144,7 @@ TEST(a_save_that_leaves_lost_rows_out_has_all_others) {
   scene.table.reset();
   scene.device.reset();
   Scene other(directory / "others");
-  other.table->restore({.number = 0, .count = 1}, {{path}}, saved.state, /*waiting_keys=*/false);
+  other.table->restore({}, {{path}}, saved.state, /*waiting_keys=*/false);
   check(other.table->row_count() == below.size(), "a restore lost or doubled a row");
   other.check_rows(below);
 }

@@ -197,9 +197,7 @@ class Scene {
     calls.before = [&before_write](const FileCall& call) {
       return call.kind == FileCall::kWrite && before_write && !before_write() ? EIO : 0;
     };
-    checkpoint::Writer file(
-        path, RowLayout(kDim, 1),
-        {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = !chain_.empty()}, calls);
+    checkpoint::Writer file(path, RowLayout(kDim, 1), {.incremental = !chain_.empty()}, calls);
     SavedTable saved = table_.save(file, {}, /*waiting_keys=*/true);
     file.finish();
     return {path, std::move(saved)};
@@ -224,7 +222,7 @@ class Scene {
     check(interrupted.table.rows_left == rows.keys.size(), "a save says another number of rows");
     table_.save_succeeded(interrupted.table.number);
     chain_.insert(chain_.begin(), {interrupted.path});
-    copy_.restore({.number = 0, .count = 1}, chain_, is, /*waiting_keys=*/true);
+    copy_.restore({}, chain_, is, /*waiting_keys=*/true);
     check(copy_.export_rows() == rows,
           "a chain of saves has other rows than the table at the moment of the last");
   }
@@ -247,10 +245,8 @@ void a_save_that_succeeds_late_takes_nothing_from_a_newer_one() {
   std::vector<int64_t> keys = keys_from(0, 10'000);
   table.apply_gradients(keys, std::vector<float>(keys.size() * kDim).data(), std::nullopt);
   const auto file_of = [&](const std::string& name, bool incremental) {
-    return std::make_unique<checkpoint::Writer>(
-        directory / name, RowLayout(kDim, 1),
-        checkpoint::FileIdentity{
-            .save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental});
+    return std::make_unique<checkpoint::Writer>(directory / name, RowLayout(kDim, 1),
+                                                checkpoint::FileIdentity{.incremental = incremental});
   };
   const auto save = [&](const std::string& name, bool incremental) {
     const auto file = file_of(name, incremental);

@@ -230,9 +230,7 @@ class Scenario {
     };
     attempt("save", [&] {
       const std::string path = directory_ / ("save-" + std::to_string(saves_++));
-      checkpoint::Writer file(
-          path, RowLayout(kDim, 0),
-          {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = incremental}, calls_);
+      checkpoint::Writer file(path, RowLayout(kDim, 0), {.incremental = incremental}, calls_);
       try {
         const SavedTable saved = table_->save(file, eviction, /*waiting_keys=*/true);
         std::erase_if(model_, goes);

@@ -7,7 +7,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "gpu/testing/fake_cuda.h"
 #include "memory/huge_pages.h"
 #include "testing/child.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 
 namespace embstore::gpu {
@@ -103,13 +103,11 @@ TEST(kernels_are_compiled_once_for_a_cache) {
     check(fake().loaded_ptx, "the PTX from the cache is as NVRTC gave it");
   }
   check(fake().compiled == compiled + 1, "each device compiled the kernels");
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(options.cache_directory))
-    files.push_back(entry.path());
+  const std::vector<std::string> files = files_in(options.cache_directory);
   check(files.size() == 1, "one file is kept, and no temporary one");
 
   for (const char* damage : {"", "// crc32c 00000000\n// PTX of a test\n", "// PTX of a test\n"}) {
-    std::ofstream(files.front(), std::ios::binary | std::ios::trunc) << damage;
+    put_file(files.front(), damage);
     const int before = fake().compiled;
     const CudaDevice device(options);
     check(fake().compiled == before + 1 && fake().loaded_ptx, "a damaged file was taken");

@@ -49,8 +49,8 @@ std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count);
 
 // One of the equal parts that a variable's keys are spread over.
 struct Partition {
-  size_t number;
-  size_t count;
+  size_t number = 0;
+  size_t count = 1;
 };
 
 // Puts what a chain has of that partition into a table, beside what it holds.

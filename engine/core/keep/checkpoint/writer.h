@@ -14,11 +14,12 @@
 
 namespace embstore::checkpoint {
 
+// That of a whole table, unless it's said otherwise.
 struct FileIdentity {
-  SaveId save_id;
-  uint32_t partition;
-  uint32_t partition_count;
-  bool incremental;
+  SaveId save_id = {};
+  uint32_t partition = 0;
+  uint32_t partition_count = 1;
+  bool incremental = false;
 };
 
 // What a manifest says of a file.

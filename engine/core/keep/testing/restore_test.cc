@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,6 +15,7 @@
 #include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
 #include "table.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/watched_calls.h"
 
@@ -51,9 +51,7 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
     std::vector<uint64_t> stamps(kRows);
     std::iota(stamps.begin(), stamps.end(), 0u);
     std::shuffle(stamps.begin(), stamps.end(), random);
-    checkpoint::FileIdentity identity{};
-    identity.partition_count = 1;
-    checkpoint::Writer file(directory / "save", table.parts().layout, identity);
+    checkpoint::Writer file(directory / "save", table.parts().layout, {});
     const std::vector<float> row(table.parts().layout.row_floats());
     for (size_t i = 0; i < kRows; ++i) {
       // Of two frequencies, few rows have the higher one.
@@ -66,7 +64,7 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
       file.add_row(headers[i], row.data());
     }
     file.finish();
-    table.restore({.number = 0, .count = 1}, {{directory / "save"}}, TableState{}, /*waiting_keys=*/false);
+    table.restore({}, {{directory / "save"}}, TableState{}, /*waiting_keys=*/false);
 
     std::vector<int64_t> keys = keys_from(0, kRows);
     std::vector<int32_t> tiers(kRows);
@@ -102,9 +100,7 @@ TEST(a_restore_reads_a_file_once) {
                .optimizer = "SGD",
                .optimizer_params = {{"learning_rate", 0.1}},
                .tiers = {{"DRAM", std::nullopt, kRows * 16}}});
-  checkpoint::FileIdentity identity{};
-  identity.partition_count = 1;
-  checkpoint::Writer file(path, table.parts().layout, identity);
+  checkpoint::Writer file(path, table.parts().layout, {});
   file.add_initial_rows(std::vector<float>(kRows * kDim, 0.5f));
   const std::vector<float> row(table.parts().layout.row_floats());
   for (size_t i = 0; i < kRows; ++i)
@@ -113,7 +109,7 @@ TEST(a_restore_reads_a_file_once) {
   const uint64_t file_bytes = file.finish().size_bytes;
 
   const uint64_t before = bytes_read();
-  table.restore({.number = 0, .count = 1}, {{path}}, TableState{}, /*waiting_keys=*/false);
+  table.restore({}, {{path}}, TableState{}, /*waiting_keys=*/false);
   const uint64_t read = bytes_read() - before;
   check(table.row_count() == kRows, "rows are missing");
   check(read < file_bytes + 4096,
@@ -129,9 +125,7 @@ bool is_direct(const FileCall& call) {
 // Blocks of all lengths by turns, most of which end within a block of the medium.
 checkpoint::FileSummary write_blocks(const std::string& path, files::FileCalls& calls) {
   const RowLayout layout(/*dim=*/33, /*slot_count=*/1);  // with padding
-  checkpoint::FileIdentity identity{};
-  identity.partition_count = 1;
-  checkpoint::Writer file(path, layout, identity, calls);
+  checkpoint::Writer file(path, layout, {}, calls);
   file.add_initial_rows(std::vector<float>(33 * 100, 0.5f));
   std::vector<float> row(layout.row_floats());
   int64_t key = 0;
@@ -173,8 +167,7 @@ TEST(a_file_is_the_same_whichever_way_its_blocks_reach_it) {
       return is_direct(call) && direct_calls++ >= refused ? EINVAL : 0;
     };
     const checkpoint::FileSummary summary = write_blocks(path, calls);
-    std::ifstream file(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    const std::string bytes = bytes_of(path);
     if (wanted.empty()) {
       // Where the file system has direct I/O at all.
       check(direct_calls < 2 || direct_calls > 10, "too few blocks went past the page cache for this test");
@@ -209,13 +202,6 @@ class LargeFile {
       starts.push_back(at);
     }
   }
-  void flip_bit(uint64_t byte) const {
-    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekg(static_cast<std::streamoff>(byte));
-    const int was = file.get();
-    file.seekp(static_cast<std::streamoff>(byte));
-    file.put(static_cast<char>(was ^ 4));
-  }
 
  private:
   const TemporaryDirectory directory_;
@@ -235,7 +221,7 @@ TEST(every_row_of_a_large_file_is_restored_as_it_is) {
   const LargeFile file;
   for (int round = 0; round < 5; ++round) {
     Table table(spec_of_large_file());
-    table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
+    table.restore({}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
     std::vector<int64_t> keys = keys_from(0, 30'000);
     check(table.row_count() == keys.size(), "rows are missing");
     std::vector<float> weights(keys.size() * 33);
@@ -262,7 +248,7 @@ TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
   std::vector<int32_t> wanted;
   for (int round = 0; round < 6; ++round) {
     Table table(spec);
-    table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
+    table.restore({}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
     check(table.row_count() == keys.size(), "rows are missing");
     std::vector<int32_t> tiers(keys.size());
     table.lookup_tier(keys, tiers.data());
@@ -282,9 +268,9 @@ TEST(a_large_file_is_told_to_be_damaged_where_it_is) {
     tested_case() = "the block at byte " + std::to_string(block);
     const std::string place = "block at byte " + std::to_string(block) + " is damaged";
     for (const uint64_t byte : {block, block + sizeof(checkpoint::BlockHeader) + 5}) {
-      file.flip_bit(byte);
+      flip(file.path(), byte);
       check_throws(ErrorKind::kCheckpoint, place, [&] { checkpoint::verify_file(file.path(), 2); });
-      file.flip_bit(byte);
+      flip(file.path(), byte);
     }
   }
 }
@@ -295,9 +281,8 @@ TEST(a_file_that_ends_while_it_is_restored_leaves_the_table_empty) {
   const std::vector<uint64_t> blocks = file.blocks();
   for (const size_t left : {blocks[blocks.size() / 2], blocks[3] + 100, blocks[1]}) {
     std::filesystem::resize_file(file.path(), left);
-    check_throws(ErrorKind::kCheckpoint, "it is truncated", [&] {
-      table.restore({.number = 0, .count = 1}, {{file.path()}}, TableState{}, /*waiting_keys=*/false);
-    });
+    check_throws(ErrorKind::kCheckpoint, "it is truncated",
+                 [&] { table.restore({}, {{file.path()}}, TableState{}, /*waiting_keys=*/false); });
     check(table.row_count() == 0, "rows of a part of the file are left");
   }
 }

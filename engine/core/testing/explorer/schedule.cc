@@ -481,10 +481,8 @@ class Schedule {
       for (checkpoint::Writer& file : files) file.finish();
     }
     static checkpoint::FileIdentity identity(const ExploredVariable& on, size_t partition) {
-      checkpoint::FileIdentity identity{};
-      identity.partition = static_cast<uint32_t>(partition);
-      identity.partition_count = static_cast<uint32_t>(on.partitions());
-      return identity;
+      return {.partition = static_cast<uint32_t>(partition),
+              .partition_count = static_cast<uint32_t>(on.partitions())};
     }
 
     // Look-ups go on meanwhile, and see rows go and come.

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -28,6 +27,7 @@
 #include "movement/eviction_pool.h"
 #include "row/key_partition.h"
 #include "table.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/variable.h"
 #include "tiers/hbm/testing/step_scene.h"
@@ -686,9 +686,7 @@ TEST(a_save_under_way_lets_steps_through_by_the_host) {
   scene.table->drain();
   const auto before = scene.made(scene.some_ids(100));
   scene.put(*before);
-  checkpoint::FileIdentity identity{};
-  identity.partition_count = 1;
-  checkpoint::Writer file(scene.directory / "save", scene.table->parts().layout, identity);
+  checkpoint::Writer file(scene.directory / "save", scene.table->parts().layout, {});
   const auto save = scene.table->partition(0).prepare_save(file, {});
   save->begin(/*waiting_keys=*/false);
   const auto during = scene.made(scene.some_ids(100));
@@ -875,10 +873,7 @@ TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
 void spoil(const std::string& directory) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    const std::vector<char> noise(entry.file_size() - 4096, '\x5a');
-    file.seekp(4096);
-    file.write(noise.data(), static_cast<std::streamsize>(noise.size()));
+    overwrite(entry.path().string(), 4096, std::string(entry.file_size() - 4096, '\x5a'));
   }
 }
 

@@ -154,8 +154,7 @@ class Scene : public StepScene<ForgetfulDevice> {
   // Begins a checkpoint, whose rows are those of now. Returns its number.
   uint64_t begin() {
     const std::string path = directory / ("state" + std::to_string(states_++));
-    checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/1),
-                            {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+    checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/1), {});
     const BegunCheckpoint begun = table->begin_persist(file, /*waiting_keys=*/false);
     file.finish();
     moments_[begun.number] = {path, begun.state, plain.export_rows()};
@@ -185,7 +184,7 @@ class Scene : public StepScene<ForgetfulDevice> {
   }
   void restore(uint64_t number) {
     const Moment& moment = moments_.at(number);
-    table->restore_persisted(number, {.number = 0, .count = 1}, {{moment.path}}, moment.state,
+    table->restore_persisted(number, {}, {{moment.path}}, moment.state,
                              /*waiting_keys=*/false);
   }
   bool is_at(uint64_t number) const { return table->export_rows() == moments_.at(number).rows; }
@@ -573,8 +572,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
     Table table(spec);
     std::atomic<int> writing{2};
     const auto persist = [&] {
-      checkpoint::Writer file(path_of(begun.size()), RowLayout(kDim, /*slot_count=*/0),
-                              {.save_id = {}, .partition = 0, .partition_count = 1, .incremental = false});
+      checkpoint::Writer file(path_of(begun.size()), RowLayout(kDim, /*slot_count=*/0), {});
       const BegunCheckpoint one = table.begin_persist(file, /*waiting_keys=*/false);
       file.finish();
       table.finish_persist(one.number, log::CheckpointId{});
@@ -612,7 +610,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
   for (; !kept.empty(); kept.pop_back()) {
     const uint64_t number = kept.back().number;
     const auto at = static_cast<size_t>(std::distance(begun.begin(), begun.find(number)));
-    table.restore_persisted(number, {.number = 0, .count = 1}, {{path_of(at)}}, begun[number].state,
+    table.restore_persisted(number, {}, {{path_of(at)}}, begun[number].state,
                             /*waiting_keys=*/false);
     const ExportedRows rows = table.export_rows();
     int64_t updates = 0;

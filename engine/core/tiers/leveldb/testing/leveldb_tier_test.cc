@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <random>
@@ -20,6 +19,7 @@
 #include "store/index/index.h"
 #include "testing/check.h"
 #include "testing/child.h"
+#include "testing/files.h"
 
 namespace embstore {
 namespace {
@@ -70,12 +70,6 @@ bool is_there(const LevelDbTier& tier, const Place& place) {
   RowBatch rows(kLayout);
   tier.read(std::span(&place, 1), rows);
   return rows.header(0).key == place.key;
-}
-
-uint64_t bytes_in(const std::string& path) {
-  uint64_t total = 0;
-  for (const auto& file : fs::directory_iterator(path)) total += file.file_size();
-  return total;
 }
 
 void rows_read_back_in_the_order_that_was_asked_for(const std::string& path) {
@@ -202,12 +196,12 @@ void what_is_not_this_tiers_is_refused(const TemporaryDirectory& directory) {
   const auto says = [](const std::string& message, const std::string& part) {
     check(message.find(part) != std::string::npos, message);
   };
-  std::ofstream(path) << "a file";
+  put_file(path, "a file");
   says(refusal(), "is a file");
   fs::remove(path);
 
   fs::create_directory(path);
-  std::ofstream(path + "/notes.txt") << "somebody's";
+  put_file(path + "/notes.txt", "somebody's");
   says(refusal(), "notes.txt");
   check(fs::exists(path + "/notes.txt"), "somebody's files stay");
   fs::remove_all(path);
@@ -370,22 +364,14 @@ void damaged_rows_are_told_and_the_others_read(const std::string& path) {
     places.insert(places.end(), some.begin(), some.end());
   }
   expect_rows(tier, places, 1);
-  const auto files = [&] {
-    std::vector<fs::path> found;
-    for (const auto& file : fs::directory_iterator(path)) {
-      if (file.path().extension() == ".ldb") found.push_back(file.path());
-    }
+  const auto files = [&path] {
+    std::vector<std::string> found = files_in(path);
+    std::erase_if(found, [](const std::string& file) { return !file.ends_with(".ldb"); });
     return found;
   };
   for (int i = 0; i < 1000 && files().empty(); ++i) usleep(1000);
   check(!files().empty(), "LevelDB puts rows that it has gathered into files");
-  for (const fs::path& file : files()) {
-    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekg(static_cast<std::streamoff>(fs::file_size(file) / 2));
-    const int byte = bytes.peek();
-    bytes.seekp(static_cast<std::streamoff>(fs::file_size(file) / 2));
-    bytes.put(static_cast<char>(byte ^ 1));
-  }
+  for (const std::string& file : files()) flip(file, fs::file_size(file) / 2);
   RowBatch rows(kLayout);
   rows.set_places(places);
   tier.read_rows(rows, RowPart::kAll);

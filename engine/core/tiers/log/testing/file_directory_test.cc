@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "table.h"
@@ -16,12 +15,6 @@ namespace embstore::log::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-void put(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  check(file.good(), "a file can't be written");
-}
 
 // Leaves in `root` what a process does that is killed.
 void leave(const std::string& root, const SsdHashOptions& options, const TableIdentity& table = table_of()) {
@@ -50,8 +43,8 @@ TEST(files_go_when_the_tier_closes) {
 TEST(a_directory_that_was_there_stays) {
   const TemporaryDirectory directory;
   fs::create_directory(directory / "rows");
-  put(directory / "rows/notes.txt", "mine");
-  put(directory / "rows/notes.ssdhash", "mine too");
+  put_file(directory / "rows/notes.txt", "mine");
+  put_file(directory / "rows/notes.ssdhash", "mine too");
   const std::vector<std::string> files = files_in(directory / "rows");
   FileTable(directory.path()).write(0, 3000, 1);
   check(files_in(directory / "rows") == files, "another's file went, or ours stayed");
@@ -61,11 +54,11 @@ TEST(what_a_killed_process_left_goes_when_it_is_found) {
   const TemporaryDirectory directory;
   for (const SsdHashOptions& next : {small_files(), small_files_for_checkpoints()}) {
     leave(directory.path(), small_files());
-    put(directory / "rows/rows-0000000099.ssdhash.new", "of a file that was written anew");
-    put(directory / "rows/rows-0000000100.ssdhash", "");  // the power went, too
-    put(directory / "rows/rows-0000000101.ssdhash", std::string(8192, '\0'));
+    put_file(directory / "rows/rows-0000000099.ssdhash.new", "of a file that was written anew");
+    put_file(directory / "rows/rows-0000000100.ssdhash", "");  // the power went, too
+    put_file(directory / "rows/rows-0000000101.ssdhash", std::string(8192, '\0'));
     // Of an earlier version: magic, version, and no flag that its files are to be kept.
-    put(directory / "rows/rows-0000000102.ssdhash", "ESSSDHSH" + std::string(72, '\0'));
+    put_file(directory / "rows/rows-0000000102.ssdhash", "ESSSDHSH" + std::string(72, '\0'));
     {
       const FileTable table(directory.path(), next);
       check(files_in(directory / "rows").empty(), "files stayed");
@@ -109,12 +102,12 @@ TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
             [&] { overwrite(path, 8, std::string(1, '\2')); });
     // What earlier versions kept: files with a flag, a note of their numbers, checkpoints of a pool's.
     refused(ErrorKind::kStorage, kEarlierVersionRefusal, options,
-            [&] { put(path, "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')); });
+            [&] { put_file(path, "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')); });
     for (const char* const magic : {"ESSSDSEQ", "ESSSDCKP"}) {
       refused(ErrorKind::kStorage, kEarlierVersionRefusal, options, [&] {
         fs::remove_all(directory / "rows");
         fs::create_directory(directory / "rows");
-        put(directory / "rows/earlier-rows-.ssdhash", magic + std::string(120, '\0'));
+        put_file(directory / "rows/earlier-rows-.ssdhash", magic + std::string(120, '\0'));
       });
     }
   }
@@ -132,7 +125,7 @@ TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order
     for (const SsdHashOptions& options : {small_files(), small_files_for_checkpoints()}) {
       const TemporaryDirectory directory;
       fs::create_directory(directory / "rows");
-      for (const auto& [name, bytes] : files) put(directory / ("rows/" + name), bytes);
+      for (const auto& [name, bytes] : files) put_file(directory / ("rows/" + name), bytes);
       const std::string message =
           error_of(ErrorKind::kStorage, [&] { SsdHashTier(table_of(), directory / "rows", options); });
       check(message == directory / "rows/checkpoint-0000000001.ssdhash" +
@@ -214,7 +207,7 @@ TEST(options_and_names_that_make_no_sense_are_refused) {
   check_throws(ErrorKind::kInvalidArgument, "has more than 1024 bytes",
                open({}, table_of(kLayout, std::string(1025, 'n'))));
   check(files_in(directory.path()).empty(), "something was made");
-  put(directory / "a_file", "x");
+  put_file(directory / "a_file", "x");
   check_throws(ErrorKind::kStorage, directory / "a_file",
                [&] { SsdHashTier(table_of(), directory / "a_file"); });
 }

@@ -167,15 +167,14 @@ TEST(a_save_whose_sync_failed_fails) {
   RowBatch rows(kLayout);
   rows.resize(1);
   fill_row(rows, 0, 7, 1);
-  const checkpoint::FileIdentity identity{{}, 0, 1, false};
   {
-    checkpoint::Writer writer(directory / "first", kLayout, identity, calls);
+    checkpoint::Writer writer(directory / "first", kLayout, {}, calls);
     writer.add_row(rows.header(0), rows.row(0));
     calls.syncs_to_fail = 1;
     check_throws(ErrorKind::kStorage, "first: can't be brought to its medium", [&] { writer.finish(); });
     check_throws(ErrorKind::kStorage, "first: what was written is in doubt", [&] { writer.finish(); });
   }
-  checkpoint::Writer again(directory / "second", kLayout, identity, calls);
+  checkpoint::Writer again(directory / "second", kLayout, {}, calls);
   again.add_row(rows.header(0), rows.row(0));
   again.finish();
   checkpoint::Reader reader(directory / "second", calls);

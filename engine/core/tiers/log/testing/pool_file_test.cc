@@ -1,6 +1,5 @@
 // The file of a pool: its length, its growth, and pools beside it.
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "table.h"
@@ -80,13 +79,13 @@ TEST(a_file_that_is_no_pools_stays) {
   const TemporaryDirectory directory;
   for (const std::string& content :
        {std::string(10000, 'x'), std::string("ESPMROWS") + std::string(9000, '\0')}) {
-    std::ofstream(directory / "var.pool", std::ios::trunc) << content;
+    put_file(directory / "var.pool", content);
     check_throws(ErrorKind::kStorage, directory / "var.pool: is",
                  [&] { PoolTable(directory / "var", kLayout, 1000); });
     check(bytes_of(directory / "var.pool") == content, "it was changed");
   }
   fs::remove(directory / "var.pool");
-  std::ofstream(directory / "var.checkpoints") << "ESPMCKPT";  // of an earlier version, beside its rows
+  put_file(directory / "var.checkpoints", "ESPMCKPT");  // of an earlier version, beside its rows
   check_throws(ErrorKind::kStorage, directory / "var.checkpoints: is of an earlier version",
                [&] { PoolTable(directory / "var", kLayout, 1000); });
 }

@@ -2,20 +2,14 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "files/file.h"
 #include "platform/crc32c.h"
 
 namespace embstore::log::testing {
 namespace {
-
-namespace fs = std::filesystem;
 
 uint64_t bits_of(int64_t key, int64_t version) {
   return static_cast<uint64_t>(key) * 0x9e3779b97f4a7c15ULL ^
@@ -61,46 +55,6 @@ CheckpointId id_of(uint64_t number) {
   std::memcpy(id.data(), &number, sizeof number);
   id[15] = 0xee;
   return id;
-}
-
-std::string bytes_of(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  check(stream.good(), file + " can't be read");
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-uint64_t bytes_in(const std::string& directory) {
-  uint64_t bytes = 0;
-  for (const std::string& path : files_in(directory)) {
-    std::error_code gone;
-    const uint64_t size = fs::file_size(path, gone);
-    if (!gone) bytes += size;
-  }
-  return bytes;
-}
-
-std::vector<std::string> files_in(const std::string& directory) {
-  std::vector<std::string> paths;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) paths.push_back(entry.path().string());
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
-void flip(const std::string& file, uint64_t offset) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(offset));
-  const auto byte = static_cast<char>(stream.get() ^ 1);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream.put(byte);
-  check(stream.good(), file + " can't be changed");
-}
-
-void overwrite(const std::string& file, uint64_t offset, const std::string& bytes) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream << bytes;
-  check(stream.good(), file + " can't be changed");
 }
 
 void change_header(const std::string& file, const std::function<void(FileHeader&)>& change) {

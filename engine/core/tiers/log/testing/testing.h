@@ -1,5 +1,4 @@
-// What the tests of durable tiers have in common: rows whose content follows from key and version, and files that are looked at
-// and damaged.
+// What the tests of durable tiers have in common: rows whose content follows from key and version.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "errors/error.h"
 #include "row/row_batch.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/watched_calls.h"
 #include "tiers/log/identity.h"
@@ -27,11 +27,6 @@ int64_t checked_version(const RowBatch& rows, size_t i, int64_t key);
 using Versions = std::map<int64_t, int64_t>;  // by key
 CheckpointId id_of(uint64_t number);
 
-std::string bytes_of(const std::string& file);
-uint64_t bytes_in(const std::string& directory);
-std::vector<std::string> files_in(const std::string& directory);  // by name
-void flip(const std::string& file, uint64_t offset);              // the lowest bit of the byte there
-void overwrite(const std::string& file, uint64_t offset, const std::string& bytes);
 // With a checksum that fits.
 void change_header(const std::string& file, const std::function<void(FileHeader&)>& change);
 

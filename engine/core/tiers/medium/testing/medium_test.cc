@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <new>
 #include <string>
@@ -18,6 +17,7 @@
 #include "files/file.h"
 #include "testing/child.h"
 #include "testing/descriptor_limit.h"
+#include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/watched_calls.h"
 #include "tiers/medium/batch_reader.h"
@@ -50,7 +50,7 @@ namespace {
 TEST(a_copy_of_pages_that_are_gone_says_so) {
   const TemporaryDirectory directory;
   const std::string path = directory / "pages";
-  std::ofstream(path) << std::string(2 * 4096, 'x');
+  put_file(path, std::string(2 * 4096, 'x'));
   const int descriptor = open(path.c_str(), O_RDONLY);
   void* const pages = mmap(nullptr, 2 * 4096, PROT_READ, MAP_SHARED, descriptor, 0);
   check(pages != MAP_FAILED && truncate(path.c_str(), 4096) == 0, "the pages can't be made");
@@ -80,7 +80,7 @@ TEST(a_copy_of_pages_that_are_gone_says_so) {
 TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
   const TemporaryDirectory directory;
   const std::string path = directory / "file";
-  std::ofstream(path) << std::string(4096, 'x');
+  put_file(path, std::string(4096, 'x'));
   const files::File file(files::system_file_calls(), path, O_RDONLY);
   std::deque<Mapping> mappings;
   for (size_t i = 0; i < Mapping::most(); ++i) {
@@ -94,7 +94,7 @@ TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
 #if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
 // Touches a page of a file that was cut off, as somebody else's code might.
 void touch_a_page_that_is_gone(const std::string& path) {
-  std::ofstream(path) << std::string(8192, 'x');
+  put_file(path, std::string(8192, 'x'));
   const int descriptor = open(path.c_str(), O_RDONLY);
   const void* page = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, descriptor, 0);
   check(page != MAP_FAILED && truncate(path.c_str(), 0) == 0, "the page can't be made");
@@ -156,7 +156,7 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   const std::string path = directory / "file";
   std::string content(70000, '\0');
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31 >> 4);
-  std::ofstream(path) << content;
+  put_file(path, content);
   WatchedCalls calls;
   calls.before = [reads = 0](const FileCall& call) mutable {
     return call.kind == FileCall::kRead && ++reads % 3 == 0 ? EINTR : 0;
@@ -198,7 +198,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   constexpr ptrdiff_t kMostOfFew = 16;
   const TemporaryDirectory directory;
   const std::string path = directory / "file";
-  std::ofstream(path) << "some";
+  put_file(path, "some");
   const ptrdiff_t others = descriptors();
   const DescriptorLimit many(1024);
   IoUringPool pool;

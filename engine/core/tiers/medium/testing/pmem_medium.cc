@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "testing/check.h"
+#include "testing/files.h"
 #include "threads/mutex.h"
 
 namespace embstore::medium::testing {
@@ -90,16 +89,6 @@ ino_t inode_of(const std::string& path) {
   check(stat(path.c_str(), &status) == 0, path + " can't be looked at");
   return status.st_ino;
 }
-std::string bytes_of(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  check(file.good(), path + " can't be written");
-}
-
 void before_call() {
   if (!state->before_call || std::exchange(state->is_calling, true)) return;
   state->before_call();
@@ -220,7 +209,7 @@ void PmemMedium::cut(const std::string& from, const std::string& to, uint64_t pe
       if (std::memcmp(durable.data() + at, now + at, kWordBytes) == 0) continue;
       if (random() % 100 < percent) std::memcpy(durable.data() + at, now + at, kWordBytes);
     }
-    write_file(fs::path(to) / fs::path(path).filename(), durable);
+    put_file(fs::path(to) / fs::path(path).filename(), durable);
   };
   std::set<std::string> are_mapped;
   for (const Mapping& mapping : state->mappings) {

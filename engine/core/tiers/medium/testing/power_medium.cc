@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <utility>
 
 #include "testing/check.h"
+#include "testing/files.h"
 
 namespace embstore::medium::testing {
 namespace {
@@ -230,10 +230,7 @@ void PowerMedium::cut(const std::string& to) {
     if (directory == rows_ && !has_rows) continue;
     const ino_t node = below(100) < percent ? may_be.back() : may_be[below(may_be.size())];
     if (node == kNothing) continue;
-    const std::string left = left_of(nodes_.at(node), percent);
-    std::ofstream file(to + path.substr(root_.size()), std::ios::binary);
-    file.write(left.data(), static_cast<std::streamsize>(left.size()));
-    check(file.good(), "what a power cut leaves can't be written");
+    put_file(to + path.substr(root_.size()), left_of(nodes_.at(node), percent));
   }
 }
 
