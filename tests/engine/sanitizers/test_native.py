@@ -18,10 +18,8 @@ OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
 # Steps that one thread puts, which take longer under the thread sanitizer than all others. What
 # the eviction thread does beside steps is in others, too.
 OF_DEVICE_STEPS_BY_ONE_THREAD = {
-    "a_partition_that_cannot_apply_its_part_leaves_all_partitions_as_they_were",
     "a_step_of_many_partitions_takes_about_the_memory_of_one",
     "many_steps_take_the_memory_of_few",
-    "rows_of_one_partition_that_cannot_be_read_are_nan_and_those_of_others_are_there",
     "steps_of_several_variables_give_each_what_it_would_have_alone",
     "steps_without_misses_wait_for_nothing_and_take_no_memory",
 }
