@@ -106,42 +106,18 @@ class ControlServer:
             threading.Thread(target=client.serve, name="control client", daemon=True).start()
 
 
-class _Running:
-    """A client's command, and how much of its output the client has still to read."""
-
-    def __init__(self, command: Command) -> None:
-        self.command = command
-        self._flow = threading.Condition()  # guards the following two, and tells of changes
-        self._unread = 0
-        self._killed = False
-
-    def note_sent(self, count: int) -> None:
-        """Waits while the client reads too slowly, so that the guest's agent waits, too."""
-        with self._flow:
-            self._unread += count
-            self._flow.wait_for(lambda: self._killed or self._unread < agent.OUTPUT_WINDOW)
-
-    def note_read(self, count: int) -> None:
-        with self._flow:
-            self._unread -= count
-            self._flow.notify_all()
-
-    def kill(self) -> None:
-        """What it wrote then waits for nobody: its end must be heard."""
-        with self._flow:
-            self._killed = True
-            self._flow.notify_all()
-        self.command.kill()
-
-
 class _Client:
-    """One connection. `_lock` guards sending and `_running`."""
+    """One connection. `_lock` guards sending and `_running`.
+
+    What the client and the guest's agent say of a command passes through as it is: so the agent
+    waits for a client that reads too slowly, and nothing is kept here.
+    """
 
     def __init__(self, connection: socket.socket, guest: ServedGuest) -> None:
         self._socket = connection
         self._guest = guest
         self._lock = threading.Lock()
-        self._running: dict[int, _Running] = {}  # by the client's channel
+        self._running: dict[int, Command] = {}  # by the client's channel
 
     def serve(self) -> None:
         """Serves until the client hangs up, then kills the commands that the client started."""
@@ -158,9 +134,9 @@ class _Client:
                     self._handle(kind, channel, payload)
             with self._lock:
                 left_running = list(self._running.values())
-            for running in left_running:
+            for command in left_running:
                 with suppress(LabError):
-                    running.kill()
+                    command.kill()
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == agent.PING:
@@ -174,10 +150,9 @@ class _Client:
             except (LabError, TypeError, ValueError) as error:
                 self._send_error(channel, error)
                 return
-            running = _Running(command)
             with self._lock:
-                self._running[channel] = running
-            threading.Thread(target=self._pump, args=(channel, running), daemon=True).start()
+                self._running[channel] = command
+            threading.Thread(target=self._pump, args=(channel, command), daemon=True).start()
         elif kind in (agent.POWER_CUT, agent.POWER_ON):
             switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
             # A boot takes long, and the client's pings want an answer meanwhile.
@@ -187,38 +162,23 @@ class _Client:
                 addressed = self._running.get(channel)
             if addressed is not None:
                 with suppress(LabError):
-                    _pass_on(addressed, kind, payload)
+                    addressed.send(kind, payload)
 
     def _switch(self, channel: int, switch: Callable[[], None]) -> None:
-        def switched() -> int:
-            switch()
-            return 0
-
-        self._finish(channel, switched)
-
-    def _pump(self, channel: int, running: _Running) -> None:
-        command = running.command
-
-        def taken(count: int) -> None:
-            self._send(agent.TAKEN, channel, json.dumps({"bytes": count}).encode())
-
-        def ended() -> int:
-            for stream, data in command.output():
-                self._send(stream, channel, data)
-                running.note_sent(len(data))
-            return command.returncode
-
-        command.on_taken = taken
-        self._finish(channel, ended)
-        with self._lock:
-            del self._running[channel]
-
-    def _finish(self, channel: int, ended: Callable[[], int]) -> None:
-        """Sends the end of what `ended` waits for: the status that it returns, or its error."""
         try:
-            self._send_end(channel, {"returncode": ended()})
+            switch()
+            self._send_end(channel, {"returncode": 0})
         except LabError as error:
             self._send_error(channel, error)
+
+    def _pump(self, channel: int, command: Command) -> None:
+        try:
+            for kind, payload in command.frames():
+                self._send(kind, channel, payload)
+        except LabError as error:
+            self._send_error(channel, error)
+        with self._lock:
+            del self._running[channel]
 
     def _send_error(self, channel: int, error: Exception) -> None:
         died = isinstance(error, MachineDiedError)
@@ -230,22 +190,6 @@ class _Client:
     def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
         with self._lock, suppress(OSError):  # a client that has gone needs nothing any more
             self._socket.sendall(agent.pack(kind, channel, payload))
-
-
-def _pass_on(running: _Running, kind: int, payload: bytes) -> None:
-    command = running.command
-    if kind == agent.READ:
-        running.note_read(json.loads(payload)["bytes"])
-    elif kind == agent.KILL:
-        running.kill()
-    elif kind == agent.SIGNAL:
-        command.signal(json.loads(payload)["number"])
-    elif kind == agent.INPUT:
-        command.type(payload)
-    elif kind == agent.END_INPUT:
-        command.end_input()
-    else:
-        command.resize(json.loads(payload))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Protocol
 
@@ -215,9 +215,7 @@ class Spawner(Protocol):
 class Command:
     """A command that runs in the guest. `returncode` is there once `output` has ended.
 
-    on_taken: called by `output` with the number of bytes that the command's standard input took.
-
-    `output` is for one thread, all else for any.
+    `output` and `frames` are for one thread, all else for any.
     """
 
     def __init__(
@@ -233,7 +231,6 @@ class Command:
         self._sent_ahead = 0
         self._ended = False
         self._taken = 0  # how much `output` gave away and the agent was not told of
-        self.on_taken: Callable[[int], None] = lambda _: None
         self.returncode = 0
 
     def output(self, timeout: float | None = None) -> Generator[tuple[int, bytes], None, None]:
@@ -245,16 +242,14 @@ class Command:
         deadline = None if timeout is None else time.monotonic() + timeout
         ended = False
         try:
-            while True:
-                kind, payload = self._link._next(self._frames, deadline)
+            for kind, payload in self.frames(deadline):
                 if kind == agent.EXIT:
                     ended = True
                     end = json.loads(payload)
                     if "error" in end:
                         raise (MachineDiedError if end.get("died") else LabError)(end["error"])
                     self.returncode = end["returncode"]
-                    return
-                if kind == agent.TAKEN:
+                elif kind == agent.TAKEN:
                     self._note_taken(json.loads(payload)["bytes"])
                 else:
                     yield kind, payload
@@ -267,18 +262,34 @@ class Command:
                 self._kill_and_wait()
             self._link._forget(self._channel)
 
+    def frames(self, deadline: float | None = None) -> Iterator[tuple[int, bytes]]:
+        """What the agent says of it, as it comes: (kind, payload), EXIT last. `output` makes sense
+        of them; whoever passes them on leaves that to who gets them.
+
+        Raises TimeoutError past the deadline, and the guest's death.
+        """
+        kind = None
+        while kind != agent.EXIT:
+            kind, payload = self._link._next(self._frames, deadline)
+            if kind == agent.EXIT:
+                self._link._forget(self._channel)
+            yield kind, payload
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        """Say something of it to the agent."""
+        self._link._send(agent.pack(kind, self._channel, payload))
+
     def kill(self) -> None:
         """Kill it and its children. `output` then comes to its end."""
-        self._link._send(agent.pack(agent.KILL, self._channel))
+        self.send(agent.KILL)
 
     def signal(self, number: int) -> None:
         """Send a signal to it and its children."""
-        payload = json.dumps({"number": number}).encode()
-        self._link._send(agent.pack(agent.SIGNAL, self._channel, payload))
+        self.send(agent.SIGNAL, json.dumps({"number": number}).encode())
 
     def type(self, keys: bytes) -> None:
         """Type at its terminal, or pass on its standard input; with neither, nothing happens."""
-        self._link._send(agent.pack(agent.INPUT, self._channel, keys))
+        self.send(agent.INPUT, keys)
 
     def send_input(self, data: bytes) -> bool:
         """Send bytes for its standard input. Returns False once it has ended.
@@ -295,34 +306,30 @@ class Command:
 
     def end_input(self) -> None:
         """End its standard input, after what was sent."""
-        self._link._send(agent.pack(agent.END_INPUT, self._channel))
+        self.send(agent.END_INPUT)
+
+    def resize(self, terminal: Mapping[str, int]) -> None:
+        """Tell its terminal a new size: "rows" and "columns"."""
+        self.send(agent.RESIZE, json.dumps(dict(terminal)).encode())
 
     def _note_output(self, count: int) -> None:
         """Tells the agent of output that was taken, a part of the window at a time."""
         self._taken += count
         if self._taken >= agent.OUTPUT_WINDOW // 4:
-            payload = json.dumps({"bytes": self._taken}).encode()
             with suppress(LabError):  # what a dead guest sent before is still to be read
-                self._link._send(agent.pack(agent.READ, self._channel, payload))
+                self.send(agent.READ, json.dumps({"bytes": self._taken}).encode())
             self._taken = 0
 
     def _note_taken(self, count: int) -> None:
         with self._flow:
             self._sent_ahead -= count
             self._flow.notify_all()
-        self.on_taken(count)
-
-    def resize(self, terminal: Mapping[str, int]) -> None:
-        """Tell its terminal a new size: "rows" and "columns"."""
-        payload = json.dumps(dict(terminal)).encode()
-        self._link._send(agent.pack(agent.RESIZE, self._channel, payload))
 
     def _kill_and_wait(self) -> None:
         """So that no timeout leaves anything running."""
         self.kill()
-        deadline = time.monotonic() + _KILL_GRACE_S
         try:
-            while self._link._next(self._frames, deadline)[0] != agent.EXIT:
+            for _ in self.frames(time.monotonic() + _KILL_GRACE_S):
                 pass
         except TimeoutError:
             raise self._link._died("does not answer, not even to a kill") from None
