@@ -116,3 +116,11 @@ def test_only_a_machine_without_power_can_be_booted_again(machine: OwnMachine) -
     machine.stop()
     with pytest.raises(MachineDiedError, match="is stopped"):
         machine.power_on()
+
+
+def test_a_machine_that_is_stopped_without_power_stays_off(machine: OwnMachine) -> None:
+    machine.power_cut()
+    machine.stop()
+    for use in (machine.power_on, lambda: machine.run(["true"])):
+        with pytest.raises(MachineDiedError, match="is stopped"):
+            use()

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from played_qemu import is_running
+from played_qemu import is_running, wait_until
 
 from pmemlab.errors import (
     CommandTimeoutError,
@@ -162,23 +163,6 @@ def test_a_timeout_holds_though_a_child_left_the_group_with_the_pipes(
     assert caught.value.stdout == "begun\n"
 
 
-def test_a_child_that_writes_on_does_not_keep_the_command(machine: ProcessMachine) -> None:
-    assert machine.run(["sh", "-c", "yes & sleep 0.2; exit 3"], timeout=30).returncode == 3
-
-
-def test_all_that_a_command_left_in_its_pipes_arrives(machine: ProcessMachine) -> None:
-    told: list[str] = []
-
-    def on_line(line: str) -> None:
-        time.sleep(0.2)  # the command has ended before the rest is read
-        told.append(line)
-
-    script = "echo first; sleep 0.1; head -c 60000 /dev/zero; echo; echo last"
-    result = machine.run(["sh", "-c", script], on_line=on_line)
-    assert len(result.stdout) == len("first\n") + 60000 + len("\nlast\n")
-    assert (told[0], told[-1]) == ("first", "last")
-
-
 def test_a_command_that_closes_its_output_is_waited_for(machine: ProcessMachine) -> None:
     assert machine.run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 4"]).returncode == 4
     with pytest.raises(CommandTimeoutError):
@@ -207,6 +191,37 @@ def test_what_its_commands_left_running_ends_with_its_power(
         other.kill()
 
 
+def test_a_command_that_empties_its_environment_ends_with_its_power(
+    machine: ProcessMachine,
+) -> None:
+    told: list[str] = []
+
+    def on_line(line: str) -> None:
+        told.append(line)
+        machine.power_cut()
+
+    with pytest.raises(MachineDiedError):
+        machine.run(["env", "-i", "/bin/sh", "-c", "echo $$; exec /bin/sleep 60"], on_line=on_line)
+    assert not is_running(int(told[0]))
+
+
+def test_what_runs_ends_with_whoever_started_it() -> None:
+    program = """
+from pmemlab.machines.opening import open_machine
+machine = open_machine("dram", "process")
+machine.run(["sh", "-c", "echo $$; exec sleep 60"], on_line=lambda line: print(line, flush=True))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        owner.kill()
+    wait_until(lambda: not is_running(pid))
+
+
 def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_s(
     machine: ProcessMachine,
 ) -> None:
@@ -220,7 +235,10 @@ def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_
 
 def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: ProcessMachine) -> None:
     with open_process_machine(PLAIN) as inner, pytest.MonkeyPatch.context() as patched:
-        for name, value in machine._mark.environment.items():  # as in a command of `machine`
+        for (
+            name,
+            value,
+        ) in machine._boot.emulator.mark.environment.items():  # as in a command of `machine`
             patched.setenv(name, value)
         left = int(inner.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"]).stdout)
         machine.power_cut()

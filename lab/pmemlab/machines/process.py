@@ -5,35 +5,30 @@ this computer isn't is listed in its facts as "unproved", and what the machine t
 the topology's media as "replaced". After a power cut, "unproved" also says that nothing was lost:
 this computer's kernel lives on, with all that programs wrote and didn't flush.
 
-The `host` machine runs commands in the same way, on the topology's own media: see `host`.
+Commands are run by the agent that guests have, as a process of this computer. The `host` machine
+runs them in the same way, on the topology's own media: see `host`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import selectors
-import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from pmemlab.errors import (
-    CommandTimeoutError,
-    LabError,
-    MissingFactError,
-    MissingRequirementError,
-)
-from pmemlab.machines.command import checked_argv, checked_environment
+from pmemlab.errors import MachineDiedError, MissingFactError, MissingRequirementError
+from pmemlab.machines.boot import Boot
 from pmemlab.machines.facts import read_facts
+from pmemlab.machines.guest import agent
+from pmemlab.machines.guest.link import Link
 from pmemlab.machines.leftovers import Mark
-from pmemlab.machines.lines import Lines, OnLine
-from pmemlab.machines.protocol import Accelerator, Kind, Result
+from pmemlab.machines.linked import LinkedMachine
+from pmemlab.machines.protocol import Accelerator, Kind
 from pmemlab.machines.room import missing_space
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
@@ -46,7 +41,7 @@ LOST_BY_POWER_CUT = "what was not flushed is lost by a power cut"
 """Among what is "unproved" once the power was cut."""
 
 _SHARED_MEMORY = Path("/dev/shm")
-_READ_BYTES = 1 << 16
+_END_S = 10.0
 # A socket's path may have 107 bytes; the longest that Python's multiprocessing adds has 32.
 _MOST_TMPDIR_BYTES = 75
 
@@ -73,8 +68,35 @@ def open_process_machine(topology: Topology) -> ProcessMachine:
     return machine
 
 
-class ProcessMachine:
-    """Commands run as children of this process. `open_process_machine` makes one.
+class _Agent:
+    """An agent on this computer. Its commands run in the folder that this process is in."""
+
+    def __init__(self, name: str, port: socket.socket) -> None:
+        self._name = name
+        self.mark = Mark()
+        folder = f"/proc/{os.getpid()}/cwd"
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", agent.__file__, str(port.fileno()), folder],
+            env={**os.environ, **self.mark.environment},
+            pass_fds=[port.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # a terminal's Ctrl-C is ours to handle
+        )
+
+    def kill(self) -> None:
+        self._process.terminate()  # so that it ends its commands, whatever environment they have
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self.mark.end_processes()
+        self._process.wait()
+
+    def died(self, how: str) -> MachineDiedError:
+        return MachineDiedError(f"machine {self._name} {how}")
+
+
+class ProcessMachine(LinkedMachine):
+    """Commands run on this computer. `open_process_machine` makes one.
 
     `topology` is the one asked for, with the places of its memory on this computer: a folder in
     /dev/shm for its DAX mount, node 0 for its nodes, and a temporary folder for its disk.
@@ -90,10 +112,8 @@ class ProcessMachine:
         self._replaced: list[str] = []
         self._facts: dict[str, object] = {}
         self._temporary: dict[str, str] = {}
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._mark = Mark()
-        self._uptime = self._new_uptime()
         self._was_cut = False
+        self._boot = self._new_boot()
 
     def open(self) -> None:
         """Find places for the topology's media, and prove what can be proved. Raises LabError."""
@@ -168,16 +188,13 @@ class ProcessMachine:
         ray = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
         return {"TMPDIR": str(folder), "RAY_TMPDIR": ray}
 
-    def run(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]] | None = None,
-        timeout: float | None = None,
-        on_line: OnLine | None = None,
-    ) -> Result:
-        argv = checked_argv(argv)
-        uptime, mark = self._uptime, self._mark  # in this order: see `power_on`
-        uptime.check()
+    def _uptime(self) -> Uptime:
+        return self._boot.uptime
+
+    def _link_for(self, _: Sequence[str]) -> Link:
+        return self._boot.link
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         # What this process can import, the command can: PYTHONPATH is for programs, not for us.
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         # As in a topology's `environment`: with these, libpmem's answers would prove nothing. What
@@ -187,148 +204,39 @@ class ProcessMachine:
             for name, value in os.environ.items()
             if name not in MISLEADING or name.startswith("LD_")
         }
-        given = {**self.topology.environment, **checked_environment(env or {})}
+        given = {**self.topology.environment, **env}
         temporary = {} if "TMPDIR" in given else self._temporary
-        environment = {**own, "PYTHONPATH": path, **temporary, **given, **mark.environment}
-        try:
-            process = subprocess.Popen(
-                argv,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # so that its children can be killed with it
-            )
-        except (OSError, ValueError) as error:
-            raise LabError(f"{argv[0]}: can't be run: {error}") from error
-        self._running.add(process)
-        output = _Output(process)
-        try:
-            uptime.check()  # it may have ended before the process was known
-            output.read(timeout, Lines(on_line))
-        except TimeoutError:
-            _kill(process)
-            output.read(None, Lines(None))
-            raise CommandTimeoutError(argv, timeout or 0.0, *output.texts()) from None
-        except BaseException:
-            _kill(process)
-            output.read(None, Lines(None))
-            raise
-        finally:
-            self._running.discard(process)
-            output.close()
-            if uptime.how_it_ended:
-                mark.end_processes()
-        uptime.check()
-        return Result(process.returncode, *output.texts())
+        mark = self._boot.emulator.mark.environment
+        return {**own, "PYTHONPATH": path, **temporary, **given, **mark}
 
     def facts(self) -> Mapping[str, object]:
         return self._facts
 
     def prove(self) -> None:
-        self._uptime.check()
+        self._boot.uptime.check()
         self.start()
 
     def power_cut(self) -> None:
         self._was_cut = True
-        self._go_down(POWER_CUT)
+        self._boot.end(POWER_CUT)
 
     def power_on(self) -> None:
-        self._uptime.check_ended()
-        # `run` reads them the other way round: no command of the new uptime has the old mark.
-        self._mark = Mark()
-        self._uptime = self._new_uptime()
+        self._boot.uptime.check_ended()
+        self._boot = self._new_boot()
         try:
             self.start()
         except BaseException as error:
-            self._go_down(f"did not come up: {error}")
+            self._boot.end(f"did not come up: {error}")
             raise
 
     def stop(self) -> None:
-        self._go_down(STOPPED)
+        self._boot.end(STOPPED)
         for folder in self._folders:
             folder.release()
 
-    def __enter__(self) -> ProcessMachine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _new_uptime(self) -> Uptime:
-        return Uptime(f"machine {self.topology.name}")
-
-    def _go_down(self, how: str) -> None:
-        self._uptime.end(how)
-        for process in list(self._running):
-            _kill(process)
-        self._mark.end_processes()
-
-
-class _Output:
-    """What a process writes, read until its end, whoever else holds its pipes then."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._process = process
-        self._streams = (process.stdout, process.stderr)
-        self._written = (bytearray(), bytearray())
-        self._end = os.pidfd_open(process.pid)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._end, selectors.EVENT_READ)
-        for number, stream in enumerate(self._streams):
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, number)
-
-    def read(self, timeout: float | None, lines: Lines) -> None:
-        """Raises TimeoutError past the timeout; reading can then go on."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        has_ended = False
-        while not has_ended:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError
-            for key, _ in self._selector.select(left):
-                if key.fd == self._end:
-                    has_ended = True
-                else:
-                    self._pump(key, lines, _READ_BYTES)
-        for key in list(self._selector.get_map().values()):
-            if key.fd != self._end:
-                self._drain(key, lines)
-        self._process.wait()
-
-    def _pump(self, key: selectors.SelectorKey, lines: Lines, limit: int) -> int:
-        """Reads what a pipe has now, up to a limit. Returns the number of bytes."""
-        try:
-            data = os.read(key.fd, min(limit, _READ_BYTES))
-        except BlockingIOError:
-            return 0
-        if not data:
-            self._selector.unregister(key.fileobj)
-        self._written[key.data].extend(data)
-        lines.feed(key.data, data)
-        return len(data)
-
-    def _drain(self, key: selectors.SelectorKey, lines: Lines) -> None:
-        """Reads what the ended process left in a pipe, and no more than the pipe holds at a time: a
-        child that it left behind may go on writing for ever.
-        """
-        left = fcntl.fcntl(key.fd, fcntl.F_GETPIPE_SZ)
-        while left > 0 and (count := self._pump(key, lines, left)):
-            left -= count
-
-    def texts(self) -> tuple[str, str]:
-        """Returns stdout and stderr."""
-        stdout, stderr = (bytes(part).decode(errors="surrogateescape") for part in self._written)
-        return stdout, stderr
-
-    def close(self) -> None:
-        self._selector.close()
-        os.close(self._end)
-        for stream in self._streams:
-            stream.close()
+    def _new_boot(self) -> Boot[_Agent]:
+        name = self.topology.name
+        return Boot(f"machine {name}", lambda port: _Agent(name, port))
 
 
 def _with_room(topology: Topology) -> Path:
@@ -336,8 +244,3 @@ def _with_room(topology: Topology) -> Path:
     for missing in requirements(topology):
         raise missing
     return _SHARED_MEMORY
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -80,7 +80,7 @@ class Machine(Protocol):
             the machine's power.
 
         Raises `CommandTimeoutError` past the timeout, `MachineDiedError` where the machine dies
-        meanwhile, TypeError or ValueError for what no machine can run (`command`). A command that
+        meanwhile, TypeError or ValueError for what no machine can run. A command that
         fails is no error: see `Result.returncode`.
         """
         ...

@@ -32,9 +32,10 @@ class Uptime:
             return self._end
 
     def end(self, how: str) -> None:
-        """End it; what was said first of its end holds."""
+        """End it; what was said first of its end holds, but that it is stopped is final."""
         with self._lock:
-            self._end = self._end or how
+            if not self._end or how == STOPPED:
+                self._end = how
 
     def check(self) -> None:
         """Raise `MachineDiedError` where it has ended."""

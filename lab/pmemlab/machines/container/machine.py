@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +14,6 @@ import docker
 from docker.models.containers import Container
 
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.machines.command import checked_argv, checked_environment
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
 from pmemlab.machines.container.connection import connect, told_as_lab_errors
@@ -38,10 +36,10 @@ from pmemlab.machines.container.inventory import (
 from pmemlab.machines.container.kvm import kvm_works
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
-from pmemlab.machines.guest.link import Command
+from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
-from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Booting, Result
+from pmemlab.machines.linked import LinkedMachine
+from pmemlab.machines.protocol import Accelerator, Booting
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
@@ -173,12 +171,12 @@ def open_container_machine(
         raise
 
 
-class ContainerMachine:
+class ContainerMachine(LinkedMachine):
     """A machine in a container whose proof has passed.
 
     owned: whether the container goes with the machine. One that belongs to a running lab stays.
 
-    Its commands end when this process does. `_lock` guards `_uptime`.
+    Its commands end when this process does. `_lock` guards `_last_uptime`.
     """
 
     kind: Literal["container"] = "container"
@@ -201,34 +199,19 @@ class ContainerMachine:
         self._proof = read_proof(container)
         self.accelerator: Accelerator = self._proof.accelerator
         self._lock = threading.Lock()
-        self._uptime = self._new_uptime()
+        self._last_uptime = self._new_uptime()
         self._attached = ExitStack()
         self._link = self._attached.enter_context(container_link(container))
 
-    def run(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]] | None = None,
-        timeout: float | None = None,
-        on_line: OnLine | None = None,
-    ) -> Result:
-        argv, env = checked_argv(argv), checked_environment(env or {})
-        uptime = self._with_power()
-        try:
-            return self._link.run(argv, env, timeout, on_line)
-        finally:
-            uptime.check()
+    def _uptime(self) -> Uptime:
+        with self._lock:
+            return self._last_uptime
 
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command:
-        """Start a command, whose output then comes as a stream; see `Link.spawn`."""
-        self._with_power()
-        return self._link.spawn(argv, env, terminal, takes_input)
+    def _link_for(self, _: Sequence[str]) -> Link:
+        return self._link
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        return dict(env)  # the rest is added in the container
 
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts
@@ -239,7 +222,7 @@ class ContainerMachine:
 
     @told_as_lab_errors()
     def power_cut(self) -> None:
-        uptime = self._current_uptime()
+        uptime = self._uptime()
         uptime.end(POWER_CUT)
         if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
             # Asked of the process that serves the guest in the container: it has the guest's media.
@@ -248,8 +231,8 @@ class ContainerMachine:
     @told_as_lab_errors()
     def power_on(self) -> None:
         with self._lock:
-            self._uptime.check_ended()
-            self._uptime = uptime = self._new_uptime()
+            self._last_uptime.check_ended()
+            self._last_uptime = uptime = self._new_uptime()
         try:
             self._link.switch_power(agent.POWER_ON)
             self._proof = read_proof(self._container)
@@ -259,36 +242,18 @@ class ContainerMachine:
 
     @told_as_lab_errors()
     def stop(self) -> None:
-        uptime = self._current_uptime()
+        uptime = self._uptime()
+        has_no_power = uptime.how_it_ended not in ("", STOPPED)
         uptime.end(STOPPED)
         self._attached.close()
         if self._owned:
             remove(self._container)
-        elif uptime.how_it_ended != STOPPED:  # it was without power already
+        elif has_no_power:
             # The lab is as it was found, on new media, a moment from now.
             self._container.restart(timeout=0)
-        with self._lock:
-            self._uptime = self._new_uptime()
-            self._uptime.end(STOPPED)
         if self._lease is not None:
             self._lease.end()
         self._client.close()
 
-    def __enter__(self) -> ContainerMachine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _with_power(self) -> Uptime:
-        """The uptime that goes on. Raises `MachineDiedError` where the last one has ended."""
-        uptime = self._current_uptime()
-        uptime.check()
-        return uptime
-
     def _new_uptime(self) -> Uptime:
         return Uptime(f"container {self._container.name}")
-
-    def _current_uptime(self) -> Uptime:
-        with self._lock:
-            return self._uptime

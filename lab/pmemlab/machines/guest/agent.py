@@ -3,6 +3,13 @@
 It is started by path, before anything of this package is importable in the guest, so it imports
 the standard library alone. The host imports the frame format from here: one place states it.
 
+Where this computer itself is the machine, its agent is an ordinary process, started with
+
+    python -S -E agent.py PORT FOLDER
+
+PORT: the descriptor of its port. FOLDER: where its commands run. They end with it, and it ends with
+the host, or by SIGTERM.
+
 A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `length` bytes. A channel
 is one command; its number is the host's choice.
 
@@ -35,6 +42,7 @@ Whoever attaches to `pmemlab machine serve` may also say to it, and hears EXIT w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -125,12 +133,15 @@ class _Command:
 
 
 class Agent:
-    """Serves one host over one port, in one thread, for as long as the guest lives."""
+    """Serves one host over one port, in one thread, for as long as both live."""
 
-    def __init__(self, port: int, prepared: ModuleType | None = None) -> None:
-        """prepared: the module of that name, where commands are to be quick by it."""
+    def __init__(self, port: int, prepared: ModuleType | None = None, folder: str = "/") -> None:
+        """prepared: the module of that name, where commands are to be quick by it. folder: where
+        commands run.
+        """
         self._port = port
         self._prepared = prepared
+        self._folder = folder
         self._unpacker = Unpacker()
         self._commands: dict[int, _Command] = {}  # by channel
         self._pipes: dict[int, _Command] = {}  # by file descriptor
@@ -148,28 +159,37 @@ class Agent:
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        self._send(HELLO, 0)
-        while True:
-            for key, events in self._selector.select():
-                if key.fd == self._port:
-                    data = os.read(self._port, _READ_BYTES)
-                    if not data:
-                        return
-                    for kind, channel, payload in self._unpacker.feed(data):
-                        try:
-                            self._handle(kind, channel, payload)
-                        except Exception as error:  # the kernel panics if its first process ends
-                            print(f"pmemlab: request {kind} failed: {error!r}", flush=True)
-                elif key.fd == self._wakeup:
-                    os.read(self._wakeup, 4096)
-                elif key.fd in self._pipes:
-                    if events & selectors.EVENT_WRITE:
-                        self._type(self._pipes[key.fd])
-                    if events & selectors.EVENT_READ:
-                        self._pump(key.fd)
-                elif key.fd in self._full:
-                    self._type(self._full[key.fd])
-            self._reap()
+        try:
+            self._send(HELLO, 0)
+            while self._serve_once():
+                self._reap()
+        finally:
+            for command in self._commands.values():
+                with contextlib.suppress(OSError):  # as of one that has become another user's
+                    os.killpg(command.process.pid, signal.SIGKILL)
+
+    def _serve_once(self) -> bool:
+        """Do what there is to do now, or next. Returns False when the host is gone."""
+        for key, events in self._selector.select():
+            if key.fd == self._port:
+                data = os.read(self._port, _READ_BYTES)
+                if not data:
+                    return False
+                for kind, channel, payload in self._unpacker.feed(data):
+                    try:
+                        self._handle(kind, channel, payload)
+                    except Exception as error:  # the kernel panics if its first process ends
+                        print(f"pmemlab: request {kind} failed: {error!r}", flush=True)
+            elif key.fd == self._wakeup:
+                os.read(self._wakeup, 4096)
+            elif key.fd in self._pipes:
+                if events & selectors.EVENT_WRITE:
+                    self._type(self._pipes[key.fd])
+                if events & selectors.EVENT_READ:
+                    self._pump(key.fd)
+            elif key.fd in self._full:
+                self._type(self._full[key.fd])
+        return True
 
     def _handle(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == SPAWN:
@@ -214,7 +234,7 @@ class Agent:
                 stdin=stdin if end is None else end,
                 stdout=subprocess.PIPE if end is None else end,
                 stderr=subprocess.PIPE if end is None else end,
-                cwd="/",
+                cwd=self._folder,
                 start_new_session=True,
                 preexec_fn=None if end is None else _take_terminal,
             )
@@ -395,6 +415,11 @@ def _open_port() -> int:
 
 
 def _main() -> None:
+    if len(sys.argv) > 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        with contextlib.suppress(OSError):  # the host is gone
+            Agent(int(sys.argv[1]), folder=sys.argv[2]).serve()
+        return
     print("pmemlab: the agent is up", flush=True)  # on the console
     # The boot was quiet, since a console costs time; from now on the kernel's notices count.
     with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -20,24 +21,23 @@ from pmemlab.errors import (
     MissingRequirementError,
     ProvisionError,
 )
-from pmemlab.machines.command import checked_argv, checked_environment
+from pmemlab.machines.boot import Boot
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
-from pmemlab.machines.guest.boot import Boot
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
 from pmemlab.machines.guest.initramfs import find_busybox, write_initramfs
 from pmemlab.machines.guest.kernel import get_kernel, kernel_source
-from pmemlab.machines.guest.link import Command, Link
+from pmemlab.machines.guest.link import Link
 from pmemlab.machines.guest.options import RESULTS, RESULTS_TAG, GuestOptions
-from pmemlab.machines.guest.qemu import command_line, find_qemu, find_setpriv
+from pmemlab.machines.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
 from pmemlab.machines.guest.requirements import unmet_requirements
 from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shared_folders
-from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Booting, Result
+from pmemlab.machines.linked import LinkedMachine
+from pmemlab.machines.protocol import Accelerator, Booting
 from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory, missing_space
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.machines.uptime import POWER_CUT, STOPPED
+from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import Proof, mismatches, prove
 from pmemlab.topology import Topology
 
@@ -115,7 +115,7 @@ def agent_command(python: str) -> list[str]:
     return [python, "-S", "-E", str(_AGENT)]
 
 
-class GuestMachine:
+class GuestMachine(LinkedMachine):
     """A guest. `open_guest_machine` makes one that is started and proved.
 
     unproved: the facts that differ from what the topology demands. Only a guest with QEMU arguments
@@ -142,7 +142,7 @@ class GuestMachine:
         self._boot_files = StateFolder.temporary() if state else self._state
         self._qemu_argv: Callable[[str], Sequence[str]] | None = None
         self._powered = threading.Condition()
-        self._boot: Boot | None = None
+        self._boot: Boot[Qemu] | None = None
         self._stopped = False
         self._proof: Proof | None = None
         self.unproved: list[Mismatch] = []
@@ -156,7 +156,7 @@ class GuestMachine:
     @property
     def pid(self) -> int:
         """QEMU's process id; of its last boot."""
-        return self._last_boot().pid
+        return self._last_boot().emulator.pid
 
     @property
     def link(self) -> Link:
@@ -227,16 +227,21 @@ class GuestMachine:
         rounded = {step: round(value, 2) for step, value in seconds.items()}
         self._proof = Proof(self.topology.name, self.accelerator, facts, proved, rounded)
 
-    def _new_boot(self) -> Boot:
-        assert self._qemu_argv is not None, "the machine is not started"
+    def _new_boot(self) -> Boot[Qemu]:
+        name = self.topology.name
         with self._powered:
             if self._stopped:
-                raise MachineDiedError(f"guest {self.topology.name} {STOPPED}")
-            self._boot = Boot(self.topology.name, self._qemu_argv, self._state.path)
+                raise MachineDiedError(f"guest {name} {STOPPED}")
+            self._boot = Boot(f"guest {name}", self._start_qemu)
             self._powered.notify_all()
             return self._boot
 
-    def _last_boot(self) -> Boot:
+    def _start_qemu(self, port: socket.socket) -> Qemu:
+        assert self._qemu_argv is not None, "the machine is not started"
+        argv = self._qemu_argv(f"fd={port.fileno()}")
+        return Qemu(self.topology.name, argv, self._state.path, port)
+
+    def _last_boot(self) -> Boot[Qemu]:
         with self._powered:
             assert self._boot is not None, "the machine is not started"
             return self._boot
@@ -261,30 +266,6 @@ class GuestMachine:
         if done.returncode:
             raise LabError(f"guest {self.topology.name}: {RESULTS} can't be mounted: {done.stderr}")
 
-    def run(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]] | None = None,
-        timeout: float | None = None,
-        on_line: OnLine | None = None,
-    ) -> Result:
-        argv, env = checked_argv(argv), self._environment(env or {})
-        return self._refreshed_link(argv).run(argv, env, timeout, on_line)
-
-    def spawn(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        env: Mapping[str, str | os.PathLike[str]],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command:
-        """Start a command, whose output then comes as a stream; else as `run`.
-
-        terminal, takes_input: as `Link.spawn` has them.
-        """
-        argv, env = checked_argv(argv), self._environment(env)
-        return self._refreshed_link(argv).spawn(argv, env, terminal, takes_input)
-
     def _make_backing_files(self) -> None:
         """Sparse: what the guest never writes takes no room."""
         for missing in _missing_media_space(self.topology, self._state.path):
@@ -293,14 +274,17 @@ class GuestMachine:
             with (self._state.path / f"{name}.img").open("wb") as file:
                 file.truncate(size)
 
-    def _refreshed_link(self, argv: Sequence[str]) -> Link:
+    def _uptime(self) -> Uptime:
+        return self._last_boot().uptime
+
+    def _link_for(self, argv: Sequence[str]) -> Link:
         """The way to a guest that sees what was edited here since its last command."""
         link = self.link
         if self._host_files.changed(argv):
             link.refresh()
         return link
 
-    def _environment(self, env: Mapping[str, str | os.PathLike[str]]) -> dict[str, str]:
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         python_path = [folder.parent for folder in package_folders()] + foreign_site_folders()
         return {
             "PATH": PROGRAM_PATH,
@@ -308,7 +292,7 @@ class GuestMachine:
             "LANG": "C.UTF-8",
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, python_path))),
             **self.topology.environment,
-            **checked_environment(env),
+            **env,
         }
 
     def facts(self) -> Mapping[str, object]:
@@ -358,9 +342,3 @@ class GuestMachine:
         images = (f"{name}.img" for name in self.topology.backing_files)
         self._state.release(*images, "console.log", "qemu.log")
         self._boot_files.release()
-
-    def __enter__(self) -> GuestMachine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

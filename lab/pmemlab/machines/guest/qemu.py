@@ -158,7 +158,7 @@ class Qemu:
     """A started QEMU. It dies when this process does, however that ends."""
 
     def __init__(self, name: str, argv: Sequence[str], state: Path, port: socket.socket) -> None:
-        """Start it. `port` is passed on to it and closed here."""
+        """Start it. `port` is passed on to it."""
         setpriv = find_setpriv()
         self._name = name
         self._console = state / "console.log"
@@ -175,8 +175,7 @@ class Qemu:
                     start_new_session=True,  # a terminal's Ctrl-C is ours to handle
                 )
 
-        with port:
-            self._process = _starter.submit(start).result()
+        self._process = _starter.submit(start).result()
 
     @property
     def pid(self) -> int:

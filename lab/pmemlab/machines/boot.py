@@ -1,43 +1,50 @@
-"""One boot of a guest."""
+"""One boot of a machine."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.guest.link import Link
-from pmemlab.machines.guest.qemu import Qemu
 from pmemlab.machines.uptime import Uptime
 
-__all__ = ["Boot"]
+__all__ = ["Boot", "Emulator"]
 
 
-class Boot:
-    """QEMU and the way to its agent, from power on to the end.
+class Emulator(Protocol):
+    """What a machine's agent runs on."""
+
+    def kill(self) -> None:
+        """End it at once, with all that runs on it. Idempotent."""
+
+    def died(self, how: str) -> LabError:
+        """The error that says how it was found dead."""
+
+
+E = TypeVar("E", bound=Emulator)
+
+
+class Boot(Generic[E]):
+    """What a machine runs on and the way to its agent, from power on to the end.
 
     uptime: tells its end where that was by our own hand.
-    was_proved: whether the guest came up and proved what it is.
+    was_proved: whether the machine came up and proved what it is.
     """
 
     was_proved = False
 
-    def __init__(self, name: str, argv: Callable[[str], Sequence[str]], state: Path) -> None:
-        """Start QEMU; the guest is up once its agent says hello.
+    def __init__(self, who: str, start: Callable[[socket.socket], E]) -> None:
+        """Start the emulator; the machine is up once its agent says hello.
 
-        argv: QEMU's command line, given the options of the socket to the agent.
+        who: the machine, in errors. start: is given the agent's end of a socket.
         """
-        self.uptime = Uptime(f"guest {name}")
+        self.uptime = Uptime(who)
         ours, theirs = socket.socketpair()
-        with ours:
-            self._qemu = Qemu(name, argv(f"fd={theirs.fileno()}"), state, theirs)
+        with ours, theirs:
+            self.emulator = start(theirs)
             self._link = Link(ours.dup(), self.died)
-
-    @property
-    def pid(self) -> int:
-        """QEMU's process id."""
-        return self._qemu.pid
 
     @property
     def link(self) -> Link:
@@ -48,7 +55,7 @@ class Boot:
     def end(self, how: str) -> None:
         """End it at once: no shutdown, no flush. Idempotent."""
         self.uptime.end(how)  # first, so that commands that end with it know why
-        self._qemu.kill()
+        self.emulator.kill()
         self._link.close()
 
     def wait_ended(self) -> None:
@@ -60,4 +67,4 @@ class Boot:
             self.uptime.check()
         except MachineDiedError as error:
             return error
-        return self._qemu.died(how)
+        return self.emulator.died(how)

@@ -1,0 +1,112 @@
+"""What machines of all kinds have in common: an agent runs their commands."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pmemlab.machines.guest.link import Command, Link
+from pmemlab.machines.lines import OnLine
+from pmemlab.machines.protocol import Result
+from pmemlab.machines.uptime import Uptime
+
+__all__ = ["LinkedMachine"]
+
+M = TypeVar("M", bound="LinkedMachine")
+
+
+class LinkedMachine(ABC):
+    """A machine whose commands are run by an agent at the other end of a link; see `Machine`."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    @abstractmethod
+    def _uptime(self) -> Uptime:
+        """The one that goes on, or that ended last."""
+
+    @abstractmethod
+    def _link_for(self, argv: Sequence[str]) -> Link:
+        """The way to the agent, for this command. Raises `MachineDiedError`."""
+
+    @abstractmethod
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """All that a command has which is given this much.
+
+        Asked for after the link: so what goes with a boot is of the link's, or the link is dead.
+        """
+
+    def run(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]] | None = None,
+        timeout: float | None = None,
+        on_line: OnLine | None = None,
+    ) -> Result:
+        argv, env = _checked_argv(argv), _checked_environment(env or {})
+        uptime = self._uptime()
+        uptime.check()
+        try:
+            link = self._link_for(argv)
+            return link.run(argv, self._environment(env), timeout, on_line)
+        finally:
+            uptime.check()  # it may have ended as the command did
+
+    def spawn(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        env: Mapping[str, str | os.PathLike[str]],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command:
+        """Start a command, whose output then comes as a stream; see `Link.spawn`."""
+        argv, env = _checked_argv(argv), _checked_environment(env)
+        self._uptime().check()
+        link = self._link_for(argv)
+        return link.spawn(argv, self._environment(env), terminal, takes_input)
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _checked_argv(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the program and its arguments as text; a path is given as its text.
+
+    Raises TypeError or ValueError for what no machine can run, so that nothing of it is sent.
+    """
+    if isinstance(argv, str | bytes) or not isinstance(argv, Sequence):
+        raise TypeError(
+            f"argv must be a list of the program and its arguments, not {argv!r}; "
+            'for a shell command: ["sh", "-c", ...]'
+        )
+    if not argv:
+        raise ValueError("argv is empty; it must have the program, and then its arguments")
+    return [_text(argument, f"argv[{i}]") for i, argument in enumerate(argv)]
+
+
+def _checked_environment(env: Mapping[str, str | os.PathLike[str]]) -> dict[str, str]:
+    """Return environment variables as text. Raises as `_checked_argv`."""
+    if not isinstance(env, Mapping):
+        raise TypeError(f"env must map names of variables to their values, not be {env!r}")
+    checked = {}
+    for name, value in env.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise (ValueError if isinstance(name, str) else TypeError)(
+                f"env: {name!r} is no variable's name; it must be text without = and NUL"
+            )
+        checked[name] = _text(value, f"env[{name!r}]")
+    return checked
+
+
+def _text(value: object, where: str) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise TypeError(f"{where} must be text or a path, not {value!r}")
+    if "\0" in text:
+        raise ValueError(f"{where} must have no NUL in it: {text!r}")
+    return text
