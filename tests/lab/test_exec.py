@@ -22,8 +22,8 @@ from pmemlab.machines.copying import copy_in, copy_out
 from pmemlab.machines.guest import agent, streams
 from pmemlab.machines.guest.agent import INPUT_WINDOW, STDOUT
 from pmemlab.machines.guest.control import attach
-from pmemlab.machines.guest.link import Spawner
 from pmemlab.machines.guest.machine import GuestMachine
+from pmemlab.machines.protocol import Spawner
 
 LAB = Path(__file__).parents[2] / "lab"
 LIMIT_S = 30.0

@@ -29,9 +29,8 @@ from pmemlab.errors import (
 )
 from pmemlab.machines.guest.agent import OUTPUT_WINDOW, SPAWN
 from pmemlab.machines.guest.control import ControlServer, attach
-from pmemlab.machines.guest.link import Spawner
 from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
-from pmemlab.machines.protocol import Booting
+from pmemlab.machines.protocol import Booting, Spawner
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.topology import ProvisionStep
 

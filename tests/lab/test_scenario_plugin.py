@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import kept_modules  # noqa: F401
 import pytest
@@ -81,6 +81,9 @@ class FakeMachine:
         storage_type = argv[argv.index("--storage-type") + 1]
         self.log.append(f"run {self.topology.name} {storage_type}")
         return self.workload(storage_type)
+
+    def spawn(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("no scenario here copies files")
 
     def facts(self) -> Mapping[str, object]:
         return {

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from pmemlab.cli.messages import messages
 from pmemlab.errors import LabError, MissingRequirementError
-from pmemlab.machines.protocol import Machine
+from pmemlab.machines.protocol import Machine, Spawner
 from pmemlab.topology import Topology, load_topology
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
-    from pmemlab.machines.guest.link import Spawner
     from pmemlab.machines.guest.machine import GuestMachine
     from pmemlab.machines.guest.options import GuestOptions
 

@@ -7,16 +7,35 @@ import os
 import posixpath
 import tarfile
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest import agent
-from pmemlab.machines.guest.link import Command, Spawner
+from pmemlab.machines.guest.link import Command
+from pmemlab.machines.protocol import Machine, Spawner
 
-__all__ = ["copy_in", "copy_out"]
+__all__ = ["copy_in", "copy_out", "owned_by_root", "remove_folder", "temporary_folder", "unpack"]
+
+_LIMIT_S = 120.0
+
+
+@contextmanager
+def temporary_folder(machine: Machine) -> Iterator[str]:
+    """A folder in the machine, empty at first, that is removed in the end. Raises `LabError`."""
+    path = _said(machine, ["mktemp", "-d"]).strip()
+    try:
+        yield path
+    finally:
+        remove_folder(machine, path)
+
+
+def remove_folder(machine: Machine, path: str) -> None:
+    """Remove a folder in the machine, if it is there. Raises `LabError`."""
+    _said(machine, ["rm", "-rf", path])
 
 
 def copy_in(machine: Spawner, source: Path, target: str) -> None:
@@ -33,14 +52,25 @@ def copy_in(machine: Spawner, source: Path, target: str) -> None:
         if target.endswith("/"):
             raise LabError(f"{target}: there is no such folder in the machine; make it first")
         folder, name = posixpath.split(target)
-    command = machine.spawn(["tar", "-C", folder or "/", "-xf", "-"], {}, takes_input=True)
+    complaint = f"{source} can't be copied to {target}"
+    unpack(machine, folder or "/", partial(_pack, source, name), complaint)
+
+
+def unpack(
+    machine: Spawner, folder: str, pack: Callable[[tarfile.TarFile], None], complaint: str
+) -> None:
+    """Have tar in the machine unpack, in a folder there, what `pack` puts into an archive.
+
+    Raises `LabError`: the complaint, with what can't be read here or what tar says.
+    """
+    command = machine.spawn(["tar", "-C", folder, "-xf", "-"], {}, takes_input=True)
     unread: list[OSError] = []
 
     def send() -> None:
         with suppress(LabError):  # whoever reads the output hears of a dead guest
             try:
                 with tarfile.open(mode="w|", fileobj=cast(IO[bytes], _Sink(command))) as archive:
-                    archive.add(source, name, filter=_owned_by_root)
+                    pack(archive)
             except OSError as error:
                 unread.append(error)
             command.end_input()
@@ -52,7 +82,7 @@ def copy_in(machine: Spawner, source: Path, target: str) -> None:
         pass
     thread.join()
     if unread or command.returncode:
-        raise LabError(f"{source} can't be copied to {target}: {_told(complaints, *unread)}")
+        raise LabError(f"{complaint}: {_told(complaints, *unread)}")
 
 
 def copy_out(machine: Spawner, source: str, target: Path) -> None:
@@ -118,7 +148,11 @@ def _as_it_is(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
     return member
 
 
-def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _pack(source: Path, name: str, archive: tarfile.TarFile) -> None:
+    archive.add(source, name, filter=owned_by_root)
+
+
+def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
@@ -129,6 +163,16 @@ def _status(machine: Spawner, argv: Sequence[str]) -> int:
     for _ in command.output():
         pass
     return command.returncode
+
+
+def _said(machine: Machine, argv: Sequence[str]) -> str:
+    done = machine.run(argv, timeout=_LIMIT_S)
+    if done.returncode:
+        raise LabError(
+            f"{machine.kind} {machine.topology.name}: {argv[0]} ended with status "
+            f"{done.returncode}: {done.stderr.strip()}"
+        )
+    return done.stdout
 
 
 def _told(complaints: bytes | bytearray, *errors: Exception) -> str:

@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pmemlab.machines.lines import OnLine
 from pmemlab.topology import Topology
 
-__all__ = ["Accelerator", "Booting", "Kind", "Machine", "Result"]
+if TYPE_CHECKING:
+    from pmemlab.machines.guest.link import Command
+
+__all__ = ["Accelerator", "Booting", "Kind", "Machine", "Result", "Spawner"]
 
 Kind = Literal["process", "host", "guest", "container"]
 Accelerator = Literal["kvm", "tcg", "none"]
@@ -46,7 +49,19 @@ class Booting:
     stop: Callable[[], None]
 
 
-class Machine(Protocol):
+class Spawner(Protocol):
+    """Starts commands in a machine; see `Link.spawn`."""
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        terminal: Mapping[str, int] | None = None,
+        takes_input: bool = False,
+    ) -> Command: ...
+
+
+class Machine(Spawner, Protocol):
     """A started machine whose proof has passed. A context manager: leaving it stops it."""
 
     @property

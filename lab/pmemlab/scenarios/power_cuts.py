@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pmemlab.errors import LabError, MachineDiedError
+from pmemlab.machines.copying import remove_folder
 from pmemlab.machines.protocol import Machine, Result
 from pmemlab.scenarios.document import PMEM, PowerCuts, Scenario
 from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
 
 __all__ = ["PowerCut", "kept_folder", "run_until_cut"]
-
-_REMOVAL_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -130,14 +129,6 @@ def kept_folder(machine: Machine, scenario: Scenario, storage_type: str) -> Iter
     disk = topology.ssd.path if topology.ssd else None
     medium = topology.pmem.path if scenario.power_cuts.kept_on == PMEM else disk
     folder = f"{medium}/kept-{scenario.name}-{storage_type}"
-    _remove(machine, folder)  # a machine of the running lab may have one of an earlier run
+    remove_folder(machine, folder)  # a machine of the running lab may have one of an earlier run
     yield folder
-    _remove(machine, folder)
-
-
-def _remove(machine: Machine, folder: str) -> None:
-    done = machine.run(["rm", "-rf", folder], timeout=_REMOVAL_LIMIT_S)
-    if done.returncode:
-        raise LabError(
-            f"{machine.kind} {machine.topology.name}: {folder} can't be removed: {done.stderr}"
-        )
+    remove_folder(machine, folder)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from embstore.options import TIER_KINDS, StorageType
+from pmemlab.machines.copying import owned_by_root
 from pmemlab.machines.facts import TELLS_OF_CRASHES
 from pmemlab.machines.protocol import Machine
 from pmemlab.scenarios.document import Scenario, Workload
@@ -28,8 +28,8 @@ from pmemlab.workloads.looking import ANSWER, LOOK, QUESTION
 __all__ = [
     "Looks",
     "check_program",
+    "pack_program",
     "program_command",
-    "program_files",
     "read_program_run",
 ]
 
@@ -97,21 +97,14 @@ def program_command(
     return ["env", f"--chdir={folder}", environment, *command]
 
 
-def program_files(scenario: Scenario) -> bytes:
-    """Returns what `put_folder` copies into the machine: the program's files, by their paths below
-    the scenario's folder.
-    """
+def pack_program(scenario: Scenario, archive: tarfile.TarFile) -> None:
+    """Pack the program's files, by their paths below the scenario's folder, for `unpack`."""
     folder = scenario.path.parent
-    content = io.BytesIO()
-    with tarfile.open(mode="w:gz", fileobj=content) as archive:
-        look = tarfile.TarInfo(_LOOK_FOLDER)
-        look.type, look.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(look)
-        for name in dict.fromkeys(
-            (*_named_files(scenario.workload, folder), *scenario.workload.files)
-        ):
-            archive.add(folder / name, name, filter=_copied)
-    return content.getvalue()
+    look = tarfile.TarInfo(_LOOK_FOLDER)
+    look.type, look.mode = tarfile.DIRTYPE, 0o755
+    archive.addfile(look)
+    for name in dict.fromkeys((*_named_files(scenario.workload, folder), *scenario.workload.files)):
+        archive.add(folder / name, name, filter=_copied)
 
 
 def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
@@ -125,11 +118,8 @@ def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
 
 
 def _copied(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    if PurePosixPath(member.name).name == "__pycache__":
-        return None
-    member.uid = member.gid = 0
-    member.uname = member.gname = "root"
-    return member
+    is_compiled = PurePosixPath(member.name).name == "__pycache__"
+    return None if is_compiled else owned_by_root(member)
 
 
 def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:

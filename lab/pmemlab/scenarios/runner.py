@@ -12,16 +12,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pmemlab.errors import LabError
+from pmemlab.machines.copying import copy_in, copy_out, temporary_folder, unpack
 from pmemlab.machines.facts import TELLS_OF_CRASHES
 from pmemlab.machines.lines import OnLine
 from pmemlab.machines.protocol import Accelerator, Booting, Kind, Machine, Result
-from pmemlab.machines.transfer import fetch_folder, put_folder, temporary_folder
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import PowerCuts, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut, kept_folder, run_until_cut
-from pmemlab.scenarios.program import Looks, program_command, program_files
+from pmemlab.scenarios.program import Looks, pack_program, program_command
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
@@ -205,41 +208,39 @@ class ScenarioRunner:
                 machine,
                 workload_command(job.scenario, job.storage_type, machine.python, machine.topology),
             )
-        earlier = self._open(job, saved_on.topology)
-        try:
-            with temporary_folder(earlier) as folder:
-                command = saving_command(job.scenario, earlier.python, earlier.topology, folder)
-                outcome = self._run_command(job, earlier, command)
-                if outcome.result.returncode:
-                    return outcome
-                saved = fetch_folder(earlier, folder)
-        finally:
-            self._stop(earlier)
-        with temporary_folder(machine) as folder:
-            put_folder(machine, saved, folder)
-            return self._run_command(
-                job,
-                machine,
-                workload_command(
-                    job.scenario, job.storage_type, machine.python, machine.topology, folder
-                ),
-            )
+        with TemporaryDirectory(prefix="pmemlab-saved-") as scratch:
+            saved = Path(scratch, "saved")
+            earlier = self._open(job, saved_on.topology)
+            try:
+                with temporary_folder(earlier) as folder:
+                    command = saving_command(job.scenario, earlier.python, earlier.topology, folder)
+                    outcome = self._run_command(job, earlier, command)
+                    if outcome.result.returncode:
+                        return outcome
+                    copy_out(earlier, folder, saved)
+            finally:
+                self._stop(earlier)
+            with temporary_folder(machine) as folder:
+                copy_in(machine, saved, folder)
+                place = job.storage_type, machine.python, machine.topology
+                command = workload_command(job.scenario, *place, f"{folder}/{saved.name}")
+                return self._run_command(job, machine, command)
 
     def _run_program(self, job: Job, machine: Machine) -> Outcome:
         """Run a program of the user's: first on what it is compared with, if it is."""
-        files = program_files(job.scenario)
         reference = None
         if job.scenario.compared_with:
-            reference = self._run_once(job, machine, files, job.scenario.compared_with)
+            reference = self._run_once(job, machine, job.scenario.compared_with)
             if reference.result.returncode:
                 return reference
-        outcome = self._run_once(job, machine, files, job.storage_type)
+        outcome = self._run_once(job, machine, job.storage_type)
         return replace(outcome, reference=reference)
 
-    def _run_once(self, job: Job, machine: Machine, files: bytes, storage_type: str) -> Outcome:
+    def _run_once(self, job: Job, machine: Machine, storage_type: str) -> Outcome:
         """Run a program in a folder of its own, which has nothing of an earlier run."""
         with temporary_folder(machine) as folder:
-            put_folder(machine, files, folder)
+            complaint = f"{job.label}: its files can't be copied to the {machine.kind}"
+            unpack(machine, folder, partial(pack_program, job.scenario), complaint)
             command = program_command(
                 job.scenario.workload, storage_type, machine.python, machine.topology, folder
             )

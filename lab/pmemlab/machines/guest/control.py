@@ -18,7 +18,8 @@ from typing import Protocol
 
 from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.guest import agent
-from pmemlab.machines.guest.link import Command, Link, Spawner
+from pmemlab.machines.guest.link import Command, Link
+from pmemlab.machines.protocol import Spawner
 
 __all__ = ["ControlServer", "attach", "connect", "switch_power"]
 

@@ -14,14 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Protocol
 
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
 from pmemlab.machines.guest import agent
 from pmemlab.machines.lines import Lines, OnLine
 from pmemlab.machines.protocol import Result
 
-__all__ = ["Command", "Link", "Spawner"]
+__all__ = ["Command", "Link"]
 
 _PING_EVERY_S = 10.0
 _KILL_GRACE_S = 10.0
@@ -198,18 +197,6 @@ class Link:
     def _forget(self, channel: int) -> None:
         with self._lock:
             self._channels.pop(channel, None)
-
-
-class Spawner(Protocol):
-    """Starts commands in a machine; see `Link.spawn`."""
-
-    def spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        terminal: Mapping[str, int] | None = None,
-        takes_input: bool = False,
-    ) -> Command: ...
 
 
 class Command:
