@@ -54,16 +54,24 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
-    """Starts commands in the guest of --state-dir; else in the running lab's machine; else in a
-    guest that lives as long as this context. With options it is always a new guest.
-    """
-    if arguments.state_dir is not None:
-        from pmemlab.machines.guest.control import attach
-
-        with attach(arguments.state_dir) as link:
-            yield link
+    """Starts commands in the guest of --state-dir; else in the machine of `running_or_fresh`."""
+    if arguments.state_dir is None:
+        with running_or_fresh(arguments.machine, options) as machine:
+            yield machine
         return
-    topology = load_topology(arguments.machine)
+    from pmemlab.machines.guest.control import attach
+
+    with attach(arguments.state_dir) as link:
+        yield link
+
+
+@contextlib.contextmanager
+def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator[Machine]:
+    """The running lab's machine of that name, else a guest that lives as long as this context.
+
+    With options it is always a new guest.
+    """
+    topology = load_topology(name)
     if options is None and _uses_the_lab(topology):
         from pmemlab.machines.container.machine import open_container_machine
 
@@ -72,21 +80,6 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
             yield machine
         return
     with _fresh_guest(topology, options) as guest:
-        yield guest
-
-
-@contextlib.contextmanager
-def running_or_fresh(name: str) -> Iterator[Machine]:
-    """The running lab's machine of that name, else a guest for this command alone."""
-    topology = load_topology(name)
-    if _uses_the_lab(topology):
-        from pmemlab.machines.container.machine import open_container_machine
-
-        # People may look at a machine that a run is on.
-        with open_container_machine(topology, leased=False) as machine:
-            yield machine
-        return
-    with _fresh_guest(topology, None) as guest:
         yield guest
 
 
