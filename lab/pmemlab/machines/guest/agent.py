@@ -241,7 +241,7 @@ class Agent:
         except Exception as error:  # whatever it is, who asked waits for an answer
             if terminal is not None:
                 os.close(terminal)
-            self._send(EXIT, channel, {"error": f"{_program(request)} can't be run: {error}"})
+            self._send(EXIT, channel, {"error": f"{_program(request)}: can't be run: {error}"})
             return
         finally:
             if end is not None:
@@ -372,7 +372,7 @@ class Agent:
 def _program(request: object) -> object:
     """Returns what a request asks to run, for errors: it may be anything."""
     argv = request.get("argv") if isinstance(request, dict) else request
-    return argv[:1] if isinstance(argv, list) else argv
+    return argv[0] if isinstance(argv, list) and argv else argv
 
 
 def _capacity(pipe: int) -> int:
