@@ -26,6 +26,7 @@ from pmemlab.machines.room import (
     at_once,
     free_memory_bytes,
     gibibytes,
+    machine_bytes,
     media_bytes,
 )
 from pmemlab.topology import Topology, load_topology, topology_names
@@ -152,10 +153,10 @@ def _container() -> Diagnosis:
     except ImportError as error:
         lacking = MissingRequirementError(f"the Python package {error.name}", "make lab-up")
         return Diagnosis("container", (lacking,))
-    topologies = [load_topology(name) for name in topology_names()]
-    whole = sum(t.memory_bytes + media_bytes(t) + EMULATOR_BYTES for t in topologies)
-    memory = f"memory: {gibibytes(free_memory_bytes())} free; all of the lab takes up to " + (
-        f"{gibibytes(whole)}"
+    whole = sum(machine_bytes(load_topology(name)) for name in topology_names())
+    memory = (
+        f"memory: {gibibytes(free_memory_bytes())} free; "
+        f"all of the lab takes up to {gibibytes(whole)}"
     )
     try:
         missing = container.requirements(_largest(lambda topology: topology.memory_bytes))

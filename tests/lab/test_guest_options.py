@@ -38,9 +38,6 @@ def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
     kernel = Kernel("6.1.0-played", tmp_path / "vmlinux", tmp_path)
     monkeypatch.setattr("pmemlab.machines.guest.by_hand.get_kernel", lambda: kernel)
-    monkeypatch.setattr(
-        "pmemlab.machines.guest.by_hand.write_initramfs", lambda path, *_: path.touch()
-    )
     path = tmp_path / "played.yaml"
     path.write_text(
         "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pmemlab.errors import LabError
 from pmemlab.machines.container.clone import find_clone
 from pmemlab.machines.guest import machine as guest
-from pmemlab.machines.protocol import Kind
+from pmemlab.machines.protocol import Kind, KindOrAuto
 from pmemlab.topology import Topology
 
-__all__ = ["Choice", "KindOrAuto", "MachineChooser"]
-
-KindOrAuto = Literal["auto", "process", "host", "guest", "container"]
+__all__ = ["Choice", "MachineChooser"]
 
 
 @dataclass(frozen=True)

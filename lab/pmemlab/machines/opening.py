@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pmemlab.machines.protocol import Booting, Kind, Machine
+from pmemlab.machines.protocol import KINDS, Booting, Kind, Machine
 from pmemlab.topology import Topology, load_topology
 
-__all__ = ["KINDS", "open_machine"]
-
-KINDS: tuple[Kind, ...] = ("process", "host", "guest", "container")
+__all__ = ["open_machine"]
 
 
 def open_machine(

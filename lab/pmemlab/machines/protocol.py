@@ -6,17 +6,28 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
 from pmemlab.machines.lines import OnLine
-from pmemlab.topology import Topology
 
 if TYPE_CHECKING:
     from pmemlab.machines.guest.link import Command
+    from pmemlab.topology import Topology
 
-__all__ = ["Accelerator", "Booting", "Kind", "Machine", "Result", "Spawner"]
+__all__ = [
+    "KINDS",
+    "Accelerator",
+    "Booting",
+    "Kind",
+    "KindOrAuto",
+    "Machine",
+    "Result",
+    "Spawner",
+]
 
 Kind = Literal["process", "host", "guest", "container"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KindOrAuto: TypeAlias = Literal["auto", Kind]
 Accelerator = Literal["kvm", "tcg", "none"]
 
 

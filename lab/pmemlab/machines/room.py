@@ -16,6 +16,7 @@ __all__ = [
     "at_once",
     "free_memory_bytes",
     "gibibytes",
+    "machine_bytes",
     "media_bytes",
     "missing_memory",
     "missing_space",
@@ -39,6 +40,11 @@ def at_once() -> int:
 def media_bytes(topology: Topology) -> int:
     """Returns the bytes that a machine's DIMMs and disks take when they are full."""
     return sum(topology.backing_files.values())
+
+
+def machine_bytes(topology: Topology) -> int:
+    """Returns what a machine takes whose media lie in memory."""
+    return topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
 
 
 def free_memory_bytes() -> int:

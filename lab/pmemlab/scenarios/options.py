@@ -7,8 +7,11 @@ working where no other plugin and no conftest.py has an option of that name.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from pmemlab.machines.protocol import KindOrAuto
 
 __all__ = ["FOLDERS", "WORKER_INPUT", "WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
 
@@ -21,7 +24,6 @@ WORKER_INPUT = "pmemlab_results"
 WORKER_OUTPUT = "pmemlab"
 """The key of what it tells its controller of scenarios."""
 
-_MACHINES = ("auto", "process", "host", "guest", "container")
 _SHORT = ("--storage-type", "--topology", "--machine")
 
 
@@ -44,7 +46,7 @@ def add_options(group: pytest.OptionGroup) -> None:
     )
     group.addoption(
         "--pmemlab-machine",
-        choices=_MACHINES,
+        choices=get_args(KindOrAuto),
         default="auto",
         dest="pmemlab_machine",
         help="kind of machine to run scenarios on; auto: the running lab's containers, else "

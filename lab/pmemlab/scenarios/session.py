@@ -8,8 +8,8 @@ from typing import Any
 
 from pmemlab.errors import LabError
 from pmemlab.machines import opening
-from pmemlab.machines.choice import Choice, KindOrAuto, MachineChooser
-from pmemlab.machines.protocol import Kind, Machine
+from pmemlab.machines.choice import Choice, MachineChooser
+from pmemlab.machines.protocol import Kind, KindOrAuto, Machine
 from pmemlab.machines.room import at_once
 from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of

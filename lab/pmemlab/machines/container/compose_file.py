@@ -16,7 +16,7 @@ import yaml
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.given_topology import is_the_labs_own, path_in_container
-from pmemlab.machines.room import EMULATOR_BYTES, media_bytes
+from pmemlab.machines.room import machine_bytes
 from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
 __all__ = [
@@ -156,11 +156,10 @@ def _compose_text(topologies: Iterable[Topology]) -> str:
 
 
 def _service_text(topology: Topology) -> str:
-    needed = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
     own = is_the_labs_own(topology)
     return _SERVICE % {
         "name": _scalar(topology.name),
-        "mebibytes": -(-needed // _MIB),
+        "mebibytes": -(-machine_bytes(topology) // _MIB),
         "topology": _scalar(topology.name if own else path_in_container(topology)),
     }
 

@@ -40,7 +40,7 @@ from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
-from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory
+from pmemlab.machines.room import machine_bytes, missing_memory
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
 from pmemlab.topology import Topology
@@ -96,8 +96,7 @@ def requirements(topology: Topology, start: Path | None = None) -> list[MissingR
         return [error]
     if runs_in_the_lab(topology, clone):
         return []
-    wanted = topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
-    return list(missing_memory(wanted, topology.name))
+    return list(missing_memory(machine_bytes(topology), topology.name))
 
 
 def require_image(client: docker.DockerClient, clone: Clone) -> str:

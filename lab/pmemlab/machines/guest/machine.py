@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
 from pmemlab.machines.guest.initramfs import find_busybox, write_initramfs
-from pmemlab.machines.guest.kernel import get_kernel, kernel_source
+from pmemlab.machines.guest.kernel import Kernel, get_kernel, kernel_source
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.guest.options import RESULTS, RESULTS_TAG, GuestOptions
 from pmemlab.machines.guest.qemu import Qemu, command_line, find_qemu, find_setpriv
@@ -41,7 +42,14 @@ from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import Proof, mismatches, prove
 from pmemlab.topology import Topology
 
-__all__ = ["PROGRAM_PATH", "GuestMachine", "agent_command", "open_guest_machine", "requirements"]
+__all__ = [
+    "PROGRAM_PATH",
+    "GuestMachine",
+    "open_guest_machine",
+    "qemu_command",
+    "requirements",
+    "write_guest_initramfs",
+]
 
 # Generous: seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
@@ -109,10 +117,37 @@ def open_guest_machine(
     return machine
 
 
-def agent_command(python: str) -> list[str]:
-    """The guest's first process."""
-    # -S -E: nothing of site-packages, nothing of the environment
-    return [python, "-S", "-E", str(_AGENT)]
+def qemu_command(
+    topology: Topology,
+    options: GuestOptions,
+    kernel: Kernel,
+    accelerator: Accelerator,
+    initramfs: Path,
+    state: Path,
+    port: str,
+) -> list[str]:
+    """QEMU's command line for a guest of a topology to which the options were applied.
+
+    Raises `LabError`. initramfs: as `write_guest_initramfs` writes it. The rest: see
+    `command_line`.
+    """
+    results = options.results_share()
+    return command_line(
+        topology,
+        kernel,
+        initramfs,
+        accelerator,
+        state,
+        # -S -E: nothing of site-packages, nothing of the environment
+        [sys.executable, "-S", "-E", str(_AGENT)],
+        port,
+        shares=[*shared_folders(), *([results] if results else [])],
+        further=[*sandbox_arguments(find_qemu()), *options.qemu_arguments],
+    )
+
+
+def write_guest_initramfs(path: Path, kernel: Kernel) -> None:
+    write_initramfs(path, kernel, guest_root(shared_folders()))
 
 
 class GuestMachine(LinkedMachine):
@@ -132,8 +167,8 @@ class GuestMachine(LinkedMachine):
         state: Path | None = None,
         options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
     ) -> None:
-        self._results = options.results_share()
-        self._qemu_arguments = options.qemu_arguments
+        options.results_share()  # what is wrong with it is told before anything starts
+        self._options = options
         self.topology = topology = options.applied_to(topology)
         self.accelerator: Accelerator = "tcg"
         self.python = sys.executable
@@ -171,27 +206,19 @@ class GuestMachine(LinkedMachine):
         for missing in unmet_requirements(self.topology, qemu, kernel.release):
             raise missing
         compile_packages(package_folders())
-        shares = shared_folders()
         initramfs = self._boot_files.path / "initramfs"
-        write_initramfs(initramfs, kernel, guest_root(shares))
+        write_guest_initramfs(initramfs, kernel)
         on_step("choosing KVM or TCG")
         self.accelerator = choose_accelerator(kernel, qemu)
-        further = [*sandbox_arguments(qemu), *self._qemu_arguments]
-
-        def qemu_argv(port: str) -> Sequence[str]:
-            return command_line(
-                self.topology,
-                kernel,
-                initramfs,
-                self.accelerator,
-                self._state.path,
-                agent_command(self.python),
-                port,
-                shares=[*shares, *([self._results] if self._results else [])],
-                further=further,
-            )
-
-        self._qemu_argv = qemu_argv
+        self._qemu_argv = partial(
+            qemu_command,
+            self.topology,
+            self._options,
+            kernel,
+            self.accelerator,
+            initramfs,
+            self._state.path,
+        )
         self._make_backing_files()
         on_boot(Booting(self.accelerator, self.stop))
         self._power_on(on_step, new_media=True)
@@ -247,7 +274,7 @@ class GuestMachine(LinkedMachine):
             return self._boot
 
     def _provision(self, on_step: Callable[[str], None], *, new_media: bool) -> None:
-        if self._results:
+        if self._options.results is not None:
             self._mount_results()
         for command in self.topology.provision_commands(new_media=new_media):
             on_step(command)
@@ -303,7 +330,7 @@ class GuestMachine(LinkedMachine):
         self._proof = replace(self.proof, facts=facts, proved=self._prove(facts))
 
     def _prove(self, facts: Mapping[str, object]) -> dict[str, object]:
-        if not self._qemu_arguments:
+        if not self._options.qemu_arguments:
             return prove(self.topology, facts)
         self.unproved = mismatches(self.topology, facts)
         differing = {mismatch.fact for mismatch in self.unproved}

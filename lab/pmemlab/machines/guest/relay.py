@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.control import connect
+from pmemlab.machines.guest.streams import write_all
 
 __all__ = ["relay"]
 
@@ -29,9 +30,7 @@ def relay(state: Path, source: int, sink: int) -> None:
         threading.Thread(target=_send, args=(source, connection), daemon=True).start()
         with suppress(OSError):  # whoever listens has hung up
             while data := connection.recv(_READ_BYTES):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(sink, view) :]
+                write_all(sink, data)
 
 
 def _send(source: int, connection: socket.socket) -> None:
