@@ -283,12 +283,15 @@ def _with_what_it_is_like(file: File) -> File:
     name = own["like"]
     if name not in topology_names():
         raise file.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
-    base = File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError).content
-    if "like" in base:
-        raise file.error("like", f"{name} is like another one itself; name that one")
+    base = _with_what_it_is_like(File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError)).content
     taken_over = {key: value for key, value in base.items() if key not in ("name", "summary")}
     if isinstance(own.get("proof"), dict):
-        own["proof"] = {**base["proof"], **own["proof"]}
+        proof = {**base["proof"], **own["proof"]}
+        own["proof"] = {
+            fact: value
+            for fact, value in proof.items()
+            if value is not None or fact not in base["proof"]
+        }
     return replace(file, content=own).filled_from(taken_over)
 
 

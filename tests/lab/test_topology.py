@@ -208,7 +208,7 @@ def test_fields_have_their_documented_defaults(tmp_path: Path) -> None:
             r"provision\[0\]: must be a command, or format:",
         ),
         ({"like": "fsdx"}, "like: 'fsdx' is none of the lab's own; there are cxl-pmem"),
-        ({"like": "fsdax-eadr"}, "like: fsdax-eadr is like another one itself"),
+        ({"like": "fsdax", "proof": "{kernel: null}"}, r"proof\.kernel: is empty"),
         ({"memroy": "1G"}, "memroy: is no field here; there are like, name, summary"),
     ],
 )
@@ -331,6 +331,13 @@ def test_one_that_is_like_another_says_but_what_differs(tmp_path: Path) -> None:
         proof={**fsdax.proof, "cpus": [0, 1]},
     )
     assert topology == differs
+
+
+def test_one_may_be_like_one_that_is_like_another_and_demand_less(tmp_path: Path) -> None:
+    path = _written(tmp_path, like="fsdax-eadr", proof="{disks: null}")
+    eadr = load_topology("fsdax-eadr")
+    proof = {fact: value for fact, value in eadr.proof.items() if fact != "disks"}
+    assert load_topology(path) == replace(eadr, name="mine", summary="a machine", proof=proof)
 
 
 def test_one_that_is_like_another_has_a_summary_of_its_own(tmp_path: Path) -> None:
