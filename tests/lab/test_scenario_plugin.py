@@ -22,8 +22,7 @@ from pmemlab.errors import (
     MissingRequirementError,
     ProofError,
 )
-from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Accelerator, Kind, Result
+from pmemlab.machines.protocol import Accelerator, Kind, OnLine, Result
 from pmemlab.scenarios.modelled_rates import RateModel
 from pmemlab.scenarios.runner import Outcome
 from pmemlab.scenarios.session import ScenarioSession

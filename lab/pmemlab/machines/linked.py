@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from pmemlab.machines.guest.link import Command, Link
-from pmemlab.machines.lines import OnLine
-from pmemlab.machines.protocol import Result
+from pmemlab.machines.protocol import OnLine, Result
 from pmemlab.machines.uptime import Uptime
 
 __all__ = ["LinkedMachine"]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
-from pmemlab.machines.lines import OnLine
-
 if TYPE_CHECKING:
     from pmemlab.machines.guest.link import Command
     from pmemlab.topology import Topology
@@ -21,6 +19,7 @@ __all__ = [
     "Kind",
     "KindOrAuto",
     "Machine",
+    "OnLine",
     "Result",
     "Spawner",
 ]
@@ -29,6 +28,9 @@ Kind = Literal["process", "host", "guest", "container"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 KindOrAuto: TypeAlias = Literal["auto", Kind]
 Accelerator = Literal["kvm", "tcg", "none"]
+
+OnLine = Callable[[str], None]
+"""Is given a line without its end, as UTF-8 (other bytes as surrogate escapes)."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from contextlib import closing, suppress
 
 from pmemlab.errors import CommandTimeoutError, LabError, MachineDiedError
 from pmemlab.machines.guest import agent
-from pmemlab.machines.lines import Lines, OnLine
-from pmemlab.machines.protocol import Result
+from pmemlab.machines.protocol import OnLine, Result
 
 __all__ = ["Command", "Link"]
 
@@ -111,7 +110,7 @@ class Link:
     ) -> Result:
         """Run a command to its end; see `Machine.run`."""
         output = {agent.STDOUT: bytearray(), agent.STDERR: bytearray()}
-        lines = Lines(on_line)
+        lines = _Lines(on_line)
 
         def texts() -> tuple[str, str]:
             out, err = (bytes(part).decode(errors="surrogateescape") for part in output.values())
@@ -320,3 +319,19 @@ class Command:
                 pass
         except TimeoutError:
             raise self._link._died("does not answer, not even to a kill") from None
+
+
+class _Lines:
+    """Cuts streams, which come in pieces, into lines. A last one that has no end is never told."""
+
+    def __init__(self, on_line: OnLine | None) -> None:
+        self._on_line = on_line
+        self._begun: dict[int, bytes] = {}  # by stream
+
+    def feed(self, stream: int, data: bytes) -> None:
+        if self._on_line is None:
+            return
+        *lines, rest = (self._begun.get(stream, b"") + data).split(b"\n")
+        self._begun[stream] = rest
+        for line in lines:
+            self._on_line(line.decode(errors="surrogateescape"))
