@@ -117,11 +117,31 @@ def _engine(path: Path) -> Iterator[list[str]]:
         thread.join()
 
 
-def test_the_current_context_is_asked(context: Callable[[str, str], None], tmp_path: Path) -> None:
-    context("mine", f"unix://{tmp_path}/mine.sock")
-    with _engine(tmp_path / "mine.sock") as asked:
+@pytest.mark.parametrize(
+    ("contexts", "environment", "asked"),
+    [
+        ({"mine": "mine"}, {}, "mine"),
+        ({"mine": "mine"}, {"DOCKER_HOST": ""}, "mine"),
+        ({"mine": "none"}, {"DOCKER_HOST": "unix://{}/other.sock"}, "other"),
+        ({"wanted": "wanted", "current": "none"}, {"DOCKER_CONTEXT": "wanted"}, "wanted"),
+    ],
+)
+def test_the_engine_of_docker_host_is_asked_else_that_of_a_context(
+    context: Callable[[str, str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    contexts: dict[str, str],
+    environment: dict[str, str],
+    asked: str,
+) -> None:
+    """contexts: each one's socket; the last is the current one."""
+    for name, socket_name in contexts.items():
+        context(name, f"unix://{tmp_path}/{socket_name}.sock")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    with _engine(tmp_path / f"{asked}.sock") as requests:
         connect().close()
-    assert any("_ping" in path for path in asked)
+    assert any("_ping" in path for path in requests)
 
 
 def test_an_engine_that_does_not_answer_is_named_where_the_user_chose_it(
@@ -133,16 +153,6 @@ def test_an_engine_that_does_not_answer_is_named_where_the_user_chose_it(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nor/this.sock")
     with pytest.raises(MissingRequirementError, match=r"DOCKER_HOST, unix:///nor/this\.sock"):
         connect()
-
-
-def test_an_empty_docker_host_is_none(
-    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context("mine", f"unix://{tmp_path}/mine.sock")
-    monkeypatch.setenv("DOCKER_HOST", "")
-    with _engine(tmp_path / "mine.sock") as asked:
-        connect().close()
-    assert asked
 
 
 def test_a_context_needs_no_settings_beside_it(
@@ -191,27 +201,6 @@ def test_docker_s_settings_that_can_t_be_read_are_named(
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(LabError, match=f"{tmp_path}/config.json, can't be read"):
         connect()
-
-
-def test_docker_host_beats_the_context(
-    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context("mine", "unix:///no/such.sock")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/other.sock")
-    with _engine(tmp_path / "other.sock") as asked:
-        connect().close()
-    assert asked
-
-
-def test_docker_context_beats_the_current_one(
-    context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context("wanted", f"unix://{tmp_path}/wanted.sock")
-    context("current", "unix:///no/such.sock")
-    monkeypatch.setenv("DOCKER_CONTEXT", "wanted")
-    with _engine(tmp_path / "wanted.sock") as asked:
-        connect().close()
-    assert asked
 
 
 def test_a_context_that_there_is_not_is_named(
@@ -302,9 +291,9 @@ class EngineScript:
         program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.calls}\n{script}\n')
         program.chmod(0o755)
 
-    def add_docker(self, compose: bool = True) -> None:
-        """An engine that answers, the plugin `docker compose` too if so wanted."""
-        self.add("docker", f'case "$1" in compose) exit {0 if compose else 1};; esac; echo 28.0')
+    def add_docker(self) -> None:
+        """An engine that answers, and the plugin `docker compose`."""
+        self.add("docker", "echo 28.0")
 
     def add_apt(self, *packages: str) -> None:
         """An apt that offers packages; as Debian's does, installing starts the engine."""
@@ -331,10 +320,26 @@ def script(tmp_path: Path) -> EngineScript:
     return EngineScript(tmp_path)
 
 
-def test_the_check_says_in_one_line_how_to_get_an_engine(script: EngineScript) -> None:
-    done = script.run("check")
-    assert done.returncode == 1
-    assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
+NO_ENGINE = 'case "$1" in compose) ;; *) exit 1;; esac'
+NONE_ANSWERS = "docker: no Docker engine answers; 'make docker' gets one\n"
+
+
+@pytest.mark.parametrize(
+    ("docker", "environment", "told"),
+    [
+        (None, {}, NONE_ANSWERS),
+        (NO_ENGINE, {"DOCKER_HOST": "unix:///var/run/docker.sock"}, NONE_ANSWERS),
+        (NO_ENGINE, {"DOCKER_CONTEXT": "nosuch"}, "answers at Docker's context nosuch"),
+        ('[ "$1" != compose ] && echo 28', {}, "no Docker Compose; 'make docker' gets it"),
+    ],
+)
+def test_the_check_says_in_one_line_what_is_missing_and_how_to_get_it(
+    script: EngineScript, docker: str | None, environment: dict[str, str], told: str
+) -> None:
+    if docker is not None:
+        script.add("docker", docker)
+    done = script.run("check", **environment)
+    assert (done.returncode, told in done.stderr, done.stderr.count("\n")) == (1, True, 1)
 
 
 @pytest.mark.parametrize("command", ["check", "up"])
@@ -352,26 +357,6 @@ def test_no_engine_is_started_where_another_was_chosen(script: EngineScript, com
     assert "dockerd" not in script.calls.read_text()
 
 
-def test_a_context_that_there_is_not_gets_no_engine_either(script: EngineScript) -> None:
-    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
-    done = script.run("check", DOCKER_CONTEXT="nosuch")
-    assert done.returncode == 1
-    assert "answers at Docker's context nosuch" in done.stderr
-
-
-def test_the_local_engine_may_be_named(script: EngineScript) -> None:
-    script.add("docker", 'case "$1" in compose) ;; *) exit 1;; esac')
-    done = script.run("check", DOCKER_HOST="unix:///var/run/docker.sock")
-    assert done.stderr == "docker: no Docker engine answers; 'make docker' gets one\n"
-
-
-def test_the_check_says_how_to_get_compose(script: EngineScript) -> None:
-    script.add_docker(compose=False)
-    done = script.run("check")
-    assert done.returncode == 1
-    assert "no Docker Compose; 'make docker' gets it" in done.stderr
-
-
 def test_the_check_is_silent_where_all_is_there(script: EngineScript) -> None:
     script.add_docker()
     done = script.run("check")
@@ -387,16 +372,20 @@ def test_nothing_is_installed_where_an_engine_answers(script: EngineScript) -> N
     assert "apt-get" not in script.calls.read_text()
 
 
-def test_on_debian_the_engine_and_compose_are_installed(script: EngineScript) -> None:
-    script.add_apt("docker.io", "docker-compose", "docker-cli")
+@pytest.mark.parametrize(
+    ("offered", "installed"),
+    [
+        # Debian's, and Ubuntu's, which has Compose's second version.
+        ("docker.io docker-compose docker-cli", "docker.io docker-compose docker-cli"),
+        ("docker.io docker-compose docker-compose-v2", "docker.io docker-compose-v2"),
+    ],
+)
+def test_the_engine_and_compose_are_installed(
+    script: EngineScript, offered: str, installed: str
+) -> None:
+    script.add_apt(*offered.split())
     assert script.run("up").returncode == 0
-    assert script.install_call().endswith("docker.io docker-compose docker-cli")
-
-
-def test_on_ubuntu_composes_second_version_is_installed(script: EngineScript) -> None:
-    script.add_apt("docker.io", "docker-compose", "docker-compose-v2")
-    assert script.run("up").returncode == 0
-    assert script.install_call().endswith("docker.io docker-compose-v2")
+    assert script.install_call().endswith(f" {installed}")
 
 
 def test_without_root_the_script_says_what_to_do(script: EngineScript) -> None:

@@ -145,7 +145,7 @@ def test_the_environment_is_the_topology_s_and_the_command_s() -> None:
 
 def test_a_timeout_kills_the_command_and_keeps_what_it_wrote(machine: GuestMachine) -> None:
     with pytest.raises(CommandTimeoutError, match=r"still running after 0\.5 s") as caught:
-        machine.run(["sh", "-c", "echo $$; sleep 60 & wait"], timeout=0.5)
+        machine.run(["sh", "-c", "echo $$; setsid sleep 60 & sleep 60 & wait"], timeout=0.5)
     assert not played_qemu.is_running(int(caught.value.stdout))
     assert machine.run(["echo", "alive"]).stdout == "alive\n"
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -153,16 +152,6 @@ def test_it_imports_what_this_process_does(machine: ProcessMachine) -> None:
     assert result.stdout.endswith("pmemlab/__init__.py\n")
 
 
-def test_a_timeout_holds_though_a_child_left_the_group_with_the_pipes(
-    machine: ProcessMachine,
-) -> None:
-    started = time.monotonic()
-    with pytest.raises(CommandTimeoutError) as caught:
-        machine.run(["sh", "-c", "echo begun; setsid sleep 60 & sleep 60"], timeout=0.3)
-    assert time.monotonic() - started < 30
-    assert caught.value.stdout == "begun\n"
-
-
 def test_a_command_that_closes_its_output_is_waited_for(machine: ProcessMachine) -> None:
     assert machine.run(["sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 4"]).returncode == 4
     with pytest.raises(CommandTimeoutError):
@@ -285,16 +274,6 @@ def test_sockets_of_commands_have_short_enough_paths(
             assert (listening.returncode, listening.stderr) == (0, "")
             ray = machine.run(["sh", "-c", "echo ${RAY_TMPDIR:-$TMPDIR}"]).stdout.strip()
             assert ray == parent
-
-
-def test_a_power_cut_ends_what_runs(machine: ProcessMachine) -> None:
-    threading.Timer(0.3, machine.power_cut).start()
-    started = time.monotonic()
-    with pytest.raises(MachineDiedError, match="power cut"):
-        machine.run(["sleep", "60"])
-    assert time.monotonic() - started < 30
-    with pytest.raises(MachineDiedError, match="power cut"):
-        machine.run(["true"])
 
 
 def test_after_a_power_cut_it_has_power_again_and_keeps_its_files() -> None:
