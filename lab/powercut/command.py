@@ -39,6 +39,7 @@ _EPILOG = """\
   powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
 """
 _SHOWN = 10
+_TOO_MANY = 1 << 62  # of which Python can't count twice as many
 _LOG_WIDTH = 140  # a log has no width of its own
 
 
@@ -194,8 +195,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number of 1 or more")
+    if not text.isdecimal() or not 1 <= int(text) < _TOO_MANY:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of 1 or more, below 2^62")
     return int(text)
 
 

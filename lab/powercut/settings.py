@@ -13,6 +13,8 @@ __all__ = ["POINT_KINDS", "CutSettings", "Moment"]
 
 POINT_KINDS = ("drain", "sync", "name", "write", "exit")
 
+_MOST_SITE_FRAMES = 1000  # the library has room made for as many, at each call
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -57,8 +59,10 @@ class CutSettings:
             raise PowercutError(f"names: {self.names} is neither independent nor ordered")
         if self.atomic_bytes not in (8, 64):
             raise PowercutError(f"atomic_bytes: {self.atomic_bytes} is neither 8 nor 64")
-        if self.site_frames < 1:
-            raise PowercutError(f"site_frames: {self.site_frames} must be 1 or more")
+        if not 1 <= self.site_frames <= _MOST_SITE_FRAMES:
+            raise PowercutError(
+                f"site_frames: {self.site_frames} must be 1 or more, {_MOST_SITE_FRAMES} at most"
+            )
 
     def environment(
         self, roots: Sequence[Path], session: Path, moment: Moment, *, record: bool

@@ -182,6 +182,7 @@ def test_a_statically_linked_program_is_refused(
     [
         (["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),
         (["--tries", "x"], "argument --tries: x: must be a number of 1 or more"),
+        (["--jobs", f"{1 << 62}"], "must be a number of 1 or more, below 2^62"),
     ],
 )
 def test_numbers_that_are_none_are_refused(
@@ -194,7 +195,14 @@ def test_numbers_that_are_none_are_refused(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("timeout_s", math.nan), ("timeout_s", 1e300), ("timeout_s", -1), ("rounds", 0)],
+    [
+        ("timeout_s", math.nan),
+        ("timeout_s", 1e300),
+        ("timeout_s", -1),
+        ("rounds", 0),
+        ("rounds", 10**9),
+        ("site_frames", 10**12),
+    ],
 )
 def test_the_fixture_refuses_what_the_command_does(
     power_cut: PowerCut, option: str, value: float

@@ -201,6 +201,15 @@ def test_each_sync_of_a_python_program_is_a_site_and_is_needed(power_cut: PowerC
     assert [result.site.name for result in found if result.failure is None] == []
 
 
+def test_a_sync_below_many_calls_is_the_same_site_in_a_cut_as_in_the_record(
+    power_cut: PowerCut,
+) -> None:
+    found = power_cut.mutations(
+        saves.save_below_many_calls, newest_save_is_whole, tries=TRIES, site_frames=30
+    )
+    assert [result.site.name for result in found if result.failure is None] == []
+
+
 def test_a_sync_is_told_apart_by_who_calls_the_function_that_makes_it(power_cut: PowerCut) -> None:
     one = power_cut.record(saves.save_in_a_new_folder)
     two = power_cut.record(saves.save_in_a_new_folder, site_frames=2)

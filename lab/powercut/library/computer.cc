@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -217,7 +218,9 @@ Call::Call(Computer& computer, const char* function, void* return_address)
   const Settings& settings = computer.settings_;
   const bool names_sites = settings.record || !settings.without.empty();
   if (return_address != nullptr && names_sites) {
-    stack_ = call_stack(return_address, settings.record ? kFrames : settings.site_frames);
+    // As many in a record as in a cut, which finds the sites that the record has named.
+    const size_t frames = settings.record ? std::max(kFrames, settings.site_frames) : settings.site_frames;
+    stack_ = call_stack(return_address, frames);
   }
   lock_ = computer.lock();
   computer.claim();

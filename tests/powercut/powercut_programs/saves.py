@@ -49,6 +49,13 @@ def save_correctly(medium: Path) -> None:
     save(medium)
 
 
+def save_below_many_calls(medium: Path, calls: int = 30) -> None:
+    if calls:
+        save_below_many_calls(medium, calls - 1)
+    else:
+        save(medium)
+
+
 def save_in_a_folder_for_its_group(medium: Path) -> None:
     medium.chmod(0o750)
     save(medium)
