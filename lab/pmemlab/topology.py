@@ -263,7 +263,7 @@ def load_topology(name_or_path: str | Path) -> Topology:
     path = Path(name_or_path)
     if path.suffix not in YAML_SUFFIXES:
         path = _FOLDER / f"{name_or_path}.yaml"
-        if not path.is_file():
+        if str(name_or_path) not in topology_names():
             raise TopologyError(
                 f"topology: there is no {str(name_or_path)!r}; {_there_are()}, "
                 "or give the path of a .yaml file"

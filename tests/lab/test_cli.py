@@ -90,9 +90,11 @@ def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
 
 def test_a_name_that_no_file_can_have_is_told_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
     name = 300 * "x"
-    for argv in (["machine", "show", name], ["report", name]):
+    for argv in (["machine", "show", f"{name}.yaml"], ["report", name]):
         assert main(argv) == 2
-        assert "pmemlab: [Errno 36] File name too long: " in capfd.readouterr().err
+        assert "File name too long: " in capfd.readouterr().err
+    assert main(["machine", "show", name]) == 2
+    assert "pmemlab: topology: there is no 'xxx" in capfd.readouterr().err
 
 
 def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(
