@@ -33,25 +33,22 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
     ran = [row for row in without_rates if row.not_judged]
     modelled = modelled_beside(works, rows)
     rated = [row for row in rows if row.has_rates and row not in modelled.values()]
+    parts: list[tuple[str, Table]] = []
     if rated:
-        console.print("rates, of real media or modelled devices:\n")
-        console.print(_rates(rated))
+        parts.append(("rates, of real media or modelled devices:", _rates(rated)))
     if works:
-        if rated:
-            console.print()
+        what = "the rates of these runs would say nothing:"
         if modelled:
-            console.print(
-                "works; samples/s are modelled on the devices that the emulated media stand for, "
-                "USD/h is of the cheapest machine that holds them:\n"
+            what = (
+                "samples/s are modelled on the devices that the emulated media stand for, "
+                "USD/h is of the cheapest machine that holds them:"
             )
-        else:
-            console.print("works; the rates of these runs would say nothing:\n")
-        console.print(_works(works, modelled))
+        parts.append((f"works; {what}", _works(works, modelled)))
     if ran:
-        if rated or works:
-            console.print()
-        console.print("ran; whether they work is not judged:\n")
-        console.print(_ran(ran))
+        parts.append(("ran; whether they work is not judged:", _ran(ran)))
+    for number, (what, table) in enumerate(parts):
+        console.print("\n" * bool(number) + what + "\n")
+        console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
@@ -71,20 +68,14 @@ def replaced_lines(metrics: Iterable[Metric]) -> list[str]:
 
 
 def _rates(rows: Sequence[ResultRow]) -> Table:
-    modelled = any(any(row.devices) for row in rows)
-    grid = _grid()
-    grid.add_column("machine")
-    if modelled:
-        grid.add_column("devices")
-    for heading in ("samples/s", "lookups/s", "hits", "AUC"):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    on_devices = any(any(row.devices) for row in rows)
+    numbers = ("samples/s", "lookups/s", "hits", "AUC")
+    grid = _grid(["machine", *(["devices"] if on_devices else [])], numbers)
     grid.add_column("rates are", min_width=len("modelled,"))
     for row in rows:
         grid.add_row(
-            row.scenario,
-            row.storage_type,
-            row.machine_label,
-            *([row.devices_label] if modelled else []),
+            *_run(row),
+            *([row.devices_label] if on_devices else []),
             f"{row.samples_per_s:,.0f}",
             "-" if row.lookups_per_s is None else f"{row.lookups_per_s:,.0f}",
             *_learnt(row),
@@ -94,46 +85,41 @@ def _rates(rows: Sequence[ResultRow]) -> Table:
 
 
 def _works(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Table:
-    grid = _grid()
-    grid.add_column("machine")
-    if modelled:
-        grid.add_column("devices")
-        for heading in ("samples/s", "of DRAM", "USD/h"):
-            grid.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("hits", "AUC"):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    if not modelled:
+        grid = _grid(["machine"], ["hits", "AUC"])
+    else:
+        grid = _grid(["machine", "devices"], ["samples/s", "of DRAM", "USD/h", "hits", "AUC"])
     for number, row in enumerate(rows):
         rate = modelled.get(number)
         cells = rate_cells(rate) if rate else ("-", "-", "-", "-")
-        grid.add_row(
-            row.scenario,
-            row.storage_type,
-            row.machine_label,
-            *(cells if modelled else ()),
-            *_learnt(row),
-        )
+        grid.add_row(*_run(row), *(cells if modelled else ()), *_learnt(row))
     return grid
 
 
 def _ran(rows: Sequence[ResultRow]) -> Table:
-    grid = _grid()
-    grid.add_column("machine")
-    grid.add_column("not judged")
+    grid = _grid(["machine", "not judged"], [])
     for row in rows:
-        grid.add_row(
-            row.scenario, row.storage_type, row.machine_label, " and ".join(row.not_judged)
-        )
+        grid.add_row(*_run(row), " and ".join(row.not_judged))
     return grid
 
 
-def _grid() -> Table:
+def _grid(texts: Iterable[str], numbers: Iterable[str]) -> Table:
+    """Returns a table of runs, by these headings of its columns."""
     from rich import box
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
     for heading in ("scenario", "storage type"):
         grid.add_column(heading, no_wrap=True)
+    for heading in texts:
+        grid.add_column(heading)
+    for heading in numbers:
+        grid.add_column(heading, justify="right", no_wrap=True)
     return grid
+
+
+def _run(row: ResultRow) -> tuple[str, str, str]:
+    return row.scenario, row.storage_type, row.machine_label
 
 
 def _learnt(row: ResultRow) -> tuple[str, str]:
