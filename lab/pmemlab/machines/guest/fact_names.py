@@ -4,91 +4,85 @@ from __future__ import annotations
 
 __all__ = ["FACTS", "is_fact_name", "shape_error", "what_is"]
 
-# A star stands for a list's index, or for a number that is a key.
-FACTS = {
-    "kernel": "release, as `uname -r` says",
-    "cpus": "CPUs that are online, by number",
-    "socket_cpus.*": "CPUs of a socket",
-    "memory_bytes": "memory that the kernel manages",
-    "nodes": "NUMA nodes that are online",
-    "nodes_with_cpus": "those that have CPUs",
-    "nodes_without_cpus": "those that have none",
-    "node_sources": "who says that there are nodes: SRAT (the firmware's table), numa=fake",
-    "node_bytes.*": "a node's memory",
-    "distances.*.*": "from the first node to the second, as the firmware says",
-    "slow_nodes": "nodes in a lower memory tier than every node with CPUs",
-    "memory_side_caches.*.node": "node whose memory is cached",
-    "memory_side_caches.*.level": "1 is nearest to the memory",
-    "memory_side_caches.*.bytes": "its size",
-    "memory_side_caches.*.line_bytes": "size of a line",
-    "memory_side_caches.*.indexing": "direct-mapped, complex or other",
-    "memory_side_caches.*.write_policy": "write-back, write-through or other",
-    "ram_bytes": "physical addresses that are System RAM from the boot on",
-    "kmem_bytes": "those that `daxctl reconfigure-device --mode=system-ram` made so",
-    "persistent_bytes": "those that the firmware calls persistent memory",
-    "declared_persistent_bytes": "those that memmap= declares persistent",
-    "dimms.*.name": "an NVDIMM",
-    "dimms.*.provider": "of its bus, as regions.*.provider",
-    "regions.*.name": "a region of persistent memory, as ndctl lists them",
-    "regions.*.provider": "who tells of it: ACPI.NFIT (the firmware), e820 (memmap=), CXL",
-    "regions.*.bytes": "its size",
-    "regions.*.node": "the NUMA node that it is nearest to; -1 where the kernel can't tell",
-    "regions.*.dimms": "how many DIMMs it spans",
-    "regions.*.persistence_domain": "memory_controller (ADR), cpu_cache (eADR) or unknown",
-    "regions.*.modes": "of its namespaces: fsdax, devdax, raw or sector",
-    "cxl_memdevs.*.name": "a memory device behind CXL",
-    "cxl_memdevs.*.ram_bytes": "its volatile memory",
-    "cxl_memdevs.*.pmem_bytes": "its persistent memory",
-    "cxl_regions.*.name": "a region of CXL memory, as `cxl list` has them",
-    "cxl_regions.*.mode": "ram or pmem",
-    "cxl_regions.*.bytes": "its size",
-    "cxl_regions.*.decode_state": "commit where addresses lead to it",
-    "cxl_regions.*.memdevs": "the devices that it is made of",
-    "disks.*.name": "a disk that is a device of its own; no persistent memory",
-    "disks.*.device_number": "major:minor",
-    "disks.*.transport": "nvme, sata, virtio and so on, as lsblk says",
-    "disks.*.rotates": "whether it has platters that turn",
-    "disks.*.bytes": "its size",
-    "mount.device": "what is mounted over the topology's pmem.path",
-    "mount.device_number": "major:minor, as os.stat says of every file there",
-    "mount.block_devices": "the devices beneath, mappings followed down",
-    "mount.mapping.*.target": "of a device-mapper device: linear, striped and so on",
-    "mount.mapping.*.stripes": "devices that it is striped over",
-    "mount.mapping.*.chunk_bytes": "how much lies on one before the next",
-    "mount.point": "where it is mounted",
-    "mount.filesystem": "its type",
-    "mount.dax": "whether it is mounted with dax",
-    "mount.map_sync": "whether a file there can be mapped with MAP_SYNC",
-    "mount.page_regions": "regions in which the pages of a mapped file there lie, by pagemap",
-    "mount.bytes": "size of the file system",
-    "mount.free_bytes": "of these, free",
-    "libpmem.is_pmem": "libpmem's answer for a file there: 1 where stores need no msync",
-    "memkind.page_nodes": "nodes on which memory of memkind's KMEM DAX kind lies",
-    "memkind.page_nodes_from.*": "those where a CPU of that node asks for it",
-    "ssd.device": "what is mounted over the topology's ssd.path",
-    "ssd.device_number": "major:minor, as os.stat says of every file there",
-    "ssd.block_devices": "the devices beneath, mappings followed down",
-    "ssd.point": "where it is mounted",
-    "ssd.filesystem": "its type",
-    "ssd.bytes": "size of the file system",
-    "ssd.free_bytes": "of these, free",
-    "ssd.transport": "of the disk beneath, as disks.*.transport",
-    "ssd.rotates": "of the disk beneath",
-    "ssd.read_bytes": "read from that device since the machine started",
-    "ssd.written_bytes": "written to it",
-}
-
-# By the last part of a fact's name that is no index. Facts that are neither are numbers.
-_TEXTS = {
-    *("kernel", "name", "provider", "persistence_domain", "indexing", "write_policy", "mode"),
-    *("decode_state", "device", "device_number", "transport", "target", "point", "filesystem"),
-    *("node_sources", "modes", "memdevs", "block_devices", "page_regions"),
-}
-_TRUTHS = {"rotates", "dax", "map_sync"}
-_LISTS = {
-    *("cpus", "socket_cpus", "nodes", "nodes_with_cpus", "nodes_without_cpus", "slow_nodes"),
-    *("node_sources", "modes", "memdevs", "block_devices", "page_regions"),
-    *("page_nodes", "page_nodes_from"),
+# Each with its type and its meaning. A star stands for a list's index, or for a number that is a
+# key.
+FACTS: dict[str, tuple[type | list[type], str]] = {
+    "kernel": (str, "release, as `uname -r` says"),
+    "cpus": ([int], "CPUs that are online, by number"),
+    "socket_cpus.*": ([int], "CPUs of a socket"),
+    "memory_bytes": (int, "memory that the kernel manages"),
+    "nodes": ([int], "NUMA nodes that are online"),
+    "nodes_with_cpus": ([int], "those that have CPUs"),
+    "nodes_without_cpus": ([int], "those that have none"),
+    "node_sources": (
+        [str],
+        "who says that there are nodes: SRAT (the firmware's table), numa=fake",
+    ),
+    "node_bytes.*": (int, "a node's memory"),
+    "distances.*.*": (int, "from the first node to the second, as the firmware says"),
+    "slow_nodes": ([int], "nodes in a lower memory tier than every node with CPUs"),
+    "memory_side_caches.*.node": (int, "node whose memory is cached"),
+    "memory_side_caches.*.level": (int, "1 is nearest to the memory"),
+    "memory_side_caches.*.bytes": (int, "its size"),
+    "memory_side_caches.*.line_bytes": (int, "size of a line"),
+    "memory_side_caches.*.indexing": (str, "direct-mapped, complex or other"),
+    "memory_side_caches.*.write_policy": (str, "write-back, write-through or other"),
+    "ram_bytes": (int, "physical addresses that are System RAM from the boot on"),
+    "kmem_bytes": (int, "those that `daxctl reconfigure-device --mode=system-ram` made so"),
+    "persistent_bytes": (int, "those that the firmware calls persistent memory"),
+    "declared_persistent_bytes": (int, "those that memmap= declares persistent"),
+    "dimms.*.name": (str, "an NVDIMM"),
+    "dimms.*.provider": (str, "of its bus, as regions.*.provider"),
+    "regions.*.name": (str, "a region of persistent memory, as ndctl lists them"),
+    "regions.*.provider": (str, "who tells of it: ACPI.NFIT (the firmware), e820 (memmap=), CXL"),
+    "regions.*.bytes": (int, "its size"),
+    "regions.*.node": (int, "the NUMA node that it is nearest to; -1 where the kernel can't tell"),
+    "regions.*.dimms": (int, "how many DIMMs it spans"),
+    "regions.*.persistence_domain": (str, "memory_controller (ADR), cpu_cache (eADR) or unknown"),
+    "regions.*.modes": ([str], "of its namespaces: fsdax, devdax, raw or sector"),
+    "cxl_memdevs.*.name": (str, "a memory device behind CXL"),
+    "cxl_memdevs.*.ram_bytes": (int, "its volatile memory"),
+    "cxl_memdevs.*.pmem_bytes": (int, "its persistent memory"),
+    "cxl_regions.*.name": (str, "a region of CXL memory, as `cxl list` has them"),
+    "cxl_regions.*.mode": (str, "ram or pmem"),
+    "cxl_regions.*.bytes": (int, "its size"),
+    "cxl_regions.*.decode_state": (str, "commit where addresses lead to it"),
+    "cxl_regions.*.memdevs": ([str], "the devices that it is made of"),
+    "disks.*.name": (str, "a disk that is a device of its own; no persistent memory"),
+    "disks.*.device_number": (str, "major:minor"),
+    "disks.*.transport": (str, "nvme, sata, virtio and so on, as lsblk says"),
+    "disks.*.rotates": (bool, "whether it has platters that turn"),
+    "disks.*.bytes": (int, "its size"),
+    "mount.device": (str, "what is mounted over the topology's pmem.path"),
+    "mount.device_number": (str, "major:minor, as os.stat says of every file there"),
+    "mount.block_devices": ([str], "the devices beneath, mappings followed down"),
+    "mount.mapping.*.target": (str, "of a device-mapper device: linear, striped and so on"),
+    "mount.mapping.*.stripes": (int, "devices that it is striped over"),
+    "mount.mapping.*.chunk_bytes": (int, "how much lies on one before the next"),
+    "mount.point": (str, "where it is mounted"),
+    "mount.filesystem": (str, "its type"),
+    "mount.dax": (bool, "whether it is mounted with dax"),
+    "mount.map_sync": (bool, "whether a file there can be mapped with MAP_SYNC"),
+    "mount.page_regions": (
+        [str],
+        "regions in which the pages of a mapped file there lie, by pagemap",
+    ),
+    "mount.bytes": (int, "size of the file system"),
+    "mount.free_bytes": (int, "of these, free"),
+    "libpmem.is_pmem": (int, "libpmem's answer for a file there: 1 where stores need no msync"),
+    "memkind.page_nodes": ([int], "nodes on which memory of memkind's KMEM DAX kind lies"),
+    "memkind.page_nodes_from.*": ([int], "those where a CPU of that node asks for it"),
+    "ssd.device": (str, "what is mounted over the topology's ssd.path"),
+    "ssd.device_number": (str, "major:minor, as os.stat says of every file there"),
+    "ssd.block_devices": ([str], "the devices beneath, mappings followed down"),
+    "ssd.point": (str, "where it is mounted"),
+    "ssd.filesystem": (str, "its type"),
+    "ssd.bytes": (int, "size of the file system"),
+    "ssd.free_bytes": (int, "of these, free"),
+    "ssd.transport": (str, "of the disk beneath, as disks.*.transport"),
+    "ssd.rotates": (bool, "of the disk beneath"),
+    "ssd.read_bytes": (int, "read from that device since the machine started"),
+    "ssd.written_bytes": (int, "written to it"),
 }
 
 _IN_WORDS: dict[type, tuple[str, str]] = {
@@ -116,13 +110,9 @@ def shape_error(name: str, value: object) -> str | None:
     if len(parts) < len(pattern):
         # What lies beneath, as the probe prints it.
         return None if isinstance(value, list | dict) else "must be a list, or a mapping"
-    last = next(part for part in reversed(pattern) if part != "*")
-    kind: type = int
-    if last in _TEXTS:
-        kind = str
-    elif last in _TRUTHS:
-        kind = bool
-    depth = parts.count("*") + (last in _LISTS)
+    of_type, _ = FACTS[".".join(pattern)]
+    kind = of_type[0] if isinstance(of_type, list) else of_type
+    depth = parts.count("*") + isinstance(of_type, list)
     if _is_nested(value, kind, depth):
         return None
     one, several = _IN_WORDS[kind]
@@ -137,7 +127,7 @@ def _is_nested(value: object, kind: type, depth: int) -> bool:
 
 def what_is(name: str) -> str:
     """What a fact is, for people; of facts beneath a name, what the first of them is."""
-    return FACTS[".".join(_pattern_of(name) or [])]
+    return FACTS[".".join(_pattern_of(name) or [])][1]
 
 
 def _pattern_of(name: str) -> list[str] | None:

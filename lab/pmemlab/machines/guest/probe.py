@@ -76,7 +76,7 @@ def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
 
 
 def main() -> None:
-    names = "".join(f"\n  {name:34}{meaning}" for name, meaning in FACTS.items())
+    names = "".join(f"\n  {name:34}{meaning}" for name, (_, meaning) in FACTS.items())
     parser = argparse.ArgumentParser(
         description="Print this machine's facts as JSON.",
         epilog=f"facts:{names}",
