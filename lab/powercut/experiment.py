@@ -281,22 +281,19 @@ class Experiment:
         words = [f"{name}={shell.quote(value)}" for name, value in self.environment.items()]
         words += [f"{shell.quote(sys.executable)} -m powercut"]
         words += [_moment_option(moment) for moment in moments]
-        if self.rounds > 1:
-            words.append(f"--rounds {self.rounds}")
-        if self.settings.points != CutSettings().points:
-            words.append(f"--points {','.join(self.settings.points)}")
-        if self.settings.names != "independent":
-            words.append(f"--names {self.settings.names}")
-        if self.settings.atomic_bytes != 8:
-            words.append(f"--atomic {self.settings.atomic_bytes}")
-        if self.settings.site_frames != 1:
-            words.append(f"--site-frames {self.settings.site_frames}")
-        words += [f"--without {shell.quote(call)}" for call in self.settings.without]
+        settings, plain = self.settings, CutSettings()
+        options = {
+            "--rounds": (self.rounds, Experiment.rounds),
+            "--points": (",".join(settings.points), ",".join(plain.points)),
+            "--names": (settings.names, plain.names),
+            "--atomic": (settings.atomic_bytes, plain.atomic_bytes),
+            "--site-frames": (settings.site_frames, plain.site_frames),
+            "--medium": (shell.quote(str(self.base)), shell.quote(str(default_base()))),
+            "--timeout": (f"{self.timeout_s:g}", f"{Experiment.timeout_s:g}"),
+        }
+        words += [f"{name} {own}" for name, (own, default) in options.items() if own != default]
+        words += [f"--without {shell.quote(call)}" for call in settings.without]
         words += [f"--under {shell.quote(str(path))}" for path in self.under]
-        if self.base != default_base():
-            words.append(f"--medium {shell.quote(str(self.base))}")
-        if self.timeout_s != Experiment.timeout_s:
-            words.append(f"--timeout {self.timeout_s:g}")
         if self.prepare:
             words.append(f"--prepare {shell.quote(shell.join(self.prepare))}")
         if self.recovery:
