@@ -109,6 +109,11 @@ def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: OwnMachine) 
     assert time.monotonic() - started < 30
 
 
+def test_a_command_that_ends_as_its_power_is_cut_has_not_ended_well(machine: OwnMachine) -> None:
+    with pytest.raises(MachineDiedError, match="has had its power cut"):
+        machine.run(["echo", "saved"], on_line=lambda _: machine.power_cut())
+
+
 def test_only_a_machine_without_power_can_be_booted_again(machine: OwnMachine) -> None:
     with pytest.raises(LabError, match="has power; cut it first"):
         machine.power_on()

@@ -89,6 +89,7 @@ class _Agent:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self.mark.end_processes()
+        self._process.kill()
         self._process.wait()
 
     def died(self, how: str) -> MachineDiedError:
