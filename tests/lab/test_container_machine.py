@@ -51,6 +51,20 @@ def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMach
         yield guest
 
 
+def play_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology) -> None:
+    """The clone's lab has one container, which was made for this topology."""
+    engine.container.labels[labels.TOPOLOGY] = label_of(topology)
+    for name, value in {
+        "connect": engine.client,
+        "sweep_abandoned": None,
+        "require_image": "image",
+        "is_of_image": True,
+        "kvm_works": False,
+        "find_machines": {topology.name: engine.container},
+    }.items():
+        monkeypatch.setattr(container_machine, name, lambda *_, value=value: value)
+
+
 def test_its_facts_are_read_again_when_it_is_proved_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,9 +191,8 @@ def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    engine.container.labels[labels.TOPOLOGY] = label_of(mine)
+    play_lab(monkeypatch, engine, mine)
     found = {"mine": engine.container, "dram": engine.container}
-    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
     monkeypatch.setattr(container_machine, "find_machines", lambda *_: found)
     clone = Clone(Path("/clone"))
     assert runs_in_the_lab(mine, clone)
@@ -193,9 +206,7 @@ def test_a_command_says_that_its_guest_is_not_the_lab_s_machine_which_ended(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    engine.container.labels[labels.TOPOLOGY] = label_of(mine)
-    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
-    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"mine": engine.container})
+    play_lab(monkeypatch, engine, mine)
     monkeypatch.setattr(reach, "load_topology", lambda _: mine)
     monkeypatch.setattr(reach, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest"))
     engine.status = "exited"
@@ -212,7 +223,7 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    engine.container.labels[labels.TOPOLOGY] = label_of(replace(mine, cpus=3))
+    play_lab(monkeypatch, engine, replace(mine, cpus=3))
     own = Engine()
     asked: list[Topology] = []
 
@@ -220,11 +231,6 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
         asked.append(topology)
         return own.container
 
-    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
-    monkeypatch.setattr(container_machine, "sweep_abandoned", lambda *_: None)
-    monkeypatch.setattr(container_machine, "require_image", lambda *_: "image")
-    monkeypatch.setattr(container_machine, "kvm_works", lambda *_: False)
-    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"mine": engine.container})
     monkeypatch.setattr(container_machine, "start_throwaway", start)
     booting: list[Booting] = []
     open_container_machine(mine, on_boot=booting.append).stop()
@@ -243,13 +249,8 @@ def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
 ) -> None:
     """A container may have been up for hours, and somebody in it meanwhile."""
     dram = load_topology("dram")
-    engine.container.labels[labels.TOPOLOGY] = label_of(dram)
-    monkeypatch.setattr(container_machine, "connect", lambda: engine.client)
+    play_lab(monkeypatch, engine, dram)
     monkeypatch.setattr(container_machine, "find_clone", lambda: Clone(tmp_path))
-    monkeypatch.setattr(container_machine, "sweep_abandoned", lambda *_: None)
-    monkeypatch.setattr(container_machine, "require_image", lambda *_: "image")
-    monkeypatch.setattr(container_machine, "is_of_image", lambda *_: True)
-    monkeypatch.setattr(container_machine, "find_machines", lambda *_: {"dram": engine.container})
     facts = recorded_facts("dram") | {"nodes": [0, 1]}
     monkeypatch.setattr(container_machine, "read_facts", lambda _: facts)
     with pytest.raises(ProofError, match=r"nodes: expected \[0\], found \[0, 1\]"):

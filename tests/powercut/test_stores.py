@@ -90,21 +90,19 @@ def first_words(seen: Sequence[Sequence[int]]) -> set[int]:
     return {words[0] for words in seen}
 
 
-def test_what_was_only_stored_may_be_lost_or_not(cut_at_the_end: Cut) -> None:
-    assert first_words(cut_at_the_end("store")) == {OLD, NEW}
-
-
-def test_what_was_flushed_and_not_drained_may_be_lost_or_not(cut_at_the_end: Cut) -> None:
-    assert first_words(cut_at_the_end("flush")) == {OLD, NEW}
-    assert first_words(cut_at_the_end("memcpy-nodrain")) == {OLD, NEW}
-
-
-def test_a_drain_of_another_thread_makes_no_flush_of_mine_durable(cut_at_the_end: Cut) -> None:
-    assert first_words(cut_at_the_end("drain-elsewhere")) == {OLD, NEW}
-
-
-def test_a_drain_brings_nothing_that_was_not_flushed(cut_at_the_end: Cut) -> None:
-    assert first_words(cut_at_the_end("memcpy-noflush")) == {OLD, NEW}
+@pytest.mark.parametrize(
+    "case",
+    [
+        "store",
+        *("flush", "memcpy-nodrain"),  # flushed and not drained
+        "drain-elsewhere",  # another thread's drain is no drain of what this one flushed
+        "memcpy-noflush",  # a drain brings nothing that was not flushed
+    ],
+)
+def test_what_was_not_flushed_and_drained_may_be_lost_or_not(
+    cut_at_the_end: Cut, case: str
+) -> None:
+    assert first_words(cut_at_the_end(case)) == {OLD, NEW}
 
 
 @pytest.mark.parametrize(
