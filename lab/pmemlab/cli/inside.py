@@ -108,4 +108,4 @@ def shell(arguments: argparse.Namespace) -> int:
     own_size()  # without a terminal, nothing is started
     argv = arguments.rest or ["/bin/bash"]
     with spawner(arguments, options) as machine:
-        return run_on_own_terminal(lambda size: machine.spawn(argv, env, size.as_document()))
+        return run_on_own_terminal(lambda size: machine.spawn(argv, env, size))

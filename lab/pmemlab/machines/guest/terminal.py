@@ -7,9 +7,8 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.link import Command
@@ -20,31 +19,22 @@ from pmemlab.machines.guest.streams import (
     write_all,
 )
 
-__all__ = ["TerminalSize", "own_size", "run_on_own_terminal"]
+__all__ = ["own_size", "run_on_own_terminal"]
 
 
-@dataclass(frozen=True)
-class TerminalSize:
-    """A terminal's size in characters."""
-
-    rows: int
-    columns: int
-
-    def as_document(self) -> dict[str, int]:
-        return asdict(self)
-
-
-def own_size() -> TerminalSize:
-    """Returns the size of this process's terminal. Raises `LabError` if it has none."""
+def own_size() -> dict[str, int]:
+    """Returns the "rows" and "columns" of this process's terminal. Raises `LabError` if it has
+    none.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise LabError(
             "shell: needs a terminal; `pmemlab machine exec MACHINE -- COMMAND` needs none"
         )
     size = os.get_terminal_size(sys.stdout.fileno())
-    return TerminalSize(size.lines, size.columns)
+    return {"rows": size.lines, "columns": size.columns}
 
 
-def run_on_own_terminal(spawn: Callable[[TerminalSize], Command]) -> int:
+def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
     """Run a command that has a terminal in the guest, with this process's terminal for its keys
     and its output; its exit status as shells give it.
 
@@ -58,7 +48,7 @@ def run_on_own_terminal(spawn: Callable[[TerminalSize], Command]) -> int:
         return True
 
     def resize() -> None:
-        command.resize(own_size().as_document())
+        command.resize(own_size())
 
     with (
         _raw_terminal(),
