@@ -19,9 +19,9 @@ from embstore.devices import Access
 from embstore.options import TierKind
 from pmemlab.model.planning.hit_rates import CpuCache, LeastFrequent, Placement
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
+from pmemlab.model.planning.popularity import Floats
 from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, bytes_a_row
 from pmemlab.model.planning.tiers import Placed
-from pmemlab.model.planning.zipf import Floats
 
 __all__ = [
     "INDEX_LINE_BYTES",

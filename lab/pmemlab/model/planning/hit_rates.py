@@ -7,33 +7,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
-from pmemlab.model.planning.popularity import Popularity
-from pmemlab.model.planning.zipf import Floats
+from pmemlab.model.planning.popularity import NEVER, Floats, Popularity
 
-__all__ = ["CpuCache", "LeastFrequent", "LeastRecent", "Placement", "characteristic_time"]
-
-
-class Placement(Protocol):
-    """Which rows lie in which tier."""
-
-    popularity: Popularity
-    tier_rows: tuple[int, ...]
-
-    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
-        """The sum of `of(probability)` over rows, each as far as it's found in that tier."""
-        ...
-
-    def hit_rates(self) -> tuple[float, ...]:
-        """The share of look-ups that find their row in each tier; the shares add up to 1."""
-        ...
+__all__ = [
+    "CpuCache",
+    "LeastFrequent",
+    "LeastRecent",
+    "Placement",
+    "characteristic_time",
+    "look_ups_that_fill",
+]
 
 
-class _Placement:
+class Placement(ABC):
+    """Which rows lie in which tier. tier_rows: how many in each."""
+
     def __init__(self, popularity: Popularity, upper_rows: Sequence[int]) -> None:
         """upper_rows: of each tier but the last, fastest first; the last one has the others."""
         self.popularity = popularity
@@ -42,15 +35,17 @@ class _Placement:
         self._ends = ends
         self.tier_rows = tuple(end - begin for begin, end in itertools.pairwise(ends))
 
+    @abstractmethod
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
-        raise NotImplementedError
+        """The sum of `of(probability)` over rows, each as far as it's found in that tier."""
 
     def hit_rates(self) -> tuple[float, ...]:
+        """The share of look-ups that find their row in each tier; the shares add up to 1."""
         upper = [self.total(tier, lambda p: p) for tier in range(len(self.tier_rows) - 1)]
         return (*upper, max(0.0, 1.0 - sum(upper)))
 
 
-class LeastFrequent(_Placement):
+class LeastFrequent(Placement):
     """The most frequent rows in the first tier, the next in the second (LFU, with counts that have
     told all rows apart).
     """
@@ -60,7 +55,7 @@ class LeastFrequent(_Placement):
         return self.popularity.total(of, first, last) if last >= first else 0.0
 
 
-class LeastRecent(_Placement):
+class LeastRecent(Placement):
     """The most recent rows in the first tier, the next in the second (LRU).
 
     By Che's approximation (Che, Tung, Wang: Hierarchical Web Caching Systems, IEEE JSAC 20(7),
@@ -107,16 +102,20 @@ def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
         return float("inf")
     if cached_rows <= 0:
         return 0.0
+    return look_ups_that_fill(popularity.different_rows, cached_rows)
 
-    def asked_for(time: float) -> float:
-        return popularity.total(lambda p: -np.expm1(-p * time))
 
-    low, high = 0.0, float(cached_rows)
-    while asked_for(high) < cached_rows:
+def look_ups_that_fill(filled_by: Callable[[float], float], room: float) -> float:
+    """Returns after how many look-ups `filled_by` of them is `room`; infinite if it never is.
+
+    filled_by: what so many fill; it grows with them.
+    """
+    low, high = 0.0, 1.0
+    while filled_by(high) < room:
         low, high = high, high * 4
-        if high > 1e30:  # rows that nobody ever asks for
+        if high > NEVER:
             return float("inf")
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if asked_for(middle) < cached_rows else (low, middle)
+        low, high = (middle, high) if filled_by(middle) < room else (low, middle)
     return high

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pmemlab.model.planning.hit_rates import characteristic_time
-from pmemlab.model.planning.popularity import Popularity
-from pmemlab.model.planning.zipf import Floats
+from pmemlab.model.planning.popularity import Floats, Popularity
 
 __all__ = ["direct_mapped_misses"]
 
@@ -35,18 +34,13 @@ def direct_mapped_misses(
     # Long after the row that is asked for least was.
     end = max(40.0 * popularity.longest_interval, 100.0 * (begin + 1.0))
     t = begin + np.concatenate([[0.0], np.geomspace(1e-3 * (1.0 + begin), end, _MOMENTS)])
-    different = np.array([popularity.total(_asked_for(at)) for at in t.tolist()])
+    different = np.array([popularity.different_rows(at) for at in t.tolist()])
     slope = np.array([popularity.total(_asked_for_now(at)) for at in t.tolist()])
     begins = slope[0] * -np.expm1(-q * different[0])
     lost = slope**2 * np.exp(-q * different)
     return float(begins + q * np.sum((lost[1:] + lost[:-1]) / 2 * np.diff(t)))
 
 
-def _asked_for(time: float) -> Callable[[Floats], Floats]:
-    """Whether a row is, within so many look-ups."""
-    return lambda p: np.asarray(-np.expm1(-p * time))
-
-
 def _asked_for_now(time: float) -> Callable[[Floats], Floats]:
-    """The derivative of that."""
+    """The derivative of `different_rows`, of one row."""
     return lambda p: np.asarray(p * np.exp(-p * time))

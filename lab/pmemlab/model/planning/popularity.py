@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pmemlab.errors import PlanError
 
-if TYPE_CHECKING:
-    from pmemlab.model.planning.zipf import Floats
+__all__ = ["NEVER", "CountedRows", "Floats", "Popularity"]
 
-__all__ = ["CountedRows", "Popularity"]
+Floats: TypeAlias = NDArray[np.float64]
 
+NEVER = 1e30
+"""Look-ups. A row that nobody asks for within so many is never asked for."""
 _FEW_IDS_A_ROW = 10
 
 
-class Popularity(Protocol):
-    """Ranks 1 to `rows`, the row that is asked for most first."""
+class Popularity(ABC):
+    """Ranks 1 to `rows`, the row that is asked for most first.
+
+    text: for people. hottest_share: the share of look-ups that ask for the most popular row.
+    longest_interval: look-ups between two of the row that is asked for least, at most; on average.
+    """
 
     rows: int
+    text: str
+    hottest_share: float
+    longest_interval: float
 
-    @property
-    def text(self) -> str:
-        """For people."""
-        ...
-
-    @property
-    def hottest_share(self) -> float:
-        """The share of look-ups that ask for the most popular row."""
-        ...
-
-    @property
-    def longest_interval(self) -> float:
-        """Look-ups between two of the row that is asked for least, at most; on average."""
-        ...
-
+    @abstractmethod
     def probabilities(self, first: int, last: int) -> Floats:
         """Returns the probabilities of ranks `first` to `last`, shape (last - first + 1,)."""
-        ...
 
+    @abstractmethod
     def total(
         self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
@@ -49,15 +44,21 @@ class Popularity(Protocol):
 
         of: takes probabilities, (n,), and gives as many values; of 0 it gives 0.
         """
-        ...
 
+    @abstractmethod
     def head(self, rows: int) -> Popularity:
         """The first so many ranks alone, whose look-ups are all that there are."""
-        ...
+
+    def different_rows(self, look_ups: float) -> float:
+        """Returns how many different rows so many look-ups ask for, on average."""
+        return self.total(lambda p: np.asarray(-np.expm1(-p * look_ups)))
 
 
-class CountedRows:
-    """Rows that were counted; others of the table were never asked for."""
+class CountedRows(Popularity):
+    """Rows that were counted; others of the table were never asked for.
+
+    are_few: whether many rows were asked for too seldom to know how popular they are.
+    """
 
     def __init__(self, counts: NDArray[np.int64], rows: int | None = None, of: str = "ids") -> None:
         """counts: how often each row was asked for, (n,), in any order. rows: of the table, which
@@ -78,23 +79,10 @@ class CountedRows:
         each, many = np.unique(asked, return_counts=True)
         self._p = each[::-1] / self._ids  # descending
         self._ends = np.cumsum(many[::-1])  # the last rank with that probability
-
-    @property
-    def text(self) -> str:
-        return f"{self._ids:,} {self._of}"
-
-    @property
-    def are_few(self) -> bool:
-        """Whether many rows were asked for too seldom to know how popular they are."""
-        return self._ids < _FEW_IDS_A_ROW * int(self._ends[-1])
-
-    @property
-    def hottest_share(self) -> float:
-        return float(self._p[0])
-
-    @property
-    def longest_interval(self) -> float:
-        return float(1 / self._p[-1])
+        self.text = f"{self._ids:,} {of}"
+        self.hottest_share = float(self._p[0])
+        self.longest_interval = float(1 / self._p[-1])
+        self.are_few = self._ids < _FEW_IDS_A_ROW * asked.size
 
     def probabilities(self, first: int, last: int) -> Floats:
         at = np.searchsorted(self._ends, np.arange(first, last + 1))

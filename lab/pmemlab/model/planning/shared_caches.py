@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from pmemlab.model.planning.hit_rates import look_ups_that_fill
 from pmemlab.model.planning.popularity import Popularity
-from pmemlab.model.planning.zipf import Floats
 
 __all__ = ["CacheUser", "SharedCache"]
-
-_NEVER = 1e30
 
 
 @dataclass(frozen=True)
@@ -44,24 +41,14 @@ class SharedCache:
         whole = sum(user.touched_bytes * user.popularity.rows for user in self._users)
         if len(self._users) == 1 or not 0 < cache_bytes < whole:
             return everything
-        low, high = 0.0, 1.0
-        while sum(self._held(high)) < cache_bytes:
-            low, high = high, high * 4
-            if high > _NEVER:  # rows that nobody ever asks for
-                return everything
-        while high - low > 1e-6 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if sum(self._held(middle)) < cache_bytes else (low, middle)
-        return tuple(held / cache_bytes for held in self._held(high))
+        time = look_ups_that_fill(lambda look_ups: sum(self._touched(look_ups)), cache_bytes)
+        if math.isinf(time):
+            return everything
+        return tuple(touched / cache_bytes for touched in self._touched(time))
 
-    def _held(self, time: float) -> list[float]:
-        """Bytes of each table that are touched within so many look-ups."""
-        held = []
-        for user in self._users:
-            asked = time * user.share
-
-            def touched(p: Floats, asked: float = asked) -> Floats:
-                return np.asarray(-np.expm1(-p * asked))
-
-            held.append(user.touched_bytes * user.popularity.total(touched))
-        return held
+    def _touched(self, look_ups: float) -> list[float]:
+        """Bytes of each table that are touched within so many look-ups of all tables."""
+        return [
+            user.touched_bytes * user.popularity.different_rows(look_ups * user.share)
+            for user in self._users
+        ]

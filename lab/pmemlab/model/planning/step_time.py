@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pmemlab.model.planning.accesses import DeviceAccess
+from pmemlab.model.planning.popularity import Floats
 from pmemlab.model.planning.tiers import PlannedDevice
-from pmemlab.model.planning.zipf import Floats
 
 __all__ = ["LookupTime", "lookup_time"]
 

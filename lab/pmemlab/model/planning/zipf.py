@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["BoundedZipf", "Floats"]
+from pmemlab.model.planning.popularity import NEVER, Floats, Popularity
 
-Floats: TypeAlias = NDArray[np.float64]
+__all__ = ["BoundedZipf"]
 
 _SUMMED_RANKS = 4096
 _PANELS_A_DECADE = 12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-class BoundedZipf:
+class BoundedZipf(Popularity):
     """Ranks 1 to `rows`, the first one asked for most."""
 
     def __init__(self, rows: int, skew: float) -> None:
@@ -34,28 +31,17 @@ class BoundedZipf:
             raise ValueError(f"skew must be 0 or more, not {skew}")
         self.rows = rows
         self.skew = skew
-
-    @property
-    def text(self) -> str:
-        return f"Zipf({self.skew:g})"
-
-    @property
-    def longest_interval(self) -> float:
-        return float(self.rows**self.skew * self.rows)
+        self.text = f"Zipf({skew:g})"
+        self._harmonic = _harmonic(rows, skew)
+        self.hottest_share = 1 / self._harmonic
+        with np.errstate(over="ignore"):  # of a steep skew
+            self.longest_interval = min(float(np.float64(rows) ** (skew + 1)), NEVER)
 
     def head(self, rows: int) -> BoundedZipf:
         return BoundedZipf(rows, self.skew)
 
-    @cached_property
-    def hottest_share(self) -> float:
-        """The share of look-ups that ask for the most popular row."""
-        return float(1 / self._harmonic)
-
     def probabilities(self, first: int, last: int) -> Floats:
-        """Returns the probabilities of ranks `first` to `last`, shape (last - first + 1,).
-
-        They must fit into memory.
-        """
+        """See `Popularity`. They must fit into memory."""
         return np.asarray(
             np.arange(first, last + 1, dtype=np.float64) ** -self.skew / self._harmonic
         )
@@ -63,10 +49,8 @@ class BoundedZipf:
     def total(
         self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """The sum of `of(probability)` over the ranks from `first` to `last`, all by default.
+        """See `Popularity`. of: smooth, as it is asked for at some places only.
 
-        of: takes probabilities, (n,), and gives as many values; smooth, as it is asked for at some
-            places only.
         The first 4,096 ranks are added up. Of the others the sum is the integral from half a rank
         before the first to half a rank behind the last: the Euler-Maclaurin formula in the
         midpoint's form, whose next term is of the order of 1 / 4,096**2 of the sum. It's taken over
@@ -80,18 +64,14 @@ class BoundedZipf:
             result += float(np.sum(of(places**-self.skew / self._harmonic) * widths))
         return result
 
-    def share(self, first: int, last: int) -> float:
-        """Returns the share of look-ups that ask for ranks `first` to `last`."""
-        return self.total(lambda p: p, first, last) if last >= first else 0.0
 
-    @cached_property
-    def _harmonic(self) -> float:
-        summed = min(self.rows, _SUMMED_RANKS)
-        result = float(np.sum(np.arange(1, summed + 1, dtype=np.float64) ** -self.skew))
-        if self.rows > summed:
-            places, widths = _panels(summed + 0.5, self.rows + 0.5)
-            result += float(np.sum(places**-self.skew * widths))
-        return result
+def _harmonic(rows: int, skew: float) -> float:
+    summed = min(rows, _SUMMED_RANKS)
+    result = float(np.sum(np.arange(1, summed + 1, dtype=np.float64) ** -skew))
+    if rows > summed:
+        places, widths = _panels(summed + 0.5, rows + 0.5)
+        result += float(np.sum(places**-skew * widths))
+    return result
 
 
 def _panels(begin: float, end: float) -> tuple[Floats, Floats]:
