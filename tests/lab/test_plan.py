@@ -28,11 +28,12 @@ from pmemlab.model.devices.loading import device_path
 from pmemlab.model.planning.accesses import SSDHASH_WRITE_AMPLIFICATION, StepAccesses, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
-from pmemlab.model.planning.plan import Plans, Settings, Workload, make_plans
+from pmemlab.model.planning.plan import Plans, Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
 from pmemlab.model.planning.presentation import plans_document
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSource, load_prices
 from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.settings import Settings
 from pmemlab.model.planning.tiers import (
     DevicePool,
     Placed,

@@ -10,10 +10,11 @@ from pmemlab.errors import PlanError
 from pmemlab.model.planning.accesses import DeviceAccess, StepAccesses, step_accesses
 from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
-from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.plan import Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.row_bytes import RowShape
+from pmemlab.model.planning.settings import Settings
 from pmemlab.model.planning.tiers import PLANNED_TYPES, named_devices, placements
 from pmemlab.model.planning.zipf import BoundedZipf
 

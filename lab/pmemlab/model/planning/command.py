@@ -16,10 +16,11 @@ from pmemlab.model.planning.cpu_work import (
     CpuWork,
     measure_cpu_work_of_all,
 )
-from pmemlab.model.planning.plan import Settings, Workload, make_plans
+from pmemlab.model.planning.plan import Workload, make_plans
 from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, planned_table
 from pmemlab.model.planning.presentation import plans_document, plans_table
 from pmemlab.model.planning.prices import load_prices
+from pmemlab.model.planning.settings import Settings, require
 from pmemlab.model.planning.tiers import named_devices, storage_type_of
 from pmemlab.results import results_console
 from pmemlab.schema import parse_size
@@ -47,8 +48,7 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     types = arguments.storage_types
     storage_types = None if types is None else [storage_type_of(name) for name in types]
-    if arguments.top < 1:
-        raise PlanError(f"--top {arguments.top}: must be 1 or more")
+    require(arguments.top >= 1, "--top", arguments.top, "must be 1 or more")
     prices = load_prices(arguments.prices).of(arguments.machines)
     pool = named_devices(arguments.devices or device_names())
     messages = Console(stderr=True, highlight=False)
@@ -77,8 +77,7 @@ def _tables(arguments: argparse.Namespace) -> tuple[PlannedTable, ...]:
 
 
 def _rows(value: float) -> int:
-    if not value.is_integer():
-        raise PlanError(f"--rows {value}: must be a whole number")
+    require(value.is_integer(), "--rows", value, "must be a whole number")
     return int(value)
 
 
@@ -94,6 +93,6 @@ def _size(text: str | None) -> int | None:
 def _cpu_work(given: float | None, workload: Workload) -> CpuWork:
     if given is None:
         return measure_cpu_work_of_all(workload.tables, workload.shares, training=workload.training)
-    if not 0 < given < math.inf:
-        raise PlanError(f"--cpu-ns-per-lookup {given}: must be above 0, and finite")
+    is_time = 0 < given < math.inf
+    require(is_time, "--cpu-ns-per-lookup", given, "must be above 0, and finite")
     return CpuWork(given, NS_PER_MOVED_ROW, "given")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pmemlab.model.planning import defaults
+from pmemlab.model.planning.settings import BATCH_IDS, Settings
 
 __all__ = ["add_options"]
 
@@ -56,9 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--batch-size",
         type=int,
-        default=defaults.BATCH_IDS,
+        default=BATCH_IDS,
         metavar="N",
-        help=f"ids of a step on one machine, of all tables (default: {defaults.BATCH_IDS})",
+        help=f"ids of a step on one machine, of all tables (default: {BATCH_IDS})",
     )
     load.add_argument("--serving", action="store_true", help="look-ups only, no training")
     load.add_argument(
@@ -86,18 +86,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--first-tier-fraction",
         type=float,
         nargs="+",
-        default=[defaults.FIRST_TIER_FRACTION],
+        default=Settings.first_tier_fractions,
         metavar="F",
         help="share of the rows in the first of several tiers; several values: a plan for each "
-        f"(default: {defaults.FIRST_TIER_FRACTION})",
+        f"(default: {Settings.first_tier_fractions[0]})",
     )
     where.add_argument(
         "--middle-tier-fraction",
         type=float,
-        default=defaults.MIDDLE_TIER_FRACTION,
+        default=Settings.middle_tier_fraction,
         metavar="F",
         help="share of the rows in the second of three tiers "
-        f"(default: {defaults.MIDDLE_TIER_FRACTION})",
+        f"(default: {Settings.middle_tier_fraction})",
     )
 
     machines = parser.add_argument_group("the machines")
@@ -110,9 +110,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     machines.add_argument(
         "--threads",
         type=int,
-        default=defaults.THREADS,
+        default=Settings.threads,
         metavar="N",
-        help=f"threads of a machine that look up and train (default: {defaults.THREADS})",
+        help=f"threads of a machine that look up and train (default: {Settings.threads})",
     )
     machines.add_argument(
         "--dram-per-machine", metavar="SIZE", help="DRAM that the table may take, for example 128G"
@@ -120,17 +120,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     machines.add_argument(
         "--usable-fraction",
         type=float,
-        default=defaults.USABLE_FRACTION,
+        default=Settings.usable_fraction,
         metavar="F",
         help="share of a machine's media that the table may take "
-        f"(default: {defaults.USABLE_FRACTION})",
+        f"(default: {Settings.usable_fraction})",
     )
     machines.add_argument(
         "--max-machines",
         type=int,
-        default=defaults.MAX_MACHINES,
+        default=Settings.max_machines,
         metavar="N",
-        help=f"largest number of machines (default: {defaults.MAX_MACHINES})",
+        help=f"largest number of machines (default: {Settings.max_machines})",
     )
     machines.add_argument(
         "--cpu-ns-per-lookup",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from embstore.options import CacheStrategy, StorageType
 from pmemlab.errors import NotPublishedError, PlanError
-from pmemlab.model.planning import defaults
 from pmemlab.model.planning.accesses import (
     CacheParts,
     StepAccesses,
@@ -20,15 +19,14 @@ from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent, Placement
 from pmemlab.model.planning.planned_tables import PlannedTable
 from pmemlab.model.planning.popularity import Popularity
-from pmemlab.model.planning.prices import MachineShape, Prices
+from pmemlab.model.planning.prices import Holding, MachineShape, Prices
 from pmemlab.model.planning.row_bytes import bytes_a_row
+from pmemlab.model.planning.settings import BATCH_IDS, Settings, require
 from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.step_time import LookupTime, lookup_time
 from pmemlab.model.planning.tiers import PLANNED_TYPES, DevicePool, Placed, placements
 
-__all__ = ["LeftOut", "Plan", "Plans", "Settings", "TierPlan", "Workload", "make_plans"]
-
-_MOST_THREADS = 1024  # more than any machine has; each takes its time to plan for
+__all__ = ["LeftOut", "Plan", "Plans", "TierPlan", "Workload", "make_plans"]
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ class Workload:
 
     tables: tuple[PlannedTable, ...]
     lookups_per_s: float
-    batch_ids: int = defaults.BATCH_IDS
+    batch_ids: int = BATCH_IDS
     training: bool = True
     cache_strategy: CacheStrategy = CacheStrategy.LFU
 
     def __post_init__(self) -> None:
-        _require(self.batch_ids >= 1, "--batch-size", self.batch_ids, "must be 1 or more")
+        require(self.batch_ids >= 1, "--batch-size", self.batch_ids, "must be 1 or more")
         is_rate = 0 < self.lookups_per_s < math.inf
-        _require(is_rate, "--lookups-per-s", self.lookups_per_s, "must be above 0, and finite")
+        require(is_rate, "--lookups-per-s", self.lookups_per_s, "must be above 0, and finite")
         if not self.tables:
             raise PlanError("--tables: has no table")
 
@@ -58,43 +56,6 @@ class Workload:
         """The part of all look-ups that each table has."""
         whole = sum(table.ids_a_sample for table in self.tables)
         return tuple(table.ids_a_sample / whole for table in self.tables)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How machines are used.
-
-    threads: of a machine that look up and train; fewer where it has fewer.
-    first_tier_fractions: of all rows, in the first of several tiers; a plan each.
-    middle_tier_fraction: of all rows, in the second of three.
-    dram_bytes: of each machine that the table may take; None: as much as of everything else.
-    usable_fraction: of what a machine holds; the rest is the system's and the training program's.
-    max_machines: a plan that needs more doesn't fit.
-    """
-
-    threads: int = defaults.THREADS
-    first_tier_fractions: tuple[float, ...] = (defaults.FIRST_TIER_FRACTION,)
-    middle_tier_fraction: float = defaults.MIDDLE_TIER_FRACTION
-    dram_bytes: int | None = None
-    usable_fraction: float = defaults.USABLE_FRACTION
-    max_machines: int = defaults.MAX_MACHINES
-
-    def __post_init__(self) -> None:
-        is_machine_s = 1 <= self.threads <= _MOST_THREADS
-        _require(is_machine_s, "--threads", self.threads, f"must be from 1 to {_MOST_THREADS}")
-        _require(self.max_machines >= 1, "--max-machines", self.max_machines, "must be 1 or more")
-        _require(
-            0 < self.usable_fraction <= 1,
-            "--usable-fraction",
-            self.usable_fraction,
-            "must be above 0 and at most 1",
-        )
-        for fraction in self.first_tier_fractions:
-            _require(0 < fraction < 1, "--first-tier-fraction", fraction, "must be between 0 and 1")
-        middle = self.middle_tier_fraction
-        _require(0 < middle < 1, "--middle-tier-fraction", middle, "must be between 0 and 1")
-        if self.dram_bytes is not None:
-            _require(self.dram_bytes > 0, "--dram-per-machine", self.dram_bytes, "must be above 0")
 
 
 @dataclass(frozen=True)
@@ -300,12 +261,7 @@ class _Candidate:
 
     def best(self, prices: Prices) -> Plan | LeftOut:
         """Returns the plan on the cheapest machines; without a price if none holds the devices."""
-        names = self._devices
-        able = [
-            machine
-            for machine in prices.machines
-            if all(machine.holding_of(name) is not None for name in names)
-        ]
+        able = prices.machines_with(self._devices)
         try:
             if not able:
                 return self._unpriced(prices)
@@ -325,7 +281,7 @@ class _Candidate:
     def _in(self, machine: MachineShape, hours_a_month: float) -> Plan:
         workload = self._workload
         threads = min(self._settings.threads, machine.cpu_threads)
-        units = {name: self._units(machine, name) for name in self._devices}
+        units = {name: _holding(machine, name).units for name in self._devices}
         by_bytes, fullest = self._machines_for_bytes(machine)
         machines, bound_by = machine.rented_for(by_bytes), fullest
         while True:
@@ -449,9 +405,7 @@ class _Candidate:
             needed[name] = needed.get(name, 0) + size
         fullest = (0.0, "")
         for name, size in needed.items():
-            holding = machine.holding_of(name)
-            assert holding is not None
-            room = holding.capacity_bytes * self._settings.usable_fraction
+            room = _holding(machine, name).capacity_bytes * self._settings.usable_fraction
             if name == self._placed.index_device.name and self._settings.dram_bytes is not None:
                 room = min(room, self._settings.dram_bytes)
             fullest = max(fullest, (size / room, f"bytes on {name}"))
@@ -475,10 +429,12 @@ class _Candidate:
             )
         return math.ceil(asked * (1 - hottest) / (rate - asked * hottest))
 
-    @staticmethod
-    def _units(machine: MachineShape, name: str) -> float:
-        holding = machine.holding_of(name)
-        return 1.0 if holding is None else holding.units
+
+def _holding(machine: MachineShape, device: str) -> Holding:
+    """REQUIRES: the machine holds the device."""
+    holding = machine.holding_of(device)
+    assert holding is not None
+    return holding
 
 
 def _nothing_fits(left_out: Sequence[LeftOut]) -> str:
@@ -489,8 +445,3 @@ def _nothing_fits(left_out: Sequence[LeftOut]) -> str:
     if more > 0:
         lines.append(f"  and {more} more")
     return "\n".join(["nothing fits:", *lines])
-
-
-def _require(holds: bool, argument: str, value: object, problem: str) -> None:
-    if not holds:
-        raise PlanError(f"{argument} {value}: {problem}")

@@ -135,9 +135,13 @@ class Prices(Document, context=("path",)):
         known = ", ".join(machine.name for machine in self.machines)
         raise PriceFileError(f"{self.path}: machines: there is no {name}; there are {known}")
 
+    def machines_with(self, devices: Collection[str]) -> list[MachineShape]:
+        """Returns the machines that hold all of these devices."""
+        return [machine for machine in self.machines if all(map(machine.holding_of, devices))]
+
     def cheapest_with(self, devices: Collection[str]) -> MachineShape | None:
-        """Returns the cheapest machine that holds all of these devices; None if none does."""
-        fit = [machine for machine in self.machines if all(map(machine.holding_of, devices))]
+        """Returns the cheapest of these machines; None if there is none."""
+        fit = self.machines_with(devices)
         return min(fit, key=lambda machine: machine.usd_per_hour, default=None)
 
     def of(self, names: Collection[str] | None) -> Prices:
