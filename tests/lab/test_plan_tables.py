@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,7 @@ def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
         ("{name: t, dim: 4, rows: 5, skew: -1}", "skew: must be a number of at least 0"),
         ("{name: t, dim: 4, ids: none.npy}", r"none.npy: can't be read as an .npy file of ids"),
         ("{name: t, dim: 4, ids: cut.npy}", r"cut.npy: can't be read as an .npy file of ids"),
+        ("{name: t, dim: 4, ids: fifo.npy}", "fifo.npy: is a FIFO; give a file of ids"),
         ("{name: t, dim: 4, ids: floats.npy}", "must hold ids, which are integers, got float64"),
         ("{name: t, dim: 4, ids: empty.npy}", "ids of empty.npy: has no ids"),
         ("{name: t, dim: 4, rows: 2, ids: three.npy}", "has 3 different ids, .* the 2 rows"),
@@ -277,6 +279,7 @@ def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
 )
 def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "cut.npy").touch()
+    os.mkfifo(tmp_path / "fifo.npy")
     np.save(tmp_path / "floats.npy", np.ones(3))
     np.save(tmp_path / "empty.npy", np.empty(0, np.int64))
     np.save(tmp_path / "three.npy", np.arange(3))

@@ -23,6 +23,8 @@ def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
 
     rows: of the table; None: as many as there are different ids. Raises PlanError.
     """
+    if path.is_fifo():  # whose open waits for who writes to it
+        raise PlanError(f"{path}: is a FIFO; give a file of ids")
     try:
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
