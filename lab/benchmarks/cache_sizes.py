@@ -15,6 +15,7 @@ from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import (
     column_keys,
+    exit_status,
     new_parser,
     not_negative,
     parse,
@@ -86,17 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argument_parser(), argv)
     if arguments is None:
         return 2
-
-    # Only now: a wrong argument should not cost an import of the engine.
-    from embstore.errors import EmbStoreError
-    from pmemlab.errors import LabError
-
-    try:
-        _run(arguments)
-    except (EmbStoreError, LabError, OSError) as error:
-        print(f"cache_sizes: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status("cache_sizes", lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> None:

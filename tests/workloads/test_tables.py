@@ -75,6 +75,21 @@ def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path:
     assert rest["state_sha256"] == whole["state_sha256"]
 
 
+def test_a_save_that_has_all_steps_already_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """There is nothing to train, and so neither a loss nor a rate."""
+    saved, kept = tmp_path / "saved", tmp_path / "kept"
+    run(capsys, "--save", str(saved))
+    complaint = "holds a checkpoint of step 18, and only 18 are asked for"
+    assert f"{saved}: {complaint}" in refusal_of(
+        tables.main, capsys, *SMALL, "--restore", str(saved)
+    )
+    run(capsys, "--kept-in", str(kept), "--keep-every", "5")
+    shown = refusal_of(tables.main, capsys, *SMALL, "--kept-in", str(kept), "--stop-after", "9")
+    assert f"{kept}: holds a checkpoint of step 15, and only 9 are asked for" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

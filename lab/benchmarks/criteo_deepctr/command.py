@@ -7,7 +7,6 @@ import gc
 import itertools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +21,17 @@ from benchmarks.criteo_deepctr.options import (
     TableOptions,
     TrainingOptions,
 )
-from pmemlab.errors import LabError
 from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.command_line import NO_PATH, parse, positive, seed, storage_option
+from pmemlab.workloads.command_line import (
+    NO_PATH,
+    exit_status,
+    parse,
+    positive,
+    seed,
+    storage_option,
+)
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 
@@ -187,12 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argument_parser(), argv)
     if arguments is None:
         return 2
-    try:
-        _check(arguments)
-        epochs = _epochs(arguments)
-    except (LabError, DataError) as error:
-        return _complain(error)
-    return _run(arguments, epochs)
+    return exit_status("criteo_deepctr", lambda: _run(arguments))
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -254,28 +254,20 @@ def _epochs(arguments: argparse.Namespace) -> Epochs:
     return GeneratedEpochs(source, arguments.generated)
 
 
-def _run(arguments: argparse.Namespace, epochs: Epochs) -> int:
+def _run(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    epochs = _epochs(arguments)
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    from embstore.errors import EmbStoreError
-    from pmemlab.workloads.run import DivergedError
+    from benchmarks.criteo_deepctr.table import as_table
 
-    try:
-        from benchmarks.criteo_deepctr.table import as_table
-
-        tables = _tables(arguments)
-        results: list[Result] = []
-        for (name, dim), workers in itertools.product(_models(arguments), arguments.workers or [1]):
-            results.append(_train(arguments, epochs, tables, name, dim, workers))
-            _free_model()
-            if arguments.json:
-                _write_json(arguments, results)
-        print(as_table(results))
-    except (LabError, DataError, EmbStoreError, OSError) as error:
-        return _complain(error)
-    except DivergedError as error:
-        _complain(error)
-        return 1
-    return 0
+    tables = _tables(arguments)
+    results: list[Result] = []
+    for (name, dim), workers in itertools.product(_models(arguments), arguments.workers or [1]):
+        results.append(_train(arguments, epochs, tables, name, dim, workers))
+        _free_model()
+        if arguments.json:
+            _write_json(arguments, results)
+    print(as_table(results))
 
 
 def _models(arguments: argparse.Namespace) -> list[tuple[str, int]]:
@@ -361,11 +353,6 @@ def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> Non
         "results": [result.as_json() for result in results],
     }
     write_output("--json", arguments.json, json.dumps(document, indent=1) + "\n")
-
-
-def _complain(error: Exception) -> int:
-    print(f"criteo_deepctr: {error}", file=sys.stderr)
-    return 2
 
 
 def _rate(text: str) -> float:

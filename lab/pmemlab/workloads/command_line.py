@@ -24,6 +24,7 @@ __all__ = [
     "add_keeping",
     "add_storage",
     "column_keys",
+    "exit_status",
     "new_parser",
     "not_negative",
     "parse",
@@ -137,6 +138,29 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         parser.print_usage(sys.stderr)
         print(f"{parser.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
         return None
+
+
+def exit_status(program: str, work: Callable[[], object]) -> int:
+    """Does the work, and returns its exit status: 2 for bad arguments or data and for what the
+    engine refuses, 1 for a training that diverged; stderr then says why.
+    """
+    from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
+    from pmemlab.errors import LabError
+    from pmemlab.workloads.batches import DataError
+    from pmemlab.workloads.run import DivergedError
+
+    try:
+        work()
+    except DivergedError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except (DataError, EmbStoreError, LabError, OSError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"{program}: not enough memory: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def print_runs(

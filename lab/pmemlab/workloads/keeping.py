@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Keeping",
     "Resumed",
+    "demand_steps_left",
     "kept_step",
     "resumed_from",
     "tell_kept",
@@ -72,6 +73,16 @@ class Keeping:
         es.save(self.folder, variables, steps)
         tell_kept(steps)
         return True
+
+
+def demand_steps_left(kept_in: Path, done: int, steps: int) -> None:
+    """Raises DataError where a checkpoint has all the steps that are asked for."""
+    from pmemlab.workloads.batches import DataError  # brings NumPy
+
+    if done >= steps:
+        raise DataError(
+            f"{kept_in}: holds a checkpoint of step {done}, and only {steps} are asked for"
+        )
 
 
 def tell_trained(steps: int) -> None:

@@ -25,7 +25,7 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.keeping import tell_kept
+from pmemlab.workloads.keeping import demand_steps_left, tell_kept
 
 __all__ = ["DensePart", "ModelKeeping", "refusal_to_keep", "write_durably"]
 
@@ -94,10 +94,7 @@ class ModelKeeping:
                     es.discard_persisted([variable])
             return 0
         done = es.restore_persisted(tables, self._checkpoints)
-        if done >= steps:
-            raise DataError(
-                f"{self.folder}: holds a checkpoint of step {done}, and only {steps} are asked for"
-            )
+        demand_steps_left(self.folder, done, steps)
         path = self._dense_path(done)
         try:
             with np.load(path, allow_pickle=False) as file:

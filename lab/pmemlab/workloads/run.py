@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pmemlab.workloads.evidence import TableEvidence
 
-__all__ = ["ColdRows", "DivergedError", "PlainCount", "Progress", "Run"]
-
-Progress = Callable[[int, float], None]
-"""Called after each step with the number of steps done and the step's loss."""
+__all__ = ["ColdRows", "DivergedError", "LookupClock", "PlainCount", "Run"]
 
 
 class DivergedError(ArithmeticError):
     """A loss is no finite number any more, so the run says nothing."""
+
+
+class LookupClock:
+    """How many rows were looked up in training, and how long that took."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.seconds = 0.0
+
+    def reset(self) -> None:
+        self.rows, self.seconds = 0, 0.0
+
+    @property
+    def per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,6 @@ class Run:
     samples: int
     losses: list[str]
     loss: float
-    auc: float | None
-    held_out_rows: int
     train_seconds: float
     samples_per_s: float
     lookups_per_s: float
@@ -74,6 +83,8 @@ class Run:
     tables: list[TableEvidence]
     first_step: int = 0
     saves: int = 0
+    auc: float | None = None
+    held_out_rows: int = 0
     cold: ColdRows | None = None
     plain: PlainCount | None = None
     checksums: dict[int, str] = field(default_factory=dict)

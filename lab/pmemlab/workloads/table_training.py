@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,22 +19,16 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.workloads.beside_rows import beside_rows, on_host
-from pmemlab.workloads.evidence import (
-    checkpoint_sha256,
-    examine_tables,
-    forget_cached_pages,
-)
+from pmemlab.workloads.evidence import forget_cached_pages
 from pmemlab.workloads.hashing import splitmix64
-from pmemlab.workloads.keeping import Keeping, Resumed, tell_resumed, tell_trained
-from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
-from pmemlab.workloads.predicting import Predicting
-from pmemlab.workloads.run import ColdRows, PlainCount, Progress, Run
+from pmemlab.workloads.keeping import Keeping, demand_steps_left
+from pmemlab.workloads.run import ColdRows, LookupClock, PlainCount, Run
+from pmemlab.workloads.steps import RunOptions, Trained, run_steps
 from pmemlab.workloads.synthetic import draw_ranks
 
 __all__ = ["Rows", "TableOptions", "train"]
 
 LEARNING_RATE: Final = 0.05
-_FINAL_LOSS_STEPS: Final = 10
 
 Keys = NDArray[np.int64]
 
@@ -69,127 +63,76 @@ class Rows:
 
 def train(
     storage: es.StorageOption,
-    options: TableOptions,
+    table_options: TableOptions,
+    options: RunOptions,
     *,
     restore: Path | None = None,
     save: Path | None = None,
     stop_after: int | None = None,
     keeping: Keeping | None = None,
-    checksums_every: int | None = None,
     compared_with: Rows | None = None,
-    placements: Placements = NO_PLACEMENTS,
-    bits_only: bool = False,
-    progress: Progress = lambda _step, _loss: None,
 ) -> tuple[Run, Rows]:
     """Train, and return what happened and what was learnt.
 
     restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
-    the very first. keeping: saves on the way, the newest of which it goes on from. checksums_every:
-    steps between two that have a checksum, beside the last. compared_with: what the rows must be,
-    by a run of the same batches. placements: with rates_only the run has no evidence, and nothing
-    is learnt. bits_only: for another run to be compared with: nobody looks where its rows lie, and
-    what was learnt isn't judged by itself.
+    the very first. keeping: saves on the way, the newest of which it goes on from. compared_with:
+    what the rows must be, by a run of the same batches. With rates_only nothing is learnt, and with
+    bits_only what was learnt isn't judged by itself.
 
-    Raises EmbStoreError where the engine refuses, LabError for a device that can't do what the run
-    did, or where rows can't be looked for.
+    Raises what `run_steps` does, and DataError for a save that has all of the steps.
     """
-    with _tables(storage, options) as tables, contextlib.ExitStack() as recording:
+    with _tables(storage, table_options) as tables:
+        batches = _Batches(table_options)
+        last = min(stop_after or batches.count, batches.count)
+        kept_in = keeping.folder if keeping else restore
         first = es.restore(restore, tables) if restore else 0
         if keeping:
             first = keeping.restore(tables)
-        checksums: dict[int, str] = {}
-        if keeping and first:
-            checksums[first] = checkpoint_sha256(first, tables)
-            tell_resumed(Resumed(first, checksums[first]))
-        batches = _Batches(options)
-        last = min(stop_after or batches.count, batches.count)
-        # The skewed batches are timed, where there are any; the first batch of all warms up.
-        timed_from = max(first + 1, batches.meeting)
-        if timed_from >= last:
-            timed_from = min(first + 1, last - 1)
-        losses: list[float] = []
-        lookup_seconds = 0.0
-        looked_up = saves = 0
-        predicting = (
-            recording.enter_context(Predicting(tables, placements.predict, placements.here))
-            if placements.predict
-            else None
-        )
-        started = time.perf_counter()
-        for index in range(first, last):
+        if kept_in:
+            demand_steps_left(kept_in, first, last)
+        clock = LookupClock()
+        exports: list[Mapping[str, NDArray[Any]]] = []
+
+        def step(index: int) -> float:
             total = 0.0
             for number, variable in enumerate(tables):
                 keys = batches.keys(number, index)
                 batch = beside_rows(variable, keys)
-                at = time.perf_counter()
+                started = time.perf_counter()
                 rows = on_host(variable.lookup(batch, train=True))
-                if losses:  # the first step warms up
-                    lookup_seconds += time.perf_counter() - at
-                    looked_up += keys.size
-                errors = rows - _targets(keys, options.dim)
+                clock.seconds += time.perf_counter() - started
+                clock.rows += keys.size
+                errors = rows - _targets(keys, table_options.dim)
                 total += float(np.square(errors, dtype=np.float64).mean())
                 variable.apply_gradients(batch, beside_rows(variable, errors))
-            losses.append(total / len(tables))
-            progress(len(losses), losses[-1])
-            if keeping and index + 1 < last:  # who goes on from there must have something to do
-                tell_trained(index + 1)
-                saves += keeping.keep(tables, index + 1)
-            if checksums_every and (index + 1) % checksums_every == 0:
-                paused = time.perf_counter()
-                checksums[index + 1] = checkpoint_sha256(index + 1, tables)
-                started += time.perf_counter() - paused
-            if index + 1 == timed_from:
-                saves = 0
-                if predicting:
-                    predicting.reset()
-                started = time.perf_counter()
-        seconds = max(time.perf_counter() - started, 1e-9)
-        recording.close()
-        ids = options.tables * options.batch_size
-        timed_steps = last - timed_from
-        as_here, *predictions = (
-            predicting.predictions(seconds, timed_steps, ids * timed_steps) if predicting else [{}]
+            return total / len(tables)
+
+        def exported() -> list[Mapping[str, NDArray[Any]]]:
+            """Once: it reads every row, those on a disk too."""
+            exports.extend(variable.export() for variable in tables)
+            return exports
+
+        trained = Trained(
+            tables,
+            table_options.tables * table_options.batch_size,
+            step,
+            clock,
+            keep=(lambda done: keeping.keep(tables, done)) if keeping else None,
+            exports=exported,
         )
-        for variable in tables:
-            variable.drain()
-        # Once: it reads every row, those on a disk too.
-        exports = [] if placements.rates_only else [variable.export() for variable in tables]
-        if keeping or checksums_every:
-            checksums[last] = checkpoint_sha256(last, tables)
-        state, evidence = (
-            ("", [])
-            if placements.rates_only
-            else examine_tables(tables, exports, looks=not bits_only)
-        )
+        # The skewed batches are timed, where there are any; the first batch of all warms up.
+        meeting = batches.meeting - first
+        warm_up_steps = meeting if 0 < meeting < last - first else 1
+        run = run_steps(trained, storage, range(first, last), options, warm_up_steps)
         learnt = Rows([e["keys"] for e in exports], [e["values"] for e in exports])
-        cold = plain = None
-        if not (placements.rates_only or bits_only):
-            cold = _look_up_cold_rows(tables, options, compared_with or learnt)
-            plain = _compare_with_plain_count(exports, batches, last)
+        if not (options.placements.rates_only or options.bits_only):
+            run = replace(
+                run,
+                cold=_look_up_cold_rows(tables, table_options, compared_with or learnt),
+                plain=_compare_with_plain_count(exports, batches, last),
+            )
         if save:
             es.save(save, tables, last)
-    run = Run(
-        storage_type=storage.storage_type.name,
-        first_step=first,
-        saves=saves,
-        steps=last - first,
-        samples=(last - first) * ids,
-        losses=[loss.hex() for loss in losses],
-        loss=float(np.mean(losses[-_FINAL_LOSS_STEPS:])),
-        auc=None,
-        held_out_rows=0,
-        train_seconds=seconds,
-        samples_per_s=ids * timed_steps / seconds,
-        lookups_per_s=looked_up / lookup_seconds if lookup_seconds else 0.0,
-        state_sha256=state,
-        tables=evidence,
-        cold=cold,
-        plain=plain,
-        checksums=checksums,
-        devices=[device.name if device else None for device in storage.tier_devices()],
-        step_ms=as_here.get("step_ms", {}),
-        predictions=predictions,
-    )
     return run, learnt
 
 

@@ -15,6 +15,7 @@ from pmemlab.workloads.command_line import (
     add_keeping,
     add_storage,
     column_keys,
+    exit_status,
     new_parser,
     not_negative,
     parse,
@@ -25,7 +26,7 @@ from pmemlab.workloads.command_line import (
     summary_of,
     training_progress,
 )
-from pmemlab.workloads.placements import NO_PLACEMENTS, Placements, add_placements, load_placements
+from pmemlab.workloads.placements import Placements, add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN
 
 if TYPE_CHECKING:
@@ -132,25 +133,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("tables: --kept-in: goes on from its own saves, not from --restore", file=sys.stderr)
         return 2
 
-    from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
-    from pmemlab.errors import LabError
+    return exit_status("tables", lambda: _run(arguments))
 
-    try:
-        subject = _subject(arguments)
-        placements = load_placements(arguments)
-        subject = placements.applied_to(subject)
-        reference = learnt = None
-        if arguments.reference:
-            reference, learnt = _train(storage_option(arguments.reference), arguments)
-        run, _ = _train(subject, arguments, learnt, placements, is_subject=True)
-    except (EmbStoreError, LabError) as error:
-        print(f"tables: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"tables: not enough memory: {error}", file=sys.stderr)
-        return 2
+
+def _run(arguments: argparse.Namespace) -> None:
+    subject = _subject(arguments)
+    placements = load_placements(arguments)
+    subject = placements.applied_to(subject)
+    reference = learnt = None
+    if arguments.reference:
+        reference, learnt = _train(storage_option(arguments.reference), arguments)
+    run, _ = _train(subject, arguments, learnt, placements)
     print_runs(arguments, run, reference, {"workload": "tables"}, _summary)
-    return 0
 
 
 def _subject(arguments: argparse.Namespace) -> es.StorageOption:
@@ -174,15 +168,15 @@ def _train(
     storage: es.StorageOption,
     arguments: argparse.Namespace,
     compared_with: Rows | None = None,
-    placements: Placements = NO_PLACEMENTS,
-    *,
-    is_subject: bool = False,
+    placements: Placements | None = None,
 ) -> tuple[Run, Rows]:
+    """placements: None of the run that another is compared with."""
     from pmemlab.workloads.keeping import Keeping
+    from pmemlab.workloads.steps import RunOptions
     from pmemlab.workloads.table_training import TableOptions, train
 
     kind, frequency = arguments.filter or ("", 0)
-    options = TableOptions(
+    table_options = TableOptions(
         tables=arguments.tables,
         rows=arguments.rows,
         dim=arguments.embedding_dim,
@@ -193,23 +187,22 @@ def _train(
         counts_by_sketch=kind == "cbf",
         cold_lookups=arguments.cold_lookups,
     )
-    checksums_every = arguments.keep_every if arguments.kept_in and not is_subject else None
-    batches = -(-options.rows // options.batch_size) + options.steps
+    batches = -(-table_options.rows // table_options.batch_size) + table_options.steps
+    keeping = Keeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
     with training_progress(storage.storage_type.name, batches) as progress:
+        if placements is None:
+            every = keeping.every if keeping else None
+            options = RunOptions(every, bits_only=True, progress=progress)
+            return train(storage, table_options, options, stop_after=arguments.stop_after)
         return train(
             storage,
-            options,
-            restore=arguments.restore if is_subject else None,
-            save=arguments.save if is_subject else None,
+            table_options,
+            RunOptions(placements=placements, progress=progress),
+            restore=arguments.restore,
+            save=arguments.save,
             stop_after=arguments.stop_after,
-            keeping=Keeping(arguments.kept_in, arguments.keep_every)
-            if is_subject and arguments.kept_in
-            else None,
-            checksums_every=checksums_every,
+            keeping=keeping,
             compared_with=compared_with,
-            placements=placements,
-            bits_only=not is_subject,
-            progress=progress,
         )
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from pmemlab.workloads.command_line import (
     add_json,
     add_keeping,
     add_storage,
+    exit_status,
     new_parser,
     parse,
     positive,
@@ -26,12 +28,7 @@ from pmemlab.workloads.command_line import (
 )
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.criteo_file import write_raw
-from pmemlab.workloads.placements import (
-    NO_PLACEMENTS,
-    Placements,
-    add_placements,
-    load_placements,
-)
+from pmemlab.workloads.placements import add_placements, load_placements
 from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN, SyntheticSource
 from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from embstore.options import StorageOption
     from pmemlab.workloads.model_keeping import ModelKeeping
     from pmemlab.workloads.run import Run
+    from pmemlab.workloads.steps import RunOptions
 
 PREPARED: Final = (
     "pmemlab.workloads.model_keeping",
@@ -148,56 +146,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments is None:
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            source = _source(arguments, Path(folder))
-        except (DataError, OSError) as error:
-            print(f"wdl: {error}", file=sys.stderr)
-            return 2
-        return _run(source, arguments)
+        return exit_status("wdl", lambda: _run(arguments, Path(folder)))
 
 
-def _run(source: Source, arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace, folder: Path) -> None:
+    source = _source(arguments, folder)
     # Only now: a wrong argument should not cost an import of PyTorch.
     import embstore as es
-    from embstore.errors import EmbStoreError
-    from pmemlab.errors import LabError
     from pmemlab.workloads.model_keeping import ModelKeeping
-    from pmemlab.workloads.run import DivergedError
+    from pmemlab.workloads.steps import RunOptions
 
     keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
-    try:
-        subject = storage_option(
-            arguments.storage_type,
-            arguments.storage_path,
-            arguments.storage_size,
-            ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
-        )
-        placements = load_placements(arguments)
-        subject = placements.applied_to(subject)
-        if keeping:
-            subject = keeping.durable(subject)
-        reference = storage_option(arguments.reference) if arguments.reference else None
-        checksums_every = arguments.keep_every if keeping else None
-        reference_run = (
-            _train(reference, source, arguments, checksums_every=checksums_every, bits_only=True)
-            if reference
-            else None
-        )
-        run = _train(subject, source, arguments, keeping, placements=placements)
-    except (DataError, EmbStoreError, LabError) as error:
-        print(f"wdl: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"wdl: not enough memory: {error}", file=sys.stderr)
-        return 2
-    except DivergedError as error:
-        print(f"wdl: {error}", file=sys.stderr)
-        return 1
+    subject = storage_option(
+        arguments.storage_type,
+        arguments.storage_path,
+        arguments.storage_size,
+        ssdhash_option=es.SSDHashOption(direct_io=True) if arguments.direct_io else None,
+    )
+    placements = load_placements(arguments)
+    subject = placements.applied_to(subject)
+    if keeping:
+        subject = keeping.durable(subject)
+    reference = None
+    if arguments.reference:
+        every = keeping.every if keeping else None
+        compared = storage_option(arguments.reference)
+        reference = _train(compared, source, arguments, RunOptions(every, bits_only=True))
+    run = _train(subject, source, arguments, RunOptions(placements=placements), keeping)
     # Not by importlib.metadata, which an emulated machine imports for half a second.
     version = import_module(arguments.dense).__version__
     facts = {"workload": "wdl", arguments.dense: version}
-    print_runs(arguments, run, reference_run, facts, _summary)
-    return 0
+    print_runs(arguments, run, reference, facts, _summary)
 
 
 def _source(arguments: argparse.Namespace, folder: Path) -> Source:
@@ -222,11 +201,8 @@ def _train(
     storage: StorageOption,
     source: Source,
     arguments: argparse.Namespace,
+    options: RunOptions,
     keeping: ModelKeeping | None = None,
-    *,
-    checksums_every: int | None = None,
-    placements: Placements = NO_PLACEMENTS,
-    bits_only: bool = False,
 ) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
@@ -236,7 +212,7 @@ def _train(
             assert isinstance(source, SyntheticSource)
             tables.fill(source.keys_of_column)
 
-    options = ModelOptions(
+    model = ModelOptions(
         arguments.embedding_dim, tuple(arguments.hidden_units), seed=arguments.seed
     )
     with training_progress(storage.storage_type.name, arguments.steps) as progress:
@@ -245,15 +221,12 @@ def _train(
             storage,
             steps=arguments.steps,
             batch_size=arguments.batch_size,
-            model=options,
+            model=model,
+            options=replace(options, progress=progress),
             dense=arguments.dense,
             keeping=keeping,
-            checksums_every=checksums_every,
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
-            placements=placements,
-            bits_only=bits_only,
-            progress=progress,
         )
 
 

@@ -9,19 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pmemlab.workloads.batches import Batch
+from pmemlab.workloads.run import LookupClock
 from pmemlab.workloads.wide_and_deep import DenseLibrary
 from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
-
-
-class LookupClock:
-    """How many rows were looked up in training, and how long that took."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.seconds = 0.0
-
-    def reset(self) -> None:
-        self.rows, self.seconds = 0, 0.0
 
 
 class Network(Protocol):

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
-from pmemlab.workloads.wide_and_deep.network import LookupClock, by_name, copy_state
+from pmemlab.workloads.run import LookupClock
+from pmemlab.workloads.wide_and_deep.network import by_name, copy_state
 from pmemlab.workloads.wide_and_deep.tables import (
     DEEP_LEARNING_RATE,
     INITIAL_ACCUMULATOR,

@@ -15,7 +15,8 @@ from torch.optim.adagrad import adagrad
 import embstore.torch as es_torch
 from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
 from pmemlab.workloads.reproducible_torch import make_reproducible
-from pmemlab.workloads.wide_and_deep.network import LookupClock, by_name, copy_state
+from pmemlab.workloads.run import LookupClock
+from pmemlab.workloads.wide_and_deep.network import by_name, copy_state
 from pmemlab.workloads.wide_and_deep.tables import (
     DEEP_LEARNING_RATE,
     INITIAL_ACCUMULATOR,

@@ -1,0 +1,151 @@
+"""The steps of a run: trained, timed, predicted, kept and looked at alike, whatever is trained."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import embstore as es
+from pmemlab.workloads.evidence import TableEvidence, checkpoint_sha256, examine_tables
+from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
+from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
+from pmemlab.workloads.predicting import Predicting
+from pmemlab.workloads.run import DivergedError, LookupClock, Run
+
+__all__ = ["RunOptions", "Trained", "run_steps"]
+
+_FINAL_LOSS_STEPS: Final = 10
+
+Export = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is wanted of a run beside its training.
+
+    checksums_every: steps between two that have a checksum, beside the last. placements: with
+    rates_only the run has no evidence, and nothing is judged. bits_only: for another run to be
+    compared with: nobody looks where its rows lie. progress: is told each step that is done, and
+    its loss.
+    """
+
+    checksums_every: int | None = None
+    placements: Placements = NO_PLACEMENTS
+    bits_only: bool = False
+    progress: Callable[[int, float], None] = lambda _step, _loss: None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is trained.
+
+    tables: open, and left so. samples: of a step. train: the step of that number, from 0; returns
+    its loss. lookup_clock: runs in `train`. state: what lies in no table. keep: makes a checkpoint
+    of so many steps, if it is time, and returns whether it was; None: nothing is kept.
+    exports: what the tables hold in the end.
+    """
+
+    tables: Sequence[es.EmbeddingVariable]
+    samples: int
+    train: Callable[[int], float]
+    lookup_clock: LookupClock
+    state: Callable[[], Export] = dict
+    keep: Callable[[int], bool] | None = None
+    exports: Callable[[], Iterable[Export]] | None = None
+
+
+def run_steps(
+    trained: Trained,
+    storage: es.StorageOption,
+    steps: Iterable[int],
+    options: RunOptions,
+    warm_up_steps: int = 1,
+) -> Run:
+    """Trains these steps, one after the other, and returns what happened.
+
+    steps: one at least; the first is above 0 where a checkpoint was restored. warm_up_steps: that
+    aren't timed, where there are more.
+
+    Raises DivergedError where there is nothing left to train, EmbStoreError where the engine
+    refuses, LabError for a device that can't do what the run did, or where rows can't be looked
+    for; and what `trained` raises.
+    """
+    numbers = list(steps)
+    first, last = numbers[0], numbers[-1] + 1
+    tables, placements = trained.tables, options.placements
+    timed_from = first + warm_up_steps if warm_up_steps < len(numbers) else first
+    checksums: dict[int, str] = {}
+
+    def checksum(done: int) -> None:
+        checksums[done] = checkpoint_sha256(done, tables, trained.state())
+
+    if trained.keep and first:
+        checksum(first)
+        tell_resumed(Resumed(first, checksums[first]))
+    predicting = (
+        Predicting(tables, placements.predict, placements.here) if placements.predict else None
+    )
+    losses: list[float] = []
+    saves = 0
+    with predicting or nullcontext():
+        started = time.perf_counter()
+        for step in numbers:
+            done = step + 1
+            losses.append(trained.train(step))
+            if not math.isfinite(losses[-1]):
+                raise DivergedError(f"step {done}: the loss is {losses[-1]}")
+            options.progress(done, losses[-1])
+            if trained.keep and done < last:  # who goes on from there must have something to do
+                tell_trained(done)
+                saves += trained.keep(done)
+            if options.checksums_every and done % options.checksums_every == 0:
+                paused = time.perf_counter()
+                checksum(done)
+                started += time.perf_counter() - paused
+            if done == timed_from:
+                trained.lookup_clock.reset()
+                saves = 0
+                if predicting:
+                    predicting.reset()
+                started = time.perf_counter()
+        seconds = max(time.perf_counter() - started, 1e-9)
+    timed_steps = last - timed_from
+    timed_samples = trained.samples * timed_steps
+    lookups_per_s = trained.lookup_clock.per_s
+    as_here, *predictions = (
+        predicting.predictions(seconds, timed_steps, timed_samples) if predicting else [{}]
+    )
+    for variable in tables:
+        variable.drain()
+    state = ""
+    evidence: list[TableEvidence] = []
+    if not placements.rates_only:
+        exports = trained.exports() if trained.exports else (each.export() for each in tables)
+        state, evidence = examine_tables(tables, exports, looks=not options.bits_only)
+    if trained.keep or options.checksums_every:
+        checksum(last)
+    return Run(
+        storage_type=storage.storage_type.name,
+        first_step=first,
+        saves=saves,
+        steps=len(numbers),
+        samples=len(numbers) * trained.samples,
+        losses=[loss.hex() for loss in losses],
+        loss=float(np.mean(losses[-_FINAL_LOSS_STEPS:])),
+        train_seconds=seconds,
+        samples_per_s=timed_samples / seconds,
+        lookups_per_s=lookups_per_s,
+        state_sha256=state,
+        tables=evidence,
+        checksums=checksums,
+        devices=[device.name if device else None for device in storage.tier_devices()],
+        step_ms=as_here.get("step_ms", {}),
+        predictions=predictions,
+    )
