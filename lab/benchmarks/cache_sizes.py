@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import (
+    add_count,
     column_keys,
     exit_status,
     new_parser,
     not_negative,
     parse,
-    positive,
 )
 
 if TYPE_CHECKING:
@@ -59,24 +59,17 @@ def argument_parser() -> argparse.ArgumentParser:
         help="folder for the rows below the first tier: in memory",
     )
     table = parser.add_argument_group("the table and its training")
-    table.add_argument(
-        "--rows", type=column_keys, default=2_000_000, metavar="N", help="rows of the table"
-    )
-    table.add_argument(
-        "--embedding-dim", type=positive, default=64, metavar="D", help="weights of a row"
-    )
-    table.add_argument(
-        "--batch-size", type=positive, default=50_000, metavar="IDS", help="ids of a batch"
-    )
-    table.add_argument(
-        "--steps", type=positive, default=20, metavar="N", help="batches that are counted"
-    )
-    table.add_argument(
+    add_count(table, "--rows", 2_000_000, "N", "rows of the table", type=column_keys)
+    add_count(table, "--embedding-dim", 64, "D", "weights of a row")
+    add_count(table, "--batch-size", 50_000, "IDS", "ids of a batch")
+    add_count(table, "--steps", 20, "N", "batches that are counted")
+    add_count(
+        table,
         "--warm-up-steps",
+        10,
+        "N",
+        "batches before these, which are not counted",
         type=not_negative,
-        default=10,
-        metavar="N",
-        help="batches before these, which are not counted",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
     return parser

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
-from pmemlab.workloads.command_line import DefaultsHelpFormatter, positive, seed
+from pmemlab.workloads.command_line import (
+    add_count,
+    new_parser,
+    parse,
+    seed,
+)
 
 if TYPE_CHECKING:
     from benchmarks.checkpoint_io.checkpoint import Checkpoint
@@ -31,12 +36,10 @@ _GENERATED_IMAGES: Final = 1024
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it doesn't need PyTorch."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.checkpoint_io",
-        description="Save and load checkpoints of image models on several media and in several "
+    parser = new_parser(
+        "benchmarks.checkpoint_io",
+        "Save and load checkpoints of image models on several media and in several "
         "formats, and say how fast, with the same bytes everywhere.",
-        formatter_class=DefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--medium",
@@ -77,22 +80,10 @@ def argument_parser() -> argparse.ArgumentParser:
         "a medium of its kind",
     )
     training = parser.add_argument_group("training")
-    training.add_argument(
-        "--steps",
-        type=positive,
-        default=2,
-        metavar="N",
-        help="batches to train on before the saves",
-    )
-    training.add_argument(
-        "--batch-size", type=positive, default=16, metavar="IMAGES", help="images of a batch"
-    )
-    training.add_argument(
-        "--seed",
-        type=seed,
-        default=2021,
-        metavar="N",
-        help="seed of the generated images and the weights",
+    add_count(training, "--steps", 2, "N", "batches to train on before the saves")
+    add_count(training, "--batch-size", 16, "IMAGES", "images of a batch")
+    add_count(
+        training, "--seed", 2021, "N", "seed of the generated images and the weights", type=seed
     )
     training.add_argument(
         "--cifar",
@@ -112,13 +103,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="go on from the checkpoint that --keep left there, to the same bits as without a stop",
     )
     fairness = parser.add_argument_group("measuring")
-    fairness.add_argument(
-        "--repeats",
-        type=positive,
-        default=5,
-        metavar="N",
-        help="saves and loads of each format; figures are medians",
-    )
+    add_count(fairness, "--repeats", 5, "N", "saves and loads of each format; figures are medians")
     fairness.add_argument(
         "--drop-caches",
         choices=("posix_fadvise", "drop_caches"),
@@ -143,7 +128,9 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
-    arguments = argument_parser().parse_args(argv)
+    arguments = parse(argument_parser(), argv)
+    if arguments is None:
+        return 2
 
     # Only now: a wrong argument should not cost an import of PyTorch.
     from benchmarks.checkpoint_io.errors import CheckpointIOError, MediumError, NoCheckpointError

@@ -26,7 +26,9 @@ from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import (
     NO_PATH,
+    add_count,
     exit_status,
+    new_parser,
     parse,
     positive,
     seed,
@@ -45,12 +47,10 @@ ALL_DIMS: Final = (9, 64)
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line; importing it needs neither Keras nor the engine."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.criteo_deepctr",
-        description="Train WDL, DeepFM or xDeepFM on Criteo rows, in Keras over embstore's tables. "
+    parser = new_parser(
+        "benchmarks.criteo_deepctr",
+        "Train WDL, DeepFM or xDeepFM on Criteo rows, in Keras over embstore's tables. "
         "Keras runs on PyTorch unless KERAS_BACKEND says otherwise.",
-        exit_on_error=False,
-        allow_abbrev=False,
     )
     data = parser.add_argument_group("data")
     data.add_argument(
@@ -66,20 +66,19 @@ def argument_parser() -> argparse.ArgumentParser:
         help="train on so many generated rows instead, whose ids are as skewed as a real "
         "recommender's, and whose labels follow from their ids",
     )
-    data.add_argument(
+    add_count(
+        data,
         "--keys_per_column",
-        type=positive,
-        default=100_000,
-        metavar="N",
-        help=f"different ids of a generated feature, {MIN_KEYS_PER_COLUMN} or more "
-        "(default: %(default)s)",
+        100_000,
+        "N",
+        f"different ids of a generated feature, {MIN_KEYS_PER_COLUMN} or more",
     )
-    data.add_argument(
+    add_count(
+        data,
         "--held_out_rows",
-        type=positive,
-        default=10_000,
-        metavar="N",
-        help="to judge by; of a file the first so many that are held out (default: %(default)s)",
+        10_000,
+        "N",
+        "to judge by; of a file the first so many that are held out",
     )
     model = parser.add_argument_group("model")
     model.add_argument("--model", choices=list(HIDDEN_UNITS), help="(default: DeepFM)")
@@ -96,9 +95,9 @@ def argument_parser() -> argparse.ArgumentParser:
         "--cin_maps",
         type=positive,
         nargs="+",
-        default=CIN_MAPS,
+        default=list(CIN_MAPS),
         metavar="MAPS",
-        help="widths of the layers of xDeepFM's CIN (default: 128 128)",
+        help="widths of the layers of xDeepFM's CIN",
     )
     model.add_argument(
         "--all",
@@ -106,21 +105,13 @@ def argument_parser() -> argparse.ArgumentParser:
         help=f"each model with dims {' and '.join(map(str, ALL_DIMS))}, one after the other",
     )
     training = parser.add_argument_group("training")
-    training.add_argument(
-        "--batch_size", type=positive, default=4096, metavar="ROWS", help="(default: %(default)s)"
-    )
-    training.add_argument(
-        "--epochs",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="epochs in all (default: %(default)s)",
-    )
+    add_count(training, "--batch_size", 4096, "ROWS", "rows of a batch")
+    add_count(training, "--epochs", 1, "N", "epochs in all")
     training.add_argument(
         "--optimizer",
         choices=list(OPTIMIZERS),
         default="Adagrad",
-        help="optimizer of rows and dense parameters (default: %(default)s)",
+        help="optimizer of rows and dense parameters",
     )
     training.add_argument(
         "--learning_rate",
@@ -128,13 +119,13 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="RATE",
         help=f"(default: {', '.join(f'{r} of {o}' for o, r in OPTIMIZERS.items())})",
     )
-    training.add_argument("--seed", type=seed, default=0, metavar="N")
-    training.add_argument(
+    add_count(training, "--seed", 0, "N", "seed of the data and the weights", type=seed)
+    add_count(
+        training,
         "--judge_every",
-        type=positive,
-        default=200,
-        metavar="STEPS",
-        help="between two looks at the held-out rows (default: %(default)s)",
+        200,
+        "STEPS",
+        "between two looks at the held-out rows",
     )
     tables = parser.add_argument_group("tables")
     tables.add_argument(
@@ -149,9 +140,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="address of the Ray cluster (default: the one that RAY_ADDRESS names, or one of this "
         "computer alone)",
     )
-    tables.add_argument(
-        "--storage_type", default="DRAM", help="name of embstore.StorageType (default: %(default)s)"
-    )
+    tables.add_argument("--storage_type", default="DRAM", help="name of embstore.StorageType")
     tables.add_argument(
         "--storage_path",
         nargs="+",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_PATH",
-    "DefaultsHelpFormatter",
+    "add_count",
     "add_json",
     "add_keeping",
     "add_storage",
@@ -43,7 +43,7 @@ _MOST: Final = 1 << 48
 """Of anything that a command line counts: what is larger no array can have."""
 
 
-class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+class _DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """A formatter that shows the defaults of options, but not those that stand for no value."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -57,7 +57,7 @@ def new_parser(module: str, description: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
-        formatter_class=DefaultsHelpFormatter,
+        formatter_class=_DefaultsHelpFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -88,12 +88,22 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_count(
+    group: Any,
+    option: str,
+    default: int,
+    metavar: str,
+    help: str,
+    type: Callable[[str], int] | None = None,
+) -> None:
+    """An option for a whole number. type: by default `positive`."""
+    group.add_argument(option, type=type or positive, default=default, metavar=metavar, help=help)
+
+
 def add_keeping(group: Any, help: str) -> None:
     """--kept-in, which means another kind of save in each workload, and --keep-every."""
     group.add_argument("--kept-in", type=Path, metavar="PATH", help=help)
-    group.add_argument(
-        "--keep-every", type=positive, default=10, metavar="N", help="batches, with --kept-in"
-    )
+    add_count(group, "--keep-every", 10, "N", "batches, with --kept-in")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.command_line import (
+    add_count,
     add_json,
     add_keeping,
     add_storage,
@@ -77,38 +78,26 @@ def argument_parser() -> argparse.ArgumentParser:
         help="admit a key at its Nth occurrence, counted exactly (counter) or by a sketch (cbf)",
     )
     training = parser.add_argument_group("tables and training")
-    training.add_argument(
-        "--tables", type=positive, default=_TABLES, metavar="N", help="number of tables"
-    )
-    training.add_argument(
+    add_count(training, "--tables", _TABLES, "N", "number of tables")
+    add_count(
+        training,
         "--rows",
+        30_000,
+        "N",
+        f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
         type=column_keys,
-        default=30_000,
-        metavar="N",
-        help=f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
     )
-    training.add_argument(
-        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row"
-    )
-    training.add_argument(
-        "--steps",
-        type=positive,
-        default=40,
-        metavar="N",
-        help="batches to train on, after those that meet every key",
-    )
-    training.add_argument(
-        "--batch-size", type=positive, default=2048, metavar="IDS", help="ids of a batch of a table"
-    )
-    training.add_argument(
-        "--seed", type=seed, default=2021, metavar="N", help="seed of the ids and the rows"
-    )
-    training.add_argument(
+    add_count(training, "--embedding-dim", 16, "D", "weights of a row")
+    add_count(training, "--steps", 40, "N", "batches to train on, after those that meet every key")
+    add_count(training, "--batch-size", 2048, "IDS", "ids of a batch of a table")
+    add_count(training, "--seed", 2021, "N", "seed of the ids and the rows", type=seed)
+    add_count(
+        training,
         "--cold-lookups",
+        2000,
+        "N",
+        "rows of each table's last tier that are looked up in the end, none of them cached",
         type=not_negative,
-        default=2000,
-        metavar="N",
-        help="rows of each table's last tier that are looked up in the end, none of them cached",
     )
     saves = parser.add_argument_group("saves")
     saves.add_argument("--restore", type=Path, metavar="PATH", help="go on from a save")

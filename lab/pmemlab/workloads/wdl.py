@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.batches import DataError, Source
 from pmemlab.workloads.command_line import (
+    add_count,
     add_json,
     add_keeping,
     add_storage,
@@ -79,19 +80,19 @@ def argument_parser() -> argparse.ArgumentParser:
         help=f"a Criteo file, or {SYNTHETIC!r}, or {CRITEO_FILE!r}: synthetic rows that are "
         "written to a file in Criteo's format first, and read from it",
     )
-    data.add_argument(
+    add_count(
+        data,
         "--keys-per-column",
-        type=positive,
-        default=100_000,
-        metavar="N",
-        help=f"different keys of a synthetic column, {MIN_KEYS_PER_COLUMN} or more",
+        100_000,
+        "N",
+        f"different keys of a synthetic column, {MIN_KEYS_PER_COLUMN} or more",
     )
-    data.add_argument(
+    add_count(
+        data,
         "--held-out-rows",
-        type=positive,
-        default=10_000,
-        metavar="N",
-        help="rows to judge by, of synthetic data; a file's last of every ten are held out",
+        10_000,
+        "N",
+        "rows to judge by, of synthetic data; a file's last of every ten are held out",
     )
     data.add_argument(
         "--fill",
@@ -99,18 +100,10 @@ def argument_parser() -> argparse.ArgumentParser:
         help="give every key of the synthetic columns a row before the first step",
     )
     training = parser.add_argument_group("training")
-    training.add_argument(
-        "--steps", type=positive, default=100, metavar="N", help="batches to train on"
-    )
-    training.add_argument(
-        "--warm-up-steps", type=positive, default=1, metavar="N", help="first steps, not timed"
-    )
-    training.add_argument(
-        "--batch-size", type=positive, default=512, metavar="ROWS", help="rows of a batch"
-    )
-    training.add_argument(
-        "--embedding-dim", type=positive, default=16, metavar="D", help="weights of a row"
-    )
+    add_count(training, "--steps", 100, "N", "batches to train on")
+    add_count(training, "--warm-up-steps", 1, "N", "first steps, not timed")
+    add_count(training, "--batch-size", 512, "ROWS", "rows of a batch")
+    add_count(training, "--embedding-dim", 16, "D", "weights of a row")
     training.add_argument(
         "--hidden-units",
         type=positive,
@@ -126,9 +119,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="library of the dense layers; an emulated machine imports PyTorch for longer than "
         "it trains a little",
     )
-    training.add_argument(
-        "--seed", type=seed, default=2021, metavar="N", help="seed of the data and the weights"
-    )
+    add_count(training, "--seed", 2021, "N", "seed of the data and the weights", type=seed)
     kept = parser.add_argument_group("checkpoints")
     add_keeping(
         kept,
