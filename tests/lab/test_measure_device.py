@@ -89,7 +89,7 @@ def test_a_folder_s_disk_is_measured_by_reads_and_appends(
     options: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(files, "_IN_FLIGHT", (1, 4))  # a sync of each thread's takes its time
-    if find_target(str(tmp_path)).medium != "block":  # type: ignore[union-attr]
+    if find_target(str(tmp_path)).is_memory:
         pytest.skip("the temporary folder is in memory")
     output = tmp_path / "disk.yaml"
     printed = refused_without_direct_io(capsys, str(tmp_path), "-o", str(output), *DISK, *options)
@@ -133,6 +133,7 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
         ([".", "-o", "a.yaml", "--last-level-cache", "900T"], "is a disk; leave it out|less than"),
         (["node0", "-o", "a.yaml", "--name", " "], "--name: must be text"),
         (["node0", "-o", "a.yaml", "--title", ""], "--title: must be text"),
+        (["node0", "-o", "a.yaml", "--title", "\udcff"], "--title: must be text"),
         (["node0", "-o", "a.yaml", "--size", "900T"], "node0: has .* MiB free of the"),
         (["node0", "-o", "a.yaml", "--size", "4K"], r"--size 4K: must be \d+K or more"),
         ([".", "-o", "a.yaml", "--size", "1M"], r"--size 1M: must be \d+K or more"),
@@ -160,7 +161,7 @@ def test_the_least_size_that_is_told_is_enough(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("-o", str(tmp_path / "disk.yaml"), "--page-cache", "--seconds", "0.001")
-    if find_target(str(tmp_path)).medium != "block":  # type: ignore[union-attr]
+    if find_target(str(tmp_path)).is_memory:
         pytest.skip("the temporary folder is in memory")
     told = re.search(
         r"must be (\d+K) or more", refused(capsys, str(tmp_path), *arguments, "--size", "32M")
@@ -236,10 +237,10 @@ def test_a_dax_mount_is_memory_and_the_innermost_mount_counts(
     monkeypatch.setattr(mounts, "_MOUNTS", table)
     outer = find_target(str(tmp_path))
     assert isinstance(outer, FolderTarget)
-    assert (outer.medium, outer.file_system) == ("block", "ext4")
+    assert (outer.is_memory, outer.file_system) == (False, "ext4")
     found = find_target(str(inner))
     assert isinstance(found, FolderTarget)
-    assert found.medium == "memory"
+    assert found.is_memory
 
 
 @pytest.mark.parametrize("file_system", ["tmpfs", "ramfs", "devtmpfs"])
@@ -251,7 +252,7 @@ def test_a_folder_whose_files_are_in_memory_is_no_disk(
     monkeypatch.setattr(mounts, "_MOUNTS", table)
     found = find_target(str(tmp_path))
     assert isinstance(found, FolderTarget)
-    assert found.medium == "memory"
+    assert found.is_memory
 
 
 def test_each_thread_has_a_cpu() -> None:

@@ -86,7 +86,9 @@ def _measure(arguments: argparse.Namespace) -> int:
     from pmemlab.model.devices.command import print_device
     from pmemlab.model.devices.measuring.command import measure_device
 
-    output = measure_device(arguments)
+    names = ("seconds", "size", "last_level_cache", "media_line", "name", "title")
+    options = {name: getattr(arguments, name) for name in (*names, "page_cache", "force")}
+    output = measure_device(arguments.what, arguments.output, **options)
     console = results_console()
     print_device(console, str(output))
     console.print(f"\nwritten: {output}", markup=False)

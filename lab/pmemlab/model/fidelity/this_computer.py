@@ -21,8 +21,8 @@ import embstore as es
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.model.devices import DeviceModel, load_device
 from pmemlab.model.devices.measuring.affinity import on_cpus
+from pmemlab.model.devices.measuring.command import measure_device
 from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
-from pmemlab.model.fidelity.device_here import measure_here
 from pmemlab.model.fidelity.measured import Comparison, compared
 from pmemlab.model.fidelity.numa_nodes import (
     NodeTraining,
@@ -60,12 +60,13 @@ def compare_this_computer(
     LabError where the folder is on no disk, or memory can't stand for one.
     """
     target = find_target(str(folder))
-    if not isinstance(target, FolderTarget) or target.medium == "memory":
+    if not isinstance(target, FolderTarget) or target.is_memory:
         raise MeasuringError(f"{folder}: is memory; give a folder on a disk")
     comparisons = []
     with tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-") as made:
         for page_cache in (False, True):
-            device = load_device(_measured(Path(made), folder, page_cache, training))
+            file = Path(made) / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
+            device = load_device(_measured(str(folder), file, training, page_cache))
             with messages.status("training in turns in memory and on the disk") as status:
                 comparisons.append(
                     compare_disk(folder, device, page_cache, training, on_turn=status.update)
@@ -76,15 +77,7 @@ def compare_this_computer(
         near = find_target(nodes[0])
         assert isinstance(near, NodeTarget)
         with on_cpus(near.cpus):
-            files = [
-                measure_here(
-                    name,
-                    Path(made) / f"{name}.yaml",
-                    training.seconds,
-                    training.measured_bytes,
-                )
-                for name in nodes
-            ]
+            files = [_measured(name, Path(made) / f"{name}.yaml", training) for name in nodes]
             with messages.status("training in turns on both nodes") as status:
                 try:
                     compared = compare_nodes(*nodes, files, NodeTraining(), on_turn=status.update)
@@ -118,15 +111,9 @@ def compare_disk(
     )
 
 
-def _measured(made: Path, folder: Path, page_cache: bool, training: Training) -> Path:
-    file = made / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
-    return measure_here(
-        str(folder),
-        file,
-        training.seconds,
-        training.measured_bytes,
-        page_cache=page_cache,
-    )
+def _measured(what: str, file: Path, training: Training, page_cache: bool = False) -> Path:
+    seconds, size = training.seconds, training.measured_bytes
+    return measure_device(what, file, seconds=seconds, size=size, page_cache=page_cache)
 
 
 def _predict(

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
 from pmemlab.errors import MeasuringError
 from pmemlab.machines.guest.memory_facts import cpus_of
@@ -39,14 +39,15 @@ class NodeTarget:
     cpus: frozenset[int]
     total_bytes: int
     free_bytes: int
+    is_memory: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class FolderTarget:
-    """A folder. medium: memory where its files are mapped memory (dax, tmpfs), else block."""
+    """A folder. is_memory: whether its files are mapped memory (dax, tmpfs); else it's a disk's."""
 
     folder: Path
-    medium: Literal["memory", "block"]
+    is_memory: bool
     file_system: str
     total_bytes: int
     free_bytes: int
@@ -71,7 +72,7 @@ def find_target(text: str) -> Target:
     space = os.statvfs(folder)
     return FolderTarget(
         folder,
-        "memory" if mount.is_dax or mount.filesystem in MEMORY_FILE_SYSTEMS else "block",
+        mount.is_dax or mount.filesystem in MEMORY_FILE_SYSTEMS,
         mount.filesystem,
         space.f_blocks * space.f_frsize,
         space.f_bavail * space.f_frsize,
