@@ -37,14 +37,13 @@ class BlockDevice(FiledDevice):
     def cpu_cache_bytes(self) -> int:
         return 0
 
-    def missing(self, access: Access) -> str | None:
+    def missing(self, access: Access) -> LabError | None:
         if access not in _CURVES:
-            return (
+            return LabError(
                 f"{self.name}: is a disk, which is read and written as files, not by {access.name}"
             )
         if not any(curve in self.file.bandwidth for curve in _CURVES[access]):
-            operation, pattern = _CURVES[access][0]
-            return f"{self.name}: no {pattern} {operation} in {self.file.path}"
+            return self._unpublished(*_CURVES[access][0])
         return None
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
@@ -73,9 +72,6 @@ class BlockDevice(FiledDevice):
         return idle_ns
 
     def _curve_of(self, access: Access) -> Curve:
-        problem = self.missing(access)
-        if problem is not None:
-            raise (NotPublishedError if access in _CURVES else LabError)(problem)
         return next(curve for curve in _CURVES[access] if curve in self.file.bandwidth)
 
     def _whole_blocks(self, size_bytes: int) -> int:
@@ -99,7 +95,7 @@ class BlockDevice(FiledDevice):
     def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
         own = self.file.bandwidth.get((operation, pattern))
         if own is None:
-            raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+            raise self._unpublished(operation, pattern)
         sequential = self.file.bandwidth.get((operation, "sequential"))
         if pattern == "sequential" or sequential is None:
             return own

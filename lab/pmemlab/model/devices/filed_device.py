@@ -23,6 +23,9 @@ class FiledDevice(DeviceModel):
         self.file = file
         self._concurrency = concurrency
 
+    def _unpublished(self, operation: str, pattern: str) -> NotPublishedError:
+        return NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+
     def latency_ns(self, operation: str, pattern: str) -> float:
         if (operation, pattern) in self.file.idle_latency:
             return self.file.idle_latency[operation, pattern].ns

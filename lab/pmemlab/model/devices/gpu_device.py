@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from embstore.devices import Access
-from pmemlab.errors import LabError, NotPublishedError
+from pmemlab.errors import LabError
 from pmemlab.model.devices.device_file import DeviceFile
 from pmemlab.model.devices.filed_device import FiledDevice
 from pmemlab.model.devices.model import EngineConcurrency
@@ -56,15 +56,12 @@ class _ByCeilings(FiledDevice):
         launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
         return 0.0 if launch is None else launch.ns
 
-    def missing(self, access: Access) -> str | None:
+    def missing(self, access: Access) -> LabError | None:
         if access in self._operations:
             return None
-        return f"{self.name}: is a GPU, which does no {access.name}"
+        return LabError(f"{self.name}: is a GPU, which does no {access.name}")
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        problem = self.missing(access)
-        if problem is not None:
-            raise LabError(problem)
         return sum(
             size_bytes * threads * 1e3 / self.file.ceilings[operation, _SEQUENTIAL].mb_per_s
             for operation in self._operations[access]
@@ -78,7 +75,7 @@ class _ByCeilings(FiledDevice):
     ) -> float:
         del size_bytes, threads  # the most of any
         if (operation, pattern) not in self.file.ceilings:
-            raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+            raise self._unpublished(operation, pattern)
         return self.file.ceilings[operation, pattern].mb_per_s
 
 

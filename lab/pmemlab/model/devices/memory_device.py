@@ -64,7 +64,7 @@ class MemoryDevice(FiledDevice):
     def cpu_cache_bytes(self) -> int:
         return self._system.last_level_cache_bytes
 
-    def missing(self, access: Access) -> str | None:
+    def missing(self, access: Access) -> NotPublishedError | None:
         needed: list[tuple[Curve, ...]] = []
         if access in (Access.LOAD, Access.UPDATE, Access.FILE_READ):
             needed.append((_LOAD,))
@@ -73,7 +73,7 @@ class MemoryDevice(FiledDevice):
         for curves in needed:
             if not any(self._has(curve) for curve in curves):
                 operation, pattern = curves[0]
-                return (
+                return NotPublishedError(
                     f"{self.name}: no {pattern} {operation} by size and threads was published "
                     f"({self.file.path}); take a device that has it, or measure your own with "
                     "`pmemlab model measure`"
@@ -81,9 +81,6 @@ class MemoryDevice(FiledDevice):
         return None
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        problem = self.missing(access)
-        if problem is not None:
-            raise NotPublishedError(problem)
         lines_bytes = -(-size_bytes // LINE_BYTES) * LINE_BYTES  # memory moves whole lines
         times = []
         if access in (Access.LOAD, Access.UPDATE, Access.FILE_READ):
@@ -146,7 +143,7 @@ class MemoryDevice(FiledDevice):
             return self.file.loaded_latency[curve].most_mb_per_s(threads)
         if curve in self.file.ceilings:
             return self.file.ceilings[curve].mb_per_s
-        raise NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+        raise self._unpublished(operation, pattern)
 
     def _has(self, curve: Curve) -> bool:
         return curve in self.file.bandwidth or curve in self.file.loaded_latency

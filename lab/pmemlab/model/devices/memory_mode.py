@@ -13,7 +13,7 @@ from embstore.devices import Access
 from pmemlab.errors import DeviceFileError, LabError, NotPublishedError
 from pmemlab.model.devices.device_file import CompositionFile
 from pmemlab.model.devices.memory_device import MemoryDevice
-from pmemlab.model.devices.model import DeviceModel, MemoryCache, check_access
+from pmemlab.model.devices.model import DeviceModel, MemoryCache
 
 __all__ = ["MemoryModeDevice"]
 
@@ -62,10 +62,12 @@ class MemoryModeDevice(DeviceModel):
     def cache(self) -> MemoryCache:
         return MemoryCache(self.file.cache.size_bytes, self.file.cache.line_bytes, self._outcome_ns)
 
-    def missing(self, access: Access) -> str | None:
-        if access not in _REQUESTS:
-            return f"{self.name}: is volatile memory and holds no files, so it has no {access.name}"
-        return None
+    def missing(self, access: Access) -> LabError | None:
+        if access in _REQUESTS:
+            return None
+        return LabError(
+            f"{self.name}: is volatile memory and holds no files, so it has no {access.name}"
+        )
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """Returns the time if every access is a clean miss; `cache` takes hits into account."""
@@ -73,9 +75,6 @@ class MemoryModeDevice(DeviceModel):
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
         """Returns the time of a hit. A miss takes as long as its accesses to the media."""
-        problem = self.missing(access)
-        if problem is not None:
-            raise LabError(problem)
         own, _ = _REQUESTS[access]
         return sum(
             count * device.alone_ns(media_access, size_bytes)
@@ -85,10 +84,7 @@ class MemoryModeDevice(DeviceModel):
         )
 
     def _outcome_ns(self, outcome: str, access: Access, size_bytes: int, threads: int) -> float:
-        check_access(access, size_bytes, threads)
-        problem = self.missing(access)
-        if problem is not None:
-            raise LabError(problem)
+        self.check(access, size_bytes, threads)
         own, later = _REQUESTS[access]
         time_ns = self._request_ns(own, outcome, size_bytes, threads)
         for request in later:

@@ -11,7 +11,7 @@ from embstore.devices import Access
 from pmemlab.errors import LabError
 from pmemlab.model.devices.device_file import Kind, Source
 
-__all__ = ["LINE_BYTES", "DeviceModel", "EngineConcurrency", "MemoryCache", "check_access"]
+__all__ = ["LINE_BYTES", "DeviceModel", "EngineConcurrency", "MemoryCache"]
 
 LINE_BYTES = 64
 _MOST_KNOWN_TIMES = 10_000
@@ -77,7 +77,7 @@ class DeviceModel(ABC):
         key = (access, size_bytes, threads)
         time_ns = self._known_times.get(key)
         if time_ns is None:
-            check_access(access, size_bytes, threads)
+            self.check(access, size_bytes, threads)
             time_ns = self._time_ns(Access(access), size_bytes, threads)
             if len(self._known_times) >= _MOST_KNOWN_TIMES:
                 self._known_times.clear()
@@ -90,7 +90,7 @@ class DeviceModel(ABC):
         What n accesses take that are in flight together is no less, however few they are. Raises as
         `time_ns` does.
         """
-        check_access(access, size_bytes, 1)
+        self.check(access, size_bytes, 1)
         return self._alone_ns(Access(access), size_bytes)
 
     @cached_property
@@ -104,9 +104,20 @@ class DeviceModel(ABC):
     @abstractmethod
     def _alone_ns(self, access: Access, size_bytes: int) -> float: ...
 
+    def check(self, access: Access, size_bytes: int, threads: int) -> None:
+        """Raises as `time_ns` does."""
+        if access not in Access._value2member_map_:
+            raise LabError(f"access: must be an embstore.devices.Access, not {access!r}")
+        if size_bytes <= 0:
+            raise LabError(f"size_bytes: must be above 0, not {size_bytes}")
+        if threads <= 0:
+            raise LabError(f"threads: must be above 0, not {threads}")
+        if missing := self.missing(Access(access)):
+            raise missing
+
     @abstractmethod
-    def missing(self, access: Access) -> str | None:
-        """Why `time_ns` would raise for this access, for people; None where it doesn't."""
+    def missing(self, access: Access) -> LabError | None:
+        """What `time_ns` raises for this access; None where it doesn't."""
 
     @abstractmethod
     def bandwidth_mb_per_s(
@@ -144,13 +155,3 @@ class MemoryCache:
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         """They aren't, and what gives way to them is written back."""
         return self._outcome_ns("dirty_miss", access, size_bytes, threads)
-
-
-def check_access(access: Access, size_bytes: int, threads: int) -> None:
-    """Raise LabError, which names the argument."""
-    if access not in Access._value2member_map_:
-        raise LabError(f"access: must be an embstore.devices.Access, not {access!r}")
-    if size_bytes <= 0:
-        raise LabError(f"size_bytes: must be above 0, not {size_bytes}")
-    if threads <= 0:
-        raise LabError(f"threads: must be above 0, not {threads}")
