@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
+from pmemlab.workloads.batches import DENSE_COLUMNS, Batch
 from pmemlab.workloads.run import LookupClock
 from pmemlab.workloads.wide_and_deep.network import by_name, copy_state
 from pmemlab.workloads.wide_and_deep.tables import (
@@ -30,15 +30,9 @@ class NumpyNetwork:
         self.lookup_clock = LookupClock()
         self._tables = tables
         self._dim = options.embedding_dim
-        inputs = len(DENSE_COLUMNS)
-        widths = (
-            inputs + len(CATEGORICAL_COLUMNS) * options.embedding_dim,
-            *options.hidden_units,
-            1,
-        )
         random = np.random.default_rng(options.seed)
-        self._parameters = [np.zeros((1, inputs), np.float32), np.zeros(1, np.float32)]
-        for rows, columns in pairwise(widths):
+        self._parameters = [np.zeros((1, len(DENSE_COLUMNS)), np.float32), np.zeros(1, np.float32)]
+        for rows, columns in pairwise(options.deep_widths):
             self._parameters += [
                 _glorot(random, columns, rows),
                 np.zeros(columns, np.float32),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from pmemlab.workloads.batches import CATEGORICAL_COLUMNS
+from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS
 
 DEEP_LEARNING_RATE: Final = 0.01
 LINEAR_LEARNING_RATE: Final = 0.2
@@ -26,6 +26,12 @@ class ModelOptions:
     embedding_dim: int = 16
     hidden_units: tuple[int, ...] = (1024, 512, 256)
     seed: int = 2021
+
+    @property
+    def deep_widths(self) -> tuple[int, ...]:
+        """Of the deep part's input, of its hidden layers, and of its output."""
+        inputs = len(DENSE_COLUMNS) + len(CATEGORICAL_COLUMNS) * self.embedding_dim
+        return (inputs, *self.hidden_units, 1)
 
 
 class EmbeddingTables:

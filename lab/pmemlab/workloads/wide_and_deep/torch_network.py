@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.adagrad import adagrad
 
 import embstore.torch as es_torch
-from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS, Batch
+from pmemlab.workloads.batches import DENSE_COLUMNS, Batch
 from pmemlab.workloads.reproducible_torch import make_reproducible
 from pmemlab.workloads.run import LookupClock
 from pmemlab.workloads.wide_and_deep.network import by_name, copy_state
@@ -98,15 +98,10 @@ class WideAndDeep(nn.Module):
         self._wide_dense = nn.Linear(len(DENSE_COLUMNS), 1)
         nn.init.zeros_(self._wide_dense.weight)
         nn.init.zeros_(self._wide_dense.bias)
-        widths = (
-            len(DENSE_COLUMNS) + len(CATEGORICAL_COLUMNS) * options.embedding_dim,
-            *options.hidden_units,
-        )
         layers: list[nn.Module] = []
-        for inputs, outputs in pairwise(widths):
+        for inputs, outputs in pairwise(options.deep_widths):
             layers += [_glorot_linear(inputs, outputs), nn.ReLU()]
-        layers.append(_glorot_linear(widths[-1], 1))
-        self._deep_layers = nn.Sequential(*layers)
+        self._deep_layers = nn.Sequential(*layers[:-1])  # the last are the logits
 
     def forward(self, dense: Tensor, keys: Tensor) -> Tensor:
         """Return logits (n,) for dense float32 (n, 13) and keys int64 (n, 26)."""
