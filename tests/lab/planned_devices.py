@@ -15,10 +15,14 @@ class Dram:
     size_bytes: int
     hit: float
     miss: float
+    line_bytes: int = 64
 
     def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         _check(access, size_bytes, threads)
         return self.hit
+
+    def clean_miss_ns(self, *_: int) -> float:
+        raise AssertionError("what gives way is dirty")
 
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         _check(access, size_bytes, threads)

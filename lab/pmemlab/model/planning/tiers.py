@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
-from embstore.devices import Access
+from embstore.devices import Device
 from embstore.options import TIER_KINDS, StorageType, TierKind
 from pmemlab.errors import LabError, PlanError
 from pmemlab.model.devices import load_device
@@ -18,7 +18,6 @@ __all__ = [
     "DRAM_LATENCY_LIMIT_NS",
     "PLANNED_TYPES",
     "DevicePool",
-    "DramBefore",
     "Placed",
     "PlannedDevice",
     "Role",
@@ -39,7 +38,7 @@ _SAME = {
     StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
     StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
 }
-_TIERS = ("HBM", "DRAM", "PMEM", "SSD")
+_TIERS: dict[str, Role] = {role: role for role in get_args(Role)}
 _ROLES: dict[TierKind, Role] = {
     TierKind.HBM: "HBM",
     TierKind.DRAM: "DRAM",
@@ -56,32 +55,13 @@ PLANNED_TYPES = tuple(
 )
 
 
-class DramBefore(Protocol):
-    """Memory mode's direct-mapped cache; `pmemlab.model.devices.MemoryCache` is one."""
+class PlannedDevice(Device, Protocol):
+    """What a plan asks of a device, beside what the engine asks; `DeviceModel` is one."""
 
-    @property
-    def size_bytes(self) -> int: ...
-    def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
-    def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
-
-
-class PlannedDevice(Protocol):
-    """What a plan asks of a device; `pmemlab.model.devices.DeviceModel` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_addressable(self) -> bool: ...
-    @property
-    def cpu_cache_bytes(self) -> int: ...
     @property
     def media_line_bytes(self) -> int: ...
     @property
-    def cache(self) -> DramBefore | None: ...
-    @property
     def bus(self) -> PlannedDevice | None: ...
-    def time_ns(self, access: Access, size_bytes: int, threads: int) -> float: ...
-    def alone_ns(self, access: Access, size_bytes: int) -> float: ...
     def latency_ns(self, operation: str, pattern: str) -> float: ...
 
 
@@ -141,10 +121,10 @@ def named_devices(names: Iterable[str]) -> DevicePool:
 
     Plans tell devices apart by their names, so two files of one name are an error.
     """
-    pool: dict[Role, dict[str, PlannedDevice]] = {"HBM": {}, "DRAM": {}, "PMEM": {}, "SSD": {}}
+    pool: dict[Role, dict[str, PlannedDevice]] = {role: {} for role in _TIERS.values()}
     files: dict[str, str] = {}
     for name in names:
-        given, device_name = _tier_and_device(name)
+        role, device_name = _tier_and_device(name)
         device: PlannedDevice = load_device(device_name)
         first = files.setdefault(device.name, device_name)
         if device_path(first).resolve() != device_path(device_name).resolve():
@@ -152,7 +132,9 @@ def named_devices(names: Iterable[str]) -> DevicePool:
                 f"--devices {name}: is called {device.name}, as {first} is already, and plans tell "
                 "devices apart by their names; rename one of the files, and the name in it"
             )
-        role = _given_role(name, given, device) if given else role_of(device)
+        if role is None:
+            role = role_of(device)
+        _check_role(name, role, device)
         pool[role][device.name] = device
     return {role: tuple(devices.values()) for role, devices in pool.items()}
 
@@ -182,28 +164,25 @@ def placements(
             yield Placed(storage_type, tuple(tiers), index)
 
 
-def _tier_and_device(name: str) -> tuple[str, str]:
-    """Returns what stands before and behind the `=` of TIER=NAME; before is "" for a path that has
-    one itself.
-    """
+def _tier_and_device(name: str) -> tuple[Role | None, str]:
+    """Returns the tier and the device of TIER=NAME; no tier for a path that has a `=` itself."""
     given, equals, device_name = name.partition("=")
-    if not equals or (given.upper() not in _TIERS and Path(name).exists()):
-        return "", name
-    if given.upper() not in _TIERS:
+    role = _TIERS.get(given.upper())
+    if not equals or (role is None and Path(name).exists()):
+        return None, name
+    if role is None:
         raise PlanError(f"--devices {name}: {given} is no tier; there are HBM, DRAM, PMEM and SSD")
-    return given, device_name
+    return role, device_name
 
 
-def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
-    role = given.upper()
+def _check_role(name: str, role: Role, device: PlannedDevice) -> None:
+    """Raises PlanError where the device can't be such a tier."""
     if (role == "HBM") != (device.bus is not None):
         raise PlanError(
             f"--devices {name}: a tier of HBM is on a GPU, and no other is; {device.name} is "
             f"{'a' if device.bus is not None else 'no'} GPU"
         )
-    if role == "HBM":
-        return "HBM"
-    if role != "SSD" and not device.is_addressable:
+    if role in ("DRAM", "PMEM") and not device.is_addressable:
         raise PlanError(
             f"--devices {name}: {device.name} is a disk, which the CPU can't load rows from, so it "
             f"can't be a first tier or one of memory; give SSD={device.name}"
@@ -212,7 +191,6 @@ def _given_role(name: str, given: str, device: PlannedDevice) -> Role:
         raise PlanError(
             f"--devices {name}: {device.name} is memory; SSDHASH and LEVELDB are planned on disks"
         )
-    return "DRAM" if role == "DRAM" else "PMEM" if role == "PMEM" else "SSD"
 
 
 def _check_first(storage_type: StorageType, device: PlannedDevice) -> None:
