@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
+from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
 from pmemlab.report.documents import FirstTier
 from pmemlab.workloads.placements import Placement
@@ -36,8 +37,6 @@ __all__ = ["TableShape", "sweep"]
 _FILLED_AT_ONCE: Final = 50_000
 _SEED: Final = 2021
 _MOST_PHASES: Final = 1 << 21
-_FLOAT_BYTES: Final = 4
-_ACCUMULATORS: Final = 2  # a row's weights, and as many sums of Adagrad's
 
 Keys = NDArray[np.int64]
 Progress = Callable[[str], None]
@@ -56,7 +55,7 @@ class TableShape:
 
     @property
     def row_bytes(self) -> int:
-        return self.dim * _FLOAT_BYTES * _ACCUMULATORS
+        return RowShape(self.dim, slots=1).row_bytes  # Adagrad's sums beside the weights
 
     @property
     def ids(self) -> int:

@@ -82,6 +82,12 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
     assert [tier.hit_rate for tier in sweep.first_tiers] == hits
 
 
+def test_dram_has_room_for_whole_rows_as_the_engine_lays_them_out(tmp_path: Path) -> None:
+    """Weights and sums of 5 floats begin on multiples of 16 bytes each."""
+    document = run(tmp_path, "--embedding-dim=5", "--percent=1", "--steps=1")
+    assert [tier["bytes"] for tier in document["first_tiers"]] == [400 * 64]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
