@@ -100,8 +100,15 @@ def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has had 1 epochs, and --epochs asks for 1 in all"):
         short_run(load=tmp_path / "kept")
     (dense,) = (tmp_path / "kept").glob("dense-*.npz")
-    dense.write_bytes(dense.read_bytes()[:100])
-    with pytest.raises(DataError, match=rf"{dense.name} can't be read back"):
+    whole = dense.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for damaged in (whole[:100], flipped):
+        dense.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"{dense.name}: can't be read back"):
+            short_run(epochs=2, load=tmp_path / "kept")
+    np.savez(dense, other=np.zeros(3))
+    with pytest.raises(DataError, match=r"kept is of None, and this is DeepFM"):
         short_run(epochs=2, load=tmp_path / "kept")
 
 

@@ -7,7 +7,6 @@ Workers that train together have `embstore.cluster` see to that.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import embstore as es
 import embstore.keras
 from benchmarks.criteo_deepctr.options import ModelOptions
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.model_keeping import write_durably
+from pmemlab.workloads.model_keeping import read_back, write_durably
 
 if TYPE_CHECKING:
     from embstore.cluster import Worker
@@ -68,7 +67,7 @@ def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progress
     if not (folder / _TABLES).is_dir():
         raise DataError(f"{folder} has no checkpoint; one is written by --checkpoint {folder}")
     for path in folder.glob("dense-*.npz"):
-        _check_model(path, options)
+        _read_dense_part(path, options)
     steps = es.restore(folder / _TABLES, es.keras.variables(model))
     return _take_dense_part(_dense_path(folder, steps), model, options)
 
@@ -95,26 +94,20 @@ def _dense_part(model: Any, options: ModelOptions, done: Progressed) -> dict[str
 
 
 def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> Progressed:
-    _check_model(path, options)
-    with _opened(path) as file:
-        for name, variable in _dense_variables(model):
-            if name not in file or file[name].shape != tuple(variable.shape):
-                raise DataError(f"{path} lacks {name}; was it saved with another optimizer?")
-            variable.assign(file[name])
-        return Progressed(int(file["epochs"]), int(file["steps"]))
+    arrays = _read_dense_part(path, options)
+    for name, variable in _dense_variables(model):
+        if name not in arrays or arrays[name].shape != tuple(variable.shape):
+            raise DataError(f"{path} lacks {name}; was it saved with another optimizer?")
+        variable.assign(arrays[name])
+    return Progressed(int(arrays["epochs"]), int(arrays["steps"]))
 
 
-def _check_model(path: Path, options: ModelOptions) -> None:
-    with _opened(path) as file:
-        if (kept := str(file["model"])) != str(options):
-            raise DataError(f"{path.parent} is of {kept}, and this is {options}")
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} can't be read back: {error}") from error
+def _read_dense_part(path: Path, options: ModelOptions) -> dict[str, Any]:
+    """Raises DataError for one that can't be read, or of another model."""
+    arrays = read_back(path)
+    if (kept := str(arrays.get("model"))) != str(options):
+        raise DataError(f"{path.parent} is of {kept}, and this is {options}")
+    return arrays
 
 
 def _dense_path(folder: Path, steps: int) -> Path:

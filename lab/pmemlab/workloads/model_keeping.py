@@ -27,7 +27,7 @@ from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.keeping import demand_steps_left, tell_kept
 
-__all__ = ["DensePart", "ModelKeeping", "refusal_to_keep", "write_durably"]
+__all__ = ["DensePart", "ModelKeeping", "read_back", "refusal_to_keep", "write_durably"]
 
 _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
 
@@ -96,10 +96,10 @@ class ModelKeeping:
         done = es.restore_persisted(tables, self._checkpoints)
         demand_steps_left(self.folder, done, steps)
         path = self._dense_path(done)
+        arrays = read_back(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                dense.load_state({name: file[name] for name in file.files})
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            dense.load_state(arrays)
+        except ValueError as error:
             raise DataError(f"{path}: can't be read back: {error}") from error
         return done
 
@@ -146,6 +146,15 @@ def refusal_to_keep(storage_type: es.StorageType) -> str | None:
     except EmbStoreError as error:
         return str(error)
     return None
+
+
+def read_back(path: Path) -> dict[str, NDArray[Any]]:
+    """What `write_durably` wrote there. Raises DataError, which names the file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: can't be read back: {error}") from error
 
 
 def write_durably(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

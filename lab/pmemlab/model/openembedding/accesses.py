@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.errors import LabError
+from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.workloads.synthetic import ACCESS_SKEW, draw_ranks
 
 __all__ = ["SCALE", "CacheAccesses", "TouchedRows", "count_cache_accesses", "count_touched_rows"]
@@ -166,7 +167,7 @@ def _share_of_top(share_of_keys: float) -> float:
 
 @contextmanager
 def _cached_table(rows: int, cached_rows: int) -> Iterator[es.EmbeddingVariable]:
-    row_bytes = 16 * math.ceil(_DIM * 4 / 16)  # SGD keeps nothing beside the weights
+    row_bytes = RowShape(_DIM, slots=0).row_bytes
     with tempfile.TemporaryDirectory() as folder:
         storage = es.StorageOption(
             storage_type=es.StorageType.DRAM_PMEM,

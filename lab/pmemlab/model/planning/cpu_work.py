@@ -12,6 +12,7 @@ import embstore as es
 from embstore.optimizers import Optimizer
 from pmemlab.model.planning.planned_tables import PlannedTable
 from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.row_bytes import RowShape
 
 __all__ = ["NS_PER_MOVED_ROW", "CpuWork", "measure_cpu_work", "measure_cpu_work_of_all"]
 
@@ -41,8 +42,7 @@ def measure_cpu_work(
 
     popularity: whose most popular rows are looked up.
     """
-    row_bytes = (1 + len(optimizer.slots)) * (-(-4 * dim // 16) * 16)
-    rows = max(64, _CACHED_BYTES // row_bytes)
+    rows = max(64, _CACHED_BYTES // RowShape(dim, len(optimizer.slots)).row_bytes)
     random = np.random.default_rng(1)
     p = popularity.head(rows).probabilities(1, rows)
     ids = random.choice(rows, _BATCH_IDS, p=p / p.sum()).astype(np.int64)
