@@ -53,13 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ids a second, duplicates included, of all tables",
     )
-    load.add_argument(
-        "--batch-size",
-        type=int,
-        default=BATCH_IDS,
-        metavar="N",
-        help=f"ids of a step on one machine, of all tables (default: {BATCH_IDS})",
-    )
+    _add(load, "--batch-size", BATCH_IDS, "N", "ids of a step on one machine, of all tables")
     load.add_argument("--serving", action="store_true", help="look-ups only, no training")
     load.add_argument(
         "--cache-strategy",
@@ -91,14 +85,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="share of the rows in the first of several tiers; several values: a plan for each "
         f"(default: {Settings.first_tier_fractions[0]})",
     )
-    where.add_argument(
-        "--middle-tier-fraction",
-        type=float,
-        default=Settings.middle_tier_fraction,
-        metavar="F",
-        help="share of the rows in the second of three tiers "
-        f"(default: {Settings.middle_tier_fraction})",
-    )
+    middle = "share of the rows in the second of three tiers"
+    _add(where, "--middle-tier-fraction", Settings.middle_tier_fraction, "F", middle)
 
     machines = parser.add_argument_group("the machines")
     machines.add_argument(
@@ -107,31 +95,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     machines.add_argument(
         "--machines", nargs="+", metavar="NAME", help="machines to consider (default: all)"
     )
-    machines.add_argument(
-        "--threads",
-        type=int,
-        default=Settings.threads,
-        metavar="N",
-        help=f"threads of a machine that look up and train (default: {Settings.threads})",
-    )
+    threads = "threads of a machine that look up and train"
+    _add(machines, "--threads", Settings.threads, "N", threads)
     machines.add_argument(
         "--dram-per-machine", metavar="SIZE", help="DRAM that the table may take, for example 128G"
     )
-    machines.add_argument(
-        "--usable-fraction",
-        type=float,
-        default=Settings.usable_fraction,
-        metavar="F",
-        help="share of a machine's media that the table may take "
-        f"(default: {Settings.usable_fraction})",
-    )
-    machines.add_argument(
-        "--max-machines",
-        type=int,
-        default=Settings.max_machines,
-        metavar="N",
-        help=f"largest number of machines (default: {Settings.max_machines})",
-    )
+    usable = "share of a machine's media that the table may take"
+    _add(machines, "--usable-fraction", Settings.usable_fraction, "F", usable)
+    _add(machines, "--max-machines", Settings.max_machines, "N", "largest number of machines")
     machines.add_argument(
         "--cpu-ns-per-lookup",
         type=float,
@@ -140,7 +111,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--top", type=int, default=20, metavar="N", help="number of plans to print (default: 20)"
-    )
+    _add(output, "--top", 20, "N", "number of plans to print")
     output.add_argument("--json", type=Path, metavar="FILE", help="file for all plans")
+
+
+def _add(
+    group: argparse._ArgumentGroup, option: str, default: float, metavar: str, help: str
+) -> None:
+    """An option for a number of the default's type."""
+    help = f"{help} (default: {default})"
+    group.add_argument(option, type=type(default), default=default, metavar=metavar, help=help)
