@@ -105,9 +105,9 @@ class BlockDevice(FiledDevice):
         )
 
     def _idle_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:
-        idle = self.file.idle_latency.get((operation, pattern))
-        if idle is None:
+        idle_ns = self.file.idle_latency.get((operation, pattern))
+        if idle_ns is None:
             return None
         curve = self._curve(operation, pattern)
         beyond_bytes = max(0, size_bytes - self.media_line_bytes)
-        return idle.ns + beyond_bytes * 1e3 / max(row.mb_per_s[-1] for row in curve.rows)
+        return idle_ns + beyond_bytes * 1e3 / max(row.mb_per_s[-1] for row in curve.rows)

@@ -71,10 +71,10 @@ def print_device(console: Console, name_or_path: str) -> None:
 
 
 def _print_curves(console: Console, file: DeviceFile) -> None:
-    for (operation, pattern), idle in file.idle_latency.items():
-        console.print(f"idle latency, {pattern} {operation}: {idle.ns:,.0f} ns", markup=False)
-    for (operation, pattern), ceiling in file.ceilings.items():
-        text = f"at most, {pattern} {operation}: {ceiling.mb_per_s:,.0f} MB/s"
+    for (operation, pattern), idle_ns in file.idle_latency.items():
+        console.print(f"idle latency, {pattern} {operation}: {idle_ns:,.0f} ns", markup=False)
+    for (operation, pattern), mb_per_s in file.ceilings.items():
+        text = f"at most, {pattern} {operation}: {mb_per_s:,.0f} MB/s"
         console.print(text, markup=False)
     for curve, bandwidth in file.bandwidth.items():
         console.print()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -37,11 +37,9 @@ __all__ = [
     "MEDIA_LINE",
     "MEMORY_OPERATIONS",
     "PATTERNS",
-    "Ceiling",
     "CompositionFile",
     "Curve",
     "DeviceFile",
-    "IdleLatency",
     "Kind",
     "MeasuredSystem",
     "Source",
@@ -133,23 +131,6 @@ _Sources = Annotated[
 
 
 @dataclass(frozen=True)
-class IdleLatency:
-    """One access while nothing else is at the device."""
-
-    ns: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """What all threads together get at most, where no more is known."""
-
-    size_bytes: int
-    mb_per_s: float
-    source: str
-
-
-@dataclass(frozen=True)
 class MeasuredSystem(Document, aliases={"last_level_cache_bytes": "last_level_cache_mib"}):
     """What the device was in when it was measured. Its caches and cores are part of the figures.
 
@@ -168,14 +149,18 @@ class _Entry(Document):
     pattern: Annotated[str, _one_of(PATTERNS)]
     source: _SourceId
 
+    def figure(self) -> object:
+        """What it says, in ns and MB/s."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class _Idle(_Entry):
     value: Positive
     unit: _Ns
 
-    def latency(self) -> IdleLatency:
-        return IdleLatency(self.value * _NS[self.unit], self.source)
+    def figure(self) -> float:
+        return self.value * _NS[self.unit]
 
 
 @dataclass(frozen=True)
@@ -184,8 +169,8 @@ class _Ceiling(_Entry, aliases={"size_bytes": "bytes"}):
     unit: _MbPerS
     size_bytes: Count
 
-    def ceiling(self) -> Ceiling:
-        return Ceiling(self.size_bytes, self.value * _MB_PER_S[self.unit], self.source)
+    def figure(self) -> float:
+        return self.value * _MB_PER_S[self.unit]
 
 
 @dataclass(frozen=True)
@@ -224,7 +209,7 @@ class _Bandwidth(_Entry):
                 raise FieldError("is missing", f"points[{number}].{self.concurrency}")
             _check_length(f"points[{number}].values", point.values, len(threads))
 
-    def curve(self) -> BandwidthCurve:
+    def figure(self) -> BandwidthCurve:
         return BandwidthCurve(
             point.row(self.unit, point.threads or self.threads or ()) for point in self.points
         )
@@ -266,7 +251,7 @@ class _Loaded(_Entry):
     def check(self) -> None:
         _check_above_before("threads", [point.threads for point in self.points])
 
-    def curve(self) -> LoadedLatencyCurve:
+    def figure(self) -> LoadedLatencyCurve:
         to_mb_per_s, to_ns = _MB_PER_S[self.units.bandwidth], _NS[self.units.latency]
         return LoadedLatencyCurve(
             LoadedLatencyRow(
@@ -278,7 +263,7 @@ class _Loaded(_Entry):
         )
 
 
-def _by_curve(entry: type[_Entry], turned: Callable[[Any], object]) -> From:
+def _by_curve(entry: type[_Entry]) -> From:
     """A list in the file: an entry for each curve."""
 
     def by_curve(entries: Sequence[_Entry]) -> dict[Curve, object]:
@@ -287,7 +272,7 @@ def _by_curve(entry: type[_Entry], turned: Callable[[Any], object]) -> From:
             curve = each.operation, each.pattern
             if curve in curves:
                 raise FieldError(_ALREADY.format(*curve), f"[{number}].operation")
-            curves[curve] = turned(each)
+            curves[curve] = each.figure()
         return curves
 
     return From(Many[entry], by_curve)  # type: ignore[valid-type]
@@ -304,7 +289,9 @@ class DeviceFile(
 ):
     """A device as its file states it. notes: what figures leave open; sources: by their id.
 
-    capacity_bytes: of one unit, as it is sold and priced. system: None of a disk.
+    capacity_bytes: of one unit, as it is sold and priced. system: None of a disk. idle_latency: ns
+    of one access while nothing else is at the device. ceilings: MB/s that all threads together get
+    at most, where no more is known.
     """
 
     path: Path
@@ -316,18 +303,14 @@ class DeviceFile(
     sources: _Sources
     system: MeasuredSystem | None
     notes: Texts = ()
-    idle_latency: Annotated[Mapping[Curve, IdleLatency], _by_curve(_Idle, _Idle.latency)] = field(
+    idle_latency: Annotated[Mapping[Curve, float], _by_curve(_Idle)] = field(default_factory=dict)
+    bandwidth: Annotated[Mapping[Curve, BandwidthCurve], _by_curve(_Bandwidth)] = field(
         default_factory=dict
     )
-    bandwidth: Annotated[
-        Mapping[Curve, BandwidthCurve], _by_curve(_Bandwidth, _Bandwidth.curve)
-    ] = field(default_factory=dict)
-    loaded_latency: Annotated[
-        Mapping[Curve, LoadedLatencyCurve], _by_curve(_Loaded, _Loaded.curve)
-    ] = field(default_factory=dict)
-    ceilings: Annotated[Mapping[Curve, Ceiling], _by_curve(_Ceiling, _Ceiling.ceiling)] = field(
+    loaded_latency: Annotated[Mapping[Curve, LoadedLatencyCurve], _by_curve(_Loaded)] = field(
         default_factory=dict
     )
+    ceilings: Annotated[Mapping[Curve, float], _by_curve(_Ceiling)] = field(default_factory=dict)
 
     def check(self) -> None:
         curves: set[Curve] = set()
@@ -348,9 +331,9 @@ class _BlockFile(
 ):
     """A disk. It has no latency under load: bandwidth by requests in flight says the same."""
 
-    bandwidth: Annotated[
-        Mapping[Curve, BandwidthCurve], _by_curve(_BlockBandwidth, _Bandwidth.curve)
-    ] = field(default_factory=dict)
+    bandwidth: Annotated[Mapping[Curve, BandwidthCurve], _by_curve(_BlockBandwidth)] = field(
+        default_factory=dict
+    )
 
     def check(self) -> None:
         super().check()

@@ -28,7 +28,7 @@ class FiledDevice(DeviceModel):
 
     def latency_ns(self, operation: str, pattern: str) -> float:
         if (operation, pattern) in self.file.idle_latency:
-            return self.file.idle_latency[operation, pattern].ns
+            return self.file.idle_latency[operation, pattern]
         raise NotPublishedError(
             f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
         )

@@ -53,8 +53,7 @@ class _ByCeilings(FiledDevice):
     @property
     def launch_ns(self) -> float:
         """Time to launch a kernel on a stream where others wait; 0 if none is published."""
-        launch = self.file.idle_latency.get(("launch", _SEQUENTIAL))
-        return 0.0 if launch is None else launch.ns
+        return self.file.idle_latency.get(("launch", _SEQUENTIAL), 0.0)
 
     def missing(self, access: Access) -> LabError | None:
         if access in self._operations:
@@ -63,7 +62,7 @@ class _ByCeilings(FiledDevice):
 
     def _time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         return sum(
-            size_bytes * threads * 1e3 / self.file.ceilings[operation, _SEQUENTIAL].mb_per_s
+            size_bytes * threads * 1e3 / self.file.ceilings[operation, _SEQUENTIAL]
             for operation in self._operations[access]
         )
 
@@ -76,7 +75,7 @@ class _ByCeilings(FiledDevice):
         del size_bytes, threads  # the most of any
         if (operation, pattern) not in self.file.ceilings:
             raise self._unpublished(operation, pattern)
-        return self.file.ceilings[operation, pattern].mb_per_s
+        return self.file.ceilings[operation, pattern]
 
 
 class GpuBus(_ByCeilings):

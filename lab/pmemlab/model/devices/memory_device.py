@@ -96,7 +96,7 @@ class MemoryDevice(FiledDevice):
         one_thread_ns = self.time_ns(access, size_bytes, 1)
         for curve in _WAITED_FOR[access]:
             if curve in self.file.idle_latency:
-                return max(one_thread_ns, self.file.idle_latency[curve].ns)
+                return max(one_thread_ns, self.file.idle_latency[curve])
             if curve == _LOAD and curve in self.file.loaded_latency:
                 # Of the fewest threads, while they move the least.
                 return max(one_thread_ns, self.file.loaded_latency[curve].rows[0].latency_ns[0])
@@ -108,10 +108,10 @@ class MemoryDevice(FiledDevice):
             return self._fixed_point_ns(loaded, size_bytes, threads, traffic=1)
         curve = self.file.bandwidth[_LOAD]
         bandwidth_ns = size_bytes * threads * 1e3 / curve.at(size_bytes, threads)
-        idle = self.file.idle_latency.get(_LOAD)
-        if idle is None:
+        idle_ns = self.file.idle_latency.get(_LOAD)
+        if idle_ns is None:
             return bandwidth_ns
-        return max(bandwidth_ns, idle.ns / self._concurrency.rows)
+        return max(bandwidth_ns, idle_ns / self._concurrency.rows)
 
     def _store_ns(self, curve: Curve, size_bytes: int, threads: int) -> float:
         if curve in self.file.bandwidth:
@@ -142,7 +142,7 @@ class MemoryDevice(FiledDevice):
         if curve in self.file.loaded_latency:
             return self.file.loaded_latency[curve].most_mb_per_s(threads)
         if curve in self.file.ceilings:
-            return self.file.ceilings[curve].mb_per_s
+            return self.file.ceilings[curve]
         raise self._unpublished(operation, pattern)
 
     def _has(self, curve: Curve) -> bool:
