@@ -7,24 +7,12 @@ writes them.
 null or left out; fields that aren't named here are left alone. `time`, where there is one, says
 when it was made, as a metric's: an ISO time, which may end in Z.
 
-- `plans`, by `pmemlab model plan --json`: a list of objects, the best first: `storage_type`;
-  `tiers`, a list of objects with `device`, `rows`, `bytes` and `hit_rate` (of all lookups);
-  `lookups_per_s`, of one machine at most; and where they are known `machine` (a name), `machines`
-  (how many),
-  `step_ms`, `usd_per_month`, `usd_per_million_lookups` and `why_unpriced`. Beside it `workload`, an
-  object: what was asked for.
-- `sections`, by `pmemlab model fidelity --json`: a list of objects: `title`, `intro`, `remarks`
-  (a list of texts) and `rows`, a list of objects: `name`; `published` and `predicted`, in `unit`;
-  and where there is one `aim_percent`, the error to stay within, and `note`.
-- `arms`, by `python -m benchmarks.checkpoint_io --json`: a list of objects: `model`,
-  `medium`, `format`, `save_bytes_per_s`, `cold_bytes_per_s`, `warm_bytes_per_s`, `stall_seconds`,
-  and, of a paced medium, `device` and `kind`. Beside it `kind`, of the others' rates, as a
-  metric's.
-- `first_tiers`, by `python -m benchmarks.cache_sizes --json`: a list of objects, one a size
-  of the DRAM before persistent memory: `share` of the rows that it has room for, `bytes`,
-  `hit_rate`, of the ids, counted; and, where they were modelled, `app_direct_memory_ns` and
-  `memory_mode_memory_ns` an id, `app_direct_ids_per_s`, `memory_mode_ids_per_s` and
-  `memory_mode_hit_rate`. Beside it `table`, which it was, and `dram` and `pmem`, the devices.
+- `plans`, by `pmemlab model plan --json`: a list of `PlanChoice`, the best first. See `Plan`.
+- `sections`, by `pmemlab model fidelity --json`: a list of `model.fidelity.rows.Section`.
+- `arms`, by `python -m benchmarks.checkpoint_io --json`: a list of `CheckpointArm`. Beside it
+  `kind`, of the arms that don't say theirs.
+- `first_tiers`, by `python -m benchmarks.cache_sizes --json`: a list of `FirstTier`. See
+  `CacheSweep`.
 """
 
 from __future__ import annotations
@@ -34,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 from pmemlab.errors import LabError
 from pmemlab.model.fidelity.rows import Section
@@ -268,19 +256,20 @@ class Results:
     left_out: Sequence[str] = field(default_factory=tuple)
 
 
-class _Newest(Generic[T]):
+class _Newest:
     """Results by what tells them apart, in the order in which that was met first."""
 
     def __init__(self) -> None:
-        self._by_key: dict[object, tuple[float, T]] = {}
+        self._by_key: dict[object, tuple[float, object]] = {}
 
-    def add(self, key: object, made: float, result: T) -> None:
+    def add(self, key: object, made: float, result: object) -> None:
         """made: when; of two that were made at one time the later call counts."""
+        key = type(result), key
         if key not in self._by_key or self._by_key[key][0] <= made:
             self._by_key[key] = (made, result)
 
-    def results(self) -> list[T]:
-        return [result for _, result in self._by_key.values()]
+    def of(self, kind: type[T]) -> list[T]:
+        return [result for _, result in self._by_key.values() if isinstance(result, kind)]
 
 
 def read_folder(folder: Path) -> Results:
@@ -307,10 +296,7 @@ def read_folder(folder: Path) -> Results:
         for key, row in rows_by_key(_metrics(path, left_out)).items():
             if key not in rows or rows[key].time <= row.time:
                 rows[key] = row
-    plans: list[Plan] = []
-    fidelity = _Newest[Section]()
-    arms = _Newest[CheckpointArm]()
-    sweeps = _Newest[CacheSweep]()
+    newest = _Newest()
     for path in documents:
         if path.is_file() and path.stat().st_size == 0:
             left_out.append(path.name)
@@ -321,27 +307,32 @@ def read_folder(folder: Path) -> Results:
             left_out.append(path.name)
             continue
         made = told_apart_by.made(file)
-        if told_apart_by.plans is not None:
-            plans.append(file.read(Plan, {"file": path.name, "rank": 0}))
-        elif told_apart_by.sections is not None:
-            for section in file.read(_Fidelity, {"intro": ""}).sections:
-                fidelity.add(section.title, made, section)
-        elif told_apart_by.arms is not None:
-            kind = told_apart_by.kind or _Checkpoints.kind
-            for arm in file.read(_Checkpoints, {"kind": kind}).arms:
-                arms.add((arm.model, arm.medium, arm.format, arm.device), made, arm)
-        else:
-            sweep = file.read(CacheSweep)
-            sweeps.add((sweep.table, sweep.dram, sweep.pmem), made, sweep)
+        for identity, result in _results_in(file, told_apart_by):
+            newest.add(identity, made, result)
     return Results(
         folder=folder,
         rows=list(rows.values()),
-        plans=plans,
-        fidelity=fidelity.results(),
-        checkpoints=arms.results(),
-        cache_sweeps=sweeps.results(),
+        plans=newest.of(Plan),
+        fidelity=newest.of(Section),
+        checkpoints=newest.of(CheckpointArm),
+        cache_sweeps=newest.of(CacheSweep),
         left_out=left_out,
     )
+
+
+def _results_in(file: File, fields: _AnyDocument) -> Iterator[tuple[object, object]]:
+    """Yields what tells each result of a document apart from others of its kind, and the result."""
+    if fields.plans is not None:
+        yield file.path, file.read(Plan, {"file": file.path.name, "rank": 0})
+    elif fields.sections is not None:
+        for section in file.read(_Fidelity, {"intro": ""}).sections:
+            yield section.title, section
+    elif fields.arms is not None:
+        for arm in file.read(_Checkpoints, {"kind": fields.kind or _Checkpoints.kind}).arms:
+            yield (arm.model, arm.medium, arm.format, arm.device), arm
+    else:
+        sweep = file.read(CacheSweep)
+        yield (sweep.table, sweep.dram, sweep.pmem), sweep
 
 
 def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:

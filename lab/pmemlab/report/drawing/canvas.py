@@ -82,19 +82,17 @@ class Look:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure at both widths, as SVG elements to stand in a page. alt: it in a sentence."""
+    """One figure at both widths, as SVG elements to stand in a page."""
 
     wide: str
     narrow: str
-    alt: str
 
 
 def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
-    """Draw at both widths. name: of the figure, unique in the page."""
+    """Draw at both widths. name: of the figure, unique in the page. alt: it in a sentence."""
     return Drawing(
         wide=_svg(draw, WIDE_PX, f"{name}-wide", alt),
         narrow=_svg(draw, NARROW_PX, f"{name}-narrow", alt),
-        alt=alt,
     )
 
 
