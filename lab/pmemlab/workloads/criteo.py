@@ -60,9 +60,9 @@ class CriteoSource:
                 f"held_out_every is {self.held_out_every}; it must be 2 or more, "
                 "so that rows are left to train on"
             )
-        if self.path.is_fifo():
+        if self.path.is_fifo() or self.path.is_char_device():
             raise DataError(
-                f"{self.path}: is a FIFO, and rows are read more than once; give a file"
+                f"{self.path}: is a FIFO or a device, and rows are read more than once; give a file"
             )
         self._layout()
 
