@@ -161,8 +161,11 @@ def step_accesses(
     rests = [tier > 0 and _rows_rest(kinds, tier, placement, training) for tier in tiers]
     rising = [0.0 if rests[tier] else different[tier] for tier in tiers]
     comes_up = sum(rising[1:])
-    below = _MovingRows(rising)
     found: list[DeviceAccess] = []
+
+    def going_down(tier: int) -> float:
+        """Rows that come into a tier from above: as many as leave it and those below it."""
+        return sum(rising[tier:])
 
     def cross(access: Access, size_bytes: int, rate: float) -> None:
         """What crosses a GPU's bus: a store goes up to it, a load comes down."""
@@ -200,10 +203,10 @@ def step_accesses(
         count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
     if len(kinds) > 1:
         count_rows(0, Access.STORE, comes_up)
-        count_rows(0, Access.LOAD, below.arriving(1))
+        count_rows(0, Access.LOAD, going_down(1))
         whole_row = each_row[0].record + each_row[0].header
         cross(Access.STORE, whole_row, comes_up)
-        cross(Access.LOAD, whole_row, below.arriving(1))
+        cross(Access.LOAD, whole_row, going_down(1))
         # Of the others what was looked up goes up, and the sum of gradients comes down.
         cross(Access.STORE, shape.weights_bytes, missed - comes_up)
         if training:
@@ -214,7 +217,7 @@ def step_accesses(
                 kinds[tier],
                 each_row[tier].record,
                 different[tier],
-                below.arriving(tier),
+                going_down(tier),
                 placement.tier_rows[tier] / machines,
             ):
                 count(tier, access, size, rate)
@@ -234,8 +237,8 @@ def step_accesses(
             count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
             count(tier, Access.LOAD, each_row[tier].header, whole)
             whole = 0.0
-        count_rows(tier, Access.LOAD, whole + below.arriving(tier + 1))
-        count_rows(tier, Access.STORE, below.arriving(tier))
+        count_rows(tier, Access.LOAD, whole + going_down(tier + 1))
+        count_rows(tier, Access.STORE, going_down(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
@@ -258,16 +261,6 @@ def _log_of_others(p: Floats) -> Floats:
     """Returns the logarithm of the probability that a look-up asks for another row."""
     with np.errstate(divide="ignore"):  # a table of one row
         return np.asarray(np.log1p(-p))
-
-
-class _MovingRows:
-    """Rows that go down, for each id: into a tier come as many as leave it and those below it."""
-
-    def __init__(self, rising: Sequence[float]) -> None:
-        self._rising = rising
-
-    def arriving(self, tier: int) -> float:
-        return float(sum(self._rising[tier:]))
 
 
 def _disk_accesses(
@@ -352,7 +345,4 @@ def _with_memory_mode(
         # The look-up brought the weights into the CPU's cache, and their lines before it.
         return miss * slots if each.access is Access.UPDATE else miss
 
-    return tuple(
-        DeviceAccess(each.tier, each.device, each.access, each.size_bytes, each.rate, missed(each))
-        for each in found
-    )
+    return tuple(replace(each, memory_miss=missed(each)) for each in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -12,7 +13,17 @@ import yaml
 
 from pmemlab.model.devices.device_file import Curve, Kind
 
-__all__ = ["Advance", "Figures", "device_file_text", "significant"]
+__all__ = [
+    "Advance",
+    "Figures",
+    "device_file_text",
+    "median_rate",
+    "rounds_text",
+    "significant",
+]
+
+_ROUNDS = 3
+
 
 Advance = Callable[[str], None]
 """Told before each figure that is measured, with what it is of."""
@@ -28,6 +39,16 @@ class Figures:
     bandwidth: dict[Curve, dict[tuple[int, int], float]] = field(default_factory=dict)
     idle_latency_ns: dict[Curve, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+
+def median_rate(mb_per_s: Callable[[float], float], seconds: float) -> float:
+    """The median of a few rounds, of which all together take `seconds`."""
+    return statistics.median(mb_per_s(seconds / _ROUNDS) for _ in range(_ROUNDS))
+
+
+def rounds_text(seconds: float) -> str:
+    """How `median_rate` measures, for people."""
+    return f"medians of {_ROUNDS} rounds of {seconds / _ROUNDS:g} s a figure"
 
 
 def device_file_text(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
+from functools import partial
 
 from embstore.bench._yardsticks import FileYardstick
 from embstore.errors import EmbStoreError
 from pmemlab.errors import MeasuringError
-from pmemlab.model.devices.measuring.figures import Advance, Figures
+from pmemlab.model.devices.measuring.figures import Advance, Figures, median_rate, rounds_text
 from pmemlab.model.devices.measuring.target import FolderTarget
 
 __all__ = ["BLOCK_BYTES", "file_steps", "least_file_bytes", "measure_files"]
@@ -15,7 +15,6 @@ __all__ = ["BLOCK_BYTES", "file_steps", "least_file_bytes", "measure_files"]
 BLOCK_BYTES = 4096
 _SIZES = (4096, 8192, 16384, 65536, 131072, 1 << 20)
 _IN_FLIGHT = (1, 2, 4, 8, 16, 32, 64)
-_ROUNDS = 3
 _CURVES = (("read", "random"), ("read", "sequential"), ("write", "sequential"))
 
 
@@ -42,28 +41,19 @@ def measure_files(
     how = "through the page cache, which holds it" if page_cache else "direct I/O"
     figures = Figures(
         "block",
-        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, medians of {_ROUNDS} "
-        f"rounds of {seconds / _ROUNDS:g} s a figure, a thread for each request in flight",
+        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, {rounds_text(seconds)}, "
+        "a thread for each request in flight",
     )
     for operation, pattern in _CURVES:
         curve = figures.bandwidth.setdefault((operation, pattern), {})
         for size in _SIZES:
             for in_flight in _IN_FLIGHT:
                 advance(f"{pattern} {operation} of {size:,} bytes, {in_flight} in flight")
+                asked = operation == "write", pattern == "random", size, in_flight
                 try:
-                    rounds = [
-                        disk.mb_per_s(
-                            operation == "write",
-                            pattern == "random",
-                            size,
-                            in_flight,
-                            seconds / _ROUNDS,
-                        )
-                        for _ in range(_ROUNDS)
-                    ]
+                    curve[size, in_flight] = median_rate(partial(disk.mb_per_s, *asked), seconds)
                 except EmbStoreError as error:
                     raise MeasuringError(str(error)) from error
-                curve[size, in_flight] = statistics.median(rounds)
         if (operation, pattern) != ("read", "sequential"):
             alone_ns = BLOCK_BYTES * 1e3 / curve[BLOCK_BYTES, 1]
             figures.idle_latency_ns[operation, pattern] = alone_ns

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from embstore.bench._yardsticks import MemoryOperation, MemoryYardstick
 from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab.errors import MeasuringError
 from pmemlab.model.devices.device_file import Curve
 from pmemlab.model.devices.measuring.affinity import on_cpus
-from pmemlab.model.devices.measuring.figures import Advance, Figures
+from pmemlab.model.devices.measuring.figures import Advance, Figures, median_rate, rounds_text
 from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget
 
 __all__ = [
@@ -31,7 +31,6 @@ _OPERATIONS = {
     "store-clwb": MemoryOperation.STORE_FLUSHED,
     "ntstore": MemoryOperation.STORE_STREAMED,
 }
-_ROUNDS = 3
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
@@ -61,8 +60,8 @@ def measure_memory(
         memory = _yardstick(target, size_bytes)
         figures = Figures(
             "memory",
-            f"over {size_bytes >> 20} MiB, medians of {_ROUNDS} rounds of {seconds / _ROUNDS:g} s "
-            "a figure, by what a thread does while it runs",
+            f"over {size_bytes >> 20} MiB, {rounds_text(seconds)}, by what a thread does while it "
+            "runs",
         )
         for pattern in ("random", "sequential"):
             advance(f"idle latency, {pattern}")
@@ -72,20 +71,15 @@ def measure_memory(
         for curve, size, count in _figures_wanted(threads):
             operation, pattern = curve
             advance(f"{pattern} {operation} of {size:,} bytes, {count} threads")
+            asked = _OPERATIONS[operation], pattern == "random", size, count
             try:
-                rounds = [
-                    memory.mb_per_s(
-                        _OPERATIONS[operation], pattern == "random", size, count, seconds / _ROUNDS
-                    )
-                    for _ in range(_ROUNDS)
-                ]
+                rate = median_rate(partial(memory.mb_per_s, *asked), seconds)
             except MissingDeviceError:  # an old CPU has no clwb: its file has no such curve
                 note = "This CPU has no clwb, so stores that are flushed couldn't be measured."
                 if note not in figures.notes:
                     figures.notes.append(note)
                 continue
-            curves = figures.bandwidth.setdefault(curve, {})
-            curves[size, count] = statistics.median(rounds)
+            figures.bandwidth.setdefault(curve, {})[size, count] = rate
     if isinstance(target, FolderTarget) and not memory.is_synced:
         figures.notes.append(
             f"{target.folder} is no dax mount with MAP_SYNC, so these are the figures of "
