@@ -12,6 +12,10 @@
     cpu = measure_cpu_work(items.dim, items.optimizer, items.popularity, training=True)
     plans = make_plans(workload, named_devices(device_names()), load_prices(), cpu).plans
 
+A module a step: `popularity` is how often rows are asked for, `hit_rates` in which tier they are
+found, `accesses` what a step does at which device, `step_time` how long that takes, and `plan` how
+many machines of which `prices` are needed for it.
+
 Nothing is imported here: the command line takes its options from this package where neither the
 engine nor NumPy need be.
 """
