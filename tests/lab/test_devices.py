@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -224,7 +225,7 @@ def test_appends_of_a_mebibyte_go_at_the_sequential_rate() -> None:
 @pytest.mark.parametrize("name", DISKS)
 @given(threads=st.integers(1, 64), in_flight=st.integers(1, 256))
 def test_larger_reads_take_longer_and_carry_more(name: str, threads: int, in_flight: int) -> None:
-    device = load_device_cached(name, in_flight)
+    device = disk_with(name, in_flight)
     sizes = [4096 << i for i in range(8)]
     times = [device.time_ns(Access.FILE_READ, size, threads) for size in sizes]
     for (size, time_ns), (larger, longer) in pairwise(zip(sizes, times, strict=True)):
@@ -232,14 +233,9 @@ def test_larger_reads_take_longer_and_carry_more(name: str, threads: int, in_fli
         assert larger / longer >= size / time_ns * 0.999
 
 
-_CACHED: dict[tuple[str, int], DeviceModel] = {}
-
-
-def load_device_cached(name: str, in_flight: int) -> DeviceModel:
-    key = (name, in_flight)
-    if key not in _CACHED:
-        _CACHED[key] = load_device(name, EngineConcurrency(file_reads=in_flight))
-    return _CACHED[key]
+@cache
+def disk_with(name: str, in_flight: int) -> DeviceModel:
+    return load_device(name, EngineConcurrency(file_reads=in_flight))
 
 
 # --- Memory mode.

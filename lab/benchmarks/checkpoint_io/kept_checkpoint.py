@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.checkpoint_io.checkpoint import Checkpoint
@@ -16,21 +17,15 @@ def keep(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -
     """Save `checkpoint` where `kept` finds it. Returns its folder."""
     folder = _folder(medium, model)
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = FORMATS[format_name](folder)
-    try:
+    with closing(FORMATS[format_name](folder)) as chosen:
         chosen.save(chosen.content_of(checkpoint), PhaseClock())
-    finally:
-        chosen.close()
     return folder
 
 
 def kept(medium: Medium, format_name: str, model: str) -> Checkpoint:
     """Raises NoCheckpointError and DamagedCheckpointError, which name the file."""
-    chosen = FORMATS[format_name](_folder(medium, model))
-    try:
+    with closing(FORMATS[format_name](_folder(medium, model))) as chosen:
         return chosen.load(PhaseClock())
-    finally:
-        chosen.close()
 
 
 def _folder(medium: Medium, model: str) -> Path:

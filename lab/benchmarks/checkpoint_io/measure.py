@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,14 +163,11 @@ def _arm(
 ) -> Iterator[_Arm]:
     folder = Path(tempfile.mkdtemp(dir=medium.path, prefix="pmemlab-checkpoint-"))
     try:
-        chosen = FORMATS[format_name](folder)
-        try:
+        with closing(FORMATS[format_name](folder)) as chosen:
             content = chosen.content_of(checkpoint)
             device = medium.paced_as.name if medium.paced_as else None
             result = ArmResult(model, medium.name, format_name, _payload(content), device)
             yield _Arm(chosen, medium, content, result, eviction, background)
-        finally:
-            chosen.close()
     finally:
         shutil.rmtree(folder)
 

@@ -256,18 +256,9 @@ def _different_bytes(
 
 def _tier_evidence(tier: Any, claim: Claim, seen: Seen, read_changed: int | None) -> TierEvidence:
     return TierEvidence(
-        name=tier["name"],
-        rows=tier["rows"],
-        bytes=tier["bytes"],
-        mapped_bytes=tier["mapped_bytes"],
-        is_pmem=tier["is_pmem"],
-        nodes=seen.nodes,
-        file=seen.file,
-        devices=seen.devices,
-        is_direct=seen.is_direct,
+        **{name: tier[name] for name in ("name", "rows", "bytes", "mapped_bytes", "is_pmem")},
+        **vars(seen),
         sought=len(claim.rows),
-        found=seen.found,
-        gpu=seen.gpu,
         read_changed=read_changed,
     )
 

@@ -418,26 +418,28 @@ class CompositionFile(Document, context=("path",)):
     notes: Texts = ()
 
 
+_OF_KINDS: dict[str, tuple[type[DeviceFile | CompositionFile], Sequence[str]]] = {
+    "memory": (DeviceFile, MEMORY_OPERATIONS),
+    "block": (_BlockFile, BLOCK_OPERATIONS),
+    "gpu": (_GpuFile, GPU_OPERATIONS),
+    "memory-mode": (CompositionFile, ()),
+}
+_OF_MEMORY_ALONE: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
+"""Fields that files of other kinds lack."""
+
+
 @dataclass(frozen=True)
 class _OfAKind(Document, open=True):
-    kind: Annotated[str, _one_of(["memory", "block", "gpu", "memory-mode"])]
+    kind: Annotated[str, _one_of([*_OF_KINDS])]
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
     """Raises DeviceFileError, which names file, line and field."""
     file = File.of_yaml(path, DeviceFileError)
-    kind = file.read(_OfAKind).kind
+    document, operations = _OF_KINDS[file.read(_OfAKind).kind]
     sources = file.content.get("sources")
-    known: dict[str, object] = {"sources": [*sources] if isinstance(sources, dict) else []}
-    if kind == "memory-mode":
-        return file.read(CompositionFile, known)
-    if kind == "memory":
-        return file.read(DeviceFile, {**known, "operations": MEMORY_OPERATIONS})
-    if kind == "gpu":
-        no_curves: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
-        return file.read(_GpuFile, {**known, **no_curves, "operations": GPU_OPERATIONS})
-    not_a_disk_s: dict[str, object] = {"system": None, "loaded_latency": []}
-    return file.read(_BlockFile, {**known, **not_a_disk_s, "operations": BLOCK_OPERATIONS})
+    known = {"sources": [*sources] if isinstance(sources, dict) else [], "operations": operations}
+    return file.read(document, {**known, **_OF_MEMORY_ALONE})
 
 
 def _check_length(name: str, figures: Sequence[float], count: int) -> None:
