@@ -30,13 +30,13 @@ from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
 from pmemlab.report.documents import FirstTier
 from pmemlab.workloads.placements import Placement
+from pmemlab.workloads.predicting import MOST_PHASES
 from pmemlab.workloads.synthetic import draw_ranks
 
 __all__ = ["TableShape", "sweep"]
 
 _FILLED_AT_ONCE: Final = 50_000
 _SEED: Final = 2021
-_MOST_PHASES: Final = 1 << 21
 
 Keys = NDArray[np.int64]
 Progress = Callable[[str], None]
@@ -145,7 +145,7 @@ def _run(
     with _table(shape, first_tier_bytes, folder) as table:
         entered_ns = time.monotonic_ns()
         # From the first row on, so that the caches aren't empty when it counts.
-        with es.record_accesses(table, caches=caches, most_phases=_MOST_PHASES) as recording:
+        with es.record_accesses(table, caches=caches, most_phases=MOST_PHASES) as recording:
             for start in range(0, shape.rows, _FILLED_AT_ONCE):
                 part = keys[start : start + _FILLED_AT_ONCE]
                 table.apply_gradients(part, np.zeros((part.size, shape.dim), np.float32))

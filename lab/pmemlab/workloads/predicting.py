@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
 import embstore as es
 from pmemlab.workloads.placements import Placement
 
-__all__ = ["Predicting"]
+__all__ = ["MOST_PHASES", "Predicting"]
 
 MOST_PHASES = 1 << 21
+"""Of a recording of a whole run."""
 
 
 class Predicting:
@@ -79,10 +79,5 @@ class Predicting:
         self._recording.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._recording.__exit__(exc_type, exc, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._recording.__exit__(*error)
