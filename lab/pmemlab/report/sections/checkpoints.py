@@ -11,6 +11,7 @@ from pmemlab.report.documents import CheckpointArm, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
 from pmemlab.report.sections.looks import ALL, look_of
+from pmemlab.report.sections.scenario_figures import grouped
 
 __all__ = ["checkpoints"]
 
@@ -66,10 +67,8 @@ def checkpoints(results: Results) -> Section:
     if not arms:
         lacking = "No checkpoints were saved and loaded here; `make checkpoints` does it."
         return Section("checkpoints", _TITLE, lacking=lacking)
-    models: dict[str, list[CheckpointArm]] = {}
-    for arm in arms:
-        if arm.kind != "functional-only":
-            models.setdefault(arm.model, []).append(arm)
+    rated = [arm for arm in arms if arm.kind != "functional-only"]
+    models = grouped(rated, lambda arm: arm.model)
     blocks: list[Block] = []
     if models:
         blocks.append(
@@ -96,9 +95,7 @@ def checkpoints(results: Results) -> Section:
 
 def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Quantity) -> Figure:
     """REQUIRES: each arm has the quantity."""
-    media: dict[str, list[CheckpointArm]] = {}
-    for arm in arms:
-        media.setdefault(_medium(arm), []).append(arm)
+    media = grouped(arms, _medium)
     groups = [
         BarGroup(
             medium,

@@ -9,7 +9,7 @@ from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
-from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
+from pmemlab.report.sections.scenario_figures import grouped, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["rates"]
@@ -36,7 +36,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     rows = sorted(rows, key=lambda row: -row.samples_per_s)
     groups = [
         BarGroup(storage_type, [_bar(row) for row in members])
-        for storage_type, members in by_storage_type(rows).items()
+        for storage_type, members in grouped(rows, lambda row: row.storage_type).items()
     ]
     best = rows[0]
     caption = f"Samples a second in the scenario {scenario}, on the machine {machine}"

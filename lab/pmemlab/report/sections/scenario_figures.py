@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from pmemlab.report.page import Figure
 from pmemlab.scenarios.rows import ResultRow
 
-__all__ = ["by_storage_type", "scenario_figures"]
+__all__ = ["grouped", "scenario_figures"]
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 DrawFigure = Callable[[str, str, str, Sequence[ResultRow]], Figure]
 """Of its name, which is unique in the page, a scenario, a machine and their runs."""
@@ -16,18 +20,16 @@ DrawFigure = Callable[[str, str, str, Sequence[ResultRow]], Figure]
 def scenario_figures(name: str, rows: Iterable[ResultRow], draw: DrawFigure) -> list[Figure]:
     """A figure a scenario and machine, numbered: different ones can't be compared, so that they
     share no scale."""
-    figures: dict[tuple[str, str], list[ResultRow]] = {}
-    for row in rows:
-        figures.setdefault((row.scenario, row.machine_label), []).append(row)
+    figures = grouped(rows, lambda row: (row.scenario, row.machine_label))
     return [
         draw(f"{name}-{number}", scenario, machine, members)
         for number, ((scenario, machine), members) in enumerate(figures.items())
     ]
 
 
-def by_storage_type(rows: Iterable[ResultRow]) -> Mapping[str, Sequence[ResultRow]]:
-    """The runs of each storage type; both in the order of their appearance."""
-    of_type: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        of_type.setdefault(row.storage_type, []).append(row)
-    return of_type
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Returns the items of each key; both in the order of their appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

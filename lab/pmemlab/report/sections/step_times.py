@@ -11,7 +11,7 @@ from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.drawing.canvas import Look
 from pmemlab.report.page import Block, Figure, Section, Table
 from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
-from pmemlab.report.sections.scenario_figures import by_storage_type, scenario_figures
+from pmemlab.report.sections.scenario_figures import grouped, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["step_times"]
@@ -62,7 +62,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
                 for row in members
             ],
         )
-        for storage_type, members in by_storage_type(rows).items()
+        for storage_type, members in grouped(rows, lambda row: row.storage_type).items()
     ]
     caption = f"Milliseconds of a step in the scenario {scenario}, on the machine {machine}"
     slowest = rows[-1]
