@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pmemlab.model.openembedding.accesses import CacheAccesses, TouchedRows
 from pmemlab.model.openembedding.model import Engine, EpochModel
 
-__all__ = ["Checkpoints", "most_pulled_rows", "recovery_s"]
+__all__ = ["Checkpoints", "recovery_s"]
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,19 @@ class Checkpoints:
 
     def _touched_rows(self, engine: Engine, gpus: int, accesses: CacheAccesses | None) -> float:
         """On one node, since the last checkpoint."""
-        workload = self.model.setup.workload
-        steps = self.minutes * 60e3 / self.model.step_ms(engine, gpus, accesses)
-        pulled = steps * workload.gpu_accesses * gpus
-        rows = self.touched.after(pulled / workload.rows) * workload.rows
-        return rows / self._nodes(engine)
+        table_rows = self.model.setup.workload.rows
+        pulled = self.model.pulled_rows(engine, gpus, self.minutes, accesses)
+        return self.touched.after(pulled / table_rows) * table_rows / _nodes(self.model, engine)
 
     def _copy_ns(self, engine: Engine) -> float:
         model = self.model
         rows = model.dram if engine is Engine.DRAM_PS else model.pmem
         return model.dram.lookup_ns + rows.lone_load_ns + model.pmem.lone_store_ns
 
-    def _nodes(self, engine: Engine) -> int:
-        servers = self.model.setup.servers
-        return servers.dram_nodes if engine is Engine.DRAM_PS else servers.pmem_nodes
 
-
-def most_pulled_rows(model: EpochModel, gpus: int, minutes: float) -> float:
-    """Returns the rows that the fastest engine, DRAM-PS, pulls in `minutes`."""
-    steps = minutes * 60e3 / model.step_ms(Engine.DRAM_PS, gpus)
-    return steps * model.setup.workload.gpu_accesses * gpus
+def _nodes(model: EpochModel, engine: Engine) -> int:
+    servers = model.setup.servers
+    return servers.dram_nodes if engine is Engine.DRAM_PS else servers.pmem_nodes
 
 
 def recovery_s(model: EpochModel, engine: Engine) -> float:
@@ -78,10 +71,9 @@ def recovery_s(model: EpochModel, engine: Engine) -> float:
     One thread of each node scans all rows and puts each into an index in DRAM; DRAM-PS also stores
     the row there.
     """
-    servers, rows = model.setup.servers, model.setup.workload.rows
+    if engine not in (Engine.PMEM_OE, Engine.DRAM_PS):
+        raise ValueError(f"{engine.title}: nothing is known of its recovery")
     row_ns = model.pmem.scan_ns + model.dram.lookup_ns
-    if engine is Engine.PMEM_OE:
-        return rows * row_ns / servers.pmem_nodes / 1e9
     if engine is Engine.DRAM_PS:
-        return rows * (row_ns + model.dram.lone_store_ns) / servers.dram_nodes / 1e9
-    raise ValueError(f"{engine.title}: nothing is known of its recovery")
+        row_ns += model.dram.lone_store_ns
+    return model.setup.workload.rows * row_ns / _nodes(model, engine) / 1e9

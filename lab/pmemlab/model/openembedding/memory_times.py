@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embstore.devices import Access
 from pmemlab.model.devices import DeviceModel
 
 __all__ = ["RowTimes", "row_times"]
@@ -32,7 +33,6 @@ def row_times(device: DeviceModel, row_bytes: int, threads: int) -> RowTimes:
     Stores are streamed, as libpmem's copies are from 256 bytes on (its PMEM_MOVNT_THRESHOLD). A
     lone row takes the longer of the idle latency and of what bandwidth allows one thread.
     """
-    from embstore.devices import Access
 
     def alone(access: Access, operation: str, pattern: str) -> float:
         return max(device.latency_ns(operation, pattern), device.time_ns(access, row_bytes, 1))

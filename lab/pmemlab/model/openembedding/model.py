@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pmemlab.model.devices import load_device
 from pmemlab.model.openembedding.accesses import CacheAccesses
 from pmemlab.model.openembedding.fit import FitInputs, StepFit, fit_step
-from pmemlab.model.openembedding.memory_times import RowTimes
+from pmemlab.model.openembedding.memory_times import RowTimes, row_times
 from pmemlab.model.openembedding.setup import Setup
 
 __all__ = ["Engine", "EpochModel"]
@@ -25,9 +26,12 @@ class Engine(enum.Enum):
 
     @property
     def title(self) -> str:
-        return {"dram_ps": "DRAM-PS", "pmem_hash": "PMem-Hash", "ori_cache": "Ori-Cache"}.get(
-            self.value, "PMem-OE"
-        )
+        return {
+            Engine.DRAM_PS: "DRAM-PS",
+            Engine.PMEM_HASH: "PMem-Hash",
+            Engine.ORI_CACHE: "Ori-Cache",
+            Engine.PMEM_OE: "PMem-OE",
+        }[self]
 
     @property
     def has_cache(self) -> bool:
@@ -49,9 +53,6 @@ class EpochModel:
     @staticmethod
     def of(setup: Setup, inputs: FitInputs) -> EpochModel:
         """With the servers' devices as their files say. Raises LabError."""
-        from pmemlab.model.devices import load_device
-        from pmemlab.model.openembedding.memory_times import row_times
-
         servers, row_bytes = setup.servers, setup.workload.row_bytes
         return EpochModel(
             setup,
@@ -77,6 +78,13 @@ class EpochModel:
         uncovered_ms = max(0.0, maintenance_ms - self.setup.workload.idle_ms)
         on_path_ns = self._misses_on_path_ns(accesses)
         return step + rows * on_path_ns / 1e6 + uncovered_ms
+
+    def pulled_rows(
+        self, engine: Engine, gpus: int, minutes: float, accesses: CacheAccesses | None = None
+    ) -> float:
+        """Rows that all GPUs pull in `minutes` of training."""
+        steps = minutes * 60e3 / self.step_ms(engine, gpus, accesses)
+        return steps * self.setup.workload.gpu_accesses * gpus
 
     def relative_time(
         self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None

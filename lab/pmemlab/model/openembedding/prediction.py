@@ -12,7 +12,7 @@ from pmemlab.model.openembedding.accesses import (
     count_cache_accesses,
     count_touched_rows,
 )
-from pmemlab.model.openembedding.checkpoints import Checkpoints, most_pulled_rows
+from pmemlab.model.openembedding.checkpoints import Checkpoints
 from pmemlab.model.openembedding.fit import FitInputs
 from pmemlab.model.openembedding.model import Engine, EpochModel
 from pmemlab.model.openembedding.options import DEFAULT_MINUTES
@@ -100,7 +100,8 @@ class Predictor:
         return self.cache_accesses(asked) if engine.has_cache else None
 
     def _touched_rows(self, asked: Question) -> TouchedRows:
-        most = most_pulled_rows(self.model, asked.gpus, max(asked.minutes, _COUNTED_MINUTES))
+        minutes = max(asked.minutes, _COUNTED_MINUTES)
+        most = self.model.pulled_rows(Engine.DRAM_PS, asked.gpus, minutes)  # the fastest engine
         counted = self._touched.get(asked.skew)
         if counted is None or counted[0] < most:
             self._on_count(f"rows touched between checkpoints, skew {asked.skew:g}")
