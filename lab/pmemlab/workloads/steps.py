@@ -64,23 +64,22 @@ class Trained:
 def run_steps(
     trained: Trained,
     storage: es.StorageOption,
-    steps: Iterable[int],
+    steps: range,
     options: RunOptions,
     warm_up_steps: int = 1,
 ) -> Run:
     """Trains these steps, one after the other, and returns what happened.
 
-    steps: one at least; the first is above 0 where a checkpoint was restored. warm_up_steps: that
+    steps: one or more; the first is above 0 where a checkpoint was restored. warm_up_steps: that
     aren't timed, where there are more.
 
     Raises DivergedError where there is nothing left to train, EmbStoreError where the engine
     refuses, LabError for a device that can't do what the run did, or where rows can't be looked
     for; and what `trained` raises.
     """
-    numbers = list(steps)
-    first, last = numbers[0], numbers[-1] + 1
+    first, last = steps.start, steps.stop
     tables, placements = trained.tables, options.placements
-    timed_from = first + warm_up_steps if warm_up_steps < len(numbers) else first
+    timed_from = first + warm_up_steps if warm_up_steps < len(steps) else first
     checksums: dict[int, str] = {}
 
     def checksum(done: int) -> None:
@@ -96,7 +95,7 @@ def run_steps(
     saves = 0
     with predicting or nullcontext():
         started = time.perf_counter()
-        for step in numbers:
+        for step in steps:
             done = step + 1
             losses.append(trained.train(step))
             if not math.isfinite(losses[-1]):
@@ -135,8 +134,8 @@ def run_steps(
         storage_type=storage.storage_type.name,
         first_step=first,
         saves=saves,
-        steps=len(numbers),
-        samples=len(numbers) * trained.samples,
+        steps=len(steps),
+        samples=len(steps) * trained.samples,
         losses=[loss.hex() for loss in losses],
         loss=float(np.mean(losses[-_FINAL_LOSS_STEPS:])),
         train_seconds=seconds,
