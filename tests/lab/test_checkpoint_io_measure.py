@@ -233,6 +233,17 @@ def test_a_resumed_run_has_the_losses_of_one_that_was_not_stopped(
             f"--batch-size {1 << 47}: a step doesn't fit this computer's memory; give fewer",
         ),
         (["--medium=disk={}", "--cifar", "/no/file"], "/no/file: not one of CIFAR-10's"),
+        ([], "--medium, --device: where to"),
+        (["--device=sata-s4511"], "did you mean sata-s4510?"),
+        (["--device=optane-200-x6"], "no sequential ntstore by size and threads was published"),
+        (["--device=a100-80"], "--device a100-80: is a GPU, whose memory forgets all"),
+        (["--device=sata-s4510", "--formats", "mapped"], "none of mapped is for medium sata-s4510"),
+        (["--device=sata-s4510", "--device=sata-s4510"], "two of them are named sata-s4510"),
+        (["--device=sata-s4510", "--paced-in=/no/folder"], "--paced-in: /no/folder is no folder"),
+        (["--device=sata-s4510", "--json=/no/folder/x.json"], "there is no folder /no/folder"),
+        (["--device=sata-s4510", "--json=/tmp"], "--json /tmp: is a folder; give a file"),
+        (["--seed=-5"], "--seed: -5 is not between 0 and 4294967295"),
+        (["--seed", "9" * 20], f"--seed: {'9' * 20} is not between 0 and 4294967295"),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_left(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,29 +182,6 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
     assert "paced as sata-s4510" in capsys.readouterr().out
     assert list(memory.iterdir()) == []
     assert list(tmp_path.iterdir()) == [written]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "--medium, --device: where to"),
-        (["--device=sata-s4511"], "did you mean sata-s4510?"),
-        (["--device=optane-200-x6"], "no sequential ntstore by size and threads was published"),
-        (["--device=a100-80"], "--device a100-80: is a GPU, whose memory forgets all"),
-        (["--device=sata-s4510", "--formats", "mapped"], "none of mapped is for medium sata-s4510"),
-        (["--device=sata-s4510", "--device=sata-s4510"], "two of them are named sata-s4510"),
-        (["--device=sata-s4510", "--paced-in=/no/folder"], "--paced-in: /no/folder is no folder"),
-        (["--device=sata-s4510", "--json=/no/folder/x.json"], "there is no folder /no/folder"),
-        (["--device=sata-s4510", "--json=/tmp"], "--json /tmp: is a folder; give a file"),
-        (["--seed=-5"], "--seed: -5 is not between 0 and 4294967295"),
-        (["--seed", "9" * 20], f"--seed: {'9' * 20} is not between 0 and 4294967295"),
-    ],
-)
-def test_bad_input_is_named(
-    arguments: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main([*arguments, "--models=nothing"]) == 2
-    assert complaint in capsys.readouterr().err
 
 
 def test_memory_without_room_is_told_of_before_anything_is_saved(
