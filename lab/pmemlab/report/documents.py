@@ -29,7 +29,6 @@ from pmemlab.model.fidelity.rows import Section
 from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
-    AtLeast0,
     Document,
     Few,
     FieldError,
@@ -38,8 +37,6 @@ from pmemlab.schema import (
     Many,
     MaybeEmpty,
     Must,
-    Number,
-    Positive,
     Text,
     Texts,
     check_characters,
@@ -70,8 +67,24 @@ class ResultsError(LabError, ValueError):
 _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
 
 
-_Amount = Annotated[float, Must("a number of at least 0 or null", lambda value: value >= 0)]
-_Machines = Annotated[float, Must("a number above 0 or null", lambda value: value > 0)]
+_MOST: Final = 1e30
+"""More than there is of anything. Of the largest numbers that there are no figure can be drawn."""
+_Above0 = Annotated[
+    float, Must(f"a number above 0, {_MOST:g} at most", lambda value: 0 < value <= _MOST)
+]
+_AtLeast0 = Annotated[
+    float, Must(f"a number of at least 0, {_MOST:g} at most", lambda value: 0 <= value <= _MOST)
+]
+_Amount = Annotated[
+    float,
+    Must(f"a number of at least 0 or null, {_MOST:g} at most", lambda value: 0 <= value <= _MOST),
+]
+_Machines = Annotated[
+    float, Must(f"a number above 0 or null, {_MOST:g} at most", lambda value: 0 < value <= _MOST)
+]
+_Value = Annotated[
+    float, Must(f"a number or null, {_MOST:g} at most", lambda value: abs(value) <= _MOST)
+]
 
 
 @dataclass(frozen=True)
@@ -79,9 +92,9 @@ class PlannedTier(Document, open=True):
     """hit_rate: of all lookups, the share that this tier answers."""
 
     device: Text
-    rows: AtLeast0
-    bytes: AtLeast0
-    hit_rate: AtLeast0
+    rows: _AtLeast0
+    bytes: _AtLeast0
+    hit_rate: _AtLeast0
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,7 @@ class PlanChoice(Document, context=("rank",), open=True):
     rank: int
     storage_type: Text
     tiers: Few[PlannedTier]
-    lookups_per_s: Positive
+    lookups_per_s: _Above0
     machine: MaybeEmpty = ""
     machines: _Machines | None = None
     step_ms: _Amount | None = None
@@ -158,9 +171,9 @@ class FirstTier(Document, open=True):
     memory, where the DRAM is memory mode's cache.
     """
 
-    share: Positive
-    bytes: Positive
-    hit_rate: AtLeast0
+    share: _Above0
+    bytes: _Above0
+    hit_rate: _AtLeast0
     app_direct_memory_ns: _Amount | None = None
     memory_mode_memory_ns: _Amount | None = None
     app_direct_ids_per_s: _Amount | None = None
@@ -229,7 +242,7 @@ class _MetricLine(Document, open=True):
     facts: Annotated[Mapping[str, Any], Must("a mapping")]
     commit: Text
     time: Text
-    value: Number | None = None
+    value: _Value | None = None
     devices: Annotated[
         tuple[Annotated[str | None, Must("a device's name or null")], ...],
         Must("a list of devices' names"),
