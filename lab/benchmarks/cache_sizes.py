@@ -16,10 +16,9 @@ from pmemlab.whole_file import check_output, write_output
 from pmemlab.workloads.command_line import (
     add_count,
     column_keys,
-    exit_status,
     new_parser,
     not_negative,
-    parse,
+    run_command,
 )
 
 if TYPE_CHECKING:
@@ -77,10 +76,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
-    arguments = parse(argument_parser(), argv)
-    if arguments is None:
-        return 2
-    return exit_status("cache_sizes", lambda: _run(arguments))
+    return run_command(argument_parser(), argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -27,10 +27,9 @@ from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import (
     NO_PATH,
     add_count,
-    exit_status,
     new_parser,
-    parse,
     positive,
+    run_command,
     seed,
     storage_option,
 )
@@ -178,10 +177,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
-    arguments = parse(argument_parser(), argv)
-    if arguments is None:
-        return 2
-    return exit_status("criteo_deepctr", lambda: _run(arguments))
+    return run_command(argument_parser(), argv, _run)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -24,12 +24,12 @@ __all__ = [
     "add_keeping",
     "add_storage",
     "column_keys",
-    "exit_status",
     "new_parser",
     "not_negative",
     "parse",
     "positive",
     "print_runs",
+    "run_command",
     "seed",
     "storage_option",
     "summary_of",
@@ -146,21 +146,31 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
         return parser.parse_args(argv)
     except argparse.ArgumentError as error:
         parser.print_usage(sys.stderr)
-        print(f"{parser.prog.rpartition('.')[2]}: {error}", file=sys.stderr)
+        print(f"{_program(parser)}: {error}", file=sys.stderr)
         return None
 
 
-def exit_status(program: str, work: Callable[[], object]) -> int:
-    """Does the work, and returns its exit status: 2 for bad arguments or data and for what the
-    engine refuses, 1 for a training that diverged; stderr then says why.
+def run_command(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    work: Callable[[argparse.Namespace], object],
+) -> int:
+    """Does the work of a command line, and returns its exit status: 2 for bad arguments or data and
+    for what the engine refuses, 1 for a training that diverged; stderr then says why.
+
+    REQUIRES: the parser is of `new_parser`.
     """
+    arguments = parse(parser, argv)
+    if arguments is None:
+        return 2
+    program = _program(parser)
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
     from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.run import DivergedError
 
     try:
-        work()
+        work(arguments)
     except DivergedError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
@@ -171,6 +181,10 @@ def exit_status(program: str, work: Callable[[], object]) -> int:
         print(f"{program}: not enough memory: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _program(parser: argparse.ArgumentParser) -> str:
+    return parser.prog.rpartition(".")[2]
 
 
 def print_runs(

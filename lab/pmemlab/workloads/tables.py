@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import (
     add_count,
     add_json,
     add_keeping,
     add_storage,
     column_keys,
-    exit_status,
     new_parser,
     not_negative,
-    parse,
     positive,
     print_runs,
+    run_command,
     seed,
     storage_option,
     summary_of,
@@ -115,17 +115,12 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or what the engine refuses."""
-    arguments = parse(argument_parser(), argv)
-    if arguments is None:
-        return 2
-    if arguments.kept_in and arguments.restore:
-        print("tables: --kept-in: goes on from its own saves, not from --restore", file=sys.stderr)
-        return 2
-
-    return exit_status("tables", lambda: _run(arguments))
+    return run_command(argument_parser(), argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    if arguments.kept_in and arguments.restore:
+        raise DataError("--kept-in: goes on from its own saves, not from --restore")
     subject = _subject(arguments)
     placements = load_placements(arguments)
     subject = placements.applied_to(subject)

@@ -17,11 +17,10 @@ from pmemlab.workloads.command_line import (
     add_json,
     add_keeping,
     add_storage,
-    exit_status,
     new_parser,
-    parse,
     positive,
     print_runs,
+    run_command,
     seed,
     storage_option,
     summary_of,
@@ -133,15 +132,15 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
-    arguments = parse(argument_parser(), argv)
-    if arguments is None:
-        return 2
+    return run_command(argument_parser(), argv, _run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        return exit_status("wdl", lambda: _run(arguments, Path(folder)))
+        _run_on(_source(arguments, Path(folder)), arguments)
 
 
-def _run(arguments: argparse.Namespace, folder: Path) -> None:
-    source = _source(arguments, folder)
+def _run_on(source: Source, arguments: argparse.Namespace) -> None:
     # Only now: a wrong argument should not cost an import of PyTorch.
     import embstore as es
     from pmemlab.workloads.model_keeping import ModelKeeping
