@@ -24,8 +24,7 @@ class Recording::TierRecorder final : public PhaseWatcher {
   }
   void phase_ended(std::chrono::steady_clock::time_point began, std::span<const PhaseCount> counts,
                    std::span<const TouchedLine> lines) noexcept override {
-    const int64_t start_ns =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(began - recording_->made_).count();
+    const int64_t start_ns = recording_->ns_at(began);
     try {
       std::vector<SeenShares::OfCounts> seen;
       seen.reserve(shares_.size());

@@ -27,6 +27,8 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // Simulates caches of these sizes, all tables being of one computer. Keeps no more phases than that.
   Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases);
 
+  // Since it was made.
+  int64_t elapsed_ns() const { return ns_at(std::chrono::steady_clock::now()); }
   // What a tier's phases are to be told to.
   std::shared_ptr<PhaseWatcher> watcher(int32_t variable, int32_t tier);
   // Nothing is recorded from now on.
@@ -43,6 +45,9 @@ class Recording : public std::enable_shared_from_this<Recording> {
 
  private:
   class TierRecorder;
+  int64_t ns_at(std::chrono::steady_clock::time_point time) const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time - made_).count();
+  }
   void add(const RecordedPhase& phase, std::span<const Outcomes> outcomes) noexcept EXCLUDES(mutex_);
   void lose(uint64_t phases) noexcept EXCLUDES(mutex_);
 

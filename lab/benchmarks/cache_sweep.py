@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -143,7 +142,6 @@ def _run(
         table.apply_gradients(drawn, gradients)
 
     with _table(shape, first_tier_bytes, folder) as table:
-        entered_ns = time.monotonic_ns()
         # From the first row on, so that the caches aren't empty when it counts.
         with es.record_accesses(table, caches=caches, most_phases=MOST_PHASES) as recording:
             for start in range(0, shape.rows, _FILLED_AT_ONCE):
@@ -154,17 +152,17 @@ def _run(
                 step()
             table.drain()
             before = table.stats()
-            from_ns = time.monotonic_ns()
+            from_ns = recording.elapsed_ns()
             for _ in range(shape.steps):
                 step()
-            until_ns = time.monotonic_ns()
+            until_ns = recording.elapsed_ns()
             table.drain()  # what rows are still to be moved depends on how busy this computer is
         after = table.stats()
     hits, misses = (after[name] - before[name] for name in ("hits", "misses"))
-    phases = recording.phases[recording.phases["start_ns"] >= from_ns - entered_ns]
+    phases = recording.phases[recording.phases["start_ns"] >= from_ns]
     return _Recorded(
         phases,
-        phases[phases["start_ns"] < until_ns - entered_ns],
+        phases[phases["start_ns"] < until_ns],
         caches,
         RanIn((until_ns - from_ns) / 1e9, threading.get_native_id()),
         hits / (hits + misses),

@@ -451,6 +451,21 @@ def test_a_memory_in_front_of_the_device_has_its_own_times(make_variable: MakeVa
 # --- Recording
 
 
+def test_a_recording_says_when_a_phase_begins_by_its_own_clock(make_variable: MakeVariable) -> None:
+    var = make_variable(dim=DIM)
+    train(var, steps=1, batch=50, keys=10)
+    recorded = es.record_accesses(var)
+    with pytest.raises(InvalidArgumentError, match="enter the `with` block first"):
+        recorded.elapsed_ns()
+    with recorded:
+        var.lookup([1])
+        between_ns = recorded.elapsed_ns()
+        var.lookup([1, 2])
+        end_ns = recorded.elapsed_ns()
+    before, after = recorded.phases["start_ns"]
+    assert 0 <= before <= between_ns <= after <= end_ns
+
+
 def test_a_recording_has_the_same_counts_as_the_stats(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:

@@ -306,6 +306,7 @@ void bind_recording(nb::module_& module) {
             new (self) RecordingHandle{std::make_shared<Recording>(sizes, most_phases)};
           },
           "caches"_a, "most_phases"_a)
+      .def("elapsed_ns", [](const RecordingHandle& self) { return self.recording->elapsed_ns(); })
       .def("stop", [](const RecordingHandle& self) { self.recording->stop(); })
       .def("phases", &recorded_phases, "caches"_a);
   module.def("phase_times_ns", &phase_times_ns, "device"_a, "access"_a, "threads"_a, "accesses"_a, "bytes"_a,

@@ -120,9 +120,7 @@ class AccessRecording:
         """
         if self._phases is not None:
             return self._phases
-        if self._recording is None:
-            raise InvalidArgumentError("nothing was recorded: enter the `with` block first")
-        columns = self._recording.phases(len(self._caches))
+        columns = self._entered().phases(len(self._caches))
         if columns["lost"]:
             raise StoreFullError(
                 f"{columns['lost']} phases weren't recorded, since {self._most_phases} were kept "
@@ -141,6 +139,15 @@ class AccessRecording:
         for name in phases.dtype.names or ():
             phases[name] = columns[name]
         return phases[np.argsort(phases["start_ns"], kind="stable")]
+
+    def elapsed_ns(self) -> int:
+        """Returns the time since the recording began, as `start_ns` has it."""
+        return self._entered().elapsed_ns()
+
+    def _entered(self) -> _core.Recording:
+        if self._recording is None:
+            raise InvalidArgumentError("nothing was recorded: enter the `with` block first")
+        return self._recording
 
     def __enter__(self) -> Self:
         if self._recording is not None:

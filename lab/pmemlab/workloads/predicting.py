@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -40,11 +39,11 @@ class Predicting:
         self._recording = es.record_accesses(
             variables, caches=self._caches, most_phases=MOST_PHASES
         )
-        self._entered_ns = self._from_ns = 0
+        self._from_ns = 0
 
     def reset(self) -> None:
         """What came before isn't counted."""
-        self._from_ns = time.monotonic_ns()
+        self._from_ns = self._recording.elapsed_ns()
 
     def predictions(self, seconds: float, steps: int, samples: int) -> list[dict[str, Any]]:
         """Of the run as it was, and of each placement: `devices`, `samples_per_s`, and `step_ms` by
@@ -56,7 +55,7 @@ class Predicting:
         from pmemlab.model.prediction import RanIn, predict_run
 
         phases = self._recording.phases
-        phases = phases[phases["start_ns"] >= self._from_ns - self._entered_ns]
+        phases = phases[phases["start_ns"] >= self._from_ns]
         ran = RanIn(seconds, threading.get_native_id())
         predicted = []
         for placement in self._placements:
@@ -75,7 +74,6 @@ class Predicting:
         return predicted
 
     def __enter__(self) -> Predicting:
-        self._entered_ns = self._from_ns = time.monotonic_ns()
         self._recording.__enter__()
         return self
 
