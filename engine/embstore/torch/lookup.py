@@ -119,7 +119,8 @@ class _Read:
         variable, ids = request.variable, request.ids.detach()
         if is_trained:  # the update needs them as they were
             ids = ids.clone()
-        ids = ids if rows_lie_with(variable, ids) else ids.cpu()
+        if not ids.is_cpu and not rows_lie_with(variable, ids):
+            ids = ids.cpu()
         bags = request.bags
         return cls(
             rows,
