@@ -177,7 +177,6 @@ class EmbeddingBagCollection(torch.nn.Module):
                 f"KeyedJaggedTensor, got {type(features).__name__}"
             )
         asked: list[Request] = []
-        bags = 0
         for name, module in self._modules_of_features():
             if name not in given:
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
@@ -192,13 +191,12 @@ class EmbeddingBagCollection(torch.nn.Module):
                 asked.append(module.request(*arguments))
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
-            own = asked[-1].result_count
-            if len(asked) > 1 and own != bags:
+            first, newest = asked[0].result_count, asked[-1].result_count
+            if newest != first:
                 raise InvalidArgumentError(
-                    f"features must have as many bags each: {self.features[0]!r} has {bags}, "
-                    f"{name!r} has {own}"
+                    f"features must have as many bags each: {self.features[0]!r} has {first}, "
+                    f"{name!r} has {newest}"
                 )
-            bags = own
         return KeyedTensor(dict(zip(self.features, lookup(asked), strict=True)))
 
     def _modules_of_features(self) -> list[tuple[str, EmbeddingBag]]:
