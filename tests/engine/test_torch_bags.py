@@ -86,6 +86,28 @@ def test_weights_that_cannot_be_are_refused(var: es.EmbeddingVariable) -> None:
             layer(ids, per_sample_weights=weights)
 
 
+@pytest.mark.parametrize(
+    ("mode", "weights"), [("sum", None), ("mean", None), ("sum", [1.0, 2.0, 3.0, 4.0])]
+)
+def test_offsets_may_be_written_over_before_the_way_back(
+    var: es.EmbeddingVariable, table: Any, mode: str, weights: list[float] | None
+) -> None:
+    ids, offsets = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])
+    weighted_by = None if weights is None else torch.tensor(weights)
+    their_table = table.clone().requires_grad_()
+    wanted = torch.nn.functional.embedding_bag(
+        ids.clone(), their_table, offsets.clone(), mode=mode, per_sample_weights=weighted_by
+    )
+    bags = es.torch.EmbeddingBag(var, mode)(ids, offsets, weighted_by)
+    ids.zero_()
+    offsets[1] = 1
+    upstream = torch.arange(2.0 * DIM).view(2, DIM)
+    bags.backward(upstream)
+    wanted.backward(upstream)
+    trained = torch.from_numpy(var.lookup(np.arange(KEYS)))
+    torch.testing.assert_close(trained, table - 0.1 * their_table.grad)
+
+
 def test_bags_that_a_gpu_refuses_are_nan() -> None:
     rows, offsets = torch.ones(3, DIM), torch.tensor([0, 2])
     for refused in (0, 1):

@@ -242,7 +242,7 @@ class EmbeddingBag(_OfVariable):
             wrong = _are_wrong(offsets, id_count, with_last)
             return begins.masked_fill(wrong, 0), wrong.long() * Refusal.OFFSETS.value
         _check_offsets(offsets.cpu().numpy(), id_count, with_last)
-        return begins, None
+        return begins.clone(), None  # the way back needs them as they are now
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
         if self.mode != "sum":
