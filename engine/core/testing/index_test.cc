@@ -654,6 +654,17 @@ void readers_find_what_stays(int rounds) {
   check(found > 0, "no reader accepted anything");
 }
 
+void insert(IndexShard& shard, int64_t key) {
+  const MutexLock lock(shard.mutex);
+  shard.reserve(1, key);
+  shard.insert(key, RowRef(0, 1));
+}
+
+void erase(IndexShard& shard, int64_t key) {
+  const MutexLock lock(shard.mutex);
+  shard.erase(shard.entry(key));
+}
+
 // A key that was passed on by full buckets moves back, bucket by bucket, as others are erased in front of it.
 // Whoever looks for it meanwhile, and walks towards it, must not be passed by it.
 template <class Kind>
@@ -684,15 +695,6 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
   const int64_t sought = keys.back();
   keys.pop_back();
   IndexShard& shard = index.shard(0);
-  const auto insert = [&shard](int64_t key) {
-    const MutexLock lock(shard.mutex);
-    shard.reserve(1, key);
-    shard.insert(key, RowRef(0, 1));
-  };
-  const auto erase = [&shard](int64_t key) {
-    const MutexLock lock(shard.mutex);
-    shard.erase(shard.entry(key));
-  };
   std::atomic<int> round{0};  // 0: the key needn't be there; -1: the end
   std::atomic<uint64_t> looked{0};
   std::vector<std::thread> readers;
@@ -713,13 +715,13 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
     });
   }
   for (int n = 1; n <= rounds; ++n) {
-    for (const int64_t key : keys) insert(key);
-    insert(sought);
+    for (const int64_t key : keys) insert(shard, key);
+    insert(shard, sought);
     check(&shard.buckets() == array, "the array was replaced");
     round = n;
-    for (const int64_t key : keys) erase(key);
+    for (const int64_t key : keys) erase(shard, key);
     round = 0;
-    erase(sought);
+    erase(shard, sought);
   }
   round = -1;
   for (std::thread& reader : readers) reader.join();
@@ -731,15 +733,6 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
   Epochs epochs;
   const Index index(epochs);
   IndexShard& shard = index.shard(0);
-  const auto insert = [&shard](int64_t key) {
-    const MutexLock lock(shard.mutex);
-    shard.reserve(1, key);
-    shard.insert(key, RowRef(0, 1));
-  };
-  const auto erase = [&shard](int64_t key) {
-    const MutexLock lock(shard.mutex);
-    shard.erase(shard.entry(key));
-  };
   IndexShard::Room room;  // so that the array stays the same
   {
     const MutexLock lock(shard.mutex);
@@ -753,7 +746,7 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
   }
   const int64_t coming = is_stashed ? key_of_shard(0, uint64_t{1} << 50) : keys.back();
   keys.pop_back();
-  for (const int64_t key : keys) insert(key);
+  for (const int64_t key : keys) insert(shard, key);
   std::atomic<int> came{0};
   std::atomic<uint64_t> learnt{0};
   std::vector<std::thread> readers;
@@ -776,9 +769,9 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
     });
   }
   for (int n = 1; n <= rounds || learnt == 0; ++n) {  // until a reader has looked while it came
-    insert(coming);
+    insert(shard, coming);
     came = n;
-    erase(coming);
+    erase(shard, coming);
   }
   came = -1;
   for (std::thread& reader : readers) reader.join();
