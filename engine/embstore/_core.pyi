@@ -74,6 +74,9 @@ class PreparedApply:
 
     def abort(self) -> None: ...
 
+def may_begin(offsets: _Ids, ids: int) -> bool:
+    """Whether bags of so many ids can begin there: from 0, ascending, within them."""
+
 def look_up_together(
     tables: Sequence[Table],
     ids: _Ids,
@@ -87,9 +90,16 @@ def look_up_together(
     """
 
 def look_up_each(
-    tables: Sequence[Table], ids: Sequence[_Ids], rows: _Rows, train: bool, count: bool
+    tables: Sequence[Table],
+    ids: Sequence[_Ids],
+    rows: _Rows,
+    train: bool,
+    count: bool,
+    bags: Sequence[tuple[_Ids, int | None]] | None = None,
 ) -> list[Exception | None]:
-    """rows: (floats,), of one table after the other. Returns the error of each."""
+    """rows: (floats,), of one table after the other. bags: of each table, where each begins, and
+    an id that is left out; rows are the sums of these then. Returns the error of each table.
+    """
 
 def apply_each(
     batches: Sequence[tuple[Table, _Ids, _Rows]], global_step: int | None = None

@@ -108,6 +108,46 @@ def test_offsets_may_be_written_over_before_the_way_back(
     torch.testing.assert_close(trained, table - 0.1 * their_table.grad)
 
 
+def ordered_sums(rows: Any, ids: list[list[int]], mode: str, padding: int | None) -> Any:
+    """Of each bag, one row added after the other."""
+    sums = np.zeros((len(ids), rows.shape[1]), np.float32)
+    for bag, own in zip(sums, ids, strict=True):
+        kept = [id_ for id_ in own if id_ != padding]
+        for id_ in kept:
+            bag += rows[id_]
+        divisor = {"sum": 1, "mean": max(len(kept), 1), "sqrtn": max(len(kept), 1) ** 0.5}[mode]
+        bag /= np.float32(divisor)
+    return sums
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("train", [True, False])
+def test_rows_of_a_bag_are_added_in_their_order(partitions: int, train: bool) -> None:
+    random = np.random.default_rng(3)
+    for dim in (1, 5, 16, 19, 33):
+        rows = random.standard_normal((KEYS, dim)).astype(np.float32)
+        with es.get_embedding_variable(f"of_{dim}", dim, partition_num=partitions) as of_dim:
+            of_dim.put(np.arange(KEYS), rows)
+            for mode in ("sum", "mean", "sqrtn"):
+                for padding in (None, 3):
+                    layer = es.torch.EmbeddingBag(of_dim, mode, padding_idx=padding).train(train)
+                    lengths = [0, 1, 6, 0, 9, 1, 0]
+                    bags = [random.integers(0, KEYS, n).tolist() for n in lengths]
+                    ids = torch.tensor([id_ for bag in bags for id_ in bag])
+                    offsets = torch.tensor(lengths).cumsum(0) - torch.tensor(lengths)
+                    strided = torch.stack([offsets, offsets], dim=1)[:, 0]
+                    wanted = ordered_sums(rows, bags, mode, padding)
+                    np.testing.assert_array_equal(layer(ids, offsets).detach(), wanted)
+                    np.testing.assert_array_equal(layer(ids.int(), strided).detach(), wanted)
+                    for length in (0, 1, 4):
+                        square = random.integers(0, KEYS, (5, length))
+                        wanted = ordered_sums(rows, square.tolist(), mode, padding)
+                        found = layer(torch.from_numpy(square)).detach()
+                        np.testing.assert_array_equal(found, wanted)
+                        transposed = torch.from_numpy(square.T.copy()).T
+                        np.testing.assert_array_equal(layer(transposed).detach(), wanted)
+
+
 def test_bags_that_a_gpu_refuses_are_nan() -> None:
     rows, offsets = torch.ones(3, DIM), torch.tensor([0, 2])
     for refused in (0, 1):

@@ -9,6 +9,7 @@ import pytest
 from engine_storage import GPU, MakeVariable
 
 import embstore as es
+from embstore import _core
 from embstore.errors import InvalidArgumentError
 
 torch = pytest.importorskip("torch")
@@ -84,21 +85,23 @@ def test_a_collection_gives_and_trains_what_its_modules_do(
             np.testing.assert_array_equal(rows[table][column], wanted[table][column])
 
 
+@pytest.mark.parametrize("kind", ["jagged", "one id each"])
 def test_a_collection_makes_one_look_up_of_all_features(
-    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[int] = []
+    look_up_each = _core.look_up_each
 
-    def lookup_many(variables: Any, ids: Any, *, train: bool, count: bool) -> Any:
-        assert train
-        assert count
-        asked.append([variable.name for variable in variables])
-        return es.lookup_many(variables, ids, train=train, count=count)
+    def counted(tables: Any, *arguments: Any) -> Any:
+        asked.append(len(tables))
+        return look_up_each(tables, *arguments)
 
-    monkeypatch.setattr("embstore.torch.lookup.lookup_many", lookup_many)
+    monkeypatch.setattr(_core, "look_up_each", counted)
     collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
-    collection(as_features(some_ids(0), "dict"))
-    assert asked == [["of.item", "of.item", "of.user"]]
+    ids = some_ids(0)
+    one_each = {feature: own.unsqueeze(1) for feature, own in ids.items()}
+    collection(one_each if kind == "one id each" else as_features(ids, kind))
+    assert asked == [3]
 
 
 def test_a_feature_that_the_loss_does_not_use_is_not_trained(make_variable: MakeVariable) -> None:

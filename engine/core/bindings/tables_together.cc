@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -19,6 +21,7 @@
 #include "bindings/table_handle.h"
 #include "errors/error.h"
 #include "pacing/owed_waits.h"
+#include "row/bags.h"
 #include "threads/shared_work.h"
 
 namespace nb = nanobind;
@@ -67,7 +70,41 @@ struct LookUpPart {
   const Table* table;
   std::span<const int64_t> ids;
   std::span<const uint32_t> occurrences;
+  std::optional<Bags> bags;  // if one row is wanted of each
+
+  size_t row_count() const { return bags ? bags->offsets.size() : ids.size(); }
 };
+
+// Rows on their way to the sums of their bags, in memory that stays with the thread: one table's after the other's are there while
+// they are in the cache.
+class RowsOfBags {
+ public:
+  explicit RowsOfBags(size_t floats) : floats_(floats) {
+    if (floats > kMostKept) {
+      more_ = std::make_unique_for_overwrite<float[]>(floats);
+    } else if (kept_.size() < floats) {
+      kept_.resize(floats);
+    }
+  }
+
+  float* rows() { return floats_ > kMostKept ? more_.get() : kept_.data(); }
+
+ private:
+  static constexpr size_t kMostKept = size_t{1} << 18;
+  static thread_local std::vector<float> kept_;
+
+  const size_t floats_;
+  std::unique_ptr<float[]> more_;
+};
+thread_local std::vector<float> RowsOfBags::kept_;
+
+void look_up(const LookUpPart& part, LookUpFor purpose, float* rows) {
+  if (!part.bags) return part.table->lookup(part.ids, rows, purpose, part.occurrences);
+  const auto dim = static_cast<size_t>(part.table->dim());
+  RowsOfBags of_bags(part.ids.size() * dim);
+  part.table->lookup(part.ids, of_bags.rows(), purpose, part.occurrences);
+  part.bags->sum(part.ids, of_bags.rows(), dim, rows);
+}
 
 [[noreturn]] void refuse_rows(const Values& rows, size_t ids) {
   throw Error(ErrorKind::kInvalidArgument, "rows: " + std::to_string(rows.shape(0)) +
@@ -84,15 +121,14 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
   for (const LookUpPart& part : parts) {
     any_watched = any_watched || part.table->is_watched();
     places.push_back(floats);
-    floats += part.ids.size() * static_cast<size_t>(part.table->dim());
+    floats += part.row_count() * static_cast<size_t>(part.table->dim());
     ids += part.ids.size();
   }
   if (floats != rows.shape(0)) refuse_rows(rows, ids);
   const std::vector<std::exception_ptr> errors = [&] {
     const GilReleased release;
-    return errors_of(parts.size(), threads_for(ids, any_watched), [&](size_t i) {
-      parts[i].table->lookup(parts[i].ids, rows.data() + places[i], purpose, parts[i].occurrences);
-    });
+    return errors_of(parts.size(), threads_for(ids, any_watched),
+                     [&](size_t i) { look_up(parts[i], purpose, rows.data() + places[i]); });
   }();
   nb::list told;
   for (const std::exception_ptr& error : errors) told.append(python_error_of(error));
@@ -113,21 +149,34 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
   for (size_t i = 0; i < handles.size(); ++i) {
     const size_t count = begins[i + 1] - begins[i];
     parts.push_back({&handles[i]->table(), keys.subspan(begins[i], count),
-                     stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count)});
+                     stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count), std::nullopt});
   }
   return look_up_parts(parts, rows, purpose_of(train, /*count=*/true));
 }
 
-// ids: of each table.
+// Where bags begin, and the id that is left out of them.
+using GivenBags = std::tuple<Ids, std::optional<int64_t>>;
+
+// ids and bags: of each table.
 nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<IdsOfAnyShape>& ids,
-                      const Values& rows, bool train, bool count) {
-  if (ids.size() != handles.size()) {
+                      const Values& rows, bool train, bool count,
+                      const std::optional<std::vector<GivenBags>>& bags) {
+  if (ids.size() != handles.size() || (bags && bags->size() != handles.size())) {
     throw Error(ErrorKind::kInvalidArgument, "ids: " + std::to_string(ids.size()) + " batches for " +
                                                  std::to_string(handles.size()) + " tables");
   }
   std::vector<LookUpPart> parts;
   parts.reserve(handles.size());
-  for (size_t i = 0; i < handles.size(); ++i) parts.push_back({&handles[i]->table(), span_of(ids[i]), {}});
+  for (size_t i = 0; i < handles.size(); ++i) {
+    parts.push_back({&handles[i]->table(), span_of(ids[i]), {}, std::nullopt});
+    if (!bags) continue;
+    const auto& [offsets, left_out] = (*bags)[i];
+    if (!may_begin(span_of(offsets), ids[i].size())) {
+      throw Error(ErrorKind::kInvalidArgument, "offsets: must start at 0 and ascend to at most " +
+                                                   std::to_string(ids[i].size()) + ", the number of ids");
+    }
+    parts.back().bags = Bags{span_of(offsets), left_out};
+  }
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
@@ -238,10 +287,13 @@ void commit_together(const std::vector<PreparedHandle*>& prepared, std::optional
 void bind_tables_together(nb::module_& module) {
   nb::class_<PreparedHandle>(module, "PreparedApply")
       .def("abort", &PreparedHandle::abort, nb::call_guard<GilReleased>());
+  module.def(
+      "may_begin", [](const Ids& offsets, size_t ids) { return may_begin(span_of(offsets), ids); },
+      "offsets"_a, "ids"_a);
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
   module.def("look_up_each", &look_up_each, "tables"_a, "ids"_a.noconvert(), "rows"_a.noconvert(), "train"_a,
-             "count"_a);
+             "count"_a, "bags"_a.noconvert() = nb::none());
   module.def("apply_each", &apply_each, "batches"_a.noconvert(), "global_step"_a = nb::none());
   module.def("prepare_together", &prepare_together, "batches"_a.noconvert(), "scale"_a);
   module.def("commit_together", &commit_together, "prepared"_a, "global_step"_a = nb::none(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,10 @@ from embstore.table.elsewhere import AskedRows, ask_together, together
 from embstore.table.given import variables_in
 from embstore.variable import EmbeddingVariable, push_elsewhere
 
-__all__ = ["apply_many", "lookup_many", "prefetch_many"]
+__all__ = ["BagsOfIds", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
+
+# Where each begins, from 0 and ascending, and an id that is left out of them.
+BagsOfIds: TypeAlias = "tuple[NDArray[np.int64], int | None]"
 
 
 def lookup_many(
@@ -80,31 +83,55 @@ def lookup_many(
     return rows
 
 
+def look_up_bags(
+    variables: Sequence[EmbeddingVariable],
+    ids: Sequence[NDArray[np.int64]],
+    bags: Sequence[BagsOfIds],
+    *,
+    train: bool,
+    count: bool,
+) -> list[NDArray[np.float32]] | None:
+    """Returns the sums of the rows of each variable's bags, (bags, dim); None unless all variables
+    have their one shard here.
+
+    bags: of each variable, whose ids' rows follow each other.
+    """
+    tables = [variable.internals.table for variable in variables]
+    if None in tables:
+        return None
+    return _look_up_here(variables, cast("list[_core.Table]", tables), ids, train, count, bags)
+
+
 def _look_up_here(
     variables: Sequence[EmbeddingVariable],
     tables: Sequence[_core.Table],
     ids: Sequence[NDArray[Any]],
     train: bool,
     count: bool,
+    bags: Sequence[BagsOfIds] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """The rows of each variable's ids. tables: of the variables; each is the only one."""
+    """The rows of each variable's ids, or the sums of its bags.
+
+    tables: of the variables; each is the only one.
+    """
     dims = [variable.dim for variable in variables]
     are_alike = len(set(dims)) == 1  # a slice is half the work of an array of its own shape
-    counts = [own.size for own in ids]
+    shaped = ids if bags is None else [offsets for offsets, _ in bags]
+    counts = [own.size for own in shaped]
     sizes = counts if are_alike else [count * dim for count, dim in zip(counts, dims, strict=True)]
     ends = [0, *accumulate(sizes)]
     room = np.empty((ends[-1], dims[0]) if are_alike else ends[-1], np.float32)
     values = room.reshape(-1)
     try:
-        errors = _core.look_up_each(tables, ids, values, train, count)
+        errors = _core.look_up_each(tables, ids, values, train, count, bags)
     except TypeError:  # some must be converted, or can't be
         keys = _checked(variables, ids)
-        errors = _core.look_up_each(tables, keys, values, train, count)
+        errors = _core.look_up_each(tables, keys, values, train, count, bags)
     for variable, failed in zip(variables, errors, strict=True):
         if failed is not None:
             raise _naming(variable, failed)
     rows = [room[begin:end] for begin, end in pairwise(ends)]
-    for i, own in enumerate(ids):
+    for i, own in enumerate(shaped):
         if own.ndim != 1 or not are_alike:
             rows[i] = rows[i].reshape(*own.shape, dims[i])
     return rows

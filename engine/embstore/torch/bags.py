@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -15,8 +14,7 @@ __all__ = ["MODES", "Bags"]
 MODES = ("sum", "mean", "sqrtn")
 
 
-@dataclass(frozen=True)
-class Bags:
+class Bags(NamedTuple):
     """How the rows of a look-up's ids are combined.
 
     mode: one of MODES.
@@ -37,7 +35,21 @@ class Bags:
         """Itself, on the device of the ids."""
         if self.offsets is None or self.offsets.device == ids.device:
             return self
-        return replace(self, offsets=self.offsets.to(ids.device))
+        return self._replace(offsets=self.offsets.to(ids.device))
+
+    def kept(self) -> Bags:
+        """Itself, with offsets that nobody else writes over before the way back."""
+        return self if self.offsets is None else self._replace(offsets=self.offsets.clone())
+
+    def are_rows(self, ids: Tensor) -> bool:
+        """Whether each has one id."""
+        return self.offsets is None and ids.shape[1] == 1
+
+    def begins(self, ids: Tensor) -> Tensor:
+        """Returns int64 (bags,)."""
+        if self.offsets is not None:
+            return self.offsets
+        return torch.arange(ids.shape[0], device=ids.device) * ids.shape[1]
 
     def combined(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Returns (bags, dim). rows: ids.shape + (dim,)."""
@@ -46,9 +58,13 @@ class Bags:
         if self.padding_idx is not None:
             rows = rows.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         if rows.requires_grad:
-            sums: Tensor = _Sums.apply(self, ids, rows)  # type: ignore[no-untyped-call]
+            sums: Tensor = _Sums.apply(self.kept(), ids, rows)  # type: ignore[no-untyped-call]
         else:
             sums = self._sums(rows)
+        return self.of_sums(ids, sums)
+
+    def of_sums(self, ids: Tensor, sums: Tensor) -> Tensor:
+        """Returns (bags, dim), of the sums of their rows."""
         return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
 
     def gradients(self, ids: Tensor, of_bags: Tensor) -> Tensor:

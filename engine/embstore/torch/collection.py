@@ -12,7 +12,7 @@ import torch
 
 from embstore.errors import InvalidArgumentError
 from embstore.torch.lookup import Request, lookup
-from embstore.torch.modules import EmbeddingBag, as_ids, check_weights
+from embstore.torch.modules import EmbeddingBag, as_ids, check_runs, check_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,7 +177,9 @@ class EmbeddingBagCollection(torch.nn.Module):
                 f"KeyedJaggedTensor, got {type(features).__name__}"
             )
         asked: list[Request] = []
-        for name, module in self._modules_of_features():
+        modules = self._modules_of_features()
+        check_runs(modules[0][1])
+        for name, module in modules:
             if name not in given:
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
             of = given[name]

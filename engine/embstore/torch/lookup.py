@@ -15,7 +15,7 @@ import torch
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.graph_breaks import outside_of_graphs
 from embstore.table.checks import NotFiniteError
-from embstore.table.many import lookup_many
+from embstore.table.many import look_up_bags, lookup_many
 from embstore.torch import replicas
 from embstore.torch.bags import Bags
 from embstore.torch.rows import (
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Request", "current_pass", "lookup"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a module looks up of a variable."""
 
     module: torch.nn.Module  # that has the variable's `Rows` as its parameter `rows`
@@ -44,7 +43,7 @@ class Request:
     training: bool
     padding_idx: int | None = None  # an id that gets no gradient
     # As `EmbeddingVariable.lookup` has it, for look-ups through which nothing flows back.
-    count: bool = True
+    counts: bool = True
     # How their rows are combined. Its `refused` is a Refusal, for which no row is trained, or 0.
     bags: Bags | None = None
 
@@ -67,7 +66,7 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
     for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True)):
         _check_is_parameter(rows, of.module)
         is_trained = of.training and rows.requires_grad and torch.is_grad_enabled()
-        alike.setdefault((is_trained, is_trained or of.count), []).append(number)
+        alike.setdefault((is_trained, is_trained or of.counts), []).append(number)
     found: dict[int, Tensor] = {}
     for (is_trained, count), own in alike.items():
         reads = [_Read.of(requests[number], all_rows[number], is_trained) for number in own]
@@ -90,10 +89,11 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
 
 def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
     """Raises UnsupportedError where something else trains what the module has in their place."""
-    if getattr(module, "_is_replica", False):  # of DataParallel, which has no parameters
+    # By vars, since a module and a tensor take long to say that they don't have an attribute.
+    if vars(module).get("_is_replica", False):  # of DataParallel, which has no parameters
         return
     # FSDP's mark is on those that it holds on to.
-    if module._parameters.get("rows") is not rows or getattr(rows, "_fsdp_flattened", False):
+    if module._parameters.get("rows") is not rows or vars(rows).get("_fsdp_flattened", False):
         raise UnsupportedError(
             f"{rows.variable.name}: FullyShardedDataParallel, fully_shard, a parametrization or "
             "the like has taken the parameter rows of its module, and can't train a table by it; "
@@ -103,8 +103,7 @@ def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """A request, whose ids are where the variable takes them."""
 
     rows: Rows
@@ -116,20 +115,18 @@ class _Read:
 
     @classmethod
     def of(cls, request: Request, rows: Rows, is_trained: bool) -> _Read:
-        variable, ids = request.variable, request.ids.detach()
+        variable, ids = request.variable, request.ids
         if is_trained:  # the update needs them as they were
             ids = ids.clone()
         if not ids.is_cpu and not rows_lie_with(variable, ids):
             ids = ids.cpu()
-        bags = request.bags
-        return cls(
-            rows,
-            ids,
-            request.padding_idx,
-            None if bags is None else bags.refused,
-            None if bags is None or bags.weights is not None else bags.beside(ids),
-            replicas.current(variable),
-        )
+        bags, refused = request.bags, None
+        if bags is not None:
+            refused = bags.refused
+            bags = None if bags.weights is not None else bags.beside(ids)
+        if is_trained and bags is not None:
+            bags = bags.kept()
+        return cls(rows, ids, request.padding_idx, refused, bags, replicas.current(variable))
 
 
 class _Lookup(torch.autograd.Function):
@@ -309,6 +306,8 @@ def _note_accumulated(rows: Tensor) -> None:
 
 def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:
     """On the devices of their ids; of bags one row each."""
+    if (bags := _bags_summed_here(reads, train, count)) is not None:
+        return bags
     found = lookup_many(
         [read.rows.variable for read in reads],
         [read.ids.numpy() if read.ids.is_cpu else read.ids for read in reads],
@@ -320,3 +319,31 @@ def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True)
         tensor = torch.from_numpy(rows) if read.ids.is_cpu else rows
         tensors.append(tensor if read.bags is None else read.bags.combined(read.ids, tensor))
     return tensors
+
+
+def _bags_summed_here(reads: Sequence[_Read], train: bool, count: bool) -> list[Tensor] | None:
+    """Returns the bags of each, if the core can sum them as it looks their rows up: the rows of one
+    variable are in the processor's cache then.
+    """
+    of_reads = [
+        (read.ids, read.bags)
+        for read in reads
+        if read.bags is not None and read.ids.is_cpu and read.refused is None
+    ]
+    if len(of_reads) != len(reads):
+        return None
+    if all(bags.are_rows(ids) for ids, bags in of_reads):  # nothing is to be summed
+        return None
+    sums = look_up_bags(
+        [read.rows.variable for read in reads],
+        [ids.reshape(-1).numpy() for ids, _ in of_reads],
+        [(bags.begins(ids).numpy(), bags.padding_idx) for ids, bags in of_reads],
+        train=train,
+        count=count,
+    )
+    if sums is None:
+        return None
+    return [
+        bags.of_sums(ids, torch.from_numpy(own))
+        for (ids, bags), own in zip(of_reads, sums, strict=True)
+    ]
