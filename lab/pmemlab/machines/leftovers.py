@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 import uuid
@@ -12,7 +13,6 @@ from pathlib import Path
 __all__ = ["Mark"]
 
 _LIMIT_S = 10.0  # a process that waits for a dead disk or a dead server can't be ended
-_LOOK_AGAIN_S = 0.01
 
 
 class Mark:
@@ -32,23 +32,30 @@ class Mark:
         return {self._name: "1"}
 
     def end_processes(self) -> None:
-        """Kill the processes that have the mark, and those that they start meanwhile."""
+        """Kill the processes that have the mark, and those that they start meanwhile, and wait
+        until they have ended.
+        """
         deadline = time.monotonic() + _LIMIT_S
-        while self._kill() and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_S)
+        while time.monotonic() < deadline and (found := self._kill()):
+            for process in found:
+                end = select.poll()
+                end.register(process, select.POLLIN)
+                end.poll(1000 * max(deadline - time.monotonic(), 0))
+                os.close(process)
 
-    def _kill(self) -> bool:
-        """Returns whether there were such processes. They may take a moment to end."""
+    def _kill(self) -> list[int]:
+        """Returns descriptors of the processes, which may take a moment to end."""
         entry = f"\0{self._name}=1\0".encode()
-        found = False
+        found: list[int] = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile, or is another user's
                 # Opened before it is read: its id may become another process's.
                 process = os.pidfd_open(int(folder.name))
                 try:
                     if entry in b"\0" + (folder / "environ").read_bytes():
-                        found = True
+                        found.append(process)
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                 finally:
-                    os.close(process)
+                    if process not in found:
+                        os.close(process)
         return found

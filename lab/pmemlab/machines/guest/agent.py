@@ -167,6 +167,7 @@ class Agent:
             for command in self._commands.values():
                 with contextlib.suppress(OSError):  # as of one that has become another user's
                     os.killpg(command.process.pid, signal.SIGKILL)
+                    command.process.wait()
 
     def _serve_once(self) -> bool:
         """Do what there is to do now, or next. Returns False when the host is gone."""
