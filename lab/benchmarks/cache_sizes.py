@@ -18,6 +18,7 @@ from pmemlab.workloads.command_line import (
     column_keys,
     new_parser,
     not_negative,
+    real_number,
     run_command,
 )
 
@@ -154,7 +155,7 @@ def _known(value: float | None, unit: float) -> str:
 
 
 def _percent(text: str) -> float:
-    percent = float(text)
+    percent = real_number(text)
     if not 0 < percent < 100:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
     return percent

@@ -6,11 +6,10 @@ import os
 import sys
 from typing import Final
 
-from pmemlab.errors import EXEC_LAB_ERROR_STATUS, MissingRequirementError
+from pmemlab.errors import MissingRequirementError, lab_error_status
 
 __all__ = ["main"]
 
-_LAB_ERROR_STATUS = 2
 _INSTALLED_BY: Final = {
     "docker": "pmemlab",
     "jinja2": "pmemlab[report]",
@@ -46,7 +45,7 @@ def main() -> int:
         else:
             raise
         print(f"pmemlab: {missing}", file=sys.stderr)
-        return EXEC_LAB_ERROR_STATUS if sys.argv[1:3] == ["machine", "exec"] else _LAB_ERROR_STATUS
+        return lab_error_status(sys.argv[1:])
 
 
 def _open_closed_streams() -> None:

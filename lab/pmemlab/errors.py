@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
-    "EXEC_LAB_ERROR_STATUS",
     "CommandTimeoutError",
     "DeviceFileError",
     "LabError",
@@ -28,10 +27,16 @@ __all__ = [
     "ProvisionError",
     "TopologyError",
     "UnknownFactError",
+    "lab_error_status",
 ]
 
-EXEC_LAB_ERROR_STATUS = 125
-"""What `pmemlab machine exec` ends with where the lab broke, as `docker run` does."""
+
+def lab_error_status(argv: Sequence[str]) -> int:
+    """Returns what `pmemlab` ends with where the lab broke, or its arguments are wrong.
+
+    For `machine exec` it is 125, as for `docker run`: any other status may be its command's.
+    """
+    return 125 if list(argv[:2]) == ["machine", "exec"] else 2
 
 
 class LabError(Exception):

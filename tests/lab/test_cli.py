@@ -82,10 +82,8 @@ def test_a_time_limit_is_a_number_of_seconds(
 
 def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
     assert main(["machine", "exec", "dram", "--no-such", "--", "true"]) == 125
-    for argv, status in ((["machine", "exec", "--help"], 0), (["machine", "show"], 2)):
-        with pytest.raises(SystemExit) as end:
-            main(argv)
-        assert end.value.code == status, argv
+    assert main(["machine", "exec", "--help"]) == 0
+    assert main(["machine", "show"]) == 2
 
 
 def test_a_name_that_no_file_can_have_is_told_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +195,11 @@ def _pmemlab(
     return subprocess.run(
         [sys.executable, "-c", script, *argv],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONUNBUFFERED": "",  # else argparse itself finds out that nobody reads its help
+        },
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -247,7 +249,9 @@ def test_what_goes_into_a_file_is_not_cut(
 
 
 @pytest.mark.parametrize(
-    "argv", [["model", "predict", "--gpus", "4", "--json"], ["report", "."]], ids=["much", "little"]
+    "argv",
+    [["model", "predict", "--gpus", "4", "--json"], ["report", "."], ["--version"], ["--help"]],
+    ids=["much", "little", "version", "help"],
 )
 def test_a_reader_who_has_gone_ends_it_without_a_traceback(tmp_path: Path, argv: list[str]) -> None:
     (tmp_path / "results.json").write_text('{"sections": []}')

@@ -6,19 +6,20 @@ import argparse
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.checkpoint_io.errors import MediumError
 from pmemlab.progress_bar import progress_bar
 from pmemlab.whole_file import check_output, write_output
+from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import (
     add_count,
     new_parser,
-    parse,
+    run_command,
     seed,
 )
 
@@ -128,25 +129,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 2 for bad arguments or data, 1 for a bad run."""
-    arguments = parse(argument_parser(), argv)
-    if arguments is None:
-        return 2
-
-    # Only now: a wrong argument should not cost an import of PyTorch.
-    from benchmarks.checkpoint_io.errors import CheckpointIOError, MediumError, NoCheckpointError
-    from embstore.errors import EmbStoreError
-    from pmemlab.errors import LabError
-    from pmemlab.workloads.batches import DataError
-    from pmemlab.workloads.run import DivergedError
-
-    # The lab's own: a device that can't do it, a library that is missing.
-    bad_input = (DataError, LabError, MediumError, NoCheckpointError)
-    try:
-        _run(arguments)
-    except (*bad_input, CheckpointIOError, DivergedError, EmbStoreError, OSError) as error:
-        print(f"checkpoint_io: {error}", file=sys.stderr)
-        return 2 if isinstance(error, bad_input) else 1
-    return 0
+    return run_command(argument_parser(), argv, _run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -212,7 +195,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _media(arguments: argparse.Namespace) -> list[Medium]:
     """Those of --medium, then those of --device."""
-    from benchmarks.checkpoint_io.errors import MediumError
     from benchmarks.checkpoint_io.medium import paced_medium, parse_medium
     from pmemlab.model.devices import load_device
 
@@ -230,7 +212,6 @@ def _media(arguments: argparse.Namespace) -> list[Medium]:
 def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[Medium, str]]:
     from benchmarks.checkpoint_io.formats import FORMATS
     from benchmarks.checkpoint_io.measure import formats_on
-    from pmemlab.workloads.batches import DataError
 
     for name in formats or ():
         if name not in FORMATS:
@@ -249,7 +230,6 @@ def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[
 
 def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> None:
     """Whether this computer's memory has it, before minutes of saving. Raises MediumError."""
-    from benchmarks.checkpoint_io.errors import MediumError
     from benchmarks.checkpoint_io.formats import MAPPED_FORMATS
 
     paced = [(medium, name) for medium, name in arms if medium.paced_as is not None]
@@ -269,8 +249,6 @@ def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> N
 
 def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
     """Where --keep and --resume have their checkpoints."""
-    from pmemlab.workloads.batches import DataError
-
     for medium, name in arms:
         if name != "embstore":
             return medium, name
@@ -279,7 +257,6 @@ def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
 
 def _check_models(names: Sequence[str]) -> None:
     from benchmarks.checkpoint_io.models import MODELS
-    from pmemlab.workloads.batches import DataError
 
     for name in names:
         if name not in MODELS:
@@ -302,7 +279,6 @@ def _trained(
     progress: Callable[[str], None],
 ) -> Trainer:
     from benchmarks.checkpoint_io.training import Trainer
-    from pmemlab.workloads.batches import DataError
 
     trainer = Trainer(model, images, batch_size=arguments.batch_size, seed=arguments.seed)
     if arguments.resume:

@@ -1,15 +1,13 @@
-"""What goes wrong with checkpoints that are saved and loaded here.
-
-None of these is the lab's breakage: a library that this computer lacks is a
-`pmemlab.errors.MissingRequirementError`, as everywhere.
-"""
+"""What goes wrong with checkpoints that are saved and loaded here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from pmemlab.workloads.batches import DataError
+from pmemlab.workloads.run import FailedRunError
+
 __all__ = [
-    "CheckpointIOError",
     "CheckpointInUseError",
     "DamagedCheckpointError",
     "DifferentBytesError",
@@ -18,11 +16,7 @@ __all__ = [
 ]
 
 
-class CheckpointIOError(Exception):
-    """Base of the errors of this package."""
-
-
-class DamagedCheckpointError(CheckpointIOError):
+class DamagedCheckpointError(FailedRunError):
     """A checkpoint that can't be trusted: torn, truncated, or not as it was written."""
 
     def __init__(self, path: Path, what: str) -> None:
@@ -30,7 +24,7 @@ class DamagedCheckpointError(CheckpointIOError):
         self.path = path
 
 
-class NoCheckpointError(CheckpointIOError):
+class NoCheckpointError(DataError):
     """There is no checkpoint at this place, and never was a complete one."""
 
     def __init__(self, path: Path) -> None:
@@ -38,13 +32,13 @@ class NoCheckpointError(CheckpointIOError):
         self.path = path
 
 
-class CheckpointInUseError(CheckpointIOError):
+class CheckpointInUseError(FailedRunError):
     """Another save writes this checkpoint, or loaded tensors lie in what would be overwritten."""
 
 
-class MediumError(CheckpointIOError, ValueError):
+class MediumError(DataError):
     """A medium's path can't be used, or isn't what it is said to be."""
 
 
-class DifferentBytesError(CheckpointIOError):
+class DifferentBytesError(FailedRunError):
     """What was loaded isn't what was saved."""

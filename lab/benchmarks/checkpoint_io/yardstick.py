@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.checkpoint_io.errors import CheckpointIOError
 from benchmarks.checkpoint_io.libpmem import mapped_file
 from benchmarks.checkpoint_io.medium import Medium
 from benchmarks.checkpoint_io.pacing import PacedDevice
 from benchmarks.checkpoint_io.page_cache import FilePart, evict
+from pmemlab.workloads.run import FailedRunError
 
 __all__ = ["Yardstick", "YardstickError", "measure_yardstick"]
 
@@ -34,7 +34,7 @@ BLOCK_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 8
 
 
-class YardstickError(CheckpointIOError):
+class YardstickError(FailedRunError):
     """fio failed, or said something that isn't understood."""
 
 

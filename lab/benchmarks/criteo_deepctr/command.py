@@ -29,6 +29,7 @@ from pmemlab.workloads.command_line import (
     add_count,
     new_parser,
     positive,
+    real_number,
     run_command,
     seed,
     storage_option,
@@ -341,7 +342,7 @@ def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> Non
 
 
 def _rate(text: str) -> float:
-    rate = float(text)
+    rate = real_number(text)
     if not 0 < rate < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return rate

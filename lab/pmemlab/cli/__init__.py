@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
-import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,7 +14,8 @@ from pmemlab.cli import lab, machine, model
 from pmemlab.cli.group import Command, Group
 from pmemlab.cli.messages import messages
 from pmemlab.cli.scenarios import test
-from pmemlab.errors import EXEC_LAB_ERROR_STATUS, LabError
+from pmemlab.command_end import exit_status_of
+from pmemlab.errors import LabError, lab_error_status
 
 __all__ = ["main"]
 
@@ -26,50 +25,30 @@ _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOL
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """A command's exit status: 2 where the lab broke, but 125 for `machine exec`."""
+    """A command's exit status; `lab_error_status` where the lab broke."""
     own, command = _split(sys.argv[1:] if argv is None else argv)
     try:
-        arguments, rest = _parser().parse_known_args(own)
-        run: Command = arguments.run
-        if rest and run is not test:
-            _parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    except SystemExit as end:
-        if not end.code or own[:2] != ["machine", "exec"]:
-            raise
-        return EXEC_LAB_ERROR_STATUS  # any other may be its command's
-    arguments.rest = [*rest, *command]
-    # As an exception, so that machines are stopped on the way out.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        status = run(arguments)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:
-        if not _nobody_reads_stdout():
-            raise
-        return 1
+        return exit_status_of(lambda: _run(own, command))
     except (LabError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _NOT_OURS:
             raise
         messages.print(f"pmemlab: {error}", markup=False)
-        return int(arguments.lab_error_status)
-    except KeyboardInterrupt:
-        return 130
+        return lab_error_status(own)
 
 
-def _nobody_reads_stdout() -> bool:
-    """Returns whether stdout is a closed pipe; if so, what is left in its buffer goes nowhere, so
-    that the interpreter doesn't complain at its end.
-    """
-    stdout = sys.stdout.fileno()
-    poll = select.poll()
-    poll.register(stdout, 0)
-    if not any(found & select.POLLERR for _, found in poll.poll(0)):
-        return False
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stdout)
-    os.close(nowhere)
-    return True
+def _run(own: list[str], command: list[str]) -> int:
+    parser = _parser()
+    try:
+        arguments, rest = parser.parse_known_args(own)
+        run: Command = arguments.run
+        if rest and run is not test:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    except SystemExit as end:  # argparse has printed help, or what is wrong
+        return lab_error_status(own) if end.code else 0
+    arguments.rest = [*rest, *command]
+    # As an exception, so that machines are stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    return run(arguments)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

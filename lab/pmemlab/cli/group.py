@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Final
 
-__all__ = ["LAB_ERROR_STATUS", "Command", "Group"]
-
-LAB_ERROR_STATUS: Final = 2
+__all__ = ["Command", "Group"]
 
 Command = Callable[[argparse.Namespace], int]
 """Runs a command and returns its exit status. Its docstring is its help."""
@@ -20,7 +17,7 @@ class Group:
 
     def add(self, name: str, run: Command) -> argparse.ArgumentParser:
         command = self._commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        command.set_defaults(run=run, lab_error_status=LAB_ERROR_STATUS)
+        command.set_defaults(run=run)
         return command
 
     def add_group(self, name: str, what: str) -> Group:

@@ -12,7 +12,6 @@ from pmemlab.cli.group import Group
 from pmemlab.cli.inside import copy, execute, shell
 from pmemlab.cli.messages import messages
 from pmemlab.cli.reach import add_guest_options, running_names, running_or_fresh
-from pmemlab.errors import EXEC_LAB_ERROR_STATUS
 from pmemlab.machines.room import gibibytes, media_bytes
 from pmemlab.quantities import MOST_SECONDS
 from pmemlab.results import results_console
@@ -35,7 +34,6 @@ def add_commands(group: Group) -> None:
     run.usage = (
         "pmemlab machine exec (MACHINE | --state-dir DIR) [options] -- COMMAND [ARGUMENT ...]"
     )
-    run.set_defaults(lab_error_status=EXEC_LAB_ERROR_STATUS)
     run.add_argument("--timeout", type=_seconds, metavar="S", help="kill the command after S s")
     run.add_argument(
         "--copy-in",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pmemlab.command_end import exit_status_of
 from pmemlab.progress_bar import progress_bar
 from pmemlab.workloads.placements import on_devices, predicted_lines
 
@@ -26,9 +27,9 @@ __all__ = [
     "column_keys",
     "new_parser",
     "not_negative",
-    "parse",
     "positive",
     "print_runs",
+    "real_number",
     "run_command",
     "seed",
     "storage_option",
@@ -49,11 +50,13 @@ class _DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False or action.default == []:
             return action.help
+        if isinstance(action.default, (list, tuple)):
+            return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return super()._get_help_string(action)
 
 
 def new_parser(module: str, description: str) -> argparse.ArgumentParser:
-    """Returns a parser for `parse`. module: what `python -m` is given."""
+    """Returns a parser for `run_command`. module: what `python -m` is given."""
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -137,41 +140,42 @@ def storage_option(
     )
 
 
-def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace | None:
-    """The arguments; None, and a complaint on stderr, where they are bad.
-
-    REQUIRES: the parser is of `new_parser`.
-    """
-    try:
-        return parser.parse_args(argv)
-    except argparse.ArgumentError as error:
-        parser.print_usage(sys.stderr)
-        print(f"{_program(parser)}: {error}", file=sys.stderr)
-        return None
-
-
 def run_command(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,
     work: Callable[[argparse.Namespace], object],
 ) -> int:
     """Does the work of a command line, and returns its exit status: 2 for bad arguments or data and
-    for what the engine refuses, 1 for a training that diverged; stderr then says why.
+    for what the engine refuses, 1 for a run that failed after it began; stderr then says why.
 
     REQUIRES: the parser is of `new_parser`.
     """
-    arguments = parse(parser, argv)
-    if arguments is None:
-        return 2
+    return exit_status_of(lambda: _status_of(parser, argv, work))
+
+
+def _status_of(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    work: Callable[[argparse.Namespace], object],
+) -> int:
     program = _program(parser)
+    try:
+        arguments = parser.parse_args(argv)
+    except argparse.ArgumentError as error:
+        parser.print_usage(sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
+        return 2
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
     from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
-    from pmemlab.workloads.run import DivergedError
+    from pmemlab.workloads.run import FailedRunError
 
     try:
         work(arguments)
-    except DivergedError as error:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # `exit_status_of` has it
+    except FailedRunError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     except (DataError, EmbStoreError, LabError, OSError) as error:
@@ -235,10 +239,31 @@ def training_progress(label: str, steps: int) -> Iterator[Callable[[int, float],
         yield lambda step, loss: show(completed=step, loss=loss)
 
 
+def real_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no number") from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number") from None
+
+
 def positive(text: str) -> int:
-    number = int(text)
+    number = _whole_number(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return _bounded(number)
+
+
+def not_negative(text: str) -> int:
+    number = _whole_number(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return _bounded(number)
 
 
@@ -262,14 +287,7 @@ def column_keys(text: str) -> int:
 
 def seed(text: str) -> int:
     """Returns a seed that NumPy, PyTorch and Keras all take."""
-    number = int(text)
+    number = _whole_number(text)
     if not 0 <= number < 1 << 32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {(1 << 32) - 1}")
     return number
-
-
-def not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return _bounded(number)

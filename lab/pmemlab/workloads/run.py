@@ -8,10 +8,14 @@ from typing import Any
 
 from pmemlab.workloads.evidence import TableEvidence
 
-__all__ = ["ColdRows", "DivergedError", "LookupClock", "PlainCount", "Run"]
+__all__ = ["ColdRows", "DivergedError", "FailedRunError", "LookupClock", "PlainCount", "Run"]
 
 
-class DivergedError(ArithmeticError):
+class FailedRunError(Exception):
+    """A run that began well, and whose figures say nothing."""
+
+
+class DivergedError(FailedRunError, ArithmeticError):
     """A loss is no finite number any more, so the run says nothing."""
 
 

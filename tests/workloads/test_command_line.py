@@ -1,0 +1,60 @@
+"""What the command lines of workloads and benchmarks have in common."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from embstore.errors import InvalidArgumentError
+from pmemlab.errors import LabError
+from pmemlab.workloads.batches import DataError
+from pmemlab.workloads.command_line import new_parser, run_command
+from pmemlab.workloads.run import DivergedError
+from pmemlab.workloads.tables import main
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "told"),
+    [
+        (DataError("no data"), 2, "mine: no data\n"),
+        (InvalidArgumentError("no option"), 2, "mine: no option\n"),
+        (LabError("no lab"), 2, "mine: no lab\n"),
+        (OSError(28, "No space left on device"), 2, "mine: [Errno 28] No space left on device\n"),
+        (MemoryError("4 EB"), 2, "mine: not enough memory: 4 EB\n"),
+        (DivergedError("step 3: the loss is nan"), 1, "mine: step 3: the loss is nan\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_a_command_that_fails_says_why_in_a_line(
+    failure: BaseException, status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(_: object) -> None:
+        raise failure
+
+    assert run_command(new_parser("benchmarks.mine", ""), [], work) == status
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("option", ["--rows", "--steps", "--cold-lookups", "--seed"])
+def test_a_number_with_a_unit_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([option, "1K"]) == 2
+    assert f"argument {option}: 1K is no whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_has_gone_ends_it_without_a_traceback(unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "pmemlab.workloads.tables", "--rows", "2000", "--steps", "1"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, "")
