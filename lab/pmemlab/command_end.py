@@ -1,13 +1,24 @@
-"""How a command ends that is interrupted, or whose output nobody reads."""
+"""How a command ends that is interrupted, or can't write its output."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
-__all__ = ["exit_status_of"]
+__all__ = ["exit_status_of", "is_no_mistake_of_ours"]
+
+_NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+
+
+def is_no_mistake_of_ours(error: OSError) -> bool:
+    """Whether there is no room, or a disk fails, wherever the command writes; or the user gave a
+    name that no file can have.
+    """
+    return error.errno in _NOT_OURS
 
 
 def exit_status_of(work: Callable[[], int]) -> int:
@@ -19,24 +30,29 @@ def exit_status_of(work: Callable[[], int]) -> int:
             return work()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        if not _nobody_reads_stdout():
-            raise
-        return 1
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        nobody_reads = isinstance(error, BrokenPipeError) and _is_closed_pipe(sys.stdout.fileno())
+        if nobody_reads or not _can_be_flushed(sys.stdout):
+            # What is left in the buffer goes nowhere, or the interpreter complains at its end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        if nobody_reads:
+            return 1
+        raise
 
 
-def _nobody_reads_stdout() -> bool:
-    """Returns whether stdout is a closed pipe; if so, what is left in its buffer goes nowhere, so
-    that the interpreter doesn't complain at its end.
-    """
-    stdout = sys.stdout.fileno()
+def _is_closed_pipe(descriptor: int) -> bool:
     poll = select.poll()
-    poll.register(stdout, 0)
-    if not any(found & select.POLLERR for _, found in poll.poll(0)):
+    poll.register(descriptor, 0)
+    return any(found & select.POLLERR for _, found in poll.poll(0))
+
+
+def _can_be_flushed(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
         return False
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stdout)
-    os.close(nowhere)
     return True

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from pmemlab.command_end import exit_status_of, is_no_mistake_of_ours
 from powercut import plan
 from powercut.campaign import Failure, Results, default_jobs, run_tries, try_mutation
 from powercut.errors import PowercutError
@@ -46,18 +47,17 @@ _LOG_WIDTH = 140  # a log has no width of its own
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 where every recovery passed, 1 where one failed, 2 where nothing could be tried."""
     own, program = _split(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(own)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
             # As an exception, so that media are removed on the way out.
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        return _powercut(arguments, program)
-    except PowercutError as error:
+        return exit_status_of(lambda: _powercut(_parser().parse_args(own), program))
+    except (PowercutError, OSError) as error:
+        if isinstance(error, OSError) and not is_no_mistake_of_ours(error):
+            raise
         print(f"powercut: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -234,7 +234,9 @@ class Experiment:
             ) from None
         complaint = medium.session / "complaint"
         if complaint.exists():  # perhaps of a child, whose status the program didn't look at
-            raise PowercutError(f"{argv[0]}: {complaint.read_text(errors='replace')}")
+            told = complaint.read_text(errors="replace")
+            no_room = f"{self.base}: has no room for what powercut keeps; --medium names another"
+            raise PowercutError(f"{argv[0]}: {told}" if told else no_room)
         return status
 
     def _problem_left(self, medium: Medium) -> str | None:

@@ -488,3 +488,31 @@ def test_the_time_limit_is_that_of_a_check_by_a_command_too(power_cut: PowerCut)
     program = ["sh", "-c", "echo 1 > {medium}/file"]
     with pytest.raises(PowercutError, match=r"sleep 50\.9: still running after 0\.5 s"):
         power_cut(program, ["sleep", "50.9"], timeout_s=0.5)
+
+
+def test_a_medium_without_room_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # No file can grow: neither the library's record nor its complaint can be written.
+    script = "trap '' XFSZ; ulimit -f 0; mkdir {medium}/folder"
+    assert main(["--list", "--medium", str(tmp_path), "--", "sh", "-c", script]) == 2
+    assert f"powercut: {tmp_path}: has no room for what powercut keeps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--list"], ["--help"]], ids=["list", "help"])
+def test_output_that_can_not_be_written_is_told_without_a_traceback(
+    programs: Path, argv: list[str]
+) -> None:
+    append = [programs / "append", "{medium}/log", "8"]
+    program = [sys.executable, "-m", "powercut", *argv, "--", *append]
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    reader, closed = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stdout, status, told in (
+        (closed, 1, ""),
+        (full, 2, "powercut: [Errno 28] No space left on device\n"),
+    ):
+        with os.fdopen(stdout, "wb") as output:
+            done = subprocess.run(
+                program, stdout=output, stderr=subprocess.PIPE, text=True, env=environment
+            )
+        assert (done.returncode, done.stderr) == (status, told)

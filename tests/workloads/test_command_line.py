@@ -15,6 +15,8 @@ from pmemlab.workloads.command_line import new_parser, run_command
 from pmemlab.workloads.run import DivergedError
 from pmemlab.workloads.tables import main
 
+COMMAND = (sys.executable, "-m", "pmemlab.workloads.tables")
+
 
 @pytest.mark.parametrize(
     ("failure", "status", "told"),
@@ -46,15 +48,20 @@ def test_a_number_with_a_unit_is_refused(option: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_who_has_gone_ends_it_without_a_traceback(unbuffered: str) -> None:
-    reader, writer = os.pipe()
+def test_output_that_can_not_be_written_is_told_without_a_traceback(unbuffered: str) -> None:
+    reader, closed = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "pmemlab.workloads.tables", "--rows", "2000", "--steps", "1"],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )
-    assert (done.returncode, done.stderr) == (1, "")
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stdout, status, told in (
+        (closed, 1, ""),
+        (full, 2, "tables: [Errno 28] No space left on device\n"),
+    ):
+        with os.fdopen(stdout, "wb") as output:
+            done = subprocess.run(
+                [*COMMAND, "--rows", "2000", "--steps", "1"],
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )
+        assert (done.returncode, done.stderr) == (status, told)

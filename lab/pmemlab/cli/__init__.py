@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,14 +13,10 @@ from pmemlab.cli import lab, machine, model
 from pmemlab.cli.group import Command, Group
 from pmemlab.cli.messages import messages
 from pmemlab.cli.scenarios import test
-from pmemlab.command_end import exit_status_of
+from pmemlab.command_end import exit_status_of, is_no_mistake_of_ours
 from pmemlab.errors import LabError, lab_error_status
 
 __all__ = ["main"]
-
-# No mistake of the lab's: there is no room, or a disk fails, wherever it writes; or the user gave a
-# name that no file can have.
-_NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return exit_status_of(lambda: _run(own, command))
     except (LabError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _NOT_OURS:
+        if isinstance(error, OSError) and not is_no_mistake_of_ours(error):
             raise
         messages.print(f"pmemlab: {error}", markup=False)
         return lab_error_status(own)

@@ -150,41 +150,42 @@ def run_command(
 
     REQUIRES: the parser is of `new_parser`.
     """
-    return exit_status_of(lambda: _status_of(parser, argv, work))
-
-
-def _status_of(
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
-    work: Callable[[argparse.Namespace], object],
-) -> int:
     program = _program(parser)
+
+    def parse_and_work() -> int:
+        try:
+            arguments = parser.parse_args(argv)
+        except argparse.ArgumentError as error:
+            parser.print_usage(sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
+            return 2
+        work(arguments)
+        return 0
+
     try:
-        arguments = parser.parse_args(argv)
-    except argparse.ArgumentError as error:
-        parser.print_usage(sys.stderr)
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
+        return exit_status_of(parse_and_work)
+    except Exception as error:
+        status = _status_of(error)
+        if status is None:
+            raise
+        what = "not enough memory: " if isinstance(error, MemoryError) else ""
+        print(f"{program}: {what}{error}", file=sys.stderr)
+        return status
+
+
+def _status_of(error: Exception) -> int | None:
+    """Returns the exit status of a command that ends with this error; None if it is a mistake of
+    the command's own.
+    """
     from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
     from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.run import FailedRunError
 
-    try:
-        work(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # `exit_status_of` has it
-    except FailedRunError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+    if isinstance(error, FailedRunError):
         return 1
-    except (DataError, EmbStoreError, LabError, OSError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"{program}: not enough memory: {error}", file=sys.stderr)
-        return 2
-    return 0
+    told = (DataError, EmbStoreError, LabError, MemoryError, OSError)
+    return 2 if isinstance(error, told) else None
 
 
 def _program(parser: argparse.ArgumentParser) -> str:
