@@ -21,5 +21,5 @@ def results_console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
-    has_width = console.is_terminal or "COLUMNS" in os.environ
+    has_width = console.is_terminal or os.environ.get("COLUMNS", "0") != "0"
     return console if has_width else Console(highlight=False, width=_FILE_COLUMNS)

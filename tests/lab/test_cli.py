@@ -239,10 +239,13 @@ def test_a_users_own_scenarios_need_no_clone(tmp_path: Path) -> None:
     assert "mine.yaml::" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("columns", [None, "0"])  # some programs start others with 0
 def test_what_goes_into_a_file_is_not_cut(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
     assert main(["model", "devices"]) == 0
     printed = capsys.readouterr().out
     assert all(load_device(name).title in printed for name in device_names())

@@ -501,7 +501,7 @@ def test_a_medium_without_room_is_told(tmp_path: Path, capsys: pytest.CaptureFix
 def test_output_that_can_not_be_written_is_told_without_a_traceback(
     programs: Path, argv: list[str]
 ) -> None:
-    append = [programs / "append", "{medium}/log", "8"]
+    append = [str(programs / "append"), "{medium}/log", "8"]
     program = [sys.executable, "-m", "powercut", *argv, "--", *append]
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     reader, closed = os.pipe()

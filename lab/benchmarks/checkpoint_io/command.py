@@ -141,6 +141,7 @@ def _run(arguments: argparse.Namespace) -> None:
         rates_kind,
     )
     from benchmarks.checkpoint_io.yardstick import measure_yardstick
+    from pmemlab.results import results_console
 
     media = _media(arguments)
     json_file = Path(arguments.json) if arguments.json else None
@@ -190,7 +191,8 @@ def _run(arguments: argparse.Namespace) -> None:
             return
         # Whole or not at all: a folder of results has no half ones.
         write_output("--json", json_file, f"{text}\n")
-    print(reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100)))
+    text = reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100))
+    results_console().out(text)
 
 
 def _media(arguments: argparse.Namespace) -> list[Medium]:
