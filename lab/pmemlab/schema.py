@@ -263,6 +263,8 @@ class Document:
         known = [*source._extra, *known]
 
         def fields_of(value: Any, info: ValidationInfo[Any]) -> dict[str, Any]:
+            if value is None:
+                raise FieldError("is empty, and must be a mapping of fields")
             if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
                 raise FieldError(f"must be a mapping of fields, not {value!r}")
             for name in value:

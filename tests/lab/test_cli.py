@@ -229,6 +229,7 @@ def test_a_users_own_scenarios_need_no_clone(tmp_path: Path) -> None:
     shutil.copy(LAB.parent / "scenarios" / "dram.yaml", tmp_path / "mine.yaml")
     done = _pmemlab("test", "--collect-only", "-q", "mine.yaml", cwd=tmp_path)
     assert "mine.yaml::" in done.stdout, done.stdout + done.stderr
+    assert "warning" not in done.stdout
     done = _pmemlab("test", cwd=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"{tmp_path} is not inside a clone of pmemlab" in done.stderr

@@ -98,7 +98,7 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "mine.yaml: the file: must be a mapping of fields, not None"),
+        ("", "mine.yaml: the file: is empty, and must be a mapping of fields"),
         ("- 1\n", "mine.yaml:1: the file: must be a mapping of fields, not [1]"),
         ("parts: []\n", "mine.yaml:1: parts: must be a list of one mapping or more, not []"),
         ("\nparts: {}\n", "mine.yaml:2: parts: must be a list of one mapping or more, not {}"),

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["test"]
 
+# Of this very command, which pytest would warn of in each run.
+_IMPORTED_ALREADY = (
+    "-W",
+    "ignore:Module already imported so cannot be rewritten; pmemlab"
+    ":pytest.PytestAssertRewriteWarning",
+)
+
 
 def test(arguments: argparse.Namespace) -> int:
     """run the scenarios: pytest, with its arguments"""
@@ -20,7 +27,7 @@ def test(arguments: argparse.Namespace) -> int:
     from pmemlab.errors import MissingRequirementError
     from pmemlab.machines.container.clone import find_clone
 
-    given = arguments.rest
+    given = [*_IMPORTED_ALREADY, *arguments.rest]
     try:
         root = find_clone().root
     except MissingRequirementError as error:
