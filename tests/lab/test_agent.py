@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from played_qemu import LIMIT_S
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.agent import RESIZE, SIGNAL, SPAWN, Unpacker, pack
@@ -69,10 +70,10 @@ def slow_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
 def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) -> None:
     # The pipe fills again while the port is written to, so the agent never finds it empty.
     command = slow_link.spawn(["sh", "-c", "yes & sleep 0.2; exit 3"], {"PATH": "/usr/bin:/bin"})
-    for _ in command.output(timeout=5):
+    for _ in command.output(timeout=LIMIT_S):
         pass
     assert command.returncode == 3
-    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=5).stdout == "alive\n"
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=LIMIT_S).stdout == "alive\n"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,8 @@ def test_a_command_that_it_can_t_run_is_told_and_it_lives(
 ) -> None:
     command = slow_link._begin(SPAWN, json.dumps(request_).encode())
     with pytest.raises(LabError, match="can't be run"):
-        list(command.output(timeout=10))
-    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=10).stdout == "alive\n"
+        list(command.output(timeout=LIMIT_S))
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=LIMIT_S).stdout == "alive\n"
 
 
 def test_it_outlives_requests_that_it_can_t_read(slow_link: Link) -> None:
@@ -102,5 +103,5 @@ def test_it_outlives_requests_that_it_can_t_read(slow_link: Link) -> None:
         slow_link._send(pack(kind, command._channel, b"{}"))
     command.signal(4095)
     slow_link._send(pack(SPAWN, 4095, b"no JSON"))
-    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=10).stdout == "alive\n"
+    assert slow_link.run(["/bin/echo", "alive"], {}, timeout=LIMIT_S).stdout == "alive\n"
     command.kill()

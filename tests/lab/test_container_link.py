@@ -14,6 +14,7 @@ import played_docker
 import played_qemu
 import pytest
 from played_docker import Engine
+from played_qemu import LIMIT_S
 
 from pmemlab.errors import MachineDiedError, MissingRequirementError
 from pmemlab.machines.container.container_link import container_link
@@ -21,7 +22,6 @@ from pmemlab.machines.guest.agent import INPUT_WINDOW
 from pmemlab.machines.guest.machine import GuestMachine
 
 SIZE = {"rows": 31, "columns": 97}
-LIMIT_S = 20.0
 
 CONTAINER = Engine().container
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from played_qemu import is_running, wait_until
+from played_qemu import LIMIT_S, is_running, wait_until
 
 SCENARIO = """
 summary: a program that doesn't end
@@ -49,7 +49,7 @@ def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.S
         assert runner.poll() is None, runner.communicate()[0]
         pid = int(told.read_text().rstrip("."))
         runner.send_signal(number)
-        output, _ = runner.communicate(timeout=60)
+        output, _ = runner.communicate(timeout=LIMIT_S)
     wait_until(lambda: not is_running(pid))
     if number == signal.SIGTERM:
         assert runner.returncode == 128 + number

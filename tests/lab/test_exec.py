@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 
 import played_qemu
 import pytest
+from played_qemu import LIMIT_S
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError
@@ -26,7 +27,6 @@ from pmemlab.machines.guest.machine import GuestMachine
 from pmemlab.machines.protocol import Spawner
 
 LAB = Path(__file__).parents[2] / "lab"
-LIMIT_S = 30.0
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -193,12 +193,24 @@ def test_what_is_written_to_a_closed_descriptor_goes_nowhere(
     assert process.returncode == 5
 
 
-def test_a_timeout_keeps_what_was_written(start: Start) -> None:
-    process = start("echo begun; sleep 60", "--timeout=1.5")
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert out == b"begun\n"
-    assert err.endswith(b"still running after 1.5 s, killed\n")
-    assert process.returncode == 125
+@pytest.mark.usefixtures("machine")
+def test_a_timeout_keeps_what_was_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pass_time = played_qemu.time_that_passes(monkeypatch)
+
+    def write(descriptor: int, data: bytes) -> None:
+        write_all(descriptor, data)
+        pass_time(30)
+
+    write_all = streams.write_all
+    monkeypatch.setattr(streams, "write_all", write)
+    command = ["sh", "-c", "echo begun; sleep 60"]
+    argv = ["machine", "exec", "--state-dir", str(tmp_path), "--timeout=30", "--", *command]
+    assert main(argv) == 125
+    out, err = capfd.readouterr()
+    assert out == "begun\n"
+    assert err.endswith("still running after 30 s, killed\n")
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from played_qemu import LIMIT_S, wait_until
 
 from pmemlab.machines.guest import prepared
 from pmemlab.machines.guest.prepared import prepared_command
@@ -80,7 +80,7 @@ class Prepared:
         self, *arguments: str, module: str = "mine", options: Sequence[str] = (), **environment: str
     ) -> tuple[int, str, str]:
         process = self.start(*arguments, module=module, options=options, **environment)
-        out, err = process.communicate("typed", timeout=60)
+        out, err = process.communicate("typed", timeout=LIMIT_S)
         return process.returncode, out, err
 
     def imports(self) -> int:
@@ -125,7 +125,7 @@ def test_a_signal_to_the_command_is_the_module_s(played: Prepared) -> None:
     assert waiting.stdout is not None
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGABRT)
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=LIMIT_S)
     assert waiting.returncode == -signal.SIGABRT
     assert "mine.py" in err  # the stack of where it was
 
@@ -136,10 +136,7 @@ def test_a_command_that_is_killed_takes_the_module_s_process_along(played: Prepa
     child = int(waiting.stdout.readline())
     waiting.kill()
     waiting.wait()
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
     waiting.stdout.close()
     for stream in (waiting.stdin, waiting.stderr):
         assert stream is not None

@@ -226,7 +226,7 @@ wait_for_a_row_that_never_comes()
 
 def test_a_workload_that_hangs_fails_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "workload_command", lambda *_: [sys.executable, "-c", HANG])
-    hanging = replace(ON_DISK, topology=PLAIN, timeout_s=1.0)
+    hanging = replace(ON_DISK, topology=PLAIN, timeout_s=3.0)  # Python must have begun by then
     outcome = outcome_of(hanging, "DRAM")
     with pytest.raises(ExpectationError, match="still running when its time was up") as failure:
         parse_document(outcome.result)

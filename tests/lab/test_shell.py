@@ -18,6 +18,7 @@ from pathlib import Path
 
 import played_qemu
 import pytest
+from played_qemu import LIMIT_S
 
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.link import Command
@@ -25,7 +26,6 @@ from pmemlab.machines.guest.machine import GuestMachine, open_guest_machine
 
 LAB = Path(__file__).parents[2] / "lab"
 SIZE = {"rows": 31, "columns": 97}
-LIMIT_S = 20.0
 
 Spawn = Callable[[list[str]], Command]
 
