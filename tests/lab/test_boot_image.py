@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gzip
 import lzma
-import multiprocessing
 import os
 import shutil
 import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -409,26 +410,22 @@ def test_an_initramfs_has_what_the_kernel_s_entry_has(
         assert module.read_bytes() in archive
 
 
-def _build(cache: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PMEMLAB_CACHE", cache)
+def test_builders_that_meet_build_once(cache: Path) -> None:
+    meet = threading.Barrier(3)
+
+    def build(_: int) -> None:
+        meet.wait()
         with build_once() as scratch:
-            entry = Path(cache) / "entry"
+            entry = cache / "entry"
             if not entry.exists():
                 (scratch / "part").write_text("built")
                 time.sleep(0.2)
                 (scratch / "part").rename(entry)
-                with (Path(cache) / "builders").open("a") as builders:
+                with (cache / "builders").open("a") as builders:
                     builders.write("x")
 
-
-def test_builders_that_meet_build_once(cache: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    builders = [context.Process(target=_build, args=(str(cache),)) for _ in range(3)]
-    for builder in builders:
-        builder.start()
-    for builder in builders:
-        builder.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(build, range(3)))
     assert (cache / "builders").read_text() == "x"
     assert not list(cache.glob("scratch-*"))
 
