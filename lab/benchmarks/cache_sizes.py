@@ -18,7 +18,7 @@ from pmemlab.workloads.command_line import (
     column_keys,
     new_parser,
     not_negative,
-    real_number,
+    positive_number,
     run_command,
 )
 
@@ -155,8 +155,8 @@ def _known(value: float | None, unit: float) -> str:
 
 
 def _percent(text: str) -> float:
-    percent = real_number(text)
-    if not 0 < percent < 100:
+    percent = positive_number(text)
+    if percent >= 100:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100")
     return percent
 

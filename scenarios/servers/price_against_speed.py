@@ -33,6 +33,7 @@ from servers import free_port, server, sessions_folder
 import embstore as es
 from pmemlab.model.devices import load_device
 from pmemlab.model.planning.prices import Prices, load_prices
+from pmemlab.workloads.command_line import positive, positive_number
 
 _DIM = 16
 _ROW_BYTES = 2 * 4 * _DIM  # weights and Adagrad's slot
@@ -147,8 +148,8 @@ def compare(table_gib: float, batches: int) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--table-gib", type=float, default=500.0)
-    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--table-gib", type=positive_number, default=500.0)
+    parser.add_argument("--batches", type=positive, default=200)
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(sessions_folder())

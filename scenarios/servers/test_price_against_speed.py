@@ -12,19 +12,36 @@ import pytest
 _PROGRAM = Path(__file__).with_name("price_against_speed.py")
 
 
-@pytest.mark.long
-@pytest.mark.timeout(180)
-@pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'embstore[cluster]'"
-)
-def test_a_table_of_500_gib_needs_two_servers_with_dram_or_one_with_pmem() -> None:
-    done = subprocess.run(
-        [sys.executable, str(_PROGRAM), "--table-gib", "500", "--batches", "10"],
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'embstore[cluster]'"
+    ),
+]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_PROGRAM), *arguments],
         capture_output=True,
         text=True,
         timeout=150,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--table-gib", "nan"), ("--table-gib", "-1"), ("--batches", "0")]
+)
+def test_a_table_or_a_training_of_nothing_is_refused(option: str, value: str) -> None:
+    done = run(option, value)
+    assert done.returncode == 2
+    assert f"argument {option}: {value} is no" in done.stderr
+
+
+def test_a_table_of_500_gib_needs_two_servers_with_dram_or_one_with_pmem() -> None:
+    done = run("--table-gib", "500", "--batches", "10")
     assert done.returncode == 0, done.stderr
     rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
     found = [(server.strip(), count.strip(), usd.strip()) for server, _, _, count, usd, *_ in rows]

@@ -94,7 +94,7 @@ def test_dram_has_room_for_whole_rows_as_the_engine_lays_them_out(tmp_path: Path
         (["--device", "optane-100-x6"], "--device optane-100-x6: has no DRAM before it"),
         (["--device", "optane-100"], "no device of this name"),
         (["--percent", "100"], "100 is not between 0 and 100"),
-        (["--percent", "half"], "half is no number"),
+        (["--percent", "half"], "half is no finite number above 0"),
         (["--rows", "10"], "10 is below 2000"),
         (["--path", "/no/folder"], "--path /no/folder: is no folder"),
         (["--json", "/no/folder/x.json"], "there is no folder /no/folder"),

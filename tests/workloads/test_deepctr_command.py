@@ -78,7 +78,10 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
         (["--generated", "9", "--model", "FNN"], "--model: invalid choice: 'FNN'"),
         (["--generated", "9", "--optimizer", "SGD"], "--optimizer: invalid choice"),
         (["--generated", "9", "--embedding_dim", "0"], "--embedding_dim: 0 is not above 0"),
-        (["--generated", "9", "--learning_rate", "nan"], "--learning_rate: nan is not above 0"),
+        (
+            ["--generated", "9", "--learning_rate", "nan"],
+            "--learning_rate: nan is no finite",
+        ),
         (["--generated", "9", "--shards", "2"], "--shards is of use with --server only"),
         (
             ["--generated", "9", "--server", "--master_endpoint", "here"],

@@ -29,7 +29,7 @@ from pmemlab.workloads.command_line import (
     add_count,
     new_parser,
     positive,
-    real_number,
+    positive_number,
     run_command,
     seed,
     storage_option,
@@ -115,7 +115,7 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     training.add_argument(
         "--learning_rate",
-        type=_rate,
+        type=positive_number,
         metavar="RATE",
         help=f"(default: {', '.join(f'{r} of {o}' for o, r in OPTIMIZERS.items())})",
     )
@@ -339,10 +339,3 @@ def _write_json(arguments: argparse.Namespace, results: Sequence[Result]) -> Non
         "results": [result.as_json() for result in results],
     }
     write_output("--json", arguments.json, json.dumps(document, indent=1) + "\n")
-
-
-def _rate(text: str) -> float:
-    rate = real_number(text)
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return rate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,8 +29,8 @@ __all__ = [
     "new_parser",
     "not_negative",
     "positive",
+    "positive_number",
     "print_runs",
-    "real_number",
     "run_command",
     "seed",
     "storage_option",
@@ -240,11 +241,14 @@ def training_progress(label: str, steps: int) -> Iterator[Callable[[int, float],
         yield lambda step, loss: show(completed=step, loss=loss)
 
 
-def real_number(text: str) -> float:
+def positive_number(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no number") from None
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no finite number above 0")
+    return number
 
 
 def _whole_number(text: str) -> int:
