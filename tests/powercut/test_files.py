@@ -117,10 +117,10 @@ Check = Callable[[Path, str], None]
 def test_a_file_that_mkstemp_makes_is_followed_and_its_making_can_be_cut(
     power_cut: PowerCut,
 ) -> None:
-    record = power_cut.record(saves.save_by_mkstemp)
+    record = power_cut.record(saves.save_by_mkstemp, imports_once=True)
     (made,) = [place for place in record.places if place.function == "mkstemp"]
     assert (made.kind, len(made.points)) == ("name", saves.SAVES)
-    power_cut(saves.save_by_mkstemp, newest_save_is_whole, tries=12)
+    power_cut(saves.save_by_mkstemp, newest_save_is_whole, tries=12, imports_once=True)
 
 
 @pytest.mark.long
