@@ -7,12 +7,12 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
-from powercut.cache import cache_folder, publish
 from powercut.errors import PowercutError
 
-__all__ = ["library"]
+__all__ = ["cache_folder", "library"]
 
 _SOURCES = Path(__file__).parent / "library"
 _SONAME = "libpmem.so.1"
@@ -27,19 +27,56 @@ _LINK = [
 ]
 
 
+def cache_folder() -> Path:
+    """Returns where the library is kept between runs: $POWERCUT_CACHE, or powercut in
+    $XDG_CACHE_HOME, or ~/.cache/powercut. Made if need be. Raises `PowercutError`.
+    """
+    own = os.environ.get("POWERCUT_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(own) if own else Path(base) / "powercut"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _nothing_can_be_kept_in(folder, error) from error
+    return folder.absolute()
+
+
+def _nothing_can_be_kept_in(folder: Path, error: OSError) -> PowercutError:
+    return PowercutError(f"cache folder {folder}: {error.strerror}; set POWERCUT_CACHE")
+
+
 @functools.cache
 def library() -> Path:
     """Return its path. Raises `PowercutError` where no C++ compiler can compile it."""
     compiler = _compiler()
-    folder = cache_folder() / f"library-{_key(compiler)}"
+    cache = cache_folder()
+    folder = cache / f"library-{_key(compiler)}"
     if not folder.exists():
-        with publish(folder) as unfinished:
-            _build(compiler, unfinished)
+        try:
+            _publish(compiler, folder)
+        except OSError as error:
+            raise _nothing_can_be_kept_in(cache, error) from error
     if set(" :") & set(str(folder)):
         raise PowercutError(
             f"{folder}: LD_PRELOAD takes no path with spaces or colons; set POWERCUT_CACHE"
         )
     return folder / _SONAME
+
+
+def _publish(compiler: str, folder: Path) -> None:
+    """Compile it into a new folder, which whoever looks finds whole or not at all. Of two processes
+    that do so, the first wins.
+    """
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    try:
+        _build(compiler, unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _compiler() -> str:

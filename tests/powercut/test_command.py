@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import itertools
 import math
 import os
@@ -19,7 +20,6 @@ import pytest
 from powercut_programs import EXAMPLES, compiled
 
 from powercut import library as library_module
-from powercut.cache import cache_folder
 from powercut.command import main
 from powercut.errors import PowercutError
 from powercut.medium import new_medium
@@ -283,11 +283,21 @@ def test_a_missing_compiler_says_what_to_install(
         library_module.library.cache_clear()
 
 
-def test_the_library_has_all_that_libpmem_has() -> None:
-    import ctypes
-    import ctypes.util
-    import subprocess
+def test_a_cache_that_nothing_can_be_kept_in_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library_module.library.cache_clear()
+    try:
+        for folder in ("/proc", "/proc/none"):
+            monkeypatch.setenv("POWERCUT_CACHE", folder)
+            assert main(["--list", "--", "/bin/true"]) == 2
+            told = f"powercut: cache folder {folder}: No such file or directory; set POWERCUT_CACHE"
+            assert told in capsys.readouterr().err
+    finally:
+        library_module.library.cache_clear()
 
+
+def test_the_library_has_all_that_libpmem_has() -> None:
     if ctypes.util.find_library("pmem") is None:
         pytest.skip("no libpmem: apt-get install libpmem1")
     real = next(Path("/usr/lib").rglob("libpmem.so.1"))
@@ -422,7 +432,7 @@ def test_mine(power_cut):
 @pytest.fixture(scope="module")
 def cache() -> Path:
     """Ours, which pytester's runs don't find, whose home is another."""
-    return cache_folder()
+    return library_module.cache_folder()
 
 
 @pytest.fixture
