@@ -63,7 +63,7 @@ PageVector<int64_t> HasRow::of(std::span<const int64_t> keys) {
   constexpr size_t kAhead = IndexReader::kBucketsFetchedAhead;
   PageVector<int64_t> held;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (i + kAhead < keys.size()) reader_.prefetch(hash_key(keys[i + kAhead]));
+    if (i + kAhead < keys.size()) reader_.prefetch(keys[i + kAhead]);
     if ((*this)(keys[i])) held.push_back(keys[i]);
   }
   return held;

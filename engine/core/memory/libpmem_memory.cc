@@ -17,7 +17,7 @@ namespace {
 class OwnedFile {
  public:
   explicit OwnedFile(const std::string& path) : lock_(path), path_(path) {
-    // A leftover may be larger than what is asked for now, and libpmem never shrinks a file.
+    // A leftover has bytes that aren't zeros.
     if (unlink(path.c_str()) != 0 && errno != ENOENT) {
       throw Error(ErrorKind::kStorage, path + ": can't be removed: " + std::strerror(errno));
     }

@@ -23,11 +23,6 @@ uint64_t free_bytes(const struct statfs& file_system) {
   return static_cast<uint64_t>(file_system.f_bavail) * static_cast<uint64_t>(file_system.f_bsize);
 }
 
-uint64_t taken_bytes(const std::string& path) {
-  struct stat file{};
-  return stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * 512 : 0;
-}
-
 // Of the computer; nothing where the system doesn't say.
 struct MemoryLeft {
   std::optional<uint64_t> available_bytes;
@@ -93,6 +88,11 @@ Error no_room(const std::string& path, uint64_t size_bytes, const std::string& w
 }
 
 }  // namespace
+
+uint64_t taken_bytes(const std::string& path) {
+  struct stat file{};
+  return stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * 512 : 0;
+}
 
 void require_room_in_memory(const std::string& path, uint64_t size_bytes) {
   const std::optional<struct statfs> found = file_system_of(path);

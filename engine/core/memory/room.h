@@ -15,6 +15,10 @@ namespace embstore {
 // Of other file systems nothing is asked: their calls tell.
 void require_room_in_memory(const std::string& path, uint64_t size_bytes);
 
+// What the file at `path` has of its file system, which is less than its length where parts of it were never written; 0 where
+// there's none.
+uint64_t taken_bytes(const std::string& path);
+
 // What the process may take without ending itself or others, of the computer's memory and of its control groups'; nothing where the
 // system doesn't say.
 std::optional<uint64_t> available_memory_bytes();

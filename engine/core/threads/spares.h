@@ -12,7 +12,7 @@ namespace embstore {
 template <class T>
 class Spares {
  public:
-  explicit Spares(size_t most) : most_(most) {}
+  explicit Spares(size_t most) : most_(most) { spare_.reserve(most); }
 
   // One of them, or what make() gives where there is none.
   template <class Make>
@@ -28,7 +28,7 @@ class Spares {
     return make();
   }
   // What is too much is freed.
-  void give_back(T spare) EXCLUDES(mutex_) {
+  void give_back(T spare) noexcept EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (spare_.size() < most_) spare_.push_back(std::move(spare));
   }

@@ -30,6 +30,7 @@ BlockOutput::BlockOutput(std::string path, files::FileCalls& calls, const FileHe
       offset_(sizeof header),
       checksum_(crc32c(&header, sizeof header)) {
   std::memcpy(unfinished_.data(), &header, sizeof header);
+  spare_.reserve(kMostBlocks);  // so that the thread can give a block back
 }
 
 BlockOutput::~BlockOutput() {

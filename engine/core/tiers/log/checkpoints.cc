@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "errors/error.h"
+#include "tiers/log/file_names.h"
 
 namespace embstore::log {
 
@@ -18,6 +19,10 @@ Checkpoints::Checkpoints(const std::string& prefix, TableIdentity table, files::
 void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
   const MutexLock lock(mutex_);
   tiers_ = std::move(tiers);
+  if (found_.size() > kMostCheckpoints) {
+    refuse(prefix_, "has " + std::to_string(found_.size()) + " checkpoints, and a table may have " +
+                        std::to_string(kMostCheckpoints) + "; remove the manifests that were put there");
+  }
   for (const Manifest& manifest : found_) {
     if (manifest.tiers.size() == tiers_.size()) continue;
     throw Error(ErrorKind::kInvalidArgument,

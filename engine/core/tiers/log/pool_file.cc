@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "errors/error.h"
 #include "files/file.h"
+#include "memory/room.h"
 #include "row/place.h"
 #include "tiers/log/file_names.h"
 
@@ -70,9 +72,20 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
                     " was made with: it has room for " + std::to_string(records_so_far) + " rows, not " +
                     std::to_string(records) + ", and never less");
   }
-  if (records == records_so_far) return std::make_unique<medium::PmemFile>(libpmem, path);
-  auto longer =
-      std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records), LibPmem::kFileCreate);
+  // Where a growth ended early, there may be no room behind its end: a store there would end the process.
+  if (records == records_so_far && taken_bytes(path) >= file_bytes) {
+    return std::make_unique<medium::PmemFile>(libpmem, path);
+  }
+  std::unique_ptr<medium::PmemFile> longer;
+  try {
+    longer =
+        std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records), LibPmem::kFileCreate);
+  } catch (...) {
+    // libpmem makes it longer before it asks for room.
+    std::error_code ignored;
+    fs::resize_file(path, file_bytes, ignored);
+    throw;
+  }
   files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();  // its length
   return longer;
 }

@@ -315,7 +315,7 @@ void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
     const MutexLock arrivals_lock(arrivals_mutex_);
     arrivals_.note_too_many();
   }
-  references_.make_live(pool.rows);
+  references_.make_live(number);
   unverified_.assign(0, log::words_for(slots_.slots()), pool.rows);
 }
 

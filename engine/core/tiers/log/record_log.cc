@@ -29,8 +29,10 @@ std::shared_ptr<const LogView> RecordLog::view() const {
   return view_;
 }
 
-void RecordLog::publish_view() {
-  auto next = std::make_shared<const LogView>(LogView{files_by_index_, buffer_});
+void RecordLog::publish(std::shared_ptr<const LogFiles> files, std::shared_ptr<AppendBuffer> buffer) {
+  auto next = std::make_shared<const LogView>(LogView{files, buffer});
+  files_by_index_ = std::move(files);
+  buffer_ = std::move(buffer);
   const MutexLock lock(view_mutex_);
   view_.swap(next);  // the old one is let go of after the lock
 }
@@ -38,8 +40,7 @@ void RecordLog::publish_view() {
 void RecordLog::publish_files() {
   auto changed = std::make_shared<LogFiles>(next_index_);
   for (const auto& file : files_) (*changed)[file->index] = file;
-  files_by_index_ = std::move(changed);
-  publish_view();
+  publish(std::move(changed), buffer_);
 }
 
 uint32_t RecordLog::take_file_index() {
@@ -89,19 +90,19 @@ void RecordLog::open_file() {
                                      shape_.options.keeps_checkpoints ? RecordReferences::Checkpoints::kSome
                                                                       : RecordReferences::Checkpoints::kNone);
     write_header(file->file(), *file);
+    file->written_bytes = kHeaderBytes;
+    if (shape_.maps_files()) file->map(shape_.record.file_bytes(capacity));
+    files_.push_back(file);
+    publish_files();
   } catch (...) {
+    std::erase(files_, file);
     if (file != nullptr) shape_.options.file_calls->unlink(path.c_str());
     free_indexes_.push_front(index);
     throw;
   }
-  if (shape_.maps_files()) file->map(shape_.record.file_bytes(capacity));
-  file->written_bytes = kHeaderBytes;
   add_file_bytes(kHeaderBytes);
   ++next_number_;
-  files_.push_back(file);
   active_ = std::move(file);
-  open_buffer();
-  publish_files();
 }
 
 void RecordLog::open_buffer() {
@@ -121,9 +122,8 @@ void RecordLog::open_buffer() {
   } else {
     std::memcpy(next->bytes.data(), buffer_->at_offset(next->base_offset), before);
   }
-  buffer_ = std::move(next);
+  publish(files_by_index_, std::move(next));
   buffer_written_ = 0;
-  publish_view();
 }
 
 void RecordLog::flush_buffer() {
@@ -151,11 +151,10 @@ void RecordLog::seal_active_file() {
   const std::shared_ptr<LogFile> file = active_;
   flush_buffer();
   if (active_ != file) return;  // another thread was faster
+  publish(files_by_index_, nullptr);
   file->sealed = true;
   file->mapped_bytes.store(file->written_bytes, std::memory_order_release);
   active_ = nullptr;
-  buffer_ = nullptr;
-  publish_view();
 }
 
 AppendBuffer& RecordLog::writable_buffer() {
@@ -328,9 +327,8 @@ void RecordLog::begin_another_block() {
   const uint64_t end = shape_.record.offset(active_->records);
   const uint64_t stride = shape_.record.stride;
   const uint64_t skipped = (medium::round_up_to_block(end) - end + stride - 1) / stride;
+  publish(files_by_index_, nullptr);
   active_->records = static_cast<uint32_t>(std::min<uint64_t>(active_->records + skipped, active_->capacity));
-  buffer_ = nullptr;
-  publish_view();
 }
 
 void RecordLog::begin_checkpoint(uint64_t number) {
@@ -383,7 +381,7 @@ void RecordLog::drop_checkpoint(uint64_t number) noexcept {
 void RecordLog::make_live(uint64_t checkpoint) {
   served_.clear();
   for (const auto& file : files_of(checkpoint)) {
-    file->rows.make_live(file->rows.rows_of(checkpoint));
+    file->rows.make_live(checkpoint);
     live_rows_.fetch_add(file->rows.live(), std::memory_order_relaxed);
   }
 }

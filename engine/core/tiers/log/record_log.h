@@ -99,7 +99,8 @@ class RecordLog {
   uint64_t lost_records() const { return lost_records_.load(std::memory_order_relaxed); }
 
  private:
-  void publish_view() REQUIRES(mutex_);   // after buffer_ changed
+  // Has readers see these from now on. Nothing has changed where it throws.
+  void publish(std::shared_ptr<const LogFiles> files, std::shared_ptr<AppendBuffer> buffer) REQUIRES(mutex_);
   void publish_files() REQUIRES(mutex_);  // after files_ changed
   uint32_t take_file_index() REQUIRES(mutex_);
   void open_file() REQUIRES(mutex_);

@@ -1,7 +1,9 @@
 #include "tiers/log/record_references.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <bit>
+#include <span>
 
 namespace embstore::log {
 
@@ -56,9 +58,15 @@ void RecordReferences::load(uint64_t number, std::span<const uint64_t> words) {
   checkpoints_[checkpoint].number.store(number, std::memory_order_release);
 }
 
-void RecordReferences::make_live(std::span<const uint64_t> words) {
-  bits_.assign(0, words_, words);
-  live_.store(count_rows(words), std::memory_order_release);
+void RecordReferences::make_live(uint64_t number) noexcept {
+  const size_t checkpoint = find(number);
+  uint64_t live = 0;
+  for (size_t i = 0; i < words_; ++i) {
+    const uint64_t bits = word(checkpoint, i);
+    bits_.set_word(i, bits);
+    live += static_cast<uint64_t>(std::popcount(bits));
+  }
+  live_.store(live, std::memory_order_release);
 }
 
 RowWords RecordReferences::taken() const {
@@ -102,12 +110,12 @@ void RecordReferences::drop(uint64_t number, const Freed& freed) {
   const size_t dropped = find(number);
   // A thread that adds to it holds the stripe of the record: it either sees this, or is seen below.
   checkpoints_[dropped].pending.store(0, std::memory_order_relaxed);
-  std::vector<Slot> free;
-  free.reserve(kWordsARun * 64);
+  std::array<Slot, kWordsARun * 64> free;  // of a run; filled from the end, so that the highest comes first
   const size_t runs = (words_ + kWordsARun - 1) / kWordsARun;
   for (size_t run = runs; run-- > 0;) {
     const size_t first = run * kWordsARun;
     const size_t end = std::min(first + kWordsARun, words_);
+    size_t begin = free.size();
     {
       const MutexLock lock(stripe(first));
       for (size_t i = first; i < end; ++i) {
@@ -118,13 +126,10 @@ void RecordReferences::drop(uint64_t number, const Freed& freed) {
         for (size_t other = 0; other < kMostCheckpoints; ++other) {
           if (checkpoints_[other].number.load(std::memory_order_acquire) != 0) unneeded &= ~word(other, i);
         }
-        for_each_row(unneeded, i * 64, [&](uint64_t record) { free.push_back(static_cast<Slot>(record)); });
+        for_each_row(unneeded, i * 64, [&](uint64_t record) { free[--begin] = static_cast<Slot>(record); });
       }
     }
-    if (free.empty()) continue;
-    std::reverse(free.begin(), free.end());
-    freed(free);
-    free.clear();
+    if (begin != free.size()) freed(std::span(free).subspan(begin));
   }
   checkpoints_[dropped].number.store(0, std::memory_order_release);
 }

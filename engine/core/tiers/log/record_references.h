@@ -41,8 +41,8 @@ class RecordReferences {
   void begin(uint64_t number);
   // One that is kept, from an earlier process.
   void load(uint64_t number, std::span<const uint64_t> words);
-  // So much is live, and nothing else. REQUIRES: no other call.
-  void make_live(std::span<const uint64_t> words);
+  // The records of the checkpoint are live, and nothing else. REQUIRES: no other call.
+  void make_live(uint64_t number) noexcept;
   RowWords taken() const;  // all that something refers to
   bool has(uint64_t number) const { return find(number) < kMostCheckpoints; }
   bool has_any() const;  // thread-safe

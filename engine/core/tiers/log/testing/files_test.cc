@@ -124,6 +124,24 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
   });
 }
 
+TEST(more_checkpoints_than_a_table_may_have_are_refused) {
+  on_both_media([](const Site& site) {
+    make_table(site);
+    for (uint64_t number = 2; number <= kMostCheckpoints + 1; ++number) {
+      fs::copy(site.manifest(1), site.manifest(number));
+      change_header(site.manifest(number), [number](FileHeader& header) { header.number = number; });
+    }
+    const std::vector<std::string> files = all_files(site);
+    check_throws(ErrorKind::kStorage, "has 17 checkpoints, and a table may have 16", [&] { site.open(); });
+    check(all_files(site) == files, "files went");
+    fs::remove(site.manifest(2));
+    const std::unique_ptr<Table> table = site.open();
+    table->restore(1);
+    table->check_rows();
+    check(table->kept() == std::vector<uint64_t>{1}, "newer checkpoints stayed");
+  });
+}
+
 // Runs `work` in a process that ends at one call after the other that isn't a read or a write, and looks at what each left.
 // Returns how many calls there are.
 int interrupted(const Site& site, const std::function<void()>& prepare,

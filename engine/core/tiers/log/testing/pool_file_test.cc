@@ -1,4 +1,7 @@
 // The file of a pool: its length, its growth, and pools beside it.
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <string>
 
@@ -38,6 +41,48 @@ TEST(a_pool_grows_and_keeps_what_it_has) {
   PoolTable(directory / "var", kLayout, 100100).checkpoints->drop_all();
   check(PoolTable(directory / "var", kLayout, 1000).tier->slot_count() < 5000,
         "an old pool without rows stays");
+}
+
+// A pool with a checkpoint, and nobody who has it open.
+void make_pool(const TemporaryDirectory& directory) {
+  PoolTable pool(directory / "var", kLayout, 1000);
+  pool.write(keys_from(0, 300), 1);
+  pool.checkpoint();
+}
+
+TEST(a_growth_that_finds_no_room_leaves_the_pool_as_it_was) {
+  const TemporaryDirectory directory;
+  make_pool(directory);
+  LibPmem on_full_disk = libpmem();
+  // As libpmem does: the file is longer before it asks for room.
+  on_full_disk.map_file = [](const char* path, size_t length, int flags, mode_t mode, size_t* mapped,
+                             int* is_pmem) -> void* {
+    if (length == 0) return libpmem().map_file(path, length, flags, mode, mapped, is_pmem);
+    fs::resize_file(path, length);
+    errno = ENOSPC;
+    return nullptr;
+  };
+  for (int again = 0; again < 2; ++again) {
+    check_throws(ErrorKind::kStoreFull, directory / "var.pool takes ",
+                 [&] { PoolTable(directory / "var", kLayout, 100000, on_full_disk); });
+  }
+  PoolTable pool(directory / "var", kLayout, 1000);
+  pool.restore(1);
+  check(pool.index.size() == 300, "rows are lost");
+  pool.check_rows();
+}
+
+TEST(a_pool_whose_growth_ended_early_gets_the_room_that_it_lacks) {
+  const TemporaryDirectory directory;
+  make_pool(directory);
+  fs::resize_file(directory / "var.pool", size_for(kLayout, 100000));
+  PoolTable pool(directory / "var", kLayout, 100000);
+  struct stat file{};
+  check(stat((directory / "var.pool").c_str(), &file) == 0, "the file can't be looked at");
+  check(static_cast<uint64_t>(file.st_blocks) * 512 >= static_cast<uint64_t>(file.st_size),
+        "a store to the end of the pool may find no room");
+  pool.restore(1);
+  pool.check_rows();
 }
 
 TEST(a_file_is_as_long_as_was_asked_for) {

@@ -17,6 +17,7 @@
 #include "files/file.h"
 #include "testing/child.h"
 #include "testing/descriptor_limit.h"
+#include "testing/failing_memory.h"
 #include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/watched_calls.h"
@@ -24,25 +25,6 @@
 #include "tiers/medium/guarded_copy.h"
 #include "tiers/medium/io_uring_pool.h"
 #include "tiers/medium/mapping.h"
-
-#if !defined(__SANITIZE_THREAD__)  // which has these functions itself
-namespace {
-
-constexpr int kNoLimit = -1;
-thread_local int allocations_left = kNoLimit;
-
-}  // namespace
-
-void* operator new(size_t bytes) {
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
-  void* const memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#endif
 
 namespace embstore::medium::testing {
 namespace {
@@ -224,23 +206,15 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   check(descriptors() - others <= kMostOfFew, "more descriptors are open than agreed");
 }
 
-#if !defined(__SANITIZE_THREAD__)
 TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
   if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
-  bool ran_out = true;
-  for (int allowed = 0; ran_out; ++allowed) {
-    IoUringPool pool;
-    allocations_left = allowed;
-    try {
-      const IoUringPool::Loan ring = pool.borrow();
-      ran_out = false;
-    } catch (const std::bad_alloc&) {
-    }
-    allocations_left = kNoLimit;
-    pool.borrow();
-  }
+  std::optional<IoUringPool> pool(std::in_place);
+  with_each_allocation_failing([&] { pool->borrow(); },
+                               [&] {
+                                 pool->borrow();
+                                 pool.emplace();
+                               });
 }
-#endif
 
 TEST(a_file_whose_sync_failed_takes_nothing_more) {
   const TemporaryDirectory directory;

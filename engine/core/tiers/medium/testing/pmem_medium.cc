@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kLineBytes = 64;
-constexpr size_t kWordBytes = 8;
 
 struct Mapping {
   std::string path;

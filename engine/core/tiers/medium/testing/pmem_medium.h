@@ -13,6 +13,9 @@
 
 namespace embstore::medium::testing {
 
+// What a power cut leaves whole or not at all, of any medium.
+inline constexpr size_t kWordBytes = 8;
+
 enum class Call { kWrite, kDrain, kSync };
 
 struct Noted {

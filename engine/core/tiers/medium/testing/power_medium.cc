@@ -13,6 +13,7 @@
 
 #include "testing/check.h"
 #include "testing/files.h"
+#include "tiers/medium/testing/pmem_medium.h"
 
 namespace embstore::medium::testing {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kWordBytes = 8;
 
 struct stat status_of(int descriptor) {
   struct stat status{};

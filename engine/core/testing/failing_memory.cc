@@ -1,0 +1,40 @@
+#include "testing/failing_memory.h"
+
+#include <cstdint>
+#include <cstdlib>
+
+#if !defined(__SANITIZE_THREAD__)
+namespace {
+
+constexpr int64_t kNone = -1;
+thread_local int64_t allocations_left = kNone;  // until the one that fails
+
+void* allocate(size_t bytes, size_t alignment) {
+  if (allocations_left != kNone && allocations_left-- == 0) throw std::bad_alloc();
+  void* const memory = alignment == 0 ? std::malloc(bytes) : std::aligned_alloc(alignment, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return allocate(bytes, 0); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  return allocate((bytes + unit - 1) / unit * unit, unit);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace embstore {
+FailingMemory::FailingMemory(int64_t number) { allocations_left = number; }
+FailingMemory::~FailingMemory() { allocations_left = kNone; }
+}  // namespace embstore
+#else
+namespace embstore {
+FailingMemory::FailingMemory(int64_t) {}
+FailingMemory::~FailingMemory() = default;
+}  // namespace embstore
+#endif
