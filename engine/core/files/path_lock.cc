@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "errors/error.h"
+#include "files/file_error.h"
 #include "threads/mutex.h"
 
 namespace embstore::files {
@@ -55,10 +55,6 @@ bool is_at(const std::string& path, int descriptor) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-[[noreturn]] void refuse(const std::string& path, const char* what, int reason) {
-  throw Error(ErrorKind::kStorage, path + ": " + what + ": " + std::generic_category().message(reason));
-}
-
 }  // namespace
 
 PathLock::PathLock(std::string lock_path, const std::string& path, bool stays)
@@ -66,12 +62,12 @@ PathLock::PathLock(std::string lock_path, const std::string& path, bool stays)
   const MutexLock lock(HeldLocks::mutex);
   for (;;) {
     descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, stays_ ? 0666 : 0600);
-    if (descriptor_ < 0) refuse(lock_path_, "can't be created", errno);
+    if (descriptor_ < 0) throw FileError(lock_path_, "can't be created", errno);
     if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
       ::close(descriptor_);
       if (reason == EWOULDBLOCK) throw InUseError(path);
-      refuse(lock_path_, "can't be locked", reason);
+      throw FileError(lock_path_, "can't be locked", reason);
     }
     if (is_at(lock_path_, descriptor_)) break;
     ::close(descriptor_);

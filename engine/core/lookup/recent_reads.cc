@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <new>
 #include <utility>
 
 namespace embstore {
@@ -13,23 +14,29 @@ void RecentReads::keep(std::vector<BatchPtr> batches) {
   for (const BatchPtr& batch : look_up.batches) look_up.bytes += batch->size_bytes();
   std::vector<LookedUp> gone;  // after the mutex is let go of
   MutexLock lock(mutex_);
-  bytes_ += look_up.bytes;
   look_ups_.push_back(std::move(look_up));
+  bytes_ += look_ups_.back().bytes;
+  size_t bytes = bytes_;
   auto oldest = look_ups_.begin();
   while (oldest != look_ups_.end() &&
-         bytes_ > (std::next(oldest) == look_ups_.end() ? kMostBytes : kMostBytesOfSeveral)) {
-    bytes_ -= oldest->bytes;
-    gone.push_back(std::move(*oldest++));
+         bytes > (std::next(oldest) == look_ups_.end() ? kMostBytes : kMostBytesOfSeveral)) {
+    bytes -= (oldest++)->bytes;
   }
+  if (oldest == look_ups_.begin()) return;
+  gone.assign(std::move_iterator(look_ups_.begin()), std::move_iterator(oldest));
   look_ups_.erase(look_ups_.begin(), oldest);
-  if (!gone.empty()) updates_follow_.store(false, std::memory_order_relaxed);
+  bytes_ = bytes;
+  updates_follow_.store(false, std::memory_order_relaxed);
 }
 
 std::vector<BatchPtr> RecentReads::take() {
   MutexLock lock(mutex_);
+  size_t count = 0;
+  for (const LookedUp& look_up : look_ups_) count += look_up.batches.size();
+  std::vector<BatchPtr> batches;
+  batches.reserve(count);
   bytes_ = 0;
   updates_follow_.store(true, std::memory_order_relaxed);
-  std::vector<BatchPtr> batches;
   for (LookedUp& look_up : look_ups_) {
     std::ranges::move(look_up.batches, std::back_inserter(batches));
   }
@@ -38,11 +45,17 @@ std::vector<BatchPtr> RecentReads::take() {
 }
 
 TakenReads::~TakenReads() {
-  std::vector<BatchPtr> unused;
+  size_t unused = 0;
   for (size_t b = 0; b < batches_.size(); ++b) {
-    if (!is_of_use_[b]) unused.push_back(std::move(batches_[b]));
+    const bool is_of_use = b < is_of_use_.size() && is_of_use_[b];  // take() may have failed
+    if (!is_of_use) batches_[unused++] = std::move(batches_[b]);
   }
-  reads_.keep(std::move(unused));
+  batches_.resize(unused);
+  try {
+    reads_.keep(std::move(batches_));
+  } catch (const std::bad_alloc&) {
+    // They are read again.
+  }
 }
 
 void TakenReads::take() {

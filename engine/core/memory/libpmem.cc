@@ -1,9 +1,12 @@
 #include "memory/libpmem.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
 
+#include "errors/error.h"
+#include "memory/room.h"
 #include "platform/shared_library.h"
 
 namespace embstore {
@@ -38,6 +41,19 @@ Access access_of_memcpy(const LibPmem& calls, size_t length) {
   static const CopyRules rules = copy_rules(calls);
   if (length >= rules.least_streamed) return Access::kStoreStreamed;
   return rules.flushes ? Access::kStoreFlushed : Access::kStore;
+}
+
+MappedFile map_file(const LibPmem& calls, const std::string& path, size_t size_bytes, int flags) {
+  if (size_bytes != 0) require_room_in_memory(path, size_bytes);
+  size_t mapped_bytes = 0;
+  int is_pmem = 0;
+  void* const address = calls.map_file(path.c_str(), size_bytes, flags, 0600, &mapped_bytes, &is_pmem);
+  if (address == nullptr) {
+    if (errno == ENOSPC) throw no_room(path, size_bytes);
+    const std::string what = size_bytes == 0 ? "it" : std::to_string(size_bytes) + " bytes";
+    throw Error(ErrorKind::kStorage, path + ": libpmem can't map " + what + ": " + calls.errormsg());
+  }
+  return {static_cast<std::byte*>(address), mapped_bytes, is_pmem != 0};
 }
 
 const LibPmem& libpmem() {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <string>
 
 #include "access/access.h"
 
@@ -31,6 +32,15 @@ struct LibPmem {
 
 // How memcpy_nodrain() of so many bytes stores them, as libpmem(7) says: by the length, and the environment.
 Access access_of_memcpy(const LibPmem& calls, size_t length);
+
+struct MappedFile {
+  std::byte* data;
+  size_t size_bytes;
+  bool is_pmem;
+};
+// Maps the file: as long as it is, where size_bytes is 0; else it's made, or gets that length, as `flags` say. Throws
+// Error(kStoreFull) where there's no room for it, or Error(kStorage); either names the file.
+MappedFile map_file(const LibPmem& calls, const std::string& path, size_t size_bytes, int flags);
 
 // Loads the library at the first call; throws Error(kMissingLibrary).
 const LibPmem& libpmem();

@@ -1,13 +1,9 @@
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-
-#include "errors/error.h"
+#include "files/file.h"
 #include "files/path_lock.h"
 #include "memory/libpmem.h"
 #include "memory/memory.h"
-#include "memory/room.h"
 #include "platform/fork.h"
 
 namespace embstore {
@@ -18,9 +14,7 @@ class OwnedFile {
  public:
   explicit OwnedFile(const std::string& path) : lock_(path), path_(path) {
     // A leftover has bytes that aren't zeros.
-    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
-      throw Error(ErrorKind::kStorage, path + ": can't be removed: " + std::strerror(errno));
-    }
+    files::remove_file(files::system_file_calls(), path);
   }
   ~OwnedFile() {
     if (!inherited(made_in_)) unlink(path_.c_str());
@@ -37,19 +31,10 @@ class OwnedFile {
 class LibPmemMemory final : public Memory {
  public:
   LibPmemMemory(const std::string& path, size_t size_bytes) : calls_(libpmem()), path_(path), file_(path) {
-    require_room_in_memory(path, size_bytes);
-    size_t mapped_bytes = 0;
-    int is_pmem = 0;
-    void* address =
-        calls_.map_file(path.c_str(), size_bytes, LibPmem::kFileCreate, 0600, &mapped_bytes, &is_pmem);
-    if (address == nullptr) {
-      if (errno == ENOSPC) throw no_room(path, size_bytes);
-      throw Error(ErrorKind::kStorage, path + ": libpmem can't map " + std::to_string(size_bytes) +
-                                           " bytes: " + calls_.errormsg());
-    }
-    data_ = static_cast<std::byte*>(address);
-    size_bytes_ = mapped_bytes;
-    is_pmem_ = is_pmem != 0;
+    const MappedFile mapped = map_file(calls_, path, size_bytes, LibPmem::kFileCreate);
+    data_ = mapped.data;
+    size_bytes_ = mapped.size_bytes;
+    is_pmem_ = mapped.is_pmem;
   }
   ~LibPmemMemory() override { calls_.unmap(data_, size_bytes_); }
 

@@ -63,27 +63,34 @@ IndexEntry Transaction::insert(IndexShard& shard, int64_t key, RowRef to, IndexS
 
 void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {
   const RowRef from = entry.ref();
-  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->moved(key, from, to)) {
+  InclusiveCache* const cache = store_.cache();
+  const bool stays_as_copy = cache != nullptr && cache->moved(key, from, to);
+  shard.set_ref(entry, to);
+  ++arrivals_[to.tier()];
+  ++moved_;
+  if (stays_as_copy) {
     store_.counts_.add(from.tier(), -1);
   } else {
     depart(key, from);
   }
-  shard.set_ref(entry, to);
-  ++arrivals_[to.tier()];
-  ++moved_;
 }
 
 void Transaction::remove(IndexShard& shard, const IndexEntry& entry, int64_t key) {
   const RowRef from = entry.ref();
   if (InclusiveCache* const cache = store_.cache()) cache->will_go(key, from);
-  depart(key, from);
   shard.erase(entry);
   ++removed_;
+  depart(key, from);
 }
 
 void Transaction::depart(int64_t key, RowRef from) {
   store_.counts_.add(from.tier(), -1);
-  departures_.push_back({from.tier(), {key, from.slot()}});
+  const Place place{key, from.slot()};
+  if (departures_.size() < departures_.capacity()) {
+    departures_.push_back({from.tier(), place});
+  } else {
+    store_.tiers_.tier(from.tier()).erase({&place, 1});
+  }
 }
 
 RowCopies::RowCopies(RowStore& store, size_t t, const RowBatch& rows)

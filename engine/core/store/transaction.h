@@ -19,7 +19,8 @@ namespace embstore {
 
 class Transaction {
  public:
-  // At most so many rows move or leave. New rows get their places in a pool from `places`; null: from the pool.
+  // So many rows that move or leave are erased together in the end; more of them, one by one. New rows get their places in a
+  // pool from `places`; null: from the pool.
   Transaction(RowStore& store, size_t most_departures, PoolClaim* places = nullptr);
   ~Transaction();
   Transaction(const Transaction&) = delete;
@@ -45,6 +46,7 @@ class Transaction {
     uint32_t tier;
     Place place;
   };
+  // REQUIRES: the index doesn't refer to the row there any more.
   void depart(int64_t key, RowRef from);
 
   RowStore& store_;

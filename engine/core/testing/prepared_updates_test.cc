@@ -15,6 +15,7 @@
 
 #include "parts/table_parts.h"
 #include "table.h"
+#include "testing/failing_memory.h"
 #include "testing/tests.h"
 #include "update/gathered_update.h"
 
@@ -98,6 +99,36 @@ uint64_t filled_slots(const Table& table) {
   uint64_t filled = 0;
   for (Slot slot = 0; slot < first.untouched_from(); ++slot) filled += first.ranks().is_filled(slot);
   return filled;
+}
+
+TEST(an_update_that_memory_runs_out_for_leaves_all_rows_as_they_were) {
+  const TemporaryDirectory directory;
+  Table table(table_of(
+      {{"DRAM", std::nullopt, 300 * kDim * sizeof(float)}, {"SSDHASH", directory / "rows", std::nullopt}}));
+  const auto apply = [&table](const std::vector<int64_t>& keys) {
+    const std::vector<float> gradients(keys.size() * kDim, 1.0f);
+    table.apply_gradients(keys, gradients.data(), std::nullopt);
+  };
+  constexpr int64_t kKnown = 600;
+  apply(keys_from(0, kKnown));
+  table.drain();
+  // Some are above, some below, and some have no row.
+  const std::vector<int64_t> ids = keys_from(100, 1000);
+  const auto check_rows = [&](float of_known) {
+    std::vector<float> rows(ids.size() * kDim);
+    table.lookup(ids, rows.data(), LookUpFor::kTraining);  // by which the update finds rows read
+    for (size_t i = 0; i < rows.size(); ++i) {
+      check(rows[i] == of_known - (ids[i / kDim] < kKnown ? 0.0f : 1.0f), "a row is another");
+    }
+  };
+  check_rows(1.0f);
+  with_each_allocation_failing([&] { apply(ids); },
+                               [&] {
+                                 check(table.row_count() == kKnown, "an update that failed left rows");
+                                 check_rows(1.0f);
+                               });
+  check(table.row_count() == kKnown + 500, "rows are missing");
+  check_rows(2.0f);
 }
 
 TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows) {

@@ -318,10 +318,7 @@ void GatheredRows::undo_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   find_moved_entries(shard, number);
-  size_t pinned = 0;
-  for (size_t i = 0; i < keys.size(); ++i) pinned += seats_[first + i].is_pinned;
-  if (pinned == 0) return;
-  Transaction removal(parts_.store, pinned);
+  Transaction removal(parts_.store, /*most_departures=*/0);  // there may be no memory for them
   for (size_t i = 0; i < keys.size(); ++i) {
     const Seat& seat = seats_[first + i];
     if (!seat.is_pinned) continue;

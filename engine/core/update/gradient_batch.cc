@@ -12,25 +12,16 @@ namespace {
 
 constexpr size_t kPlacesFetchedAhead = 16;
 
-std::vector<std::unique_ptr<GradientBatch>>& spare_batches() {
-  thread_local std::vector<std::unique_ptr<GradientBatch>> batches;
-  return batches;
-}
+thread_local std::unique_ptr<GradientBatch> spare_batch;
 
 }  // namespace
 
 std::unique_ptr<GradientBatch> GradientBatch::take_spare() {
-  auto& batches = spare_batches();
-  if (batches.empty()) return std::make_unique<GradientBatch>();
-  std::unique_ptr<GradientBatch> batch = std::move(batches.back());
-  batches.pop_back();
-  return batch;
+  return spare_batch ? std::move(spare_batch) : std::make_unique<GradientBatch>();
 }
 
 void GradientBatch::recycle(std::unique_ptr<GradientBatch> batch, size_t threads) {
-  auto& batches = spare_batches();
-  if (batches.empty() && batch->size_bytes() <= kMostSpareBytes / threads)
-    batches.push_back(std::move(batch));
+  if (!spare_batch && batch->size_bytes() <= kMostSpareBytes / threads) spare_batch = std::move(batch);
 }
 
 size_t GradientBatch::size_bytes() const {

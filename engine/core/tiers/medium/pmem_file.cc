@@ -4,11 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
-#include "errors/error.h"
-#include "memory/room.h"
+#include "files/file_error.h"
 
 namespace embstore::medium {
 
@@ -22,24 +20,15 @@ PmemFile::PmemFile(const LibPmem& calls, std::string path, size_t size_bytes, in
 }
 
 void PmemFile::map(size_t size_bytes, int flags) {
-  if (size_bytes != 0) require_room_in_memory(path_, size_bytes);
-  size_t mapped_bytes = 0;
-  int is_pmem = 0;
-  void* const address = calls_.map_file(path_.c_str(), size_bytes, flags, 0600, &mapped_bytes, &is_pmem);
-  if (address == nullptr) {
-    if (errno == ENOSPC) throw no_room(path_, size_bytes);
-    const std::string what = size_bytes == 0 ? "it" : std::to_string(size_bytes) + " bytes";
-    throw Error(ErrorKind::kStorage, path_ + ": libpmem can't map " + what + ": " + calls_.errormsg());
-  }
-  data_ = static_cast<std::byte*>(address);
-  size_bytes_ = mapped_bytes;
-  is_pmem_ = is_pmem != 0;
+  const MappedFile mapped = map_file(calls_, path_, size_bytes, flags);
+  data_ = mapped.data;
+  size_bytes_ = mapped.size_bytes;
+  is_pmem_ = mapped.is_pmem;
   // A forked child has no business here, and a stray store of its own would be durable.
-  if (madvise(address, mapped_bytes, MADV_DONTFORK) != 0) {
+  if (madvise(data_, size_bytes_, MADV_DONTFORK) != 0) {
     const int reason = errno;
     calls_.unmap(data_, size_bytes_);
-    throw Error(ErrorKind::kStorage, path_ + ": its mapping can't be kept from forked processes: " +
-                                         std::generic_category().message(reason));
+    throw files::FileError(path_, "its mapping can't be kept from forked processes", reason);
   }
 }
 
@@ -63,8 +52,7 @@ void PmemFile::sync(size_t offset, size_t bytes) {
   if (is_pmem_) return;
   if (calls_.msync(data_ + offset, bytes) != 0) {
     const int reason = errno;
-    throw Error(ErrorKind::kStorage,
-                path_ + ": can't be brought to its medium: " + std::generic_category().message(reason));
+    throw files::FileError(path_, "can't be brought to its medium", reason);
   }
 }
 

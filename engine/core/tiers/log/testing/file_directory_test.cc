@@ -136,34 +136,6 @@ TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order
   } while (std::next_permutation(files.begin(), files.end()));
 }
 
-TEST(files_that_do_not_fit_the_checkpoints_beside_them_are_refused) {
-  const TemporaryDirectory directory;
-  const std::string root = directory / "table";
-  {
-    FileTable table(directory / "whole", small_files_for_checkpoints());
-    table.write(0, 3000, 1);
-    table.checkpoint();
-  }
-  const std::string path = root + "/rows/rows-0000000002.ssdhash";
-  const auto refused = [&](const std::string& why, const auto& damage) {
-    fs::remove_all(root);
-    fs::copy(directory / "whole", root, fs::copy_options::recursive);
-    damage();
-    const std::vector<std::string> files = files_in(root + "/rows");
-    check_throws(ErrorKind::kStorage, path + ": " + why,
-                 [&] { FileTable(root, small_files_for_checkpoints()); });
-    check(files_in(root + "/rows") == files, "files went");
-  };
-  refused("has room for 102 records and ", [&] { fs::resize_file(path, fs::file_size(path) - kBlockBytes); });
-  refused("has room for 103 records",
-          [&] { change_header(path, [](FileHeader& header) { ++header.capacity; }); });
-  const std::string another = "is another file than the one that the checkpoints beside it are of";
-  refused(another, [&] { change_header(path, [](FileHeader& header) { header.stride += 16; }); });
-  refused(another, [&] {
-    fs::copy(root + "/rows/rows-0000000001.ssdhash", path, fs::copy_options::overwrite_existing);
-  });
-}
-
 TEST(calls_in_the_wrong_order_are_refused) {
   const TemporaryDirectory directory;
   SsdHashTier tier(table_of(), directory / "rows", small_files_for_checkpoints());

@@ -109,13 +109,25 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     refused(rows,
             site.is_pool ? "is truncated: it has 8192 bytes of " : "has room for 102 records and 8192 bytes",
             [&] { fs::resize_file(rows, 2 * medium::kBlockBytes); });
+    const auto too_short = [&site](const std::string& records) {
+      return site.is_pool ? "is truncated: it has " : "has room for " + records + " records and ";
+    };
+    refused(rows, too_short("102"),
+            [&] { fs::resize_file(rows, fs::file_size(rows) - medium::kBlockBytes); });
+    refused(rows, too_short("103"),
+            [&] { change_header(rows, [](FileHeader& header) { ++header.capacity; }); });
     const std::string most = std::to_string(RowRef::kMaxSlots);
     refused(
         rows, "has room for 536870911 rows, more than the " + most + " that this version can address", [&] {
           change_header(rows, [](FileHeader& header) { header.capacity = uint64_t{RowRef::kMaxSlots} + 1; });
         });
-    refused(rows, "is another file than the one that the checkpoints beside it are of",
-            [&] { fs::copy(one_of(other), rows, fs::copy_options::overwrite_existing); });
+    const std::string another = "is another file than the one that the checkpoints beside it are of";
+    const auto replace_by = [&](const std::string& file) {
+      fs::copy(file, rows, fs::copy_options::overwrite_existing);
+    };
+    refused(rows, another, [&] { replace_by(one_of(other)); });
+    if (!site.is_pool) refused(rows, another, [&] { replace_by(site.row_files().front()); });
+    refused(rows, another, [&] { change_header(rows, [](FileHeader& header) { header.stride += 16; }); });
     refused(site.manifest(2), "is of another table than the checkpoints beside it",
             [&] { fs::copy(other.manifest(2), site.manifest(2)); });
     tested_case() = medium;
