@@ -17,8 +17,8 @@ class AccessLog {
   void append(BatchPtr batch) {
     const size_t bytes = batch->size_bytes();
     MutexLock lock(mutex_);
-    waiting_bytes_ += bytes;
     waiting_.push_back(std::move(batch));
+    waiting_bytes_ += bytes;
   }
   // The oldest batches: at least one if any waits, and no more than it takes to come to so many bytes.
   std::vector<BatchPtr> take_oldest(size_t bytes) {
@@ -31,9 +31,10 @@ class AccessLog {
     MutexLock lock(mutex_);
     for (size_t taken = 0; !waiting_.empty() && (batches.empty() || taken < bytes); waiting_.pop_front()) {
       if (!is_wanted(*waiting_.front())) break;
-      taken += waiting_.front()->size_bytes();
-      waiting_bytes_ -= waiting_.front()->size_bytes();
       batches.push_back(std::move(waiting_.front()));
+      const size_t batch_bytes = batches.back()->size_bytes();
+      taken += batch_bytes;
+      waiting_bytes_ -= batch_bytes;
     }
     return batches;
   }

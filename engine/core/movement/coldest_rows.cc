@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <utility>
 
 namespace embstore {
 namespace {
@@ -96,12 +97,14 @@ void ColdestRows::add_arrivals() {
 void ColdestRows::scan() {
   // Before, so that none is missed; one that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
-  // Those that were given are pinned, and found again.
-  limit_ = find_coldest(rows_a_scan() + given_.size(), sorted_, wanted_);
+  std::vector<Candidate> found = std::exchange(sorted_, {});
   next_sorted_ = 0;
+  // Those that were given are pinned, and found again.
+  limit_ = find_coldest(rows_a_scan() + given_.size(), found, wanted_);
+  std::sort(found.begin(), found.end(), kColder);
+  sorted_ = std::move(found);
   // They were found too, but for those beyond the limit, where others may be colder.
   late_.clear();
-  std::sort(sorted_.begin(), sorted_.end(), kColder);
 }
 
 bool ColdestRows::take_coldest(Candidate& row) {
@@ -122,6 +125,7 @@ bool ColdestRows::take_coldest(Candidate& row) {
 
 const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
   keep_given();
+  given_.reserve(count);
   add_arrivals();
   forget_current();
   const bool lags = tier_.ranks_lag();

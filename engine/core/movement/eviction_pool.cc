@@ -51,12 +51,11 @@ void EvictionPool::start_threads() {
   has_all_threads_.store(true, std::memory_order_release);
 }
 
-void EvictionPool::schedule(Job& job) {
+void EvictionPool::schedule(Job& job) noexcept {
   {
     const MutexLock lock(mutex_);
-    if (job.queued_ || job.cancelled_) return;
-    job.queued_ = true;
-    queue_.push_back(&job);
+    if (job.place_.empty() || job.cancelled_) return;
+    queue_.splice(queue_.end(), job.place_);
   }
   changed_.notify_all();
 }
@@ -64,10 +63,7 @@ void EvictionPool::schedule(Job& job) {
 void EvictionPool::cancel(Job& job) {
   const MutexLock lock(mutex_);
   job.cancelled_ = true;
-  if (job.queued_) {
-    std::erase(queue_, &job);
-    job.queued_ = false;
-  }
+  queue_.remove(&job);
   while (job.running_) changed_.wait(mutex_);
 }
 
@@ -82,17 +78,13 @@ void EvictionPool::work() {
       continue;
     }
     Job& job = **next;
-    queue_.erase(next);
-    job.queued_ = false;
+    job.place_.splice(job.place_.end(), queue_, next);
     job.running_ = true;
     lock.unlock();
     const bool is_more = job.run();
     lock.lock();
     job.running_ = false;
-    if (is_more && !job.queued_ && !job.cancelled_) {
-      job.queued_ = true;
-      queue_.push_back(&job);  // behind the others
-    }
+    if (is_more && !job.cancelled_) queue_.splice(queue_.end(), job.place_);  // behind the others
     changed_.notify_all();
   }
 }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
+#include <list>
 
 #include "platform/process_local.h"
 #include "threads/mutex.h"
@@ -22,7 +22,7 @@ class EvictionPool {
    private:
     friend class EvictionPool;
     // Changed under the mutex of the pool, which the compiler can't know of here.
-    bool queued_ = false;
+    std::list<Job*> place_{this};  // empty while it's queued, where its place is then
     bool running_ = false;
     bool cancelled_ = false;
   };
@@ -32,7 +32,7 @@ class EvictionPool {
   static EvictionPool& instance();
 
   // Runs the job soon, once, however often it's scheduled before it starts; never twice at a time.
-  void schedule(Job& job);
+  void schedule(Job& job) noexcept;
   // Returns when the job is neither queued nor running. It isn't run again, whoever schedules it.
   void cancel(Job& job);
 
@@ -48,7 +48,7 @@ class EvictionPool {
 
   Mutex mutex_;
   Condition changed_;
-  std::deque<Job*> queue_ GUARDED_BY(mutex_);
+  std::list<Job*> queue_ GUARDED_BY(mutex_);
 };
 
 }  // namespace embstore

@@ -7,11 +7,13 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "memory/memory.h"
 #include "movement/coldest_rows.h"
+#include "testing/failing_memory.h"
 #include "testing/tests.h"
 #include "tiers/memory/memory_tier.h"
 
@@ -219,6 +221,7 @@ struct FullTier {
         slots(rows) {
     check(tier.slots().try_claim(rows), "there is no slot for a row");
     tier.slots().take(slots);
+    std::shuffle(slots.begin(), slots.end(), std::mt19937_64(1));
     const std::vector<float> row(layout.row_floats());
     for (uint64_t i = 0; i < rows; ++i) {
       tier.put(slots[i],
@@ -245,6 +248,23 @@ TEST(pinned_rows_hide_none_that_may_leave) {
     for (uint64_t i = 0; i < given.size(); ++i)
       check(given[i].slot == full.slots[i], "a row isn't the coldest of the rest");
   }
+}
+
+TEST(memory_that_runs_out_hides_no_row) {
+  constexpr uint64_t kCount = 1000;
+  FullTier full(MemoryRole::kFirst, /*rows=*/20'000);
+  std::optional<ColdestRows> coldest(std::in_place, full.tier, CacheStrategy::kLru);
+  const auto check_next = [&] {
+    const std::vector<ColdestRows::Candidate>& given = coldest->next(kCount);
+    check(std::ranges::equal(given, std::span(full.slots).first(kCount), {}, &ColdestRows::Candidate::slot),
+          "other rows are given");
+  };
+  with_each_allocation_failing([&] { coldest->next(kCount); },
+                               [&] {
+                                 check_next();
+                                 coldest.emplace(full.tier, CacheStrategy::kLru);
+                               });
+  check_next();
 }
 
 // A tier whose coldest rows are wanted: so many that a scan finds no others where it doesn't look for them.

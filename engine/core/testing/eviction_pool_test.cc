@@ -1,4 +1,5 @@
-// One thread of evictions for many tables: each has its turn, and none has one after it was cancelled.
+// One thread of evictions for many tables: each has its turn, and none has one after it was cancelled. And what waits for it to
+// be counted.
 #include "movement/eviction_pool.h"
 
 #include <sys/resource.h>
@@ -12,7 +13,11 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "movement/access_log.h"
+#include "store/spare_batches.h"
+#include "testing/failing_memory.h"
 #include "testing/tests.h"
 
 namespace embstore {
@@ -70,6 +75,35 @@ TEST(a_thread_that_cant_be_started_is_an_error_and_is_tried_again) {
   Brief brief;
   pool_of_one_thread().schedule(brief);
   wait_until([&] { return brief.turns == 1; }, "a job has no turn after threads couldn't be started");
+}
+
+TEST(a_job_has_its_turn_whatever_memory_there_is) {
+  Brief brief;
+  for (uint64_t turn = 1; turn <= 200; ++turn) {
+    {
+      const FailingMemory none(0);
+      pool_of_one_thread().schedule(brief);
+    }
+    wait_until([&] { return brief.turns == turn; }, "a job that was scheduled has no turn");
+  }
+}
+
+TEST(what_waits_to_be_counted_has_its_bytes_whichever_allocation_fails) {
+  SpareBatches spare(RowLayout(4, 0));
+  AccessLog log;
+  for (int batches = 0; batches < 200; ++batches) {
+    with_each_allocation_failing(
+        [&] {
+          BatchPtr batch = spare.take();
+          batch->ids.assign(100, 7);
+          log.append(std::move(batch));
+        },
+        [] {});
+  }
+  const size_t bytes = log.waiting_bytes();
+  check(bytes == 200 * 100 * sizeof(int64_t), "the log says another number of bytes");
+  with_each_allocation_failing([&] { log.take_oldest(bytes); }, [] {});
+  check(log.empty() && log.waiting_bytes() == 0, "there are bytes of batches that are gone");
 }
 
 TEST(a_job_that_never_ends_leaves_the_others_their_turns) {
