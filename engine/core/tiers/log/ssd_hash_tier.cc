@@ -60,6 +60,8 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
 
 constexpr size_t kScanBytes = 1 << 20;  // of a restore
 
+const char* name_of(IoScheme scheme) { return scheme == IoScheme::kIoUring ? "io_uring" : "pread"; }
+
 // A file with records that checkpoints need. It's never written again.
 std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& extent, size_t index) {
   const std::string path = shape.path_of(extent.extent);
@@ -194,12 +196,12 @@ TierStats SsdHashTier::stats() const {
   stats.row_bytes = shape_.table.layout.row_bytes();
   stats.mapped_bytes = log_.file_bytes();
   stats.path = shape_.directory;
-  stats.io_scheme = reader_.scheme() == medium::IoScheme::kIoUring ? "io_uring" : "pread";
+  stats.io_scheme = name_of(reader_.scheme());
   return stats;
 }
 
 SsdHashStats SsdHashTier::detailed_stats() const {
-  return {.io_scheme = reader_.scheme() == medium::IoScheme::kIoUring ? "io_uring" : "pread",
+  return {.io_scheme = name_of(reader_.scheme()),
           .io_scheme_reason = reader_.scheme_reason(),
           .direct = shape_.options.direct,
           .live_rows = log_.live_rows(),

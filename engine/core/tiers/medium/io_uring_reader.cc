@@ -52,6 +52,11 @@ class Ring final : public files::CachedDescriptor {
 
 class IoUringReader final : public BatchReader {
  public:
+  IoUringReader() {  // a read that ran out of memory would leave its files pinned
+    pins_.reserve(kDepth);
+    descriptors_.reserve(kDepth);
+  }
+
   size_t rounds_of(size_t requests) const override { return (requests + kDepth - 1) / kDepth; }
 
   void read(std::span<ReadRequest> requests) override {

@@ -206,6 +206,22 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   check(descriptors() - others <= kMostOfFew, "more descriptors are open than agreed");
 }
 
+TEST(a_ring_reads_without_asking_for_memory) {
+  if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
+  const TemporaryDirectory directory;
+  put_file(directory / "file", "some bytes");
+  const files::File file(files::system_file_calls(), directory / "file", O_RDONLY);
+  std::byte bytes[4];
+  std::vector<ReadRequest> request = {
+      {.file = &file, .offset = 5, .data = bytes, .bytes = 4, .bytes_read = 0, .failure = {}}};
+  const std::unique_ptr<BatchReader> reader = make_io_uring_reader();
+  {
+    const FailingMemory none(0);
+    reader->read(request);
+  }
+  check(request[0].bytes_read == 4 && bytes[0] == std::byte{'b'}, "the file isn't read");
+}
+
 TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
   if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
   std::optional<IoUringPool> pool(std::in_place);
