@@ -34,6 +34,17 @@ class Replacement {
 
   // Removes every row and forgets every waiting key.
   void clear();
+  // Clears the table, and calls fill(), which puts rows in. Where it throws, the table is left empty.
+  template <class Fill>
+  void replace_all(const Fill& fill) {
+    try {
+      clear();
+      fill();
+    } catch (...) {
+      clear();
+      throw;
+    }
+  }
 
   // Room is made in the index for so many rows when the first come: in the order of a save, they would crowd one end of an
   // index that grows.

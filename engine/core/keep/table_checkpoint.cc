@@ -120,13 +120,13 @@ void restore_checkpoint(TableParts& table, uint64_t number, checkpoint::Partitio
                 table.name + ": a checkpoint is still being written; wait for it");
   }
   Replacement replacement(table);
-  replacement.clear();
   try {
-    replacement.take_over(number);
-    checkpoint::restore_files(replacement, partition, chain, waiting_keys);
-    replacement.finish(state);
+    replacement.replace_all([&] {
+      replacement.take_over(number);
+      checkpoint::restore_files(replacement, partition, chain, waiting_keys);
+      replacement.finish(state);
+    });
   } catch (...) {
-    replacement.clear();
     table.store->tiers().checkpoints()->await_restore();
     throw;
   }

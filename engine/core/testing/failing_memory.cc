@@ -31,10 +31,12 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::fre
 namespace embstore {
 FailingMemory::FailingMemory(int64_t number) { allocations_left = number; }
 FailingMemory::~FailingMemory() { allocations_left = kNone; }
+bool FailingMemory::has_failed() const { return allocations_left == kNone; }
 }  // namespace embstore
 #else
 namespace embstore {
 FailingMemory::FailingMemory(int64_t) {}
 FailingMemory::~FailingMemory() = default;
+bool FailingMemory::has_failed() const { return false; }
 }  // namespace embstore
 #endif

@@ -12,12 +12,13 @@ class FailingMemory {
   // The thread's allocation of that number, from 0, fails while this lives.
   explicit FailingMemory(int64_t number);
   ~FailingMemory();
+  bool has_failed() const;
   FailingMemory(const FailingMemory&) = delete;
   FailingMemory& operator=(const FailingMemory&) = delete;
 };
 
-// Calls try_it() until it has succeeded, which it does when each of its allocations has failed once. Calls after_failure() after
-// every other time.
+// Calls try_it() until it has succeeded: when each of its allocations has failed once, unless it can do without one. Calls
+// after_failure() after every other time.
 template <class Try, class AfterFailure>
 void with_each_allocation_failing(Try try_it, AfterFailure after_failure) {
   for (int64_t number = 0;; ++number) {

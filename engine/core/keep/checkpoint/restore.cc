@@ -366,14 +366,10 @@ std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count) {
 void restore_table(TableParts& table, Partition partition, const Chain& chain, const TableState& state,
                    bool waiting_keys) {
   Replacement replacement(table);
-  replacement.clear();
-  try {
+  replacement.replace_all([&] {
     restore_files(replacement, partition, chain, waiting_keys);
     replacement.finish(state);
-  } catch (...) {
-    replacement.clear();
-    throw;
-  }
+  });
 }
 
 }  // namespace embstore::checkpoint

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 #include "keep/checkpoint/reader.h"
 #include "keep/checkpoint/writer.h"
 #include "table.h"
+#include "testing/failing_memory.h"
 #include "testing/files.h"
 #include "testing/tests.h"
 #include "testing/watched_calls.h"
@@ -78,6 +80,35 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
     check(above.size() == kFirstTierRows, "the first tier has " + std::to_string(above.size()) + " rows");
     check(*std::min_element(above.begin(), above.end()) >= *std::max_element(below.begin(), below.end()),
           "a row lies below one that ranks lower");
+  }
+}
+
+TEST(a_restore_that_memory_runs_out_for_leaves_all_rows_or_none) {
+  constexpr int64_t kFew = 1000;
+  const TemporaryDirectory directory;
+  Table table(
+      {.name = "restored",
+       .dim = kDim,
+       .default_values = std::vector<float>(kDim),
+       .optimizer = "SGD",
+       .optimizer_params = {{"learning_rate", 0.1}},
+       .tiers = {{"DRAM", std::nullopt, kFew / 2 * 16}, {"SSDHASH", directory / "rows", std::nullopt}}});
+  checkpoint::Writer file(directory / "save", table.parts().layout, {});
+  const std::vector<float> row(table.parts().layout.row_floats());
+  for (int64_t key = 0; key < kFew; ++key)
+    file.add_row({.key = key, .frequency = 1, .version = 0, .served = 0, .stamp = 0}, row.data());
+  file.finish();
+  table.restore({}, {{directory / "save"}}, TableState{}, /*waiting_keys=*/false);
+  bool has_failed = true;
+  for (int64_t number = 0; has_failed; ++number) {
+    try {
+      const FailingMemory memory(number);
+      table.restore({}, {{directory / "save"}}, TableState{}, /*waiting_keys=*/false);
+      has_failed = memory.has_failed();
+    } catch (const std::bad_alloc&) {
+    }
+    const uint64_t rows = table.row_count();
+    check(rows == 0 || rows == kFew, [rows] { return "half a table is left: " + std::to_string(rows); });
   }
 }
 
