@@ -22,7 +22,7 @@ class EvictionPool {
    private:
     friend class EvictionPool;
     // Changed under the mutex of the pool, which the compiler can't know of here.
-    std::list<Job*> place_{this};  // empty while it's queued, where its place is then
+    std::list<Job*> place_{this};  // its place in the queue; empty while it's there
     bool running_ = false;
     bool cancelled_ = false;
   };
