@@ -14,7 +14,6 @@ import pytest
 from engine_storage import Stack, made, row_bytes
 
 import embstore as es
-from embstore.checkpoint import directories
 
 DRAM = Stack(es.StorageType.DRAM)
 
@@ -71,7 +70,7 @@ def fail_to_save(
     """A save that evicts rows and writes its files, which then never come to their medium."""
     path.mkdir(exist_ok=True)
     with (
-        patch.object(directories, "sync", side_effect=OSError(5, "the medium fails")),
+        patch("embstore.checkpoint.directories.sync", side_effect=OSError(5, "the medium fails")),
         pytest.raises(es.errors.StorageError, match="the medium fails"),
     ):
         save(path, [var], step)

@@ -33,7 +33,7 @@ from forked import forked
 from programs import run_program
 
 import embstore as es
-from embstore.checkpoint import directories
+from embstore import files
 from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist import checkpoints as checkpoint_directories
@@ -720,7 +720,7 @@ def test_all_checkpoints_stay_listed_where_one_of_those_that_are_newer_cant_be_t
         if fails_at == "the name":
             (in_the_way / "file").mkdir(parents=True)
         else:
-            monkeypatch.setattr(directories, "sync", fails_once)
+            monkeypatch.setattr(files, "sync", fails_once)
         with pytest.raises(StorageError, match="checkpoint"):
             es.restore_persisted([variable], checkpoints, 1)
         assert es.persisted(checkpoints) == [1, 2, 3]

@@ -15,7 +15,7 @@ from exports import assert_same
 from programs import anonymous_bytes, run_function
 
 import embstore as es
-from embstore.checkpoint import directories
+from embstore import files
 
 MIB = 1 << 20
 KEYS = 100_000
@@ -83,7 +83,7 @@ def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
 
 
 def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_path: Path) -> None:
-    sync = directories.sync
+    sync = files.sync
     with variable() as var:
         train(var, np.arange(10), 1)
         es.save(tmp_path / "base", [var], 1)
@@ -95,7 +95,7 @@ def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_pat
             var._shards[0].drop(np.array([3, 4]))
             sync(directory)
 
-        with patch.object(directories, "sync", side_effect=drop_and_sync):
+        with patch("embstore.checkpoint.directories.sync", side_effect=drop_and_sync):
             es.save_incremental(tmp_path / "first", [var], 2)
         es.save_incremental(tmp_path / "second", [var], 3)
     with variable() as restored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
-from embstore.errors import CheckpointError
+from embstore.errors import CheckpointError, StorageError
 
 
 @pytest.fixture
@@ -137,3 +138,63 @@ def test_a_fifo_in_the_place_of_the_manifest_is_refused_at_once(
     os.mkfifo(newest.folder / "checkpoint.json")
     with pytest.raises(CheckpointError, match=r"checkpoint\.json: is not a file"):
         newest.check()
+
+
+def test_a_file_that_cant_be_read_is_named(checkpoints: TrainingDirectory) -> None:
+    publish(checkpoints, 1)
+    newest = checkpoints.newest()
+    assert newest is not None
+    unreadable = newest.path / "dense"
+    unreadable.symlink_to("/proc/self/mem")  # a file that is opened, and gives no byte
+    with pytest.raises(StorageError, match=f"{re.escape(str(unreadable))}: can't be read: "):
+        newest.check()
+
+
+def test_a_folder_that_cant_be_read_is_named(checkpoints: TrainingDirectory) -> None:
+    folder = checkpoints.folder / "loop"
+    folder.symlink_to(folder)
+    with pytest.raises(StorageError, match=f"{re.escape(str(folder))}: can't be read: "):
+        TrainingDirectory(folder).newest()
+
+
+def test_a_checkpoint_whose_name_isnt_durable_doesnt_count(
+    checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(checkpoints, 1)
+    sync = os.fsync
+
+    def refuses_folders(descriptor: int) -> None:
+        if (checkpoints.folder / "step-000000000002").exists():
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuses_folders)
+    with pytest.raises(StorageError, match="Input/output error"):
+        publish(checkpoints, 2)
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.step == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"), [("none/there", "none doesn't exist"), ("file", "file is a file")]
+)
+def test_a_folder_that_cant_be_made_says_why(tmp_path: Path, folder: str, why: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=f"checkpoints: .*{why}"):
+        TrainingDirectory(tmp_path / folder).take_over()
+
+
+def test_the_name_of_a_new_folder_is_durable_once_it_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    TrainingDirectory(tmp_path / "checkpoints").take_over()
+    assert tmp_path in synced

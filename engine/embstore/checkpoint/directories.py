@@ -16,25 +16,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from embstore._core import PathLock
-from embstore.errors import CheckpointError, InUseError, InvalidArgumentError, StorageError
+from embstore.errors import CheckpointError, InUseError, InvalidArgumentError
+from embstore.files import make_directory, opened, reading_from, rename, sync, writing_to
 
 __all__ = [
     "LOCK_NAME",
+    "entries",
     "lock_directory",
-    "make_directory",
     "newest_full",
     "number_of",
     "numbered",
     "only_incremental",
     "publishing",
     "reading",
-    "reading_from",
     "reading_newest_full",
     "remove_unless_read",
-    "rename",
-    "replace_file",
-    "sync",
-    "writing_to",
 ]
 
 LOCK_NAME = ".lock"
@@ -108,7 +104,7 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
 
 def remove_unless_read(directory: Path) -> None:
     """Removes a directory, unless a process is `reading` it; what can't be removed stays."""
-    with contextlib.suppress(OSError), _opened(directory) as descriptor:
+    with contextlib.suppress(OSError), opened(directory, os.O_DIRECTORY) as descriptor:
         _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -131,7 +127,7 @@ def reading(directory: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as held:
         try:
             with reading_from(directory):
-                descriptor = held.enter_context(_opened(directory))
+                descriptor = held.enter_context(opened(directory, os.O_DIRECTORY))
         except FileNotFoundError:
             is_there = False
         except NotADirectoryError:
@@ -170,61 +166,23 @@ def number_of(directory: Path) -> int:
 
 def numbered(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
     """The directories of that name, by number."""
+    found = entries(path, pattern, may_be_missing=may_be_missing)
+    with reading_from(path):
+        return [entry for entry in found if entry.is_dir()]
+
+
+def entries(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
+    """Whatever has such a name, by number."""
     try:
         with reading_from(path):
-            matches = [(pattern.fullmatch(entry.name), entry) for entry in path.iterdir()]
-            found = [(int(match[1]), entry) for match, entry in matches if match and entry.is_dir()]
+            found = [entry for entry in path.iterdir() if pattern.fullmatch(entry.name)]
     except FileNotFoundError:
         if may_be_missing:
             return []
         raise CheckpointError(f"{path}: there is no such directory") from None
     except NotADirectoryError:
         raise CheckpointError(f"{path}: is a file, not a directory of saves") from None
-    return [entry for _, entry in sorted(found)]
-
-
-def make_directory(path: Path) -> None:
-    # Only the last part of the path, as for storage_path: a mistyped one is told.
-    try:
-        path.mkdir()
-    except FileExistsError:
-        if not path.is_dir():
-            raise StorageError(f"path: {path} is a file; give a directory") from None
-    except FileNotFoundError as error:
-        why = error.strerror if path.parent.exists() else f"because {path.parent} doesn't exist"
-        raise StorageError(f"path: {path} can't be made, {why}") from None
-    else:
-        sync(path.parent)
-
-
-@contextlib.contextmanager
-def reading_from(path: Path) -> Iterator[None]:
-    """Raises what the system refuses in it as StorageError, but that there is no such file, or
-    that it isn't a directory.
-    """
-    try:
-        yield
-    except (StorageError, FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"{error.filename or path}: can't be read: {error.strerror or error}"
-        ) from error
-
-
-@contextlib.contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Raises what the system refuses in it as StorageError, which names the file; if the system
-    doesn't, `path`.
-    """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{error.filename or path}: can't be written: {error.strerror or error}"
-        ) from error
+    return sorted(found, key=number_of)
 
 
 @contextlib.contextmanager
@@ -242,40 +200,3 @@ def lock_directory(path: Path, why_not: str = "another save to it is under way")
         return PathLock(str(path / LOCK_NAME), str(path))
     except InUseError:
         raise InUseError(f"{path}: {why_not}") from None
-
-
-def rename(what: Path, to: Path) -> None:
-    """Gives it another name in its folder: the medium has it on return, or the old one stays."""
-    what.rename(to)
-    try:
-        sync(to.parent)
-    except OSError:
-        to.rename(what)
-        raise
-
-
-def replace_file(path: Path, text: bytes) -> None:
-    """Writes a file whole: the medium has it on return, or what was there stays. Raises as
-    `writing_to`.
-    """
-    unfinished = path.with_name(f"{path.name}.new")
-    with writing_to(path):
-        unfinished.write_bytes(text)
-        sync(unfinished)
-        unfinished.rename(path)
-        sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Brings a file, or a directory's names, to the medium."""
-    with _opened(path, kind=0) as descriptor:
-        os.fsync(descriptor)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, kind: int = os.O_DIRECTORY) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | kind | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

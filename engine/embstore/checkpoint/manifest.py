@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embstore.checkpoint.checksummed import checksummed, is_as_written
-from embstore.checkpoint.directories import reading_from
-from embstore.checkpoint.reading import read_file
 from embstore.errors import CheckpointError
+from embstore.files import read_file, reading_from
 
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.arguments import checkpoint_locks, directory_path
-from embstore.checkpoint.directories import reading_newest_full, replace_file, writing_to
+from embstore.checkpoint.directories import reading_newest_full
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
-from embstore.checkpoint.reading import read_file
 from embstore.checkpoint.restore import carry_out, plans_of
 from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError
+from embstore.files import read_file, replace_file, writing_to
 from embstore.keras.embedding import Embedding
 from embstore.keras.models import embeddings, variables
 from embstore.openembedding.flags import flags

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embstore.checkpoint.arguments import directory_path
-from embstore.checkpoint.directories import sync
 from embstore.errors import InvalidArgumentError, StorageError
+from embstore.files import sync
 
 __all__ = ["ModelFiles", "being_saved", "is_keras_file", "saved"]
 

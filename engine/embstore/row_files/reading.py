@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from embstore.checkpoint.arguments import PathLike, directory_path
-from embstore.checkpoint.directories import reading_from
 from embstore.errors import InvalidArgumentError, StorageError
+from embstore.files import reading_from
 from embstore.row_files.columns import Columns, RowFile, Wanted, wanted_of
 from embstore.row_files.parquet import ParquetRows
 from embstore.row_files.safetensors import SafetensorsRows

@@ -11,9 +11,9 @@ import numpy as np
 
 from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
-from embstore.checkpoint.directories import make_directory, sync, writing_to
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.errors import InUseError, StorageError
+from embstore.files import make_directory, sync, writing_to
 from embstore.row_files import parquet, safetensors
 from embstore.row_files.columns import Columns
 from embstore.table import checks

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore.checkpoint.directories import reading_from
 from embstore.errors import InvalidArgumentError, StorageError
+from embstore.files import make_directory, reading_from
 from embstore.options import NODE_PMEM, Tier, TierKind
 
 __all__ = ["partition_numbers", "prepare_places", "tier_file"]
@@ -63,7 +63,7 @@ def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
                 "storage_path: NODE_PMEM is that of a server's node; give shards=, or a directory"
             )
         if tier.path is not None:
-            _make_directory(tier.path)
+            make_directory(Path(tier.path), "storage_path")
             _check_kept_rows(tier, name, partitions, has_pool=has_pool)
 
 
@@ -76,7 +76,8 @@ def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) 
     manifest = re.compile(rf"({re.escape(quoted)}(?:\.part\d+)?){ending}\.checkpoint-\d+")
     ours = {_stem(name, number) for number in partition_numbers(partitions)}
     # Of thousands of tables' files few are this one's.
-    files = [file for file in os.listdir(tier.path) if file.startswith(quoted)]  # noqa: PTH208
+    with reading_from(Path(tier.path)):
+        files = [file for file in os.listdir(tier.path) if file.startswith(quoted)]  # noqa: PTH208
     have_checkpoints = set()
     for file in sorted(files):
         kept = manifest.fullmatch(file)
@@ -123,18 +124,3 @@ def _was_kept(file: Path) -> bool:
     except FileNotFoundError:
         return False
     return header.startswith(_ROW_FILE) and any(header[_UUID_BEGIN:])
-
-
-def _make_directory(path: str) -> None:
-    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
-    # device into an ordinary directory without a word.
-    try:
-        Path(path).mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise StorageError(
-            f"storage_path: {path} can't be made, because {Path(path).parent} doesn't exist"
-        ) from None
-    except FileExistsError:
-        raise StorageError(f"storage_path: {path} is a file; give a directory") from None
-    except OSError as error:
-        raise StorageError(f"storage_path: {path} can't be made: {error.strerror}") from error

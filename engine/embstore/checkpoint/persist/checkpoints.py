@@ -17,15 +17,12 @@ from pathlib import Path
 from embstore.checkpoint.directories import (
     LOCK_NAME,
     lock_directory,
-    make_directory,
     number_of,
     numbered,
-    rename,
-    sync,
-    writing_to,
 )
 from embstore.checkpoint.manifest import Manifest
 from embstore.errors import CheckpointError
+from embstore.files import make_directory, rename, sync, writing_to
 from embstore.table.attempts import Attempts
 
 __all__ = [

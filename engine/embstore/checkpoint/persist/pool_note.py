@@ -7,8 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from embstore.checkpoint.directories import replace_file, writing_to
-from embstore.checkpoint.reading import read_file
+from embstore.files import read_file, replace_file, writing_to
 
 __all__ = ["begun_at", "forget_notes", "note_begun", "note_listed"]
 

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from embstore.checkpoint.checksummed import checksummed, is_as_written
-from embstore.checkpoint.directories import reading, remove_unless_read, sync
-from embstore.checkpoint.reading import read_file
+from embstore.checkpoint.directories import entries, number_of, reading, remove_unless_read
 from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
+from embstore.files import make_directory, read_file, reading_from, rename, sync
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
@@ -71,9 +71,12 @@ class TrainingCheckpoint:
         return self.folder / "state"
 
     def check(self) -> None:
-        """CheckpointError, which names the file, where one isn't as it was written."""
+        """CheckpointError, which names the file, where one isn't as it was written; StorageError
+        where one can't be read.
+        """
         files, _ = self._told()
-        found = _described(self.path)
+        with reading_from(self.path):
+            found = _described(self.path)
         for name in sorted(files.keys() | found.keys()):
             if files.get(name) != found.get(name):
                 raise CheckpointError(
@@ -129,7 +132,7 @@ class TrainingDirectory:
         """
         job = f"{_UNFINISHED}{uuid.uuid4().hex}"
         with self._told_where():
-            self.folder.mkdir(exist_ok=True)
+            make_directory(self.folder, "checkpoints")
             for other in self.folder.glob(f"{_UNFINISHED}*"):
                 with contextlib.suppress(FileNotFoundError):  # another one begins, too
                     other.rename(self.folder / f"{_REMOVED}{uuid.uuid4().hex}")
@@ -208,8 +211,7 @@ class TrainingDirectory:
         self.check_step(step)
         name = f"step-{step:012d}"
         with self._told_where():
-            written.rename(self.folder / name)
-            sync(self.folder)
+            rename(written, self.folder / name)
         for old in self._all()[: -self._keep]:
             remove_unless_read(old.folder)  # what stays is removed by the next
         for unfinished in (self.folder / self._job).glob("*"):
@@ -229,6 +231,8 @@ class TrainingDirectory:
                     "must end"
                 ) from error
             raise self._not_written(error) from error
+        except StorageError:
+            raise
         except OSError as error:
             raise self._not_written(error) from error
 
@@ -236,15 +240,8 @@ class TrainingDirectory:
         return StorageError(f"checkpoints: {self.folder} can't be written to: {error}")
 
     def _all(self) -> list[TrainingCheckpoint]:
-        try:
-            found = list(self.folder.iterdir())
-        except FileNotFoundError:
-            return []
-        named = [(match, path) for path in found if (match := _NAMED.fullmatch(path.name))]
-        return sorted(
-            (TrainingCheckpoint(int(match[1]), path) for match, path in named),
-            key=lambda checkpoint: checkpoint.step,
-        )
+        found = entries(self.folder, _NAMED, may_be_missing=True)
+        return [TrainingCheckpoint(number_of(path), path) for path in found]
 
 
 def _refuse_lost_links(folder: Path) -> None:
@@ -289,7 +286,7 @@ def _described(folder: Path) -> dict[str, tuple[int, str]]:
 def _digest(path: Path) -> str:
     """The SHA-256 of a file, as hashlib.file_digest gives it, which Python 3.10 doesn't have."""
     digest, piece = hashlib.sha256(), memoryview(bytearray(_DIGESTED_AT_ONCE))
-    with path.open("rb", buffering=0) as file:
+    with reading_from(path), path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):
             digest.update(piece[:count])
     return digest.hexdigest()
