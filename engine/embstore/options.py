@@ -455,7 +455,7 @@ class CBFFilter:
             dtype: np.dtype[Any] = np.dtype(
                 getattr(self.counter_type, "as_numpy_dtype", self.counter_type)
             )
-        except (TypeError, UnicodeError):  # UnicodeError: of a text with lone surrogates
+        except (TypeError, ValueError):  # ValueError: of lone surrogates, and of a tensor
             dtype = np.dtype(object)
         if dtype.kind not in "ui":
             raise InvalidArgumentError(
@@ -590,14 +590,7 @@ def _tier_paths(
 def _path_text(path: object) -> str | None:
     if path is None:
         return None
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidArgumentError(
-            f"storage_path must hold paths or None, got {type(path).__name__}"
-        )
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text or not checks.is_utf8(text):
-        raise InvalidArgumentError(f"storage_path must name a directory, got {text!r}")
-    return text
+    return checks.directory("storage_path", path)
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -28,6 +28,7 @@ from embstore.server.bind_address import BindAddress
         (["--bind_ip", "198.51.100.7"], "198.51.100.7: isn't an address of this computer"),
         (["--pmem", "/not/there"], "--pmem: /not/there isn't a directory"),
         (["--pmem", __file__], "isn't a directory; give one on the mount"),
+        (["--pmem", ""], "--pmem must name a directory, got ''"),
         (["--cache_size", "100"], "--cache_size is of the DRAM in front of --pmem; give that too"),
         (["--pmem", "/tmp", "--cache_size", "0"], "--cache_size must be at least 1048576 bytes"),
         (["--master_endpoint", "127.0.0.1"], "--master_endpoint must be IP:PORT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -348,7 +349,7 @@ def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None
     assert issubclass(es.errors.MissingLibraryError, ImportError)
 
 
-@pytest.mark.parametrize("what", [None, 5])
+@pytest.mark.parametrize("what", [None, 5, np.array(5)])
 def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_path: Path) -> None:
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (es.save, (tmp_path / "save", what)),
@@ -365,10 +366,42 @@ def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_pa
             call(*arguments)
 
 
-def test_what_gives_no_batches_is_refused() -> None:
-    nothing: Any = None
-    with pytest.raises(InvalidArgumentError, match="batches must be iterable, got NoneType"):
+@pytest.mark.parametrize(("nothing", "kind"), [(None, "NoneType"), (np.array(5), "ndarray")])
+def test_what_gives_no_batches_is_refused(nothing: Any, kind: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"batches must be iterable, got {kind}"):
         es.prefetching(nothing, {})
+
+
+def test_a_number_is_no_list_of_batches(make_variable: MakeVariable) -> None:
+    ids: Any = np.array(5)
+    with pytest.raises(InvalidArgumentError, match="ids must be a list, got ndarray"):
+        es.lookup_many([make_variable()], ids)
+
+
+@pytest.mark.parametrize(
+    ("incremental", "message"),
+    [
+        ([3], r"incremental\[0\] must name a directory, got 3"),
+        (["a", ""], r"incremental\[1\] must name a directory, got ''"),
+        (np.array(3), "incremental must be a list of paths"),
+    ],
+)
+def test_what_is_no_path_of_an_incremental_save_is_named(
+    make_variable: MakeVariable, tmp_path: Path, incremental: Any, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.restore(tmp_path, [make_variable()], incremental)
+
+
+def test_a_folder_of_rows_that_cant_be_listed_is_named(
+    make_variable: MakeVariable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refused)
+    with pytest.raises(StorageError, match=f"{tmp_path}: can't be read: Permission denied"):
+        make_variable(storage=es.StorageOption(es.StorageType.DRAM_SSDHASH, tmp_path))
 
 
 def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None:

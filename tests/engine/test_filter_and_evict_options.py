@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import embstore as es
         (lambda: es.CBFFilter(3, 5, 0.01, np.float32), "counter_type"),
         (lambda: es.CBFFilter(3, 5, 0.01, "no type"), "counter_type"),
         (lambda: es.CBFFilter(3, 5, 0.01, "\ud800"), "counter_type"),
+        (lambda: es.CBFFilter(3, 5, 0.01, SimpleNamespace(dtype=None)), "counter_type"),
         (lambda: es.GlobalStepEvict(0), "steps_to_live"),
         (lambda: es.L2WeightEvict(0.0), "l2_weight_threshold"),
         (lambda: es.L2WeightEvict(-0.5), "l2_weight_threshold"),

@@ -41,14 +41,9 @@ def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVar
 
 
 def directory_path(path: PathLike, argument: str = "path") -> Path:
-    """Of an argument of this name."""
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise InvalidArgumentError(f"{argument} must name a directory, got {path!r}")
-    found = checks.absolute(argument, path)
-    if "\0" in str(found) or not checks.is_utf8(str(found)):
-        raise InvalidArgumentError(
-            f"{argument} must be text that UTF-8 has, without NUL and lone surrogates, got {path!r}"
-        )
+    """Returns the absolute path that an argument of this name has."""
+    found = checks.absolute(argument, checks.directory(argument, path))
+    checks.directory(argument, found)  # UTF-8 may not have where the process works
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from embstore.checkpoint.arguments import (
     PathLike,
@@ -17,6 +17,7 @@ from embstore.checkpoint.directories import only_incremental, reading_newest_ful
 from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium, plan_restore
 from embstore.errors import InvalidArgumentError
+from embstore.table import checks
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
@@ -59,9 +60,9 @@ def planned_restore(
     """Verifies everything, and gives what then restores the variables, as `restore` does; the
     caller holds their `checkpoint_locks`.
     """
-    if isinstance(incremental, (str, os.PathLike)) or not isinstance(incremental, Iterable):
+    if isinstance(incremental, (str, os.PathLike)) or not checks.is_iterable(incremental):
         raise InvalidArgumentError(f"incremental must be a list of paths, got {incremental!r}")
-    increments = [directory_path(increment) for increment in incremental]
+    increments = [directory_path(each, f"incremental[{i}]") for i, each in enumerate(incremental)]
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]
         saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
+from embstore.checkpoint.arguments import directory_path
 from embstore.errors import InvalidArgumentError
 
 __all__ = ["PmemPlace"]
@@ -19,7 +19,7 @@ class PmemPlace:
 
     @classmethod
     def of(cls, path: str) -> PmemPlace:
-        place = Path(path).absolute()
+        place = directory_path(path, "--pmem")
         if not place.is_dir():
             raise InvalidArgumentError(
                 f"--pmem: {path} isn't a directory; give one on the mount of the PMem"

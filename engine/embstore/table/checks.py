@@ -70,6 +70,19 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def directory(name: str, value: object) -> str:
+    """`value` as the text of a path that a directory can have."""
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not text or not isinstance(text, str):
+        raise InvalidArgumentError(f"{name} must name a directory, got {value!r}")
+    if "\0" in text or not is_utf8(text):
+        raise InvalidArgumentError(
+            f"{name} must name a directory: its path must be text that UTF-8 has, without NUL and "
+            f"lone surrogates, got {value!r}"
+        )
+    return text
+
+
 def variable_name(value: object) -> str:
     """`value` as the name of a variable; files of every storage type can keep it."""
     if not isinstance(value, str) or not value or "\0" in value:
@@ -221,6 +234,15 @@ def _array(name: str, value: object) -> NDArray[Any]:
             f"{name} must be an array, got a {kind.__module__}.{kind.__name__} that NumPy can't "
             f"read: {error}"
         ) from error
+
+
+def is_iterable(value: object) -> bool:
+    """Whether it has entries. An array without dimensions says so only when they are asked for."""
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def _has_masked(value: object) -> bool:

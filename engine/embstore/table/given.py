@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 from embstore.errors import InvalidArgumentError
+from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["a_variable", "variables_in"]
@@ -20,15 +21,15 @@ def a_variable(value: object) -> EmbeddingVariable:
     return value
 
 
-def variables_in(value: object) -> list[EmbeddingVariable]:
+def variables_in(value: Any) -> list[EmbeddingVariable]:
     """Those of the list `value`, which is given as `variables`."""
     if isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(f"variables must be a list; give [{value.name}]")
-    if not isinstance(value, Iterable):
+    if not checks.is_iterable(value):
         raise InvalidArgumentError(
             f"variables must be a list of EmbeddingVariables, got {type(value).__name__}"
         )
-    chosen = list(value)
+    chosen: list[EmbeddingVariable] = list(value)
     for variable in chosen:
         if not isinstance(variable, EmbeddingVariable):
             raise InvalidArgumentError(

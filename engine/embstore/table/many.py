@@ -259,7 +259,7 @@ def _ask_servers(
 def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
     variables_in(variables)
     for name, of_each in {"variables": variables, **arguments}.items():
-        if not hasattr(of_each, "__len__"):
+        if not hasattr(of_each, "__len__") or not checks.is_iterable(of_each):
             raise InvalidArgumentError(f"{name} must be a list, got {type(of_each).__name__}")
     for name, of_each in arguments.items():
         if len(of_each) != len(variables):

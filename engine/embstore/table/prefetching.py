@@ -47,8 +47,12 @@ def prefetching(
     Raises InvalidArgumentError.
     """
     ahead = checks.integer("depth", depth, at_least=1, at_most=MOST_BATCHES - 1)
-    if not isinstance(batches, Iterable):
-        raise InvalidArgumentError(f"batches must be iterable, got {type(batches).__name__}")
+    try:
+        read = iter(batches)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"batches must be iterable, got {type(batches).__name__}"
+        ) from None
     if not isinstance(ids_of, Mapping):
         raise InvalidArgumentError(
             f"ids_of must be a dict with a function for each variable, got {type(ids_of).__name__}"
@@ -62,7 +66,7 @@ def prefetching(
             raise InvalidArgumentError(
                 f"ids_of[{variable.name}] must be a function of a batch, got {ids!r}"
             )
-    return _prefetched(iter(batches), dict(ids_of), ahead)
+    return _prefetched(read, dict(ids_of), ahead)
 
 
 def _prefetched(
