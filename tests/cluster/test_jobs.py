@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from sharded import assert_same, remote_shards
 import embstore as es
 from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.job.actor import JobActor
-from embstore.cluster.job.worker import Worker
+from embstore.cluster.job.worker import JobTicket, Worker
 from embstore.cluster.ray.calls import wait_for
 from embstore.errors import (
     CheckpointError,
@@ -315,6 +316,21 @@ def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
     assert len(list(tmp_path.iterdir())) == 1, "nothing is tried again"
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda _worker: Lock(), "function: what worker 0 returns can't be sent .*pickle.*; give"),
+        (lambda worker: worker.tell(Lock()), "news can't be sent .*; give"),
+        (lambda worker: worker.meet(Lock()), "brought can't be sent .*; give"),
+    ],
+)
+def test_what_cant_be_sent_is_named(
+    function: Callable[[es.cluster.Worker], Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        es.cluster.run(function)
+
+
 def test_a_function_that_is_a_generator_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="is a generator, and nothing of it has run"):
         es.cluster.run(lambda _worker: (step for step in range(3)))
@@ -556,11 +572,20 @@ def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
         ("patience_s", 0, "patience_s must be greater than 0"),
         ("patience_s", float("nan"), "patience_s must be finite"),
         ("silence_s", "30", "silence_s must be a number"),
+        ("patience_s", 1e308, "patience_s must be at most 1e\\+09"),
+        ("silence_s", 1e10, "silence_s must be at most 1e\\+06"),
     ],
 )
 def test_a_job_refuses_what_it_could_not_keep_to(option: str, value: Any, complaint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
         es.cluster.Job(**{"workers": 2, option: value})
+
+
+@pytest.mark.parametrize("rank", ["0", 1.0, True, None])
+def test_a_rank_that_is_no_integer_is_refused(rank: Any) -> None:
+    ticket = JobTicket(actor=None, workers=2, checkpoints=None, silence_s=30.0)
+    with pytest.raises(InvalidArgumentError, match="rank must be an integer"):
+        es.cluster.join(ticket, rank)
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -19,6 +20,7 @@ from row_connection import DIM, breaking_wires, served, variable_here
 from sharded import all_workers_parts, assert_same
 
 import embstore as es
+from embstore.cluster.rows import wire
 from embstore.cluster.rows.pushes import PushRules
 from embstore.errors import (
     InvalidArgumentError,
@@ -320,6 +322,25 @@ def test_a_server_without_descriptors_or_threads_for_a_moment_serves_on(
         monkeypatch.setattr(threading.Thread, "start", start_thread)
         variable.of_worker(0, silence_s=5.0).lookup([1])
         assert refused
+
+
+@pytest.mark.timeout(30)
+def test_a_peer_that_tells_the_token_byte_by_byte_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else many of them would take all threads, each for minutes."""
+    monkeypatch.setattr("embstore.cluster.rows.row_server._GREETING_S", 0.5)
+    with served(1, PushRules()) as variable:
+        address = variable.servers[0].address
+        with socket.create_connection((address.host, address.port), 20) as slow:
+            slow.sendall(wire.MAGIC)
+            with contextlib.suppress(OSError):  # it may be closed before all are sent
+                for byte in address.token:
+                    time.sleep(0.05)
+                    slow.sendall(bytes([byte]))
+            with contextlib.suppress(ConnectionResetError):
+                assert slow.recv(1) == b""
+        assert variable.of_worker(0).lookup([1]).shape == (1, DIM)
 
 
 class FailingListener:

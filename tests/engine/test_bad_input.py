@@ -236,7 +236,7 @@ def test_an_option_of_another_kind_is_refused() -> None:
         ({"storage_type": PMEM}, "storage_path is missing: the PMEM_LIBPMEM tier"),
         ({"storage_type": PMEM, "storage_path": [None]}, "storage_path is missing"),
         ({"storage_type": PMEM, "storage_path": ""}, "storage_path must name a directory"),
-        ({"storage_type": PMEM, "storage_path": "\ud800"}, "storage_path must name a directory"),
+        ({"storage_type": PMEM, "storage_path": "\ud800"}, "storage_path must be text that UTF-8"),
         ({"storage_type": PMEM, "storage_path": 3}, "storage_path must be a path"),
         ({"storage_type": PMEM, "storage_path": ["a", "b"]}, "one entry, or None, for each"),
         ({"storage_path": ["a"]}, "the DRAM tier of DRAM keeps no file"),

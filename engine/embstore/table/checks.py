@@ -77,8 +77,7 @@ def directory(name: str, value: object) -> str:
         raise InvalidArgumentError(f"{name} must name a directory, got {value!r}")
     if "\0" in text or not is_utf8(text):
         raise InvalidArgumentError(
-            f"{name} must name a directory: its path must be text that UTF-8 has, without NUL and "
-            f"lone surrogates, got {value!r}"
+            f"{name} must be text that UTF-8 has, without NUL and lone surrogates, got {value!r}"
         )
     return text
 

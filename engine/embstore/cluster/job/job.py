@@ -43,6 +43,8 @@ _CALLS_AT_ONCE = 4  # a worker
 _READ_ON_IMPORT = ("KERAS_BACKEND",)
 _LOOKED_AFTER_S = 1.0
 _STARTED_WITHIN_S = 60.0
+# As long as conditions, and sockets, can wait.
+_MOST_PATIENCE_S, _MOST_SILENCE_S = 1e9, 1e6
 
 
 class Job:
@@ -81,8 +83,8 @@ class Job:
         silence_s: float = 30.0,
     ) -> None:
         count = checks.integer("workers", workers, at_least=1, at_most=wire.MOST_WORKERS - 1)
-        self.patience_s = checks.real("patience_s", patience_s, above=0.0)
-        silence_s = checks.real("silence_s", silence_s, above=0.0)
+        self.patience_s = checks.real("patience_s", patience_s, above=0.0, at_most=_MOST_PATIENCE_S)
+        silence_s = checks.real("silence_s", silence_s, above=0.0, at_most=_MOST_SILENCE_S)
         rules = PushRules(
             workers=count,
             is_synchronous=checks.flag("synchronous", synchronous),
@@ -350,8 +352,11 @@ class _Processes:
             rank = ranks[ready]
             try:
                 ended = self._ray.get(ready)
-            except exceptions.RayTaskError as error:  # what the function returns isn't pickled
-                raise error.cause from error
+            except exceptions.RayTaskError as error:
+                raise InvalidArgumentError(
+                    f"function: what worker {rank} returns can't be sent back ({error.cause}); "
+                    "give numbers, arrays, or what else can be pickled"
+                ) from error
             except exceptions.RayError as error:
                 raise _died(rank, error) from error
             if isinstance(ended, WorkerFailure):

@@ -32,6 +32,8 @@ __all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
 
 BEATS_EVERY_S = 1.0
 
+_SENT = {"meet": "brought", "tell": "news"}  # arguments of the program's own
+
 _current: Worker | None = None
 
 
@@ -255,7 +257,14 @@ class Worker:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            answer = wait_for(self._ticket.actor.call.remote(method, arguments))
+            called = self._ticket.actor.call.remote(method, arguments)
+        except TypeError as error:  # as Ray tells it
+            raise InvalidArgumentError(
+                f"{_SENT.get(method, method)} can't be sent ({error.__cause__ or error}); give "
+                "numbers, arrays, or what else can be pickled"
+            ) from error
+        try:
+            answer = wait_for(called)
         except ShardLostError as error:
             raise WorkerLostError(f"whoever began the job is gone: {error}") from error
         if answer.error is not None:
@@ -277,6 +286,7 @@ def join(ticket: JobTicket, rank: int) -> Worker:
     global _current
     if not isinstance(ticket, JobTicket):
         raise InvalidArgumentError(f"ticket must be a Job's, got {type(ticket).__name__}")
+    rank = checks.integer("rank", rank, at_least=0)
     if _current is not None:
         raise InvalidArgumentError(
             f"this process is worker {_current.rank} of a job already; it must leave() that first"

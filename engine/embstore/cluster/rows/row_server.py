@@ -100,8 +100,8 @@ class RowServer:
         # A peer that vanishes is no error: it may connect again, and ask for the same.
         with connection, contextlib.suppress(OSError, EOFError):
             wire.prepare(connection)
-            connection.settimeout(_GREETING_S)
-            greeting = bytes(wire.receive(connection, len(wire.MAGIC) + wire.TOKEN_BYTES))
+            count = len(wire.MAGIC) + wire.TOKEN_BYTES
+            greeting = wire.receive_within(connection, count, _GREETING_S)
             if not hmac.compare_digest(greeting, wire.MAGIC + self.address.token):
                 return
             connection.settimeout(None)

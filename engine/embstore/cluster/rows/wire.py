@@ -28,6 +28,7 @@ import enum
 import json
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ __all__ = [
     "prepare",
     "receive",
     "receive_into",
+    "receive_within",
     "send",
     "unpack_refusals",
 ]
@@ -139,6 +141,22 @@ def send(connection: socket.socket, *parts: bytes | NDArray[Any]) -> None:
 def receive(connection: socket.socket, count: int) -> bytearray:
     received = bytearray(count)
     receive_into(connection, received)
+    return received
+
+
+def receive_within(connection: socket.socket, count: int, within_s: float) -> bytes:
+    """As `receive`; TimeoutError after so long, however much of it has come by then."""
+    deadline = time.monotonic() + within_s
+    received = b""
+    while len(received) < count:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"it has sent {len(received)} of {count} bytes in {within_s:g} s")
+        connection.settimeout(left_s)
+        piece = connection.recv(count - len(received))
+        if not piece:
+            raise EOFError("it closed the connection")
+        received += piece
     return received
 
 
