@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,9 +12,11 @@ import pytest
 from engine_storage import made
 from exports import assert_same
 from numpy.typing import NDArray
+from telling_lock import TellingLock
 
 import embstore as es
-from embstore.table.shard import LocalSave, SavedShard
+from embstore import _core
+from embstore.table.shard import LocalSave, LocalShard, SavedShard, SaveRequest
 
 KEYS = 3000
 DIM = 4
@@ -317,3 +320,40 @@ def test_waiting_keys_are_those_between_two_batches(tmp_path: Path, place: Path)
                 ):
                     np.testing.assert_array_equal(told, wanted)
     assert trainer.overlapped > 10
+
+
+class SlowSave:
+    """Stands in for the core's save. It is written until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.writes, self.goes_on = threading.Event(), threading.Event()
+
+    def write(self, _skip_damaged: bool) -> None:
+        self.writes.set()
+        assert self.goes_on.wait(30)
+        self.writes.clear()
+        raise MemoryError
+
+    def abandon(self) -> None:
+        assert not self.writes.is_set(), "the thread that writes would use what is gone"
+
+
+def test_a_save_that_ctrl_c_gives_up_stays_until_its_thread_has_written_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A second Ctrl-C comes while the first waits for the threads that write."""
+    slow = SlowSave()
+    monkeypatch.setattr(_core, "prepare_save", lambda *_, **__: slow)
+    with variable(es.StorageType.DRAM, tmp_path) as var, ThreadPoolExecutor(2) as threads:
+        (shard,) = var.internals.shards
+        assert isinstance(shard, LocalShard)
+        save = shard.prepare_save(SaveRequest("rows", bytes(16), 0, 1, False, None, None))
+        written = threads.submit(save.write, False)
+        assert slow.writes.wait(30)
+        lock = TellingLock(save._in_use)
+        monkeypatch.setattr(save, "_in_use", lock)
+        given_up = threads.submit(save.__exit__)
+        lock.wait_for(given_up)
+        slow.goes_on.set()
+        given_up.result(30)
+        assert isinstance(written.exception(30), MemoryError)

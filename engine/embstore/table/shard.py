@@ -6,6 +6,7 @@ or a dataclass or mapping of such: so that a shard in another process can stand 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -409,11 +410,14 @@ class Shard:
 
 
 class LocalSave:
-    """A save of a LocalShard, which ends with its scope."""
+    """A save of a LocalShard, which ends with its scope; but not before a thread that writes it has
+    done so, though a signal ends the scope of whoever waits for that thread.
+    """
 
     def __init__(self, table: _core.Table, request: SaveRequest) -> None:
         """Looks for the rows that are to be removed."""
         self._save = _core.prepare_save(table, **asdict(request))
+        self._in_use = threading.Lock()
 
     def begin(self, waiting_keys: bool) -> None:
         """Begins the save of the shard as it is now, without the rows that are to be removed."""
@@ -421,14 +425,16 @@ class LocalSave:
 
     def write(self, skip_damaged: bool) -> SavedShard:
         """Writes the file, which the medium has on return, while look-ups and updates go on."""
-        saved = self._save.write(skip_damaged)
+        with self._in_use:
+            saved = self._save.write(skip_damaged)
         return SavedShard(state=_take_state(saved), **saved)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._save.abandon()
+        with self._in_use:
+            self._save.abandon()
 
 
 class LocalShard(Shard):
