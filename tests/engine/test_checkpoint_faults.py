@@ -11,6 +11,8 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,7 +35,7 @@ from embstore.errors import (
     ShardLostError,
     StorageError,
 )
-from embstore.table.shard import LocalShard, RestoreRequest
+from embstore.table.shard import LocalSave, LocalShard, RestoreRequest, SavedShard
 
 
 @pytest.fixture
@@ -336,6 +338,36 @@ def test_ctrl_c_leaves_no_restore_half_done(
         assert signal.getsignal(signal.SIGINT) is handler
         for each, wanted in zip((users, items), saved, strict=True):
             assert_same(each.export(), wanted)
+
+
+@pytest.mark.timeout(60)  # a save that was left begun would be waited for
+def test_ctrl_c_again_and_again_leaves_the_save_before_and_nothing_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come while the first one's threads are waited for, too."""
+    write, main = LocalSave.write, threading.main_thread().ident
+    assert main is not None
+
+    def interrupted(save: LocalSave, skip_damaged: bool) -> SavedShard:
+        for _ in range(3):
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.02)
+        return write(save, skip_damaged)
+
+    with variable(partition_num=2) as var:
+        train(var, 1)
+        es.save(tmp_path, [var], 1)
+        wanted = var.export()
+        train(var, 2)
+        handler = signal.getsignal(signal.SIGINT)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalSave, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                es.save(tmp_path, [var], 2)
+        assert signal.getsignal(signal.SIGINT) is handler
+        es.save(tmp_path / "other", [var], 3)
+        assert es.restore(tmp_path, [var]) == 1
+        assert_same(var.export(), wanted)
 
 
 def test_what_stops_a_restore_leaves_no_part_of_the_rows(

@@ -14,6 +14,7 @@ from embstore.checkpoint.manifest import VariableEntry
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.table.internals import cut
 from embstore.table.shard import LocalShard, SavedShard, SaveRequest
+from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["SaveJob", "quoted"]
@@ -60,9 +61,12 @@ class SaveJob:
     def _write_beside_updates(
         self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
     ) -> list[SavedShard]:
-        """Begins the saves of all partitions between two batches, then writes some at a time."""
+        """Begins the saves of all partitions between two batches, then writes some at a time. Ctrl-C
+        waits for that: a second one, while the threads of the first are waited for, would leave a
+        partition's save begun, and the next save waiting for its end.
+        """
         requests = self._requests(variable, paths)
-        with contextlib.ExitStack() as prepared:
+        with uninterrupted(), contextlib.ExitStack() as prepared:
             saves = [
                 prepared.enter_context(shard.prepare_save(request))
                 for shard, request in zip(shards, requests, strict=True)

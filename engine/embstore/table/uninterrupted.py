@@ -23,14 +23,14 @@ def uninterrupted() -> Iterator[None]:
     came: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, _Handler] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = signal.getsignal(number)
-            if callable(handler):
-                handlers[number] = handler
-                signal.signal(number, lambda *signalled: came.append(signalled))
-        yield
+        with contextlib.ExitStack() as restored:  # one after the other, whatever comes meanwhile
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    handlers[number] = handler
+                    restored.callback(signal.signal, number, handler)
+                    signal.signal(number, lambda *signalled: came.append(signalled))
+            yield
     finally:
-        for own, handler in handlers.items():
-            signal.signal(own, handler)
         for told, frame in came:
             handlers[told](told, frame)
