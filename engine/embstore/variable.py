@@ -360,7 +360,6 @@ class EmbeddingVariable:
             (cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
-        self.internals.refuse_if_forked()
         with self.internals.batch_lock:
             apply_to_all(batch, global_step)
         _core.wait_as_owed()  # not while others wait for a lock
@@ -369,6 +368,7 @@ class EmbeddingVariable:
         self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(n,) and (n, dim), finite."""
+        self.internals.refuse_if_forked()  # before the core is asked, which may wait for ever there
         keys, values = self._arrays_on_host(ids, grads)
         checks.finite_gradients(keys, values)
         return keys, values

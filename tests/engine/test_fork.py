@@ -20,6 +20,7 @@ from engine_storage import GPU, MIB, MakeVariable, Stack, StorageOf, made, skip_
 from programs import run_function, run_program
 
 import embstore as es
+from embstore import _core
 from embstore.errors import ForkedError, InUseError
 from embstore.gpu.choice import EMULATED
 from embstore.options import TIER_KINDS
@@ -322,6 +323,21 @@ def fork_in_the_middle_of_updates() -> None:
 def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once() -> None:
     """Other threads may have any lock of Python's that an update takes."""
     run_function("test_fork", "fork_in_the_middle_of_updates()")
+
+
+def test_an_update_in_a_child_asks_the_core_for_nothing_before_it_is_refused(
+    make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread may have been in the middle of anything there at the fork."""
+
+    def asked(_: object) -> None:
+        raise AssertionError("it is asked")
+
+    var = make_variable(partition_num=2)
+    monkeypatch.setattr(_core, "first_not_finite", asked)
+    in_child(
+        lambda: expect_forked(lambda: var.apply_gradients([1, 2], np.ones((2, 3), np.float32)))
+    )
 
 
 @pytest.mark.long
