@@ -42,25 +42,22 @@ _UNFINISHED = re.compile(r"\.(save|increment)-\d{8,}\.unfinished")
 
 def newest_full(path: Path) -> Path:
     """The directory of the newest full save; CheckpointError where `path` has none."""
-    saves = numbered(path, _FULL)
-    if saves:
-        return saves[-1]
-    if numbered(path, _INCREMENTAL):
-        raise CheckpointError(
-            f"{path}: holds an incremental save; restore the full one before it, and give this "
-            "one as incremental="
-        )
-    raise CheckpointError(f"{path}: holds no save")
+    hint = "restore the full one before it, and give this one as incremental="
+    return _newest(path, _FULL, _INCREMENTAL, f"holds an incremental save; {hint}")
 
 
 def only_incremental(path: Path) -> Path:
     """The directory of the incremental save; CheckpointError where `path` has none."""
-    saves = numbered(path, _INCREMENTAL)
+    return _newest(path, _INCREMENTAL, _FULL, "holds a full save, not an incremental one")
+
+
+def _newest(
+    path: Path, wanted: re.Pattern[str], other: re.Pattern[str], told_of_other: str
+) -> Path:
+    saves = numbered(path, wanted)
     if saves:
         return saves[-1]
-    if numbered(path, _FULL):
-        raise CheckpointError(f"{path}: holds a full save, not an incremental one")
-    raise CheckpointError(f"{path}: holds no save")
+    raise CheckpointError(f"{path}: {told_of_other if numbered(path, other) else 'holds no save'}")
 
 
 @contextlib.contextmanager

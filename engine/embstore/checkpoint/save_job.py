@@ -61,9 +61,10 @@ class SaveJob:
     def _write_beside_updates(
         self, variable: EmbeddingVariable, shards: Sequence[LocalShard], paths: Sequence[str]
     ) -> list[SavedShard]:
-        """Begins the saves of all partitions between two batches, then writes some at a time. Ctrl-C
-        waits for that: a second one, while the threads of the first are waited for, would leave a
-        partition's save begun, and the next save waiting for its end.
+        """Begins the saves of all partitions between two batches, then writes some at a time.
+
+        Ctrl-C waits for that: a second one, while the threads of the first are waited for, would
+        leave a partition's save begun, and the next save waiting for its end.
         """
         requests = self._requests(variable, paths)
         with uninterrupted(), contextlib.ExitStack() as prepared:

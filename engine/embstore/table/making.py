@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from embstore.checkpoint.persist.earlier_runs import refuse_earlier_run
-from embstore.checkpoint.persist.unlisted import discard_unlisted
+from embstore.checkpoint.persist.earlier_runs import discard_unlisted, refuse_earlier_run
 from embstore.devices.device_table import DeviceTable, tabulate
 from embstore.errors import EmbStoreError
 from embstore.gpu.choice import chosen_gpu

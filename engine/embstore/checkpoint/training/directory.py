@@ -182,8 +182,7 @@ class TrainingDirectory:
         Raises InvalidArgumentError for a link that would lead elsewhere under the final name.
         """
         with self._told_where():
-            _refuse_lost_links(begun.path)
-            _refuse_special_files(begun.path)
+            _refuse_what_would_be_lost(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _described(begun.path).items()
@@ -244,10 +243,17 @@ class TrainingDirectory:
         return [TrainingCheckpoint(number_of(path), path) for path in found]
 
 
-def _refuse_lost_links(folder: Path) -> None:
-    """The folder is about to be renamed, and to lie less deep."""
+def _refuse_what_would_be_lost(folder: Path) -> None:
+    """Raises InvalidArgumentError for what is no file, and for links that would lead elsewhere: the
+    folder is about to be renamed, and to lie less deep.
+    """
     real = folder.resolve()
     for path in folder.rglob("*"):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InvalidArgumentError(
+                f"{path.relative_to(folder)}: is neither a file nor a folder, and a checkpoint "
+                "can't keep it"
+            )
         if not path.is_symlink():
             continue
         told = path.readlink()
@@ -262,15 +268,6 @@ def _refuse_lost_links(folder: Path) -> None:
             raise InvalidArgumentError(
                 f"{path.relative_to(folder)}: is a link out of the checkpoint's folder by a "
                 f"relative path ({told}), which changes; give an absolute path"
-            )
-
-
-def _refuse_special_files(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise InvalidArgumentError(
-                f"{path.relative_to(folder)}: is neither a file nor a folder, and a checkpoint "
-                "can't keep it"
             )
 
 

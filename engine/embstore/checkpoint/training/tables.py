@@ -11,7 +11,7 @@ from pathlib import Path
 
 from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.persist.checkpoints import remove_list
-from embstore.checkpoint.persist.earlier_runs import waiting_shards
+from embstore.checkpoint.persist.earlier_runs import begun_for, waiting_shards
 from embstore.checkpoint.persist.persisting import (
     confirm_checkpoint,
     discard_persisted,
@@ -19,7 +19,6 @@ from embstore.checkpoint.persist.persisting import (
     make_checkpoint,
     planned_restore_persisted,
 )
-from embstore.checkpoint.persist.unlisted import begun_for
 from embstore.checkpoint.restore import planned_restore
 from embstore.checkpoint.save import save_apart
 from embstore.checkpoint.training.directory import (
