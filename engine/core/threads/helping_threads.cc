@@ -20,18 +20,25 @@ std::optional<size_t> threads_by_environment() {
   return count > 0 ? std::optional(static_cast<size_t>(count)) : std::nullopt;
 }
 
-std::atomic<size_t>& most() {
+size_t most_at_first() {
   constexpr size_t kMost = 16;  // rows come no faster by more
-  static std::atomic<size_t> threads{
-      std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMost)};
-  return threads;
+  return std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMost);
 }
+
+// 0: nobody has asked yet. No local static, whose lock a fork could leave held.
+constinit std::atomic<size_t> set_most{0};
 
 }  // namespace
 
-size_t HelpingThreads::most_threads() { return most().load(std::memory_order_relaxed); }
+size_t HelpingThreads::most_threads() {
+  size_t threads = set_most.load(std::memory_order_relaxed);
+  if (threads != 0) [[likely]]
+    return threads;
+  const size_t at_first = most_at_first();
+  return set_most.compare_exchange_strong(threads, at_first, std::memory_order_relaxed) ? at_first : threads;
+}
 
-void HelpingThreads::set_most_threads(size_t count) { most().store(count, std::memory_order_relaxed); }
+void HelpingThreads::set_most_threads(size_t count) { set_most.store(count, std::memory_order_relaxed); }
 
 void HelpingThreads::call_together(size_t others, const std::function<void()>& call) {
   Call together(call, others);
