@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from engine_storage import made
 from numpy.typing import NDArray
+from telling_lock import TellingLock
 
 import embstore as es
 from embstore.errors import DamagedRowsError, InvalidArgumentError
@@ -180,19 +181,22 @@ def test_what_a_restore_brings_back_meanwhile_is_not_dropped(
     with damaged.var as var:
         es.save(tmp_path / "save", [var], 1)
         assert len(damaged.flip(3)) == 3
-        restore = threading.Thread(target=lambda: es.restore(tmp_path / "save", [var]))
         shard = var._shards[0]  # whose rows `flip` damages
         find = shard.find_damaged
+        lock = TellingLock(var.internals.checkpointing)
+        monkeypatch.setattr(var.internals, "checkpointing", lock)
+        restores: list[Future[int]] = []
 
         def find_and_restore() -> NDArray[np.int64]:
             found = find()
-            restore.start()
-            restore.join(2)
+            restores.append(thread.submit(es.restore, tmp_path / "save", [var]))
+            lock.wait_for(restores[0])
             return found
 
         monkeypatch.setattr(shard, "find_damaged", find_and_restore)
-        var.drop_damaged()
-        restore.join(60)
+        with ThreadPoolExecutor(1) as thread:
+            var.drop_damaged()
+            restores[0].result(60)
         assert_rows(var.export(), damaged.before, IDS)
 
 

@@ -1,6 +1,6 @@
 """Files of the SSDHASH tier that outlive a variable, and how the tier reads them.
 
-The kill test makes 8 kills; EMBSTORE_KILLS=200 makes it as many as that.
+The kill test makes 12 kills; EMBSTORE_KILLS=200 makes it as many as that.
 """
 
 from __future__ import annotations

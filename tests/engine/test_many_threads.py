@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from durable_table import DIM, durable
 from engine_storage import made
+from numpy.typing import NDArray
 from plain_partition import partitions_of
 from programs import kept_variable, ones, run_function
 
@@ -19,6 +21,8 @@ import embstore as es
 from embstore.errors import StoreFullError
 
 pytestmark = pytest.mark.timeout(200)
+
+Call = Callable[[], object]
 
 
 def many_threads_and_saves(threads: int) -> None:
@@ -144,40 +148,56 @@ def test_checkpoints_end_after_batches_that_were_refused_beside_serving_look_ups
     )
 
 
+def went_on_beside(long: Call, shorts: Sequence[Call]) -> set[int]:
+    """Calls `long`, and each of `shorts` in a thread of its own, again and again, until that is
+    over. Returns which of them began and ended in its second half, as none does that waits for it.
+    """
+    is_over = threading.Event()
+    times: list[tuple[int, float, float]] = []  # which, from, until
+
+    def repeat(number: int) -> None:
+        while not is_over.is_set():
+            start = time.perf_counter()
+            shorts[number]()
+            times.append((number, start, time.perf_counter()))
+
+    with ThreadPoolExecutor(len(shorts)) as threads:
+        repeated = [threads.submit(repeat, number) for number in range(len(shorts))]
+        try:
+            begun = time.perf_counter()
+            long()
+            over = time.perf_counter()
+        finally:
+            is_over.set()
+        for each in repeated:
+            each.result()
+    half = (begun + over) / 2
+    return {number for number, start, end in times if start > half and end < over}
+
+
+def assert_they_go_on_beside(long: Call, shorts: Sequence[Call]) -> None:
+    waits = set(range(len(shorts)))
+    for _ in range(20):  # a thread of a busy computer may get no processor in time
+        waits -= went_on_beside(long, shorts)
+        if not waits:
+            return
+    raise AssertionError(f"these of the short calls wait until the long one is over: {waits}")
+
+
 def test_serving_look_ups_go_on_while_a_save_writes(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     with kept_variable(tmp_path / "rows", False, first_tier_rows=50_000) as var:
         ids = np.arange(400_000)
         var.apply_gradients(ids, ones(ids))
         var.drain()
-        saved = threading.Event()
-        served: list[tuple[int, float, float]] = []  # by whom, from, until
 
-        def serve(number: int) -> None:
-            random = np.random.default_rng(number)
-            while not saved.is_set():
-                some = random.integers(0, ids.size, 4000)
-                start = time.perf_counter()
-                var.lookup(some)
-                served.append((number, start, time.perf_counter()))
+        def server(seed: int) -> Call:
+            random = np.random.default_rng(seed)
+            return lambda: var.lookup(random.integers(0, ids.size, 4000))
 
-        servers = [threading.Thread(target=serve, args=(number,)) for number in range(3)]
-        for server in servers:
-            server.start()
-        start = time.perf_counter()
-        es.save(tmp_path / "save", [var], 1)
-        end = time.perf_counter()
-        saved.set()
-        for server in servers:
-            server.join()
-        half = (start + end) / 2
-        for number in range(3):
-            in_its_second_half = [
-                begun
-                for who, begun, over in served
-                if who == number and begun > half and over < end
-            ]
-            assert in_its_second_half, "a look-up waits until the save is over"
+        assert_they_go_on_beside(
+            lambda: es.save(tmp_path / "save", [var], 1), [server(seed) for seed in range(3)]
+        )
 
 
 def test_applies_to_a_nearly_full_table_go_side_by_side() -> None:
@@ -188,20 +208,13 @@ def test_applies_to_a_nearly_full_table_go_side_by_side() -> None:
         grads = np.ones((ids.size, 64), np.float32)
         for part in np.array_split(ids, 10):
             var.apply_gradients(part, grads[: part.size])
-        done = threading.Event()
-
-        def apply_large() -> None:
-            for _ in range(5):
-                var.apply_gradients(ids, grads)
-            done.set()
-
-        thread = threading.Thread(target=apply_large)
-        thread.start()
         few = ids[::3000]
-        smalls = 0
-        while not done.is_set():
-            var.apply_gradients(few, grads[: few.size])
-            smalls += 1
-        thread.join()
-        assert (var.get_frequency(few) == 6 + smalls).all()
+        applied = {"large": 0, "small": 0}
+
+        def apply(size: str, some: NDArray[np.int64]) -> None:
+            var.apply_gradients(some, grads[: some.size])
+            applied[size] += 1
+
+        assert_they_go_on_beside(lambda: apply("large", ids), [lambda: apply("small", few)])
+        assert (var.get_frequency(few) == 1 + sum(applied.values())).all()
         assert var.total_count()[0] == ids.size

@@ -286,7 +286,9 @@ def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None
             pass
 
 
-def test_threads_write_their_checkpoints_one_after_the_other(tmp_path: Path) -> None:
+def test_threads_write_their_checkpoints_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         in_block, goes_on = threading.Event(), threading.Event()
 
@@ -300,8 +302,11 @@ def test_threads_write_their_checkpoints_one_after_the_other(tmp_path: Path) -> 
             first = threads.submit(write, 1)
             assert in_block.wait(30)
             in_block.clear()
+            lock = TellingLock(checkpoints._writing)
+            monkeypatch.setattr(checkpoints, "_writing", lock)
             second = threads.submit(write, 2)
-            assert not in_block.wait(0.2)
+            lock.wait_for(second)
+            assert not in_block.is_set()
             goes_on.set()
             for written in (first, second):
                 written.result()
