@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from engine_storage import GPU, MakeVariable
 from exports import assert_same
-from programs import run_program
 
 import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError
@@ -708,39 +707,28 @@ def test_a_batch_without_ids_gathers_a_gradient_of_zeros(pair: Pair, norm: float
     assert ours.model.one.variable.total_count() == (0, DIM)
 
 
-# A deadlock would never end.
-COMPILED_STEP = """
-import faulthandler, sys
-faulthandler.dump_traceback_later(60, exit=True)
-import numpy as np, torch
-import embstore as es
+@pytest.mark.timeout(60, method="thread")  # a deadlock would never end
+def test_a_compiled_step_with_its_backward_pass_trains_the_same_rows(
+    make_variable: MakeVariable,
+) -> None:
+    def trained(wrap: Callable[[Any], Any]) -> dict[str, Any]:
+        var = make_variable(dim=DIM)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(DIM, 1))
+        rows = es.torch.Optimizer(model)
+        dense = torch.optim.SGD(es.torch.dense_parameters(model), lr=0.1)
 
-def trained(wrap):
-    var = es.get_embedding_variable("v", 4, optimizer=es.optimizers.Adagrad(0.1))
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(es.torch.Embedding(var), torch.nn.Linear(4, 1))
-    rows = es.torch.Optimizer(model)
-    dense = torch.optim.SGD(es.torch.dense_parameters(model), lr=0.1)
+        def step(ids: Any) -> None:
+            for micro_batch in ids.chunk(2):
+                model(micro_batch).pow(2).sum().backward()
+            for optimizer in (dense, rows):
+                optimizer.step()
+                optimizer.zero_grad()
 
-    def step(ids):
-        for micro_batch in ids.chunk(2):
-            model(micro_batch).pow(2).sum().backward()
-        for optimizer in (dense, rows):
-            optimizer.step()
-            optimizer.zero_grad()
+        wrapped = wrap(step)
+        for first in range(3):
+            wrapped(torch.arange(first, first + 6))
+        return var.export()
 
-    wrapped = wrap(step)
-    for first in range(3):
-        wrapped(torch.arange(first, first + 6))
-    return var.export()
-
-plain = trained(lambda step: step)
-compiled = trained(lambda step: torch.compile(step, backend="eager"))
-for name, column in plain.items():
-    np.testing.assert_array_equal(compiled[name], column)
-"""
-
-
-def test_a_compiled_step_with_its_backward_pass_trains_the_same_rows() -> None:
-    done = run_program(COMPILED_STEP)
-    assert done.returncode == 0, done.stderr
+    plain = trained(lambda step: step)
+    assert_same(trained(lambda step: torch.compile(step, backend="eager")), plain)
