@@ -20,7 +20,9 @@ in_the_program()
 
 def test_of_a_program_that_does_not_end_its_threads_and_children_tell_where_they_are() -> None:
     run_program("")  # what programs need has been imported then
-    with pytest.raises(AssertionError, match="still running after 4 s") as told:
-        run_program(HANGS, timeout=4)
-    assert "in_the_program" in str(told.value)
-    assert "in_its_child" in str(told.value)
+    for timeout in (1, 8):  # a busy computer may not have come to where they are
+        with pytest.raises(AssertionError, match=f"still running after {timeout} s") as told:
+            run_program(HANGS, timeout=timeout)
+        if "in_the_program" in str(told.value) and "in_its_child" in str(told.value):
+            return
+    raise AssertionError(told.value)
