@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from engine_storage import (
     GPU,
+    IN_MEMORY,
     MIB,
     STACKS,
     STORAGE_TYPES,
@@ -42,15 +44,21 @@ def _hbm_is_on_the_gpu_of_the_tests() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: files there are mapped as PMem's are."""
-    if not Path("/dev/shm").is_dir():
-        yield tmp_path
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Path | None]:
+    if IN_MEMORY is None:
+        yield None
         return
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
+    folder = Path(tempfile.mkdtemp(dir=IN_MEMORY, prefix="embstore-test-"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one."""
+    with folder_in_memory() as folder:
+        yield folder or tmp_path
 
 
 @pytest.fixture(scope="session", params=STORAGE_TYPES, ids=lambda storage_type: storage_type.name)
@@ -73,13 +81,11 @@ def tiered_stack(request: pytest.FixtureRequest) -> Stack:
 
 
 @pytest.fixture(scope="session")
-def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
+def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageOf]:
     """A storage option of a storage type or a stack, with a place of its own for files.
 
     size_bytes: of all tiers together; each but the last has `upper_bytes`, a quarter unless told.
     """
-    # To find a name for another folder, pytest looks at all that are beside it.
-    everything = tmp_path_factory.mktemp("rows")
 
     def make(
         of: es.StorageType | Stack,
@@ -93,7 +99,10 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> StorageOf:
         directory = Path(tempfile.mkdtemp(dir=everything))
         return stack.option(directory, [*upper, size_bytes - sum(upper)], cache_strategy)
 
-    return make
+    with folder_in_memory() as folder:
+        # To find a name for another folder, pytest looks at all that are beside it.
+        everything = folder or tmp_path_factory.mktemp("rows")
+        yield make
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,17 @@ _LIBRARIES = {
     TierKind.PMEM_MEMKIND: ("libmemkind.so.0", "libmemkind0"),
     TierKind.LEVELDB: ("libleveldb.so.1d", "libleveldb1d"),
 }
+
+
+def _folder_in_memory() -> Path | None:
+    folder = Path("/dev/shm")
+    has_room = folder.is_dir() and shutil.disk_usage(folder).free > 1 << 30
+    return folder if has_room else None
+
+
+# For files that need no disk, where there is room for those of all tests that run at once: nobody
+# waits for a disk there, and files are mapped as PMem's are.
+IN_MEMORY = _folder_in_memory()
 
 StorageOf = Callable[..., es.StorageOption]
 MakeVariable = Callable[..., es.EmbeddingVariable]

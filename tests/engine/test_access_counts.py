@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +59,6 @@ def rows(count: int, *sizes: int) -> tuple[int, int]:
 
 def gradients(ids: Any) -> Any:
     return np.ones((len(ids), DIM), np.float32)
-
-
-@pytest.fixture
-def dev_shm() -> Iterator[Path]:
-    """Memory, which libpmem can be made to take for PMem."""
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("/dev/shm is missing")
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="embstore-test-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
@@ -205,7 +192,7 @@ var.close()
     ],
 )
 def test_a_pool_is_written_as_libpmem_copies_rows_of_that_size(
-    dev_shm: Path,
+    place: Path,
     monkeypatch: pytest.MonkeyPatch,
     dim: int,
     environment: dict[str, str],
@@ -215,7 +202,7 @@ def test_a_pool_is_written_as_libpmem_copies_rows_of_that_size(
     skip_without_library(es.StorageType.DRAM_PMEM)
     for name, value in {"PMEM_IS_PMEM_FORCE": "1", **environment}.items():
         monkeypatch.setenv(name, value)
-    ended = run_program(POOL, dev_shm, str(dim))
+    ended = run_program(POOL, place, str(dim))
     assert ended.returncode == 0, ended.stderr
     for written, line in zip((100, 110), ended.stdout.splitlines(), strict=True):
         expected: Counter[str] = Counter()

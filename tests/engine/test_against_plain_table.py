@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_variables import fail_to_save
-from engine_storage import STACKS, Stack, StorageOf, capacities_of, made, on_device, row_bytes
+from engine_storage import (
+    IN_MEMORY,
+    STACKS,
+    Stack,
+    StorageOf,
+    capacities_of,
+    made,
+    on_device,
+    row_bytes,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -32,7 +41,6 @@ from embstore.options import TierKind
 SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "600"))
 
 INT64 = np.iinfo(np.int64)
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 # Few keys, so that sequences meet them again; the corners of int64 among them.
 KEYS = st.one_of(

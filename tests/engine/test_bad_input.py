@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_storage import MakeVariable, skip_without_library
+from programs import no_file_grows_beyond
 
 import embstore as es
 from embstore.errors import (
@@ -322,22 +322,14 @@ def test_a_path_that_cant_be_written_is_an_error(make_variable: MakeVariable) ->
         make_variable(storage=pmem(Path("/proc/rows")))
 
 
-@pytest.fixture
-def files_of_at_most_1_mib() -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures("files_of_at_most_1_mib")
 def test_a_file_that_there_is_no_room_for_is_an_error(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
-    with pytest.raises(StorageError, match=rf"{tmp_path}.*\d+ bytes.*File too large"):
-        make_variable(storage=pmem(tmp_path, 4 << 20))
-    assert list(tmp_path.iterdir()) == []
-    make_variable(storage=pmem(tmp_path, 1 << 19))
+    with no_file_grows_beyond(1 << 20):
+        with pytest.raises(StorageError, match=rf"{tmp_path}.*\d+ bytes.*File too large"):
+            make_variable(storage=pmem(tmp_path, 4 << 20))
+        assert list(tmp_path.iterdir()) == []
+        make_variable(storage=pmem(tmp_path, 1 << 19))
 
 
 def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None:

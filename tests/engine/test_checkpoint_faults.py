@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import pytest
 from checkpoint_variables import files_of, train, variable
 from engine_storage import Stack
 from exports import Export, assert_same
-from programs import run_program
+from programs import no_file_grows_beyond, run_program
 
 import embstore as es
 from embstore import _core
@@ -190,21 +189,7 @@ def test_a_killed_save_leaves_the_last_one_good(tmp_path: Path) -> None:
     assert "25 kills" in done.stdout
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[Callable[[int], None]]:
-    """Files can't grow beyond a size: a full disk, as far as one process can tell."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size_bytes: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_file_that_cant_be_written_leaves_the_last_save_good(
-    tmp_path: Path, file_size_limit: Callable[[int], None]
-) -> None:
+def test_a_file_that_cant_be_written_leaves_the_last_save_good(tmp_path: Path) -> None:
     with variable(partition_num=2) as var, variable() as other:
         train(var, 1)
         es.save(tmp_path / "full", [var], 1)
@@ -212,9 +197,8 @@ def test_a_file_that_cant_be_written_leaves_the_last_save_good(
         largest = max(file.stat().st_size for file in files_of(tmp_path / "full"))
         train(var, 2)
         for size in range(0, largest, 97):
-            file_size_limit(size)
-            refused = _refusal(lambda: es.save(tmp_path / "full", [var], 2))
-            file_size_limit(resource.RLIM_INFINITY)
+            with no_file_grows_beyond(size):
+                refused = _refusal(lambda: es.save(tmp_path / "full", [var], 2))
             assert str(tmp_path) in str(refused)
             assert os.strerror(errno.EFBIG) in str(refused)
             assert not list((tmp_path / "full").glob(".*.unfinished"))
@@ -269,17 +253,18 @@ def test_a_closed_variable_can_neither_be_saved_nor_restored(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB])
 def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
-    tmp_path: Path, file_size_limit: Callable[[int], None], kind: es.StorageType
+    tmp_path: Path, kind: es.StorageType
 ) -> None:
     rows = 60_000
     with variable(dim=16, rows=rows) as var, variable(Stack(kind), dim=16, rows=rows) as other:
         var.apply_gradients(np.arange(rows), np.ones((rows, 16), np.float32))
         es.save(tmp_path / "full", [var], 1)
         es.save(tmp_path / "before", [other], 1)
-        file_size_limit(1 << 16)
-        with pytest.raises(CheckpointError, match=f"{other.name} is left empty"):
+        with (
+            no_file_grows_beyond(1 << 16),
+            pytest.raises(CheckpointError, match=f"{other.name} is left empty"),
+        ):
             es.restore(tmp_path / "full", [other])
-        file_size_limit(resource.RLIM_INFINITY)
         assert other.total_count()[0] == 0
         # What it has is no successor of what it had.
         with pytest.raises(InvalidArgumentError, match="last restore failed"):

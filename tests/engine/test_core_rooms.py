@@ -74,10 +74,3 @@ def test_no_include_runs_up() -> None:
 def test_every_room_is_known_and_there() -> None:
     rooms = {room for pair in includes() for room in pair} - {"pacing"}
     assert rooms == set(ROOMS)
-
-
-def test_nothing_in_the_core_leaves_it_but_the_bindings() -> None:
-    for file in sorted([*CORE.rglob("*.h"), *CORE.rglob("*.cc")]):
-        if "bindings" in file.parts or "testing" in file.parts:
-            continue
-        assert not re.search(r'#include "(\.\./|pacing/|bench/)', file.read_text()), file

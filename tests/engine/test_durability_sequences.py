@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from durable_table import batch, batch_for, contents, durable
+from engine_storage import IN_MEMORY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -17,8 +18,6 @@ import embstore as es
 from embstore.checkpoint.persist.writer import finish_persists
 from embstore.errors import StoreFullError
 from embstore.options import TIER_KINDS, TierKind
-
-FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class DurableTable(RuleBasedStateMachine):
@@ -32,7 +31,7 @@ class DurableTable(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp(dir=FOLDER, prefix="embstore-test-"))
+        self.place = Path(tempfile.mkdtemp(dir=IN_MEMORY, prefix="embstore-test-"))
         self.step = 0
         self.recorded: dict[int, dict[str, Any]] = {}  # contents, by checkpoint
         self.keep = 1
@@ -75,7 +74,7 @@ class DurableTable(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 300), count=st.integers(1, 40))
     def remove(self, first: int, count: int) -> None:
-        self.variable._shards[0].drop(np.arange(first, first + count))
+        self.variable.remove(np.arange(first, first + count))
 
     @rule()
     def save_and_restore(self) -> None:
