@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from engine_storage import Stack, made, row_bytes
+from engine_storage import IN_MEMORY, Stack, made, row_bytes
 
 import embstore as es
 
@@ -36,7 +36,7 @@ def variable(
     row = row_bytes(dim, optimizer)
     sizes = [*[first_tier_rows * row] * (stack.tiers - 1), rows * row]
     with (
-        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory,
         made(
             name,
             dim,

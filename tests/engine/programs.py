@@ -112,9 +112,13 @@ def kept_variable(
     keep_files: bool = True,
     first_tier_rows: int = 1 << 20,
     storage_type: es.StorageType = es.StorageType.DRAM_SSDHASH,
+    **ssdhash: int,
 ) -> es.EmbeddingVariable:
-    """Rows of 16 floats and their accumulators; by default all stay in the first tier."""
-    option = es.SSDHashOption(keep_files=True) if keep_files else None
+    """Rows of 16 floats and their accumulators; by default all stay in the first tier.
+
+    ssdhash: options of files that are kept.
+    """
+    option = es.SSDHashOption(keep_files=True, **ssdhash) if keep_files else None
     return es.get_embedding_variable(
         "var",
         16,

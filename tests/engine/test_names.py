@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MIB, made, skip_without_library
+from engine_storage import IN_MEMORY, MIB, made, skip_without_library
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_has_files_of_its_own_inside_its_storage_path(
 ) -> None:
     skip_without_library(STORAGE[storage][0])
     assume(name != other)
-    with tempfile.TemporaryDirectory() as around:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as around:
         place, saves = Path(around, "rows"), Path(around, "saves")
         saves.mkdir()
         where = option(storage, place)

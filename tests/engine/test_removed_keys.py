@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from checkpoint_variables import fail_to_save
-from engine_storage import made
+from engine_storage import IN_MEMORY, made
 from exports import assert_same
 from programs import anonymous_bytes, run_function
 
@@ -54,7 +54,7 @@ def evict_again_and_again() -> None:
     """Saves that evict all rows, and then come to nothing."""
     es.set_num_threads(1)  # others would begin to keep buffers at any time
     ids = np.arange(KEYS)
-    with tempfile.TemporaryDirectory() as directory, variable() as var:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory, variable() as var:
         path = Path(directory)
         train(var, ids, 0)
         es.save(path / "base", [var], 0)
@@ -165,7 +165,7 @@ def test_a_key_that_waits_at_a_filter_is_not_told(tmp_path: Path) -> None:
 def remove_rows_again_and_again_and_save_then() -> None:
     es.set_num_threads(1)
     keys = np.arange(500_000)
-    with variable() as var, tempfile.TemporaryDirectory() as folder:
+    with variable() as var, tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         path = Path(folder)
         for step in range(6):
             train(var, keys + step * keys.size, step)

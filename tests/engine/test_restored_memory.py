@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import IN_MEMORY, made
 from programs import anonymous_bytes, run_program
 
 import embstore as es
@@ -49,7 +49,7 @@ def restore(path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_a_restore_leaves_nothing_behind_but_the_table() -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         path = Path(directory) / "save"
         taken = {}
         for name in ("train", "restore"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from durable_table import DIM as DURABLE_DIM
 from durable_table import ROW_BYTES
-from engine_storage import Stack, made, row_bytes, skip_without_library
+from engine_storage import IN_MEMORY, Stack, made, row_bytes, skip_without_library
 from exports import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ def variable(
     """Tiers of exactly so many rows each."""
     size = row_bytes(DIM, OPTIMIZER)
     sizes = [size * count for count in rows]
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         places = stack.option(path or Path(directory), sizes)
         option = es.StorageOption(
             places.storage_type, places.storage_path, sizes, strategy, ssdhash_option=ssdhash
@@ -103,7 +103,10 @@ def test_rows_that_fill_every_tier_are_restored(stack: Stack, data: st.DataObjec
     rows = data.draw(st.lists(TIER_ROWS, min_size=stack.tiers, max_size=stack.tiers))
     strategy = data.draw(st.sampled_from(es.CacheStrategy))
     keys = RANKED_KEYS[: sum(rows)]
-    with tempfile.TemporaryDirectory() as directory, variable(stack, rows, strategy) as var:
+    with (
+        tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory,
+        variable(stack, rows, strategy) as var,
+    ):
         full, more = Path(directory) / "full", Path(directory) / "more"
         fill(var, keys, data.draw(st.integers(0, 1000)))
         check_full(var)
@@ -132,7 +135,7 @@ def test_rows_that_fill_every_tier_are_restored(stack: Stack, data: st.DataObjec
 def test_kept_files_of_a_full_table_are_taken_over(first: int, last: int, seed: int) -> None:
     stack = Stack(es.StorageType.DRAM_SSDHASH)
     kept = es.SSDHashOption(keep_files=True)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         with variable(stack, [first, last], ssdhash=kept, path=Path(directory)) as var:
             fill(var, RANKED_KEYS[: first + last], seed)
             wanted = var.export()
@@ -184,7 +187,7 @@ def test_rows_that_fill_a_durable_pool_are_restored(
     storage_type: es.StorageType, cache_rows: int, spare_rows: int, ssd_rows: int, batch: int
 ) -> None:
     pool_rows = cache_rows + max(cache_rows // 8, 256) + spare_rows
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         path = Path(directory)
         with durable_variable(path / "rows", storage_type, cache_rows, pool_rows, ssd_rows) as var:
             fill_until_full(var, batch)
