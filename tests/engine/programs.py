@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from forked_programs import WHERE_IT_IS
@@ -112,7 +113,7 @@ def kept_variable(
     keep_files: bool = True,
     first_tier_rows: int = 1 << 20,
     storage_type: es.StorageType = es.StorageType.DRAM_SSDHASH,
-    **ssdhash: int,
+    **ssdhash: Any,
 ) -> es.EmbeddingVariable:
     """Rows of 16 floats and their accumulators; by default all stay in the first tier.
 

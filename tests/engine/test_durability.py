@@ -38,7 +38,7 @@ from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist import checkpoints as checkpoint_directories
 from embstore.checkpoint.persist import persisting
-from embstore.checkpoint.persist.writer import PersistWriter
+from embstore.checkpoint.persist.writer import PersistWriter, finish_persists
 from embstore.checkpoint.training import tables as training_tables
 from embstore.errors import (
     CheckpointError,
@@ -271,6 +271,31 @@ def test_the_cache_is_full_before_a_checkpoint_is_advised(
         train(variable, range(20))
         variable.drain()
         assert es.should_persist([variable])
+
+
+def test_no_checkpoint_is_advised_while_one_is_pending(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_finish = threading.Event()
+    finish = PersistWriter._finish
+
+    def when_it_may(writer: PersistWriter, *checkpoint: Any) -> None:
+        assert may_finish.wait(30)
+        finish(writer, *checkpoint)
+
+    monkeypatch.setattr(PersistWriter, "_finish", when_it_may)
+    with durable(place) as variable:
+        train(variable, range(20))
+        variable.drain()
+        es.persist([variable], place / "checkpoints", 1)
+        try:
+            assert not es.should_persist([variable])
+            assert es.persisted(place / "checkpoints") == []
+        finally:
+            may_finish.set()
+        finish_persists(variable)
+        assert es.should_persist([variable])
+        assert es.persisted(place / "checkpoints") == [1]
 
 
 # --- What goes wrong
@@ -919,6 +944,35 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
 
 
 # --- What can't be asked for
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong", "told"),
+    [
+        ("persist_pending_window", -1, "at least 0"),
+        ("persist_pending_window", 8, "at most 7"),
+        ("keep", 0, "at least 1"),
+        ("keep", 9, "at most 8"),
+        ("global_step", -1, "at least 0"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_made_so_is_refused_before_it_begins(
+    place: Path, argument: str, wrong: int, told: str
+) -> None:
+    with durable(place) as variable:
+        with pytest.raises(InvalidArgumentError, match=f"{argument} must be {told}"):
+            es.persist([variable], place / "checkpoints", **{argument: wrong})
+        assert not (place / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("wrong", [True, "1", 1.0, -1])
+def test_what_is_no_checkpoints_number_gives_none_of_them_up(place: Path, wrong: Any) -> None:
+    with durable(place) as variable:
+        for _ in range(2):
+            es.persist([variable], place / "checkpoints", keep=2)
+        with pytest.raises(InvalidArgumentError, match="checkpoint_id must be"):
+            es.restore_persisted([variable], place / "checkpoints", wrong)
+        assert es.persisted(place / "checkpoints") == [1, 2]
 
 
 def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:

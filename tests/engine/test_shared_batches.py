@@ -284,6 +284,7 @@ def threads_used(*arguments: str, environment: dict[str, str]) -> tuple[int, int
         ([], {}, min(len(os.sched_getaffinity(0)), 16)),
         ([], {"OMP_NUM_THREADS": "1"}, 1),
         ([], {"OMP_NUM_THREADS": "3,2"}, 3),
+        ([], {"OMP_NUM_THREADS": "64"}, 16),
         ([], {"OMP_NUM_THREADS": "many"}, min(len(os.sched_getaffinity(0)), 16)),
         (["5"], {"OMP_NUM_THREADS": "1"}, 5),
         (["1"], {}, 1),

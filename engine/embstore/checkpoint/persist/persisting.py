@@ -175,6 +175,8 @@ def restore_persisted(
     there even so.
     """
     chosen = _durable(variables)
+    if checkpoint_id is not None:
+        checkpoint_id = checks.integer("checkpoint_id", checkpoint_id, at_least=0)
     with (
         checkpoint_locks(chosen),
         planned_restore_persisted(chosen, directory_path(path), checkpoint_id) as carry_out,
