@@ -12,8 +12,8 @@ import pytest
 from durable_table import durable
 from engine_storage import MIB, MakeVariable, Stack, StorageOf, row_bytes
 from exports import assert_same
-from interpreter import run_python
 from numpy.typing import NDArray
+from programs import run_program
 from test_access_counts import since, touched
 from test_promotion import Ranks
 
@@ -272,7 +272,7 @@ print(es.get_num_threads(), len(os.listdir("/proc/self/task")) - before)
 
 def threads_used(*arguments: str, environment: dict[str, str]) -> tuple[int, int]:
     """How many may be used, and how many more there are when batches are over."""
-    done = run_python(PROGRAM, *arguments, environment=environment)
+    done = run_program(PROGRAM, *arguments, environment=environment)
     assert done.returncode == 0, done.stderr
     may, more = done.stdout.split()
     return int(may), int(more)
