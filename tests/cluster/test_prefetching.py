@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exports import assert_same
 from numpy.typing import NDArray
 from row_connection import DIM, ServedVariables, variable_here
 
@@ -56,12 +57,6 @@ def looked_up(variable: ServedVariables) -> int:
     return sum(int(shard.stats()["hits"] + shard.stats()["misses"]) for shard in variable.local)
 
 
-def assert_same(got: es.EmbeddingVariable, wanted: es.EmbeddingVariable) -> None:
-    rows = got.export()
-    for name, column in wanted.export().items():
-        np.testing.assert_array_equal(rows[name], column, err_msg=name)
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 def test_rows_are_the_same_with_prefetching_and_without(
     served: ServedVariables, depth: int
@@ -71,7 +66,7 @@ def test_rows_are_the_same_with_prefetching_and_without(
         train_step(there, ids)
     for ids in batches():
         train_step(plain, ids)
-    assert_same(there, plain)
+    assert_same(there.export(), plain.export())
 
 
 def test_the_next_batch_has_been_read_before_it_is_looked_up(served: ServedVariables) -> None:
@@ -151,7 +146,7 @@ def test_a_batch_without_ids_trains_nothing_and_costs_nothing(served: ServedVari
         for var in [] if step % 2 else [there, plain]:
             ids = np.arange(step, step + 4)
             var.apply_gradients(ids, np.tanh(var.lookup(ids, train=True)))
-    assert_same(there, plain)
+    assert_same(there.export(), plain.export())
     assert not there.internals.prefetched._batches
 
 
@@ -172,7 +167,7 @@ def test_rows_are_the_same_where_another_thread_reads_ahead(served: ServedVariab
         train_step(there, ids)
         train_step(plain, ids)
     reader.join()
-    assert_same(there, plain)
+    assert_same(there.export(), plain.export())
 
 
 def test_look_ups_that_are_left_out_of_a_step_do_not_hold_up_those_that_follow() -> None:
