@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from embstore import _core
-from embstore.bench import _yardsticks, computer_limits, peers_suite
+from embstore.bench import _yardsticks, computer_limits, measure, peers_suite
 from embstore.bench.__main__ import SUITES, main
 from embstore.bench.arguments import add_arguments, options
 from embstore.bench.contenders import Embstore
@@ -50,6 +50,11 @@ def _as_many_threads_as_before() -> Iterator[None]:
     before = es.get_num_threads()
     yield
     es.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _contenders_need_no_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "IDLE_FOR_S", 0.002)
 
 
 def figures_of(arguments: list[str], folder: Path) -> dict[str, Any]:

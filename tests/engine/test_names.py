@@ -82,6 +82,7 @@ def use(variable: es.EmbeddingVariable, times: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(name=NAMES, other=NAMES, parts=st.integers(1, 2), other_parts=st.integers(1, 2))
 @example(name=".", other="..", parts=1, other_parts=1)
+@example(name="deep/column 1", other="deep_column 1", parts=1, other_parts=1)
 @example(name="x", other="x.part0", parts=2, other_parts=1)
 @example(name="x", other="x%2Epart0", parts=2, other_parts=1)
 @example(name="x.part0", other="x%2Epart0", parts=1, other_parts=1)

@@ -38,14 +38,6 @@ def test_the_directory_is_made_and_the_file_goes_with_the_variable(
     assert list(directory.iterdir()) == []
 
 
-def test_a_name_may_hold_what_a_file_s_name_cant(
-    make_variable: MakeVariable, tmp_path: Path
-) -> None:
-    for name in ("deep/column 1", "deep_column 1", "..", "ü"):
-        make_variable(name=name, storage=libpmem(tmp_path)).apply_gradients([1], TWOS)
-    assert len(files_with_rows(tmp_path)) == 4
-
-
 def test_a_forgotten_variable_leaves_no_file(tmp_path: Path) -> None:
     option = es.EmbeddingVariableOption(storage_option=libpmem(tmp_path))
     var = es.get_embedding_variable("users", 3, ev_option=option)

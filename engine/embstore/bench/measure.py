@@ -17,6 +17,9 @@ CLOCKS: Mapping[str, Callable[[], float]] = {
     "process": time.process_time,
 }
 
+# For so long no thread works, but for a tenth of it, when nothing was put off any more.
+IDLE_FOR_S = 0.02
+
 
 def quiesce() -> None:
     """Returns when no thread of the process works any more, or after 20 s: what one contender
@@ -24,8 +27,8 @@ def quiesce() -> None:
     deadline = time.perf_counter() + 20
     while time.perf_counter() < deadline:
         before = time.process_time()
-        time.sleep(0.02)
-        if time.process_time() - before < 0.002:
+        time.sleep(IDLE_FOR_S)
+        if time.process_time() - before < IDLE_FOR_S / 10:
             return
 
 
