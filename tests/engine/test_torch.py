@@ -707,30 +707,21 @@ def combined(rows: Any, mode: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("offsets", [[0, 2, 2, 5], [0], [0, 0, 6], [0, 6, 6]])
-def test_bags_by_offsets(
-    var: es.EmbeddingVariable, table: Any, mode: str, offsets: list[int]
+@pytest.mark.parametrize(
+    ("ids", "offsets"),
+    [
+        *(([1, 2, 3, 3, 4, 1], offsets) for offsets in ([0, 2, 2, 5], [0], [0, 0, 6], [0, 6, 6])),
+        ([[1, 2, 2], [3, 4, 5]], None),
+    ],
+)
+def test_bags_are_what_is_combined_by_hand(
+    var: es.EmbeddingVariable, table: Any, mode: str, ids: list[Any], offsets: list[int] | None
 ) -> None:
     layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
-    ids = torch.tensor([1, 2, 3, 3, 4, 1])
-    bags = layer(ids, torch.tensor(offsets))
-    ends = [*offsets[1:], len(ids)]
-    by_hand = torch.stack(
-        [combined(twin(ids[a:b]), mode) for a, b in zip(offsets, ends, strict=True)]
-    )
-    torch.testing.assert_close(bags, by_hand)
-    bags.pow(3).sum().backward()
-    by_hand.pow(3).sum().backward()
-    twin.step()
-    assert_same_rows(var, twin)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_bags_of_equal_length(var: es.EmbeddingVariable, table: Any, mode: str) -> None:
-    layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
-    ids = torch.tensor([[1, 2, 2], [3, 4, 5]])
-    bags = layer(ids)
-    by_hand = torch.stack([combined(twin(bag), mode) for bag in ids])
+    given, begins = torch.tensor(ids), None if offsets is None else torch.tensor(offsets)
+    parts = given if begins is None else torch.tensor_split(given, begins[1:])
+    bags = layer(given, begins)
+    by_hand = torch.stack([combined(twin(part), mode) for part in parts])
     torch.testing.assert_close(bags, by_hand)
     bags.pow(3).sum().backward()
     by_hand.pow(3).sum().backward()
