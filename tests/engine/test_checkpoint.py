@@ -89,10 +89,10 @@ def test_a_save_that_failed_takes_nothing_from_the_next_increment(tmp_path: Path
         var.apply_gradients([1, 2], grads, global_step=1)
         es.save(tmp_path / "full", [var], 1)
         var.apply_gradients([2, 3], grads, global_step=12)
-        with pytest.raises(StorageError, match="nowhere"):
+        with pytest.raises(StorageError, match="nowhere doesn't exist"):
             es.save(tmp_path / "nowhere" / "else", [var], 12)
         (tmp_path / "file").write_text("")
-        with pytest.raises(StorageError, match="file"):
+        with pytest.raises(StorageError, match="file is a file; give a dir"):
             es.save_incremental(tmp_path / "file", [var], 12)
         es.save_incremental(tmp_path / "increment", [var], 12)
         assert var.export()["keys"].tolist() == [2, 3]
@@ -248,11 +248,14 @@ def test_no_save_takes_the_place_of_one_that_others_follow(tmp_path: Path) -> No
     with variable() as var:
         es.save(tmp_path / "full", [var], 1)
         es.save_incremental(tmp_path / "increment", [var], 2)
-        for path in ("full", "increment"):
-            with pytest.raises(InvalidArgumentError, match=path):
-                es.save_incremental(tmp_path / path, [var], 3)
-        with pytest.raises(InvalidArgumentError, match="increment"):
-            es.save(tmp_path / "increment", [var], 3)
+        for save, path, kind in (
+            (es.save_incremental, "full", "a full"),
+            (es.save_incremental, "increment", "an incremental"),
+            (es.save, "increment", "an incremental"),
+        ):
+            lost = f"{path} holds {kind} save, which must not be lost"
+            with pytest.raises(InvalidArgumentError, match=lost):
+                save(tmp_path / path, [var], 3)
         es.restore(tmp_path / "full", [var], incremental=[tmp_path / "increment"])
 
 

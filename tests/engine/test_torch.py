@@ -610,6 +610,7 @@ def test_a_table_that_trains_at_once_does_not_disturb_a_scaler_of_another_model(
     assert scaled.variable.get_frequency([1]).tolist() == [2]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.long)])
 def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, backend: str) -> None:
     class Model(torch.nn.Module):  # type: ignore[misc,name-defined]

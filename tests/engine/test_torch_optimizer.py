@@ -707,6 +707,7 @@ def test_a_batch_without_ids_gathers_a_gradient_of_zeros(pair: Pair, norm: float
     assert ours.model.one.variable.total_count() == (0, DIM)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 @pytest.mark.timeout(60, method="thread")  # a deadlock would never end
 def test_a_compiled_step_with_its_backward_pass_trains_the_same_rows(
     make_variable: MakeVariable,
