@@ -330,14 +330,25 @@ def test_ctrl_c_again_and_again_leaves_the_save_before_and_nothing_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that come while the first one's threads are waited for, too."""
-    write, main = LocalSave.write, threading.main_thread().ident
+    write, stop, main = LocalSave.write, LocalSave.stop, threading.main_thread().ident
     assert main is not None
+    came = threading.Event()
+    refused: list[str] = []
+
+    def noted(save: LocalSave) -> None:
+        stop(save)
+        came.set()
 
     def interrupted(save: LocalSave, skip_damaged: bool) -> SavedShard:
         for _ in range(3):
             signal.pthread_kill(main, signal.SIGINT)
             time.sleep(0.02)
-        return write(save, skip_damaged)
+        assert came.wait(30)
+        try:
+            return write(save, skip_damaged)
+        except StorageError as error:
+            refused.append(str(error))
+            raise
 
     with variable(partition_num=2) as var:
         train(var, 1)
@@ -347,12 +358,36 @@ def test_ctrl_c_again_and_again_leaves_the_save_before_and_nothing_begun(
         handler = signal.getsignal(signal.SIGINT)
         with monkeypatch.context() as patch:
             patch.setattr(LocalSave, "write", interrupted)
+            patch.setattr(LocalSave, "stop", noted)
             with pytest.raises(KeyboardInterrupt):
                 es.save(tmp_path, [var], 2)
+        assert "the save was given up" in refused
         assert signal.getsignal(signal.SIGINT) is handler
         es.save(tmp_path / "other", [var], 3)
         assert es.restore(tmp_path, [var]) == 1
         assert_same(var.export(), wanted)
+
+
+@pytest.mark.timeout(60)
+def test_a_program_s_own_handler_of_ctrl_c_stops_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, handled = LocalSave.begin, []
+
+    def interrupted(save: LocalSave, waiting_keys: bool) -> None:
+        begin(save, waiting_keys)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, lambda *_: handled.append(list(tmp_path.glob("save-*"))))
+    try:
+        with variable(partition_num=2) as var:
+            train(var, 1)
+            monkeypatch.setattr(LocalSave, "begin", interrupted)
+            es.save(tmp_path, [var], 1)
+            assert len(handled) == 2
+            assert es.restore(tmp_path, [var]) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_stops_a_restore_leaves_no_part_of_the_rows(

@@ -54,7 +54,8 @@ void put_state(nb::dict& dict, const TableState& state) {
   dict["clock"] = state.clock;
 }
 
-// A save of a table: prepared, then begun, then written. abandon() gives it up wherever it is.
+// A save of a table: prepared, then begun, then written. abandon() gives it up wherever it is, but for a thread that writes it:
+// stop() has that throw soon.
 class SaveHandle {
  public:
   SaveHandle(Table& table, std::string path, const FileIdentity& identity, const EvictionRule& eviction)
@@ -79,6 +80,7 @@ class SaveHandle {
     dict["skipped"] = to_numpy(std::move(saved.skipped));
     return dict;
   }
+  void stop() { file_.give_up(); }
   void abandon() { save_.reset(); }
 
  private:
@@ -261,6 +263,7 @@ void bind(nb::module_& module) {
   nb::class_<SaveHandle>(module, "Save")
       .def("begin", &SaveHandle::begin, "waiting_keys"_a, nb::call_guard<GilReleased>())
       .def("write", &SaveHandle::write, "skip_damaged"_a)
+      .def("stop", &SaveHandle::stop)
       .def("abandon", &SaveHandle::abandon, nb::call_guard<GilReleased>());
   module.def("prepare_save", &prepare_save, "table"_a, nb::kw_only(), "path"_a, "save_id"_a, "partition"_a,
              "partition_count"_a, "incremental"_a, "least_version"_a.none(), "least_half_square"_a.none(),

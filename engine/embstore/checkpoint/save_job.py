@@ -13,7 +13,7 @@ from embstore.checkpoint.arguments import least_to_stay
 from embstore.checkpoint.manifest import VariableEntry
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.table.internals import cut
-from embstore.table.shard import LocalShard, SavedShard, SaveRequest
+from embstore.table.shard import LocalSave, LocalShard, SavedShard, SaveRequest
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
@@ -63,18 +63,27 @@ class SaveJob:
     ) -> list[SavedShard]:
         """Begins the saves of all partitions between two batches, then writes some at a time.
 
-        Ctrl-C waits for that: a second one, while the threads of the first are waited for, would
-        leave a partition's save begun, and the next save waiting for its end.
+        Ctrl-C stops them, and is raised when all have ended: a second one, while the threads of the
+        first are waited for, would leave a save begun, and the next one waiting for its end.
         """
         requests = self._requests(variable, paths)
-        with uninterrupted(), contextlib.ExitStack() as prepared:
-            saves = [
-                prepared.enter_context(shard.prepare_save(request))
-                for shard, request in zip(shards, requests, strict=True)
-            ]
+        saves: list[LocalSave] = []
+        is_stopped = False
+
+        def stop() -> None:
+            nonlocal is_stopped
+            is_stopped = True
+            for save in saves:
+                save.stop()
+
+        with uninterrupted(stop), contextlib.ExitStack() as prepared:
+            for shard, request in zip(shards, requests, strict=True):
+                saves.append(prepared.enter_context(shard.prepare_save(request)))
             with cut([variable]):
                 for save in saves:
                     save.begin(self.waiting_keys)
+            if is_stopped:  # before all were there
+                stop()
             at_once = min(len(saves), _MOST_AT_ONCE)
             with ThreadPoolExecutor(at_once, thread_name_prefix="embstore-save") as threads:
                 return list(threads.map(lambda save: save.write(self.skip_damaged), saves))

@@ -429,6 +429,10 @@ class LocalSave:
             saved = self._save.write(skip_damaged)
         return SavedShard(state=_take_state(saved), **saved)
 
+    def stop(self) -> None:
+        """Has the thread that writes it raise StorageError soon."""
+        self._save.stop()
+
     def __enter__(self) -> Self:
         return self
 

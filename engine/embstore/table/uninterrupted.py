@@ -15,13 +15,22 @@ _Handler = Callable[[int, "FrameType | None"], Any]
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """SIGINT and SIGTERM are handled when it ends, if the program handles them at all."""
+def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
+    """SIGINT and SIGTERM are handled when it ends, if the program handles them at all.
+
+    stop: called at once where that will raise KeyboardInterrupt, so that it ends soon.
+    """
     if threading.current_thread() is not threading.main_thread():  # which handles all signals
         yield
         return
     came: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, _Handler] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+        if stop is not None and handlers[number] is signal.default_int_handler:
+            stop()
+
     try:
         with contextlib.ExitStack() as restored:  # one after the other, whatever comes meanwhile
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -29,7 +38,7 @@ def uninterrupted() -> Iterator[None]:
                 if callable(handler):
                     handlers[number] = handler
                     restored.callback(signal.signal, number, handler)
-                    signal.signal(number, lambda *signalled: came.append(signalled))
+                    signal.signal(number, note)
             yield
     finally:
         for told, frame in came:

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "errors/error.h"
 #include "platform/crc32c.h"
 
 namespace embstore::checkpoint {
@@ -48,6 +49,7 @@ void Writer::add_initial_rows(std::span<const float> values) {
 }
 
 size_t Writer::make_room_for_rows() {
+  if (is_given_up_.load(std::memory_order_relaxed)) throw Error(ErrorKind::kStorage, "the save was given up");
   const size_t each =
       record_bytes(static_cast<size_t>(layout_.dim()), static_cast<size_t>(layout_.slot_count()));
   if (block_ != nullptr && (block_->kind != kRows || block_->payload_bytes() + each > kBlockBytes)) flush();

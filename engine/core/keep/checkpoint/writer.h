@@ -1,6 +1,7 @@
 // Writes one row file of a checkpoint: the rows of one partition of a variable, as they come.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,7 +47,7 @@ class Writer {
 
   // REQUIRES: nothing was added yet.
   void add_initial_rows(std::span<const float> values);
-  // So many rows, one at least, that add_row() takes now without waiting for the medium.
+  // So many rows, one at least, that add_row() takes now without waiting for the medium. Throws Error(kStorage) after give_up().
   size_t make_room_for_rows();
   void add_row(const RowHeader& header, const float* row);
   void add_removed_key(int64_t key);
@@ -55,6 +56,8 @@ class Writer {
 
   // Ends the file and returns when the medium has it.
   FileSummary finish();
+  // Has whoever adds rows, in any thread, do so no longer.
+  void give_up() { is_given_up_.store(true, std::memory_order_relaxed); }
 
  private:
   // Room for `bytes` more of the block of `kind` that is being filled.
@@ -67,6 +70,7 @@ class Writer {
   BlockOutput output_;
   std::unique_ptr<Block> block_;  // that is being filled; null: none was begun
   Totals totals_{};
+  std::atomic<bool> is_given_up_{false};
 };
 
 }  // namespace embstore::checkpoint
