@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lost_output import ends_without_output
 from powercut_programs import EXAMPLES, compiled
 
 from powercut import library as library_module
@@ -515,16 +516,7 @@ def test_output_that_can_not_be_written_is_told_without_a_traceback(
 ) -> None:
     append = [str(programs / "append"), "{medium}/log", "8"]
     program = [sys.executable, "-m", "powercut", *argv, "--", *append]
-    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
-    reader, closed = os.pipe()
-    os.close(reader)
-    full = os.open("/dev/full", os.O_WRONLY)
-    for stdout, status, told in (
-        (closed, 1, ""),
-        (full, 2, "powercut: [Errno 28] No space left on device\n"),
-    ):
-        with os.fdopen(stdout, "wb") as output:
-            done = subprocess.run(
-                program, stdout=output, stderr=subprocess.PIPE, text=True, env=environment
-            )
-        assert (done.returncode, done.stderr) == (status, told)
+    assert ends_without_output(program, unbuffered="") == [
+        (1, ""),
+        (2, "powercut: [Errno 28] No space left on device\n"),
+    ]
