@@ -2,40 +2,40 @@
 
     model = Net(embstore.torch.Embedding(var))
     dense = torch.optim.Adam(embstore.torch.dense_parameters(model))
-    rows = embstore.torch.Optimizer(model)  # by var's own rule, at var.learning_rate
+    rows = embstore.torch.Optimizer(model)  # trains by var's own optimizer and learning_rate
     for ids, labels in batches:
         loss_of(model(ids), labels).backward()
         for optimizer in (dense, rows):
             optimizer.step()
             optimizer.zero_grad()
 
-`Optimizer` does with rows what PyTorch's do with dense parameters: gradients gather over backward
-passes and are applied at `step()`; `torch.amp.GradScaler`, `torch.nn.utils.clip_grad_norm_` and
-`torch.optim.lr_scheduler` work with it.
+`Optimizer` treats rows as PyTorch's optimizers treat dense parameters: gradients accumulate over
+backward passes and are applied at `step()`. `torch.amp.GradScaler`,
+`torch.nn.utils.clip_grad_norm_` and `torch.optim.lr_scheduler` work with it.
 
-Without one a backward pass trains at once: it is one `apply_gradients` for each variable in it,
-however often and through however many modules the variable was used. It comes when autograd is
-through, so a pass that fails trains nothing. An error of a variable comes out of `backward`;
-variables that were trained before it stay trained. A gradient that is inf or nan is such an error:
-nothing could undo it; on a GPU it comes with the variable's next call. Scaled losses are refused
-then, and gradients are gone before they could be clipped; both need `Optimizer`.
+Without an `Optimizer` each backward pass trains the rows itself, by one `apply_gradients` for each
+variable, however often and through however many modules the variable was used. Rows are trained
+when autograd has finished, so a pass that fails trains nothing. `backward` raises the error of a
+variable; variables that were trained before it stay trained. A gradient that is inf or nan is such
+an error, because the update could not be undone; on a GPU the variable's next call raises it.
+Scaled losses are refused and gradients can't be clipped: both need `Optimizer`.
 
-`EmbeddingBagCollection` has the bags of several features, by TorchRec's names: one look-up for all
-tables, where they are on a GPU.
+`EmbeddingBagCollection` looks up the bags of several features by one call, with TorchRec's names.
 
-A module has one parameter, `rows`: `Rows`, of shape (0, dim), which stands for the variable. Its
-`grad` is what `Optimizer` has gathered, its hooks (`register_hook`) get the gradient of each
-backward pass, its dtype is that of the rows that come out, and with
-`requires_grad_(False)` the variable is frozen. `state_dict` holds neither it nor any row: those are
-saved by `embstore.save`. In eval mode, or where autograd is off, a forward has no gradient.
+A module has one parameter, `rows`, which stands for the variable: `Rows` of shape (0, dim). Its
+`grad` is the gradient that `Optimizer` has gathered. Its hooks (`register_hook`) get the gradient
+of each backward pass. Its dtype is the dtype of looked-up rows. `requires_grad_(False)` freezes the
+variable. `state_dict` leaves `rows` out: `embstore.save` saves them. A forward pass has no gradient
+in eval mode or while autograd is off.
 
-`from_pretrained` makes a table of PyTorch's weights, and `to_torch` a `torch.nn.Embedding` of a
-table.
+`from_pretrained` makes a table from PyTorch's weights; `to_torch` makes a `torch.nn.Embedding` from
+a table.
 
 `torch.compile` leaves look-ups to Python (a graph break). `copy.deepcopy` of a module raises, since
-it would have to copy the variable; `copy.deepcopy(model, {id(var): var})` shares it. In
-`torch.nn.parallel.DistributedDataParallel` each process has a variable of its own, made alike; all
-train with the gradients of all, so that they stay equal (see `embstore.torch.replicas`).
+it would have to copy the variable; `copy.deepcopy(model, {id(var): var})` shares the variable. In
+`torch.nn.parallel.DistributedDataParallel` each process has its own variable with the same options;
+each trains with the gradients of all processes, so the variables stay equal (see
+`embstore.torch.replicas`).
 """
 
 try:

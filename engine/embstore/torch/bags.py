@@ -1,4 +1,4 @@
-"""Rows of a look-up combined to one for each bag of ids, and what flows back to each row."""
+"""Bags: groups of ids whose rows are combined into one, and the gradients of these rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Bags(NamedTuple):
     """How the rows of a look-up's ids are combined.
 
     mode: one of MODES.
-    offsets: int64 (bags,), where each begins, from 0 to the number of ids at most, ascending. None:
-        the ids are (bags, length), and every row is a bag.
-    weights: floats, one for each id, by which rows are multiplied.
+    offsets: int64 (bags,), where each bag begins: ascending, from 0 to at most the number of ids.
+        None: the ids have the shape (bags, length), and each row of ids is a bag.
+    weights: floats, one for each id, by which the rows are multiplied.
     padding_idx: an id that is left out of its bag.
-    refused: int64 (1,) on the device of `offsets`: unless it is 0, the bags are nan.
+    refused: int64 (1,) on the device of `offsets`. If it is not 0, all bags are nan.
     """
 
     mode: str
@@ -32,27 +32,29 @@ class Bags(NamedTuple):
     refused: Tensor | None = None
 
     def beside(self, ids: Tensor) -> Bags:
-        """Itself, on the device of the ids."""
+        """Returns the same bags with offsets on the device of the ids."""
         if self.offsets is None or self.offsets.device == ids.device:
             return self
         return self._replace(offsets=self.offsets.to(ids.device))
 
     def kept(self) -> Bags:
-        """Itself, with offsets that nobody else writes over before the way back."""
+        """Returns the same bags with a copy of the offsets, which the caller may overwrite before
+        the backward pass.
+        """
         return self if self.offsets is None else self._replace(offsets=self.offsets.clone())
 
     def are_rows(self, ids: Tensor) -> bool:
-        """Whether each has one id."""
+        """Returns whether each bag is one id of a (bags, 1) tensor."""
         return self.offsets is None and ids.shape[1] == 1
 
     def begins(self, ids: Tensor) -> Tensor:
-        """Returns int64 (bags,)."""
+        """Returns where each bag begins among the ids, int64 (bags,)."""
         if self.offsets is not None:
             return self.offsets
         return torch.arange(ids.shape[0], device=ids.device) * ids.shape[1]
 
     def combined(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """Returns (bags, dim). rows: ids.shape + (dim,)."""
+        """Combines rows of shape ids.shape + (dim,) into bags of shape (bags, dim)."""
         if self.weights is not None:
             rows = rows * self.weights.unsqueeze(-1)
         if self.padding_idx is not None:
@@ -64,12 +66,12 @@ class Bags(NamedTuple):
         return self.of_sums(ids, sums)
 
     def of_sums(self, ids: Tensor, sums: Tensor) -> Tensor:
-        """Returns (bags, dim), of the sums of their rows."""
+        """Returns the bags, (bags, dim), from the sums of their rows."""
         return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
 
     def gradients(self, ids: Tensor, of_bags: Tensor) -> Tensor:
-        """Returns ids.shape + (dim,), of the rows, where there are no weights. Those of padding are
-        any. of_bags: (bags, dim).
+        """Returns the gradients of the rows, ids.shape + (dim,), for bags without weights. The
+        gradient of a padding id is undefined. of_bags: the gradients of the bags, (bags, dim).
         """
         if self.mode != "sum":
             of_bags = of_bags / self._divisors(ids, of_bags.dtype)
@@ -78,17 +80,18 @@ class Bags(NamedTuple):
     def _sums(self, rows: Tensor) -> Tensor:
         if self.offsets is None:
             return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(dim=1)
-        # Each bag's in their order, on a GPU too.
+        # embedding_bag adds the rows of a bag in their order, on a GPU too.
         positions = torch.arange(rows.shape[0], device=rows.device)
         sums = torch.embedding_bag(rows, positions, self.offsets)[0]
         return sums if self.refused is None else sums.masked_fill(self.refused != 0, torch.nan)
 
     def _spread(self, ids: Tensor, of_bags: Tensor) -> Tensor:
-        """Gives each id what its bag has."""
-        if self.offsets is None:  # a copy: autograd may write into what it gave
+        """Copies the row of each bag to all of its ids."""
+        if self.offsets is None:  # a copy, since autograd may write into of_bags later
             of_ids = of_bags.unsqueeze(1).expand(-1, ids.shape[1], -1)
             return of_ids.clone(memory_format=torch.contiguous_format)
-        # Contiguous: that of a sum is one number, over and over, which takes ten times as long.
+        # The gradient of sum() is one number with strides of 0, from which index_select takes ten
+        # times as long.
         return of_bags.contiguous().index_select(0, self._bag_of_each(ids))
 
     def _lengths(self, ids: Tensor) -> Tensor:
@@ -100,7 +103,7 @@ class Bags(NamedTuple):
         return torch.repeat_interleave(self._lengths(ids), output_size=ids.shape[0])
 
     def _divisors(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """(bags, 1)."""
+        """Returns what the sum of each bag is divided by, (bags, 1)."""
         counted = self._lengths(ids)
         if self.padding_idx is not None:
             padding = (ids == self.padding_idx).long()
@@ -113,7 +116,7 @@ class Bags(NamedTuple):
 
 
 class _Sums(torch.autograd.Function):
-    """Those of rows that have gradients: PyTorch's own takes twice the time on the way back."""
+    """Sums rows that have gradients. embedding_bag's own backward takes twice the time."""
 
     @staticmethod
     def forward(ctx: Any, bags: Bags, ids: Tensor, rows: Tensor) -> Tensor:

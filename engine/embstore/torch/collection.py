@@ -1,4 +1,4 @@
-"""Bags of several features at once, by TorchRec's names: one look-up and one update for all."""
+"""Bags of several features, with TorchRec's names: one look-up and one update for all tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
 
-_MOST_ARGUMENTS = 3  # of EmbeddingBag.forward
+_MOST_ARGUMENTS = 3  # EmbeddingBag.forward takes three
 
 BagsOfFeature: TypeAlias = "Tensor | tuple[Any, ...]"
 
 
 class Jagged(Protocol):
-    """What is used of TorchRec's KeyedJaggedTensor, and of the one here."""
+    """The methods that TorchRec's KeyedJaggedTensor and this module's share."""
 
     def keys(self) -> Sequence[str]: ...
     def values(self) -> Tensor: ...
@@ -35,13 +35,13 @@ class Jagged(Protocol):
 
 
 class KeyedJaggedTensor:
-    """Bags of several features in two tensors, as TorchRec has them.
+    """Bags of several features in two tensors, as TorchRec's class of this name has them.
 
     keys: the features' names.
-    values: int64 or int32 (n,), the ids of all bags: the first feature's, then the next one's.
-    lengths: int64 or int32 (features * bags,), of each bag, in the same order.
-    length_per_key: how many ids each feature has. None: read from `lengths`, for which the host
-        waits where they are on a GPU.
+    values: int64 or int32 (n,), the ids of all bags, feature by feature.
+    lengths: int64 or int32 (features * bags,), the number of ids in each bag, in the same order.
+    length_per_key: the number of ids of each feature. None: computed from `lengths`; the host waits
+        for the GPU if they are there.
     weights: floats (n,) by which the ids' rows are multiplied, for bags of mode "sum".
     """
 
@@ -66,8 +66,9 @@ class KeyedJaggedTensor:
                 f"{len(self._lengths)}"
             )
         told = None if length_per_key is None else _as_lengths(length_per_key)
-        if told is None or self._lengths.is_cpu:  # else nobody waits for the GPU that has them
-            if (self._lengths < 0).any():  # bags would take the ids of others
+        # With length_per_key, lengths on a GPU aren't checked: the host would have to wait.
+        if told is None or self._lengths.is_cpu:
+            if (self._lengths < 0).any():  # its bag would take other bags' ids
                 raise InvalidArgumentError(
                     f"lengths must be at least 0, got {int(self._lengths.min())}"
                 )
@@ -95,7 +96,7 @@ class KeyedJaggedTensor:
         return self._lengths
 
     def offset_per_key(self) -> list[int]:
-        """Returns where in `values()` each feature begins, and where the last one ends."""
+        """Returns where each feature begins in `values()`, then where the last feature ends."""
         return self._offset_per_key
 
     def weights_or_none(self) -> Tensor | None:
@@ -103,7 +104,7 @@ class KeyedJaggedTensor:
 
 
 class KeyedTensor:
-    """Rows of several features, side by side, as TorchRec has them."""
+    """The bags of several features, side by side, as TorchRec's class of this name has them."""
 
     def __init__(self, rows: Mapping[str, Tensor]) -> None:
         self._rows = dict(rows)
@@ -113,20 +114,20 @@ class KeyedTensor:
         return list(self._rows)
 
     def values(self) -> Tensor:
-        """Returns (bags, the sum of all dims)."""
+        """Returns all features' bags, of shape (bags, the sum of all dims)."""
         if self._values is None:
             self._values = torch.cat(list(self._rows.values()), dim=1)
         return self._values
 
     def length_per_key(self) -> list[int]:
-        """The dim of each."""
+        """Returns the dim of each feature."""
         return [rows.shape[1] for rows in self._rows.values()]
 
     def offset_per_key(self) -> list[int]:
         return list(accumulate(self.length_per_key(), initial=0))
 
     def __getitem__(self, key: str) -> Tensor:
-        """Returns (bags, dim)."""
+        """Returns one feature's bags, of shape (bags, dim)."""
         return self._rows[key]
 
     def to_dict(self) -> dict[str, Tensor]:
@@ -134,11 +135,11 @@ class KeyedTensor:
 
 
 class EmbeddingBagCollection(torch.nn.Module):
-    """`EmbeddingBag`s of several features: tables on one GPU are looked up by one step there, and
-    trained by one.
+    """`EmbeddingBag`s of several features. All tables in a GPU's memory are looked up by one step
+    on the GPU and trained by another; all other tables by one call each.
 
-    bags: of each feature, by its name. Several features may have one module, or several over one
-        variable.
+    bags: each feature's name and module. Several features may share a module, and several modules
+        may share a variable.
     """
 
     def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
@@ -160,12 +161,12 @@ class EmbeddingBagCollection(torch.nn.Module):
         self.bags = torch.nn.ModuleList(bags.values())
 
     def forward(self, features: Mapping[str, BagsOfFeature] | Jagged) -> KeyedTensor:
-        """Returns the bags of all features, in the order in which the collection has them.
+        """Returns the bags of all features, in the collection's order.
 
-        features: by name what `EmbeddingBag` takes: ids (bags, length), or a tuple of ids (n,),
-            offsets (bags,) and, where they have some, per_sample_weights (n,); or TorchRec's
-            KeyedJaggedTensor, or `KeyedJaggedTensor`. All have as many bags. Other features are
-            left out.
+        features: a dict that has the arguments of `EmbeddingBag` by the features' names: ids
+            (bags, length), or a tuple of ids (n,), offsets (bags,) and possibly per_sample_weights
+            (n,). Or a `KeyedJaggedTensor`, TorchRec's or this module's. All features must have the
+            same number of bags. Features that the collection doesn't have are ignored.
         """
         if isinstance(features, Mapping):
             given = features
@@ -182,8 +183,8 @@ class EmbeddingBagCollection(torch.nn.Module):
         for name, module in modules:
             if name not in given:
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
-            of = given[name]
-            arguments = of if isinstance(of, tuple) else (of,)
+            bags = given[name]
+            arguments = bags if isinstance(bags, tuple) else (bags,)
             if not 1 <= len(arguments) <= _MOST_ARGUMENTS:
                 raise InvalidArgumentError(
                     f"features[{name!r}] must be ids, or a tuple of ids, offsets and "
@@ -209,15 +210,15 @@ class EmbeddingBagCollection(torch.nn.Module):
         ]
 
     def _taken_apart(self, features: Jagged) -> dict[str, BagsOfFeature]:
-        """Of each feature its ids, the offsets of its bags and its weights, as its module takes
-        them.
-        """
+        """Returns each feature's ids, offsets and weights, as the feature's module takes them."""
         keys, values, weights = features.keys(), features.values(), features.weights_or_none()
         _check_differ(keys)
         lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
         offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
         bounds = pairwise(features.offset_per_key())
-        with_end = {name for name, of in self._modules_of_features() if of.include_last_offset}
+        with_end = {
+            name for name, module in self._modules_of_features() if module.include_last_offset
+        }
         return {
             key: (
                 values[begin:end],

@@ -1,4 +1,4 @@
-"""Look-ups that autograd knows: what flows back through them gathers, or trains at once."""
+"""Look-ups in autograd's graph. Their gradients gather for an optimizer, or train rows at once."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = ["Request", "current_pass", "lookup"]
 
 
 class Request(NamedTuple):
-    """What a module looks up of a variable."""
+    """The look-up of one module in one variable."""
 
-    module: torch.nn.Module  # that has the variable's `Rows` as its parameter `rows`
+    module: torch.nn.Module  # its parameter `rows` is the variable's `Rows`
     variable: EmbeddingVariable
     ids: Tensor  # int64 of any shape
     training: bool
     padding_idx: int | None = None  # an id that gets no gradient
-    # As `EmbeddingVariable.lookup` has it, for look-ups through which nothing flows back.
+    # The argument `count` of `EmbeddingVariable.lookup`, for look-ups without gradients.
     counts: bool = True
-    # How their rows are combined. Its `refused` is a Refusal, for which no row is trained, or 0.
+    # How the rows are combined. Its `refused` is 0, or a Refusal, and then no row is trained.
     bags: Bags | None = None
 
     @property
     def result_count(self) -> int:
-        """How many rows, or bags, there are in its result: what that has first in its shape."""
+        """The number of rows or bags in the result: the first item of its shape."""
         if self.bags is None or self.bags.offsets is None:
             return self.ids.shape[0]
         return self.bags.offsets.shape[0]
@@ -57,16 +57,16 @@ class Request(NamedTuple):
 
 @outside_of_graphs
 def lookup(requests: Sequence[Request]) -> list[Tensor]:
-    """Returns the rows of each request, ids.shape + (dim,), or its bags, (bags, dim): on the ids'
-    device, in the dtype of `Rows`. Those of ids on one GPU are looked up as one step.
+    """Returns the rows of each request, ids.shape + (dim,), or its bags, (bags, dim), on the ids'
+    device and in the dtype of `Rows`. Requests with ids on one GPU are looked up as one step.
     """
-    # Alike: those that are trained, and others that count or don't.
+    # Requests are grouped by whether they are trained, and whether they count accesses.
     alike: dict[tuple[bool, bool], list[int]] = {}
-    all_rows = [rows_of(of.variable) for of in requests]
-    for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True)):
-        _check_is_parameter(rows, of.module)
-        is_trained = of.training and rows.requires_grad and torch.is_grad_enabled()
-        alike.setdefault((is_trained, is_trained or of.counts), []).append(number)
+    all_rows = [rows_of(request.variable) for request in requests]
+    for number, (request, rows) in enumerate(zip(requests, all_rows, strict=True)):
+        _check_is_parameter(rows, request.module)
+        is_trained = request.training and rows.requires_grad and torch.is_grad_enabled()
+        alike.setdefault((is_trained, is_trained or request.counts), []).append(number)
     found: dict[int, Tensor] = {}
     for (is_trained, count), own in alike.items():
         reads = [_Read.of(requests[number], all_rows[number], is_trained) for number in own]
@@ -79,20 +79,21 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
             values = _rows_of(reads, count=count)
         found.update(zip(own, values, strict=True))
     results = []
-    for number, (of, rows) in enumerate(zip(requests, all_rows, strict=True)):
-        result = found[number].to(of.ids.device, rows.dtype)
-        if of.bags is not None and of.bags.weights is not None:  # which have gradients of their own
-            result = of.bags.combined(of.ids, result)
+    for number, (request, rows) in enumerate(zip(requests, all_rows, strict=True)):
+        ids, bags = request.ids, request.bags
+        result = found[number].to(ids.device, rows.dtype)
+        if bags is not None and bags.weights is not None:  # the weights may have gradients
+            result = bags.combined(ids, result)
         results.append(result)
     return results
 
 
 def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
-    """Raises UnsupportedError where something else trains what the module has in their place."""
-    # By vars, since a module and a tensor take long to say that they don't have an attribute.
-    if vars(module).get("_is_replica", False):  # of DataParallel, which has no parameters
+    """Raises UnsupportedError if another tensor has taken the place of the module's `rows`."""
+    # vars() is quick: hasattr of a module or a tensor takes long to find that there is none.
+    if vars(module).get("_is_replica", False):  # DataParallel's replicas have no parameters
         return
-    # FSDP's mark is on those that it holds on to.
+    # FSDP marks the parameters that it has flattened but still holds.
     if module._parameters.get("rows") is not rows or vars(rows).get("_fsdp_flattened", False):
         raise UnsupportedError(
             f"{rows.variable.name}: FullyShardedDataParallel, fully_shard, a parametrization or "
@@ -104,19 +105,19 @@ def _check_is_parameter(rows: Rows, module: torch.nn.Module) -> None:
 
 
 class _Read(NamedTuple):
-    """A request, whose ids are where the variable takes them."""
+    """A request whose ids have been moved to a device that the variable can read them from."""
 
     rows: Rows
     ids: Tensor
     padding_idx: int | None
     refused: Tensor | None
-    bags: Bags | None  # that the rows are combined to where they are found
+    bags: Bags | None  # the bags that the look-up itself combines: those without weights
     group: replicas.Replicas | None
 
     @classmethod
     def of(cls, request: Request, rows: Rows, is_trained: bool) -> _Read:
         variable, ids = request.variable, request.ids
-        if is_trained:  # the update needs them as they were
+        if is_trained:  # a copy: the update needs the ids as they are now
             ids = ids.clone()
         if not ids.is_cpu and not rows_lie_with(variable, ids):
             ids = ids.cpu()
@@ -130,15 +131,13 @@ class _Read(NamedTuple):
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of variables, or bags of them, with a backward that hands the gradients of the rows to
-    the pass.
-    """
+    """Looks up rows or bags. Its backward gives the rows' gradients to the running pass."""
 
     @staticmethod
     def forward(ctx: Any, reads: Sequence[_Read], *_rows: Rows) -> tuple[Tensor, ...]:
         ctx.reads = reads
         ctx.numbers = [next(_forward_numbers) for _ in reads]
-        ctx.set_materialize_grads(False)  # what nothing flowed back through isn't trained
+        ctx.set_materialize_grads(False)  # rows without a gradient aren't trained
         return tuple(_rows_of(reads, train=True))
 
     @staticmethod
@@ -153,20 +152,20 @@ class _Lookup(torch.autograd.Function):
                 continue
             if read.bags is not None:
                 grad = read.bags.gradients(read.ids, grad)
-            # The tensor itself, not a view: autograd may write into one that nobody else holds.
+            # The tensor itself, not a view: autograd may write into a tensor without other holders.
             gathering.add(
                 read.rows,
                 read.group,
                 _Gathered(number, read.ids, grad, read.padding_idx, read.refused),
             )
-            # Of the parameter itself, which has no rows. It says to whoever asks, such as
-            # DistributedDataParallel, that the parameter had its turn.
+            # The gradient of the parameter itself, which has no rows. It tells
+            # DistributedDataParallel and the like that the parameter has been used.
             of_rows.append(torch.zeros_like(read.rows))
         return None, *of_rows
 
 
 class _Gathered(NamedTuple):
-    """What flowed back through one look-up."""
+    """The gradient of one look-up."""
 
     number: int
     ids: Tensor
@@ -176,7 +175,9 @@ class _Gathered(NamedTuple):
 
 
 def _holders(gathered: _Gathered) -> tuple[int, int] | None:
-    """How many hold the gradient, and how many its memory; None where PyTorch doesn't tell."""
+    """Returns the reference counts of the gradient and of its memory, or None if this PyTorch has
+    no function for the second.
+    """
     use_count = getattr(torch._C, "_storage_Use_Count", None)
     if use_count is None:
         return None
@@ -184,33 +185,33 @@ def _holders(gathered: _Gathered) -> tuple[int, int] | None:
     return sys.getrefcount(gathered.grad), use_count(storage)
 
 
-# Of a gradient that nobody else has.
+# The counts of a gradient that has no other holder.
 _FEWEST_HOLDERS = _holders(_Gathered(0, torch.empty(0), torch.empty(1), None, None))
 
 
 @dataclass(eq=False)
 class _Pass:
-    """What one backward pass has gathered."""
+    """The gradients that one backward pass has gathered."""
 
     parts: dict[Rows, list[_Gathered]] = field(default_factory=dict)
     groups: dict[Rows, replicas.Replicas] = field(default_factory=dict)
-    accumulated: set[Rows] = field(default_factory=set)  # which autograd gave its gradient
-    is_scaled: bool = False  # whether a GradScaler had scaled its loss
+    accumulated: set[Rows] = field(default_factory=set)  # with an accumulated gradient
+    is_scaled: bool = False  # whether a GradScaler scaled the loss
 
     def add(self, rows: Rows, group: replicas.Replicas | None, part: _Gathered) -> None:
         self.parts.setdefault(rows, []).append(part)
         if group is not None:
             self.groups[rows] = group
 
-    @outside_of_graphs  # autograd calls it, also where the call of backward() is compiled
+    @outside_of_graphs  # autograd calls it, even if the call of backward() is compiled
     def end(self) -> None:
-        # By name, so that replicas, which wait for each other, take them in one order.
+        # Ordered by name: replicas wait for each other, so all must take variables in one order.
         ordered = sorted(self.parts, key=lambda rows: rows.variable.name)
         for rows in ordered:
             _check_is_wanted(rows, rows in self.accumulated, self.is_scaled)
             if rows not in self.groups:
                 replicas.check_not_apart(rows.variable)
-        # Checks and hooks may raise, and come before anything is gathered or trained.
+        # Checks and hooks may raise, so they run before anything is gathered or trained.
         parts = {rows: self._part_of(rows) for rows in ordered}
         at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
         for rows, part in parts.items():
@@ -267,7 +268,7 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
     grads = gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
     holders = _holders(gathered)
     if rows.gathers and (holders is None or holders != _FEWEST_HOLDERS):
-        grads = grads.clone()  # whoever handed it to backward() may use it again before the step
+        grads = grads.clone()  # its other holders may write into it before the step
     part = GradientPart(
         gathered.number,
         ids,
@@ -276,19 +277,19 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
         kept=None if gathered.padding_idx is None else ids != gathered.padding_idx,
         refused=gathered.refused,
     )
-    # Replicas wait for each other's numbers of ids anyway.
+    # settled() waits for a GPU, but replicas have to exchange their numbers of ids anyway.
     return part if group is None else part.settled(rows.variable.name)
 
 
-# By autograd's number of the backward pass. Only the callback that ends a pass owns its entry, so
-# a pass that fails, and never comes to its end, takes what it had gathered along.
+# The running passes by autograd's numbers. Only the callback that ends a pass owns its entry, so
+# the gradients of a pass that fails, and never calls it, are freed with the pass.
 _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
 _passes_lock = threading.Lock()
 _forward_numbers = itertools.count()
 
 
 def current_pass() -> _Pass:
-    """Returns the backward pass that calls this."""
+    """Returns the backward pass in which this is called."""
     number = torch._C._current_graph_task_id()
     with _passes_lock:
         current = _passes.get(number)
@@ -299,13 +300,13 @@ def current_pass() -> _Pass:
 
 
 def _note_accumulated(rows: Tensor) -> None:
-    """Called where a backward pass gives Rows their gradient, and not by torch.autograd.grad."""
+    """Notes that a backward pass accumulated the Rows' gradient; torch.autograd.grad never does."""
     assert isinstance(rows, Rows)
     current_pass().accumulated.add(rows)
 
 
 def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:
-    """On the devices of their ids; of bags one row each."""
+    """Returns each read's rows, or one row for each of its bags, on the device of its ids."""
     if (bags := _bags_summed_here(reads, train, count)) is not None:
         return bags
     found = lookup_many(
@@ -322,8 +323,8 @@ def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True)
 
 
 def _bags_summed_here(reads: Sequence[_Read], train: bool, count: bool) -> list[Tensor] | None:
-    """Returns the bags of each, if the core can sum them as it looks their rows up: the rows of one
-    variable are in the processor's cache then.
+    """Returns the bags of all reads if the core can sum them as it looks rows up, while one
+    variable's rows are in the processor's cache; else None.
     """
     of_reads = [
         (read.ids, read.bags)
@@ -332,7 +333,7 @@ def _bags_summed_here(reads: Sequence[_Read], train: bool, count: bool) -> list[
     ]
     if len(of_reads) != len(reads):
         return None
-    if all(bags.are_rows(ids) for ids, bags in of_reads):  # nothing is to be summed
+    if all(bags.are_rows(ids) for ids, bags in of_reads):  # there is nothing to sum
         return None
     sums = look_up_bags(
         [read.rows.variable for read in reads],

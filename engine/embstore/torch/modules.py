@@ -1,4 +1,4 @@
-"""`torch.nn`'s embedding modules over a variable."""
+"""`torch.nn`'s embedding modules, with an embedding variable in place of a weight matrix."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Embedding", "EmbeddingBag", "as_ids", "check_runs", "check_weights"]
 
 
-class _OfVariable(torch.nn.Module):
-    """What both modules have: the variable, and its `Rows` as the only parameter."""
+class _EmbeddingModule(torch.nn.Module):
+    """The base of both modules: a variable, and its `Rows` as the only parameter."""
 
-    # Look-ups in eval mode are an evaluation's, which neither count for the ranking of rows nor
-    # move any. To be set where the model serves.
+    # False: look-ups in eval mode evaluate the model; they neither count as accesses nor move rows
+    # between tiers. Users set it to True in a process that serves.
     serves = False
 
     def __init__(self, variable: EmbeddingVariable, padding_idx: int | None) -> None:
@@ -55,7 +55,7 @@ class _OfVariable(torch.nn.Module):
         )
 
     def _ids(self, ids: object) -> Tensor:
-        """Returns them as int64, if they have values to look up."""
+        """Returns the ids as int64. Raises InvalidArgumentError unless they are a tensor of ids."""
         ids = as_ids("ids", ids)
         if ids.is_meta and not rows_lie_with(self.variable, ids):
             raise InvalidArgumentError(
@@ -65,8 +65,8 @@ class _OfVariable(torch.nn.Module):
         return ids
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Converts `rows` in place, whatever torch.__future__ says: a conversion that put another
-        parameter there, or swapped what is in this one, would part it from its variable.
+        """Converts `rows` in place, whatever torch.__future__ says. A conversion that replaced the
+        parameter, or swapped its contents, would separate it from its variable.
         """
         own = {
             name: parameter
@@ -79,7 +79,7 @@ class _OfVariable(torch.nn.Module):
             self._check_can_be_rows(data)
         try:
             for name in own:
-                self._parameters[name] = None  # keeps its place among them
+                self._parameters[name] = None  # keeps the order of parameters
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
             self._parameters.update(own)
@@ -96,7 +96,7 @@ class _OfVariable(torch.nn.Module):
             )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Leaves out `rows`, which `embstore.save` saves. A derived class may have more state."""
+        """Saves all state but `rows`, which `embstore.save` saves."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for key in self._keys_of_rows(prefix):
             del destination[key]
@@ -111,7 +111,7 @@ class _OfVariable(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Takes no `rows`: they are an unexpected key, and none is missing."""
+        """Loads all state but `rows`, which is an unexpected key if it is there."""
         of_rows = self._keys_of_rows(prefix)
         for key in of_rows:
             if state_dict.pop(key, None) is not None and strict:
@@ -128,7 +128,7 @@ class _OfVariable(torch.nn.Module):
         missing_keys[:] = [key for key in missing_keys if key not in of_rows]
 
     def _keys_of_rows(self, prefix: str) -> list[str]:
-        """A derived class may have them by another name, too."""
+        """Returns the keys of `Rows` in a state_dict. A subclass may have them by a second name."""
         return [
             prefix + name
             for name, parameter in self._parameters.items()
@@ -140,35 +140,35 @@ class _OfVariable(torch.nn.Module):
         return f"{self.variable!r}{padding}"
 
 
-class Embedding(_OfVariable):
-    """`torch.nn.Embedding` over a variable: ids of any shape -> ids.shape + (dim,).
+class Embedding(_EmbeddingModule):
+    """`torch.nn.Embedding` over a variable: ids of any shape give rows of shape ids.shape + (dim,).
 
-    padding_idx: an id whose row reads as it is and gets no gradient; any id, a negative one too,
-        is itself.
+    padding_idx: an id whose row gets no gradient. A negative value is an id like any other.
 
-    In eval mode a forward pass is an evaluation: it neither counts for the ranking of rows nor
-    moves any. Where the model serves, set `serves` to True.
+    In eval mode a forward pass evaluates the model: it neither counts as accesses nor moves rows
+    between tiers. In a process that serves, set `serves` to True.
     """
 
     def __init__(self, variable: EmbeddingVariable, padding_idx: int | None = None) -> None:
         super().__init__(variable, padding_idx)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: int64 or int32."""
+        """Returns the rows of ids, which are int64 or int32."""
         check_runs(self)
         (rows,) = lookup([self._request(self._ids(ids))])
         return rows
 
 
-class EmbeddingBag(_OfVariable):
-    """Rows combined by bag, as `torch.nn.EmbeddingBag` takes them; an empty bag gives zeros.
+class EmbeddingBag(_EmbeddingModule):
+    """`torch.nn.EmbeddingBag` over a variable: combines the rows of each bag of ids. An empty bag
+    gives zeros.
 
-    mode: "sum"; "mean", the sum over the bag's number of ids; or "sqrtn", the sum over that
-        number's square root, as TensorFlow has it.
-    padding_idx: an id that is left out of its bag, of the number of ids too.
-    include_last_offset: whether offsets have one more, the number of ids.
+    mode: "sum"; "mean", the sum divided by the bag's number of ids; or "sqrtn", the sum divided by
+        the square root of that number, as in TensorFlow.
+    padding_idx: an id that is left out of the sum and of the number of ids.
+    include_last_offset: whether `offsets` ends with one more item, the number of ids.
 
-    `serves` is as for `Embedding`.
+    For `serves`, see `Embedding`.
     """
 
     def __init__(
@@ -188,12 +188,13 @@ class EmbeddingBag(_OfVariable):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Gives (bags, dim).
+        """Returns the bags, (bags, dim).
 
-        ids: int64 or int32 (bags, length); or (n,) with `offsets`, int64 or int32 (bags,): where
-            each bag starts. Of wrong offsets with ids on the GPU that has the rows, all bags are
-            nan and no row is trained; what the variable is asked for after the update raises why.
-        per_sample_weights: floats of ids.shape, by which rows are multiplied; for mode "sum". They
+        ids: int64 or int32 (bags, length); or (n,) with `offsets`.
+        offsets: int64 or int32 (bags,), where each bag starts. If they are wrong and the ids are on
+            the GPU that has the rows, all bags are nan, no row is trained, and the variable's first
+            call after the update raises the reason.
+        per_sample_weights: floats of ids.shape, by which rows are multiplied, for mode "sum". They
             get gradients, too.
         """
         check_runs(self)
@@ -206,7 +207,7 @@ class EmbeddingBag(_OfVariable):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Request:
-        """Returns what to look up for what `forward` takes."""
+        """Checks the arguments of `forward` and returns the look-up that they ask for."""
         ids = self._ids(ids)
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
@@ -224,8 +225,8 @@ class EmbeddingBag(_OfVariable):
         return self._request(ids, bags)
 
     def _offsets(self, ids: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Returns where each bag begins, and where only the GPU can know whether that can be, a
-        Refusal or 0, int64 (1,).
+        """Returns where each bag begins, and, if only the GPU can check that, an int64 (1,) there:
+        0 or a Refusal.
         """
         offsets = _as_offsets(offsets)
         (id_count,), (offset_count,) = ids.shape, offsets.shape
@@ -256,14 +257,14 @@ class EmbeddingBag(_OfVariable):
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
 
-# Not in the oldest PyTorch that serves.
+# The oldest PyTorch that is supported doesn't have it.
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def check_runs(module: Embedding | EmbeddingBag) -> None:
-    """Raises UnsupportedError where a look-up would only be recorded or transformed."""
+    """Raises UnsupportedError if torch.export, a trace or torch.func would record a look-up."""
     name = module.variable.name
-    compiled = torch.compiler.is_compiling()  # it leaves the look-up to Python
+    compiled = torch.compiler.is_compiling()  # torch.compile leaves look-ups to Python
     if _is_exporting() or (not compiled and torch._C._is_tracing()):
         raise UnsupportedError(
             f"{name}: torch.export and torch.jit.trace can't record look-ups, since the rows lie "
@@ -278,7 +279,9 @@ def check_runs(module: Embedding | EmbeddingBag) -> None:
 
 
 def as_ids(name: str, ids: object) -> Tensor:
-    """Returns them as int64; raises InvalidArgumentError, with the name, for what isn't so."""
+    """Returns ids as int64. Raises InvalidArgumentError, with the name, unless they are a dense
+    int64 or int32 tensor.
+    """
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         got, how = type(ids).__name__, f"torch.as_tensor({name})"
         if isinstance(ids, torch.Tensor):
@@ -291,7 +294,10 @@ def as_ids(name: str, ids: object) -> Tensor:
 
 
 def check_weights(name: str, weights: object, shape: torch.Size, of: str) -> None:
-    """Raises InvalidArgumentError, with the name, unless they are floats, one for each of `of`."""
+    """Raises InvalidArgumentError, with the name, unless weights are floats of the given shape.
+
+    of: the name of the argument that has this shape.
+    """
     if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
         raise InvalidArgumentError(f"{name} must be a tensor of floats")
     _check_dense(name, weights)
@@ -322,9 +328,9 @@ def _as_offsets(offsets: Tensor | None) -> Tensor:
 
 
 def _are_wrong(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
-    """Returns a bool (1,): whether bags of so many ids can't start there.
+    """Returns a bool (1,): whether these can't be the offsets of bags with `ids` ids in all.
 
-    ends_with_last: the last of offsets is where the last bag ends.
+    ends_with_last: whether the last offset is the end of the last bag.
     """
     wrong = (offsets[:-1] > offsets[1:]).any() | (offsets[:1] != 0)
     last = offsets[-1:]
@@ -333,7 +339,7 @@ def _are_wrong(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
 
 @outside_of_graphs
 def _check_offsets(offsets: Tensor, ids: int, ends_with_last: bool) -> None:
-    """Raises InvalidArgumentError where `_are_wrong` says True, in a twentieth of the time."""
+    """Raises InvalidArgumentError for wrong offsets, in a twentieth of `_are_wrong`'s time."""
     array = offsets.cpu().numpy()
     if not may_begin(array, ids) or (ends_with_last and array.item(-1) != ids):
         to = "" if ends_with_last else "at most "

@@ -1,4 +1,4 @@
-"""The optimizer that trains variables' rows step by step, as PyTorch's train dense parameters."""
+"""The optimizer that trains variables' rows at each step(), as PyTorch's train dense parameters."""
 
 from __future__ import annotations
 
@@ -22,45 +22,44 @@ if TYPE_CHECKING:
 
 __all__ = ["Optimizer", "dense_parameters"]
 
-_NO_BACKWARD_PASS = -1  # as autograd numbers them
+_NO_BACKWARD_PASS = -1  # autograd's number outside of backward passes
 
 Trained: TypeAlias = "torch.nn.Module | EmbeddingVariable | torch.nn.Parameter | dict[str, Any]"
 
 
 def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
-    """The model's parameters but the `Rows`: those for a dense torch optimizer."""
+    """Returns the model's parameters without the `Rows`, for a dense torch optimizer."""
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     return (parameter for parameter in model.parameters() if not isinstance(parameter, Rows))
 
 
 class Optimizer(torch.optim.Optimizer):
-    """Trains the variables of a model by their own optimizers, once a `step()`.
+    """Trains the variables of a model by their own optimizers at each `step()`.
 
-    of: a module, whose variables are trained; a variable; several of either; or what an optimizer
-        of PyTorch's takes: `model.parameters()`, or groups of them as
-        [{"params": model.items.parameters(), "lr": 0.1}]. Dense parameters among them are left to
-        another optimizer, which gets them by `dense_parameters(model)`.
-    lr: the learning rate of all, but of groups that have their own; where it isn't given, each
-        variable keeps its own.
+    of: a module, whose variables are trained; a variable; several of either; or the argument of
+        PyTorch's optimizers: `model.parameters()`, or groups of parameters such as
+        [{"params": model.items.parameters(), "lr": 0.1}]. Dense parameters are ignored: give them
+        to another optimizer by `dense_parameters(model)`.
+    lr: the learning rate of all groups that have none of their own. None: each variable keeps its
+        learning rate.
 
-    From when it is made, backward passes gather the variables' gradients, until `zero_grad()`, in
-    place of training at once. `step()` applies what has gathered, in the order of the forwards.
+    As soon as the optimizer exists, backward passes no longer train rows: they gather gradients
+    until `zero_grad()`. `step()` applies these in the order of the forward passes.
 
-    `param_groups` has one group for each variable: its `Rows`, its `lr` and its `name`. An `lr`
-    that was changed since the last step becomes the variable's `learning_rate`; else a
-    `learning_rate` that was changed, by a restore for example, becomes the `lr`.
+    `param_groups` has one group for each variable: its `Rows`, its `lr` and its `name`. If the `lr`
+    has changed since the last step, it becomes the variable's `learning_rate`. Otherwise, if the
+    `learning_rate` has changed, for example by a restore, it becomes the `lr`.
 
-    `torch.amp.GradScaler` has `step()` left out where a gradient is infinite, without waiting for
-    a GPU that knows: rows, their slots and what the variables' optimizers count stay as they are.
-    The step counts in `global_step`.
+    `torch.amp.GradScaler` skips a step if a gradient is infinite, without waiting for the GPU that
+    finds it: rows, slots and the optimizers' own state stay unchanged. `global_step` counts the
+    step.
 
-    `state_dict` has the learning rates and the global step. Rows and their slots are saved by
-    `embstore.save`.
+    `state_dict` has the learning rates and the global step. `embstore.save` saves rows and slots.
     """
 
-    # GradScaler then calls step() in any case, and sets as tensors `grad_scale`, by which gradients
-    # are still to be divided, or None, and `found_inf`.
+    # With this, GradScaler calls step() even if a gradient is infinite, and sets the attributes
+    # `found_inf`, a tensor, and `grad_scale`: a tensor to divide gradients by, or None.
     _step_supports_amp_scaling = True
 
     def __init__(self, of: Trained | Iterable[Trained], lr: float | None = None) -> None:
@@ -71,20 +70,20 @@ class Optimizer(torch.optim.Optimizer):
                 "it, and no parameter of one"
             )
         groups = [{"lr": lr, **group} for group in groups]
-        for group in groups:  # before any variable is taken over
+        for group in groups:  # all are checked before the first one changes its variable
             _check_trainable(group)
-        self._set_rates: dict[Rows, float] = {}  # the lr that each variable's rate came from
-        # `_rate_changes` of each variable when its shards were last asked for what they keep.
+        self._set_rates: dict[Rows, float] = {}  # the lr that set each learning_rate
+        # `rate_changes` of each variable when the step last read the state of its shards.
         self._asked_at: dict[Rows, int] = {}
         self._global_step = 0
         super().__init__(groups, {})
 
     @property
     def global_step(self) -> int:
-        """The version of the rows that the next step trains: how many steps came before it, or
-        how many applies a variable had, where that is more.
+        """The version that the next step gives to rows: the number of earlier steps, or of the
+        applies of a variable if that is larger.
 
-        A step asks shards in other processes for that before the first step and after a restore.
+        Shards in other processes are asked for it before the first step and after a restore.
         """
         return max(
             self._global_step, *(rows.variable.internals.applies() for rows in self._all_rows())
@@ -95,7 +94,7 @@ class Optimizer(torch.optim.Optimizer):
         self._global_step = checks.integer("global_step", value, at_least=0)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Takes over another variable: {"params": its `Rows`}, and "lr" where it isn't its own."""
+        """Adds a variable by {"params": its `Rows`} and possibly its "lr"."""
         _check_group("param_group", param_group, {"params", "lr", "name"})
         params = list(_several(param_group["params"]))
         if len(params) != 1 or not isinstance(params[0], Rows):
@@ -123,15 +122,14 @@ class Optimizer(torch.optim.Optimizer):
     @outside_of_graphs
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Applies the gradients that have gathered; a variable without any isn't touched.
+        """Applies the gathered gradients. Variables without gradients stay unchanged.
 
-        closure: computes the loss again, with gradients, beforehand; its result is returned.
+        closure: computes the loss and its gradients again before the step, which returns the loss.
 
-        Raises InvalidArgumentError, and trains nothing, where another Optimizer was made for one
-        of the variables since: both would train it by the same gradients. Raises as
-        `EmbeddingVariable.apply_gradients` does; the error of one variable stops no other, but
-        variables with shards elsewhere are trained all together or not at all.
-        Gradients stay until `zero_grad()`.
+        Raises InvalidArgumentError, and trains nothing, if a newer Optimizer exists for one of the
+        variables: both would apply the same gradients. Raises the errors of
+        `EmbeddingVariable.apply_gradients`; the error of one variable stops no other, but variables
+        with shards in other processes are all trained or none. Gradients stay until `zero_grad()`.
         """
         self._check_is_newest()
         if torch._C._current_graph_task_id() != _NO_BACKWARD_PASS:
@@ -157,10 +155,9 @@ class Optimizer(torch.optim.Optimizer):
 
     @outside_of_graphs
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients that have gathered.
+        """Drops the gathered gradients.
 
-        set_to_none: makes no difference: of rows that no batch has named there is no gradient,
-            not even one of zeros.
+        set_to_none: ignored; rows that no batch has used have no gradient, not even zeros.
         """
         del set_to_none
         for rows in self._all_rows():
@@ -170,9 +167,9 @@ class Optimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "global_step": self.global_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the group of each variable by its name, in whatever order the state has them.
+        """Loads the group of each variable by its name, in any order.
 
-        Raises InvalidArgumentError, and changes nothing, where the state is of other variables.
+        Raises InvalidArgumentError, and changes nothing, if the state belongs to other variables.
         """
         known = set(state_dict) if isinstance(state_dict, dict) else set()
         if not {"state", "param_groups", "global_step"} <= known:
@@ -186,7 +183,7 @@ class Optimizer(torch.optim.Optimizer):
             _rate_in({**group, "params": own["params"]})
         super().load_state_dict({**state_dict, "param_groups": groups})
         self._global_step = step
-        # Whatever the variables train by: the next step sets the rates that were loaded.
+        # nan equals no rate, so the next step sets all learning rates to the loaded ones.
         self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
 
     def _in_order(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
@@ -212,12 +209,12 @@ class Optimizer(torch.optim.Optimizer):
                 f"{missing}, not known are {unknown}; make the Optimizer of the variables that it "
                 "was saved with"
             )
-        # Of equal names the first to the first.
+        # Groups with equal names are matched in their order.
         return [saved.pop([group["name"] for group in saved].index(name)) for name in names]
 
     def _updates(self) -> list[tuple[EmbeddingVariable, GradientPart]]:
-        """What has gathered. Where a GradScaler calls the step, and nobody called `unscale_`, it is
-        divided by the scale; what has gathered stays as it is, so that a step may be tried again.
+        """Returns each variable's gathered gradient, divided by GradScaler's scale if `unscale_`
+        hasn't done so. The gathered gradient itself stays unchanged: a step may be repeated.
         """
         scale: Tensor | None = getattr(self, "grad_scale", None)
         inverse = None if scale is None else scale.double().reciprocal().float()  # as unscale_
@@ -233,14 +230,14 @@ class Optimizer(torch.optim.Optimizer):
         return updates
 
     def _left_out(self) -> Tensor | None:
-        """A number that is 0 unless the step is to be left out; None where no GradScaler calls it,
-        or where there are no gradients.
+        """Returns GradScaler's `found_inf`, which isn't 0 if the step must be skipped. Returns None
+        if no GradScaler calls step(), or if there are no gradients.
         """
         found_inf = getattr(self, "found_inf", None)
         return found_inf if isinstance(found_inf, torch.Tensor) else None
 
     def _forget_scaler(self) -> None:
-        """As a GradScaler has it forgotten after a step that didn't raise."""
+        """Deletes GradScaler's attributes, which it does itself only after a step that succeeds."""
         for name in ("grad_scale", "found_inf"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -257,7 +254,7 @@ class Optimizer(torch.optim.Optimizer):
         return [rows for group in self.param_groups for rows in group["params"]]
 
     def _rate_of(self, group: dict[str, Any]) -> float:
-        """As `_rate_in`; one that is as it was last set isn't checked again."""
+        """Returns the group's lr, which is checked (`_rate_in`) only if it has changed."""
         (rows,) = group["params"]
         rate: float = group["lr"]
         return rate if type(rate) is float and rate == self._set_rates[rows] else _rate_in(group)
@@ -276,7 +273,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
-    """One for each variable, with what a group of PyTorch's says of it beside "params"."""
+    """Yields a group for each variable, with the options beside "params" of PyTorch's group."""
     seen: set[Rows] = set()
     for item in _several(of):
         options: dict[str, Any] = {}
@@ -296,7 +293,7 @@ def _several(of: Any) -> Iterable[Any]:
 
 
 def _check_group(name: str, group: object, known: set[str]) -> None:
-    """name: of the argument that has the group."""
+    """Raises InvalidArgumentError, with the argument's name, unless `group` is a valid group."""
     if not isinstance(group, dict):
         raise InvalidArgumentError(f"{name}: a group must be a dict, got {type(group).__name__}")
     if "params" not in group or set(group) - known:
@@ -308,14 +305,14 @@ def _check_group(name: str, group: object, known: set[str]) -> None:
 
 
 def _check_trainable(group: dict[str, Any]) -> None:
-    """Raises InvalidArgumentError where its variable can't be trained, or not by the group's lr."""
+    """Raises InvalidArgumentError if the group's variable can't be trained, or not with its lr."""
     if group["lr"] is not None:
         _rate_in(group)
     group["params"][0].variable.internals.check_trainable()
 
 
 def _rate_in(group: dict[str, Any]) -> float:
-    """A group's lr; raises InvalidArgumentError where its variable can't be trained by it."""
+    """Returns a group's lr. Raises InvalidArgumentError if its variable can't train with it."""
     (rows,) = group["params"]
     rate = group["lr"]
     if isinstance(rate, torch.Tensor) and rate.numel() == 1:

@@ -1,4 +1,4 @@
-"""Tables from PyTorch's weights, and weights from tables."""
+"""Makes tables from PyTorch's weights, and weights from tables."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def from_pretrained(
     shards: int | None = None,
     padding_idx: int | None = None,
 ) -> Embedding:
-    """A module over a new variable, which has the row i of `weights` for the id i.
+    """Returns a module over a new variable in which id i has row i of `weights`.
 
-    weights: (rows, dim), dense, of any dtype of real numbers and any device; for example
+    weights: (rows, dim), dense, of any real dtype and on any device; for example
         `torch.nn.Embedding(...).weight`.
-    name, optimizer, ev_option, partition_num, shards: as of `embstore.get_embedding_variable`.
-        Ids from `rows` on are keys, too.
+    name, optimizer, ev_option, partition_num, shards: the arguments of
+        `embstore.get_embedding_variable`. Larger ids than `weights` has rows are valid keys, too.
     """
     unfit = _why_no_weights(weights)
     if unfit is not None:
@@ -57,7 +57,7 @@ def from_pretrained(
     try:
         for first in range(0, rows, _ROWS_AT_A_TIME):
             some = weights[first : first + _ROWS_AT_A_TIME].detach().cpu()
-            if some.dtype != torch.float64:  # float32 has what all others have, or one nearby
+            if some.dtype != torch.float64:  # float32 holds the values of all others, or nearly
                 some = some.to(torch.float32)
             values = checks.as_float32("weights", some.numpy())
             variable.put(np.arange(first, first + len(some)), values)
@@ -68,7 +68,7 @@ def from_pretrained(
 
 
 def _why_no_weights(weights: object) -> str | None:
-    """What they are in place of a dense tensor of real numbers, and what to do; None: nothing."""
+    """Returns why weights can't be used and what to do, or None if they can."""
     if not isinstance(weights, torch.Tensor):
         return type(weights).__name__
     for is_so, what in (
@@ -85,10 +85,13 @@ def _why_no_weights(weights: object) -> str | None:
 
 
 def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> torch.nn.Embedding:
-    """A `torch.nn.Embedding` whose row i is that of the id i; its initial one where it has none.
+    """Returns a `torch.nn.Embedding` whose row i is the variable's row of id i, or the initial
+    value of id i if there is no such row.
 
-    num_embeddings: its rows; None: up to the largest key. Raises InvalidArgumentError where the
-        variable has keys that are negative, or too large for it or for memory.
+    num_embeddings: number of rows (default: the largest key and one).
+
+    Raises InvalidArgumentError if the variable has a key that is negative or no row of the module,
+    or if there isn't enough memory.
     """
     variable = a_variable(variable)
     keys = variable.export()["keys"]

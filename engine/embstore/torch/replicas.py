@@ -1,19 +1,20 @@
 """Replicas of a model in several processes, under `DistributedDataParallel`.
 
-Every process has a variable of its own, made alike: the same name, dim, initializer, optimizer and
-rows (say, restored from one checkpoint). The first forward checks as much as it can of that. Each
-then trains with the gradients of all, as dense parameters do: their mean, gathered when a backward
-pass ends. So rows stay equal, bit for bit, and so do frequencies, which count all replicas' ids.
+Each process has its own variable. All must be made alike: the same name, dim, initializer,
+optimizer and rows (for example, restored from one checkpoint). The first forward pass checks most
+of this. When a backward pass ends, each process trains with the mean of all processes' gradients,
+as with dense parameters. So rows stay equal, bit for bit, and so do frequencies, which count the
+ids of all replicas.
 
-A backward pass through look-ups outside of the wrapper's forward would train one replica alone; it
-is refused.
+A backward pass through look-ups outside of the wrapper's forward would train one replica alone, so
+it is refused.
 
-Backward passes in `no_sync()` gather in the process, with an `embstore.torch.Optimizer` alone.
-A variable must take part in a backward pass in all processes or in none; `join()`, for batches
-that run out in some of them, isn't supported.
+Backward passes in `no_sync()` gather gradients in their process; they need an
+`embstore.torch.Optimizer`. A variable must take part in a backward pass in all processes or in
+none. `join()`, for processes that run out of batches early, isn't supported.
 
-The workers of an `embstore.cluster.Job` share a variable instead: each hands on its own gradients,
-of which the shards take the mean.
+Workers of an `embstore.cluster.Job` share a variable instead: each sends its own gradients, and the
+shards compute the mean.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ __all__ = ["Replicas", "check_not_apart", "current"]
 
 @dataclass(frozen=True)
 class Replicas:
-    """Those that the running forward belongs to."""
+    """The replicas of the forward pass that is running."""
 
     group: dist.ProcessGroup
     synchronizes: bool  # False in no_sync()
 
     def mean(self, part: GradientPart) -> GradientPart:
-        """All replicas' parts, in the order of their ranks, over the number of replicas."""
+        """Returns all replicas' parts, ordered by rank, with gradients divided by their number."""
         replicas = dist.get_world_size(self.group)
         device = self._device()
         counts = self._gathered(torch.tensor([len(part.ids)], device=device))
@@ -74,8 +75,9 @@ class Replicas:
 
 
 def current(variable: EmbeddingVariable) -> Replicas | None:
-    """None outside of a forward of DistributedDataParallel, where there is one process, and where
-    the processes share the variable: its shards put their gradients together.
+    """Returns the replicas of the running forward pass. Returns None outside of
+    DistributedDataParallel, with one process, and if the processes share the variable, whose shards
+    compute the mean.
     """
     if not dist.is_available():
         return None
@@ -94,12 +96,12 @@ def current(variable: EmbeddingVariable) -> Replicas | None:
 
 
 def check_not_apart(variable: EmbeddingVariable) -> None:
-    """Raises UnsupportedError where a backward pass would train one of several replicas alone: none
-    of the look-ups that it goes through was in a forward of DistributedDataParallel, but others
-    were, whose process group still lives.
+    """Raises UnsupportedError if a backward pass would train one of several replicas alone: if none
+    of its look-ups ran in a forward of DistributedDataParallel, but an earlier look-up did, and the
+    process group still exists.
 
-    A look-up alone can't tell: `torch.utils.checkpoint(use_reentrant=False)` repeats it outside of
-    the wrapper, and lets the gradients flow back through the first one.
+    A look-up can't check this: `torch.utils.checkpoint(use_reentrant=False)` repeats look-ups
+    outside of the wrapper, and sends the gradients through the first ones.
     """
     with _compared_lock:
         compared_in = _compared.get(variable)
@@ -113,7 +115,7 @@ def check_not_apart(variable: EmbeddingVariable) -> None:
 
 
 def _lives(group: dist.ProcessGroup) -> bool:
-    """Whether it wasn't destroyed: a wrapper holds the object for longer."""
+    """Returns whether the group exists: a wrapper keeps the object after the group is destroyed."""
     try:
         dist.get_process_group_ranks(group)
     except KeyError:
@@ -126,7 +128,7 @@ def _padded(tensor: Tensor, length: int) -> Tensor:
     return torch.cat([tensor, padding])
 
 
-# By variable, the process group that its replicas were compared in.
+# The process group in which each variable's replicas were compared.
 _compared: weakref.WeakKeyDictionary[
     EmbeddingVariable, weakref.ReferenceType[dist.ProcessGroup]
 ] = weakref.WeakKeyDictionary()

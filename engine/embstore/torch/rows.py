@@ -1,4 +1,4 @@
-"""The parameter that stands for a variable's rows, and the gradient that gathers for them."""
+"""The parameter that stands for a variable's rows, and the gradients gathered for it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
 
 
 class Refusal(IntEnum):
-    """Why a batch on a GPU isn't applied: what the host doesn't know when it asks for it."""
+    """The reasons that a GPU has for not applying a batch, which the host learns only later."""
 
     OFFSETS = 1
 
     def message(self, name: str) -> str:
-        """name: of the variable."""
+        """Returns the error message. name: the variable's."""
         return (
             f"{name}: offsets must start at 0 and ascend to at most the number of ids; the bags "
             "that they made are nan, and rows weren't trained"
@@ -45,20 +45,19 @@ class Refusal(IntEnum):
 
 @dataclass(frozen=True)
 class GradientPart:
-    """Gradients of rows, one for each time that an id was looked up."""
+    """Gradients of rows, one for each looked-up id, equal ids included."""
 
-    number: int  # of the forward
+    number: int  # the number of the forward pass
     ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
     grads: Tensor  # float32 (n, dim)
-    of_all_replicas: bool = True  # False: other processes have parts of theirs, see replicas.py
-    # What may be known on a GPU alone, with the ids:
+    of_all_replicas: bool = True  # False: other processes' parts are missing, see replicas.py
+    # On the ids' device, and possibly unknown to the host:
     kept: Tensor | None = None  # bool (n,): False leaves an id out
     refused: Tensor | None = None  # int64 (1,): a Refusal, or 0
 
     def settled(self, name: str) -> GradientPart:
-        """Returns the part without what is left out; raises why it is refused. Waits for a GPU.
-
-        name: of the variable.
+        """Returns the part with its kept ids only. Waits for a GPU. Raises InvalidArgumentError,
+        with the variable's name, if the part is refused.
         """
         if self.refused is not None and (number := int(self.refused)) != 0:
             raise InvalidArgumentError(Refusal(number).message(name))
@@ -74,19 +73,19 @@ class GradientPart:
 
 
 class Rows(torch.nn.Parameter):
-    """Stands for a variable's rows among a model's parameters; there is one for each variable.
+    """A parameter that stands for a variable's rows in a model; each variable has one.
 
-    It has no rows itself: its shape is (0, dim). `grad` is the gradient that an
-    `embstore.torch.Optimizer` has gathered, float32 (n, dim), a row for each of the n ids in the
-    order of their look-ups: the first row of an id has the sum of its gradients, and its others
-    are zeros; of batches without ids it is one row of zeros. None where there is none, and always
-    where there is no such optimizer. It may be changed in place or set to None, as clipping,
+    It holds no rows: its shape is (0, dim). `grad` is the gradient that an
+    `embstore.torch.Optimizer` has gathered, float32 (n, dim), with a row for each of n looked-up
+    ids, in the order of look-ups. The first row of an id has the sum of its gradients, its other
+    rows are zeros. Without ids `grad` is one row of zeros. It is None before the first backward
+    pass, and without an Optimizer. It may be changed in place or set to None, as clipping,
     unscaling and `zero_grad` do. A hook (`register_hook`) gets the gradient of one backward pass.
     """
 
     def __new__(cls, variable: EmbeddingVariable) -> Self:
         values = torch.empty(0, variable.dim)
-        if values.is_meta:  # of a model whose dense layers get memory later; its rows have some
+        if values.is_meta:  # a model whose dense layers get memory later
             values = torch.empty(0, variable.dim, device="cpu")
         return super().__new__(cls, values)
 
@@ -97,19 +96,21 @@ class Rows(torch.nn.Parameter):
         self._name = variable.name
         self._lock = threading.Lock()
         self._parts: list[GradientPart] = []
-        self._sum: GradientPart | None = None  # of all parts, where somebody has looked at it
-        self._sum_was_zero: Tensor | None = None  # a bool: when that was made
+        self._sum: GradientPart | None = None  # the sum of all parts, once `grad` was read
+        self._sum_was_zero: Tensor | None = (
+            None  # bool (1,): whether _sum was zero when it was made
+        )
         self._is_watched = False
-        # Not those of the tensor, which autograd would call with a gradient of no rows.
+        # Apart from the tensor's hooks, which autograd calls with an empty gradient.
         self._hooks: OrderedDict[int, GradHook] = OrderedDict()
-        # The newest embstore.torch.Optimizer, also when it is gone.
+        # The newest embstore.torch.Optimizer, even if it has been deleted.
         self.trained_by: weakref.ref[Any] | None = None
 
-    __hash__ = object.__hash__  # Tensor's, of the same identity, is a Python function
+    __hash__ = object.__hash__  # as Tensor's, which is a slower Python function
 
     @property
     def gathers(self) -> bool:
-        """From when an Optimizer was made, for good."""
+        """Whether gradients gather: from the first Optimizer on, and for good."""
         return self.trained_by is not None
 
     @property
@@ -144,10 +145,10 @@ class Rows(torch.nn.Parameter):
         self.grad = None
 
     def register_hook(self, hook: GradHook) -> RemovableHandle:
-        """Has `hook` called with the gradient of each backward pass, which is as `grad` has it;
-        what it returns, unless that is None, takes its place. Returns a handle to remove the hook.
+        """Registers a hook on the gradient of each backward pass, which has the form of `grad`. The
+        hook may return another gradient in its place. Returns a handle that removes the hook.
 
-        It is called when the pass ends, also where there is no `embstore.torch.Optimizer`.
+        The hook runs when the pass ends, with and without an `embstore.torch.Optimizer`.
         """
         handle = RemovableHandle(self._hooks)
         self._hooks[handle.id] = hook
@@ -162,15 +163,15 @@ class Rows(torch.nn.Parameter):
         )
 
     def watch(self, accumulated: Callable[[Tensor], None]) -> None:
-        """Has `accumulated` called where a backward pass gives it a gradient; the first call
-        counts.
+        """Has `accumulated` called when a backward pass accumulates a gradient. Calls after the
+        first one have no effect.
         """
         if not self._is_watched:
             super().register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
             self._is_watched = True
 
     def through_hooks(self, part: GradientPart) -> GradientPart:
-        """Returns what the hooks make of the gradient of one backward pass."""
+        """Returns the gradient of one backward pass after all hooks."""
         if not self._hooks:
             return part
         part = _summed(part)
@@ -196,7 +197,7 @@ class Rows(torch.nn.Parameter):
             self._parts.append(part)
 
     def take_parts_of_this_replica(self) -> list[GradientPart]:
-        """Removes and returns what wasn't gathered over all replicas yet."""
+        """Removes and returns the parts that lack the other replicas' gradients."""
         with self._lock:
             self._unsum()
             taken = [part for part in self._parts if not part.of_all_replicas]
@@ -204,9 +205,9 @@ class Rows(torch.nn.Parameter):
             return taken
 
     def gathered(self, *, summed: bool = False) -> GradientPart | None:
-        """All parts in the order of their forwards, as they are to be applied.
+        """Returns all parts as one, in the order of their forward passes, or None.
 
-        summed: with the sums that `grad` has.
+        summed: whether the gradients of equal ids are summed, as in `grad`.
         """
         with self._lock:
             if summed and self._parts:
@@ -216,21 +217,21 @@ class Rows(torch.nn.Parameter):
 
     def _looked_at(self) -> GradientPart:
         if self._sum is None:
-            with torch.inference_mode(False), torch.no_grad():  # it may be changed outside of that
+            with torch.inference_mode(False), torch.no_grad():  # callers may change it in place
                 self._sum = _summed(joined(self._parts))
                 self._sum_was_zero = ~self._sum.grads.any()
         return self._sum
 
     def _unsum(self) -> None:
-        """Makes the sum, which may have been changed, the only part. Of one that was set to zeros,
-        as `zero_grad(set_to_none=False)` does, nothing is left: its ids would be trained again.
+        """Replaces all parts by the sum, which the caller may have changed. Drops it if the caller
+        set it to zeros, as `zero_grad(set_to_none=False)` does: its ids would be trained again.
         """
         if self._sum is None or self._sum_was_zero is None:
             return
         part = replace(self._sum, grads=self._sum.grads.detach().to(torch.float32))
         self._parts, self._sum = [part], None
         is_dropped = ~(part.grads.any() | self._sum_was_zero.to(part.grads.device))
-        if not part.ids.is_cpu:  # the host doesn't know
+        if not part.ids.is_cpu:  # without a wait for the GPU
             self._parts = [replace(part, kept=_kept(part) & ~is_dropped.to(part.ids.device))]
         elif is_dropped:
             self._parts = []
@@ -241,7 +242,7 @@ class Rows(torch.nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rows:
         variable = self.variable
-        if memo.get(id(variable)) is variable:  # whoever copies wants the variable shared
+        if memo.get(id(variable)) is variable:  # the caller of deepcopy wants to share it
             return self
         raise UnsupportedError(_CANT_BE_COPIED.format(self._name))
 
@@ -257,27 +258,27 @@ _CANT_BE_COPIED = (
 
 
 def _as_grad(summed: GradientPart) -> Tensor:
-    """Its gradients; of no ids a row of zeros, since no numbers have no largest one to clip by."""
+    """Returns the gradients, or a row of zeros without ids: clipping takes a maximum of them."""
     return summed.grads if len(summed.ids) else summed.grads.new_zeros(1, summed.grads.shape[1])
 
 
 def _summed(part: GradientPart) -> GradientPart:
-    """Returns the part with an id's gradients summed in its first row, and zeros in its others.
+    """Returns the part with each id's gradients summed in its first row, and zeros in its others.
 
-    How many ids differ is known to a GPU alone, so the sums have a row for each id, and nothing
-    waits for that number.
+    The number of rows stays the same, so that the host needn't wait until a GPU has counted the
+    distinct ids.
     """
     grads = part.grads
     if part.kept is not None:
         grads = grads.masked_fill(~part.kept.to(grads.device).unsqueeze(1), 0)
     firsts = _first_rows(part.ids, part.kept).to(grads.device)
-    # Adds in the order of occurrence, on the CPU at least: as apply_gradients does.
+    # On the CPU this adds in the order of the batch, as apply_gradients does.
     sums = torch.ops.aten.embedding_dense_backward(grads, firsts, len(part.ids), -1, False)
     return replace(part, grads=sums)
 
 
 def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
-    """Returns for each id where it comes first, among those that are kept as it is, or not."""
+    """Returns the position of each id's first occurrence. Kept ids and others are told apart."""
     ordered, order = torch.sort(ids, stable=True)
     begins = torch.ones_like(ordered, dtype=torch.bool)
     if kept is not None:
@@ -293,7 +294,7 @@ def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
 
 
 def joined(parts: Sequence[GradientPart]) -> GradientPart:
-    """One part of several, in the order of their forwards."""
+    """Joins parts, in the order of their forward passes."""
     if len(parts) == 1:
         return parts[0]
     ordered = sorted(parts, key=lambda part: part.number)
@@ -317,7 +318,7 @@ def _kept(part: GradientPart) -> Tensor:
 
 
 def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
-    """Whether the variable takes the ids where they are, in the memory of its GPU."""
+    """Returns whether the ids lie in the memory of the GPU that holds the variable's rows."""
     return not ids.is_cpu and variable.gpu == str(ids.device)
 
 
@@ -326,10 +327,10 @@ def apply_all(
     global_step: int | None = None,
     left_out: Tensor | None = None,
 ) -> None:
-    """Trains the rows of several variables, none twice: those on a GPU by one step there, others as
-    `embstore.apply_many` does. Raises the first error; the other variables are trained.
+    """Trains the rows of several distinct variables: variables on a GPU by one step there, others
+    by `embstore.apply_many`. Raises the first error after the other variables have been trained.
 
-    left_out: one number, of any device: unless it is 0, the applies count and change nothing.
+    left_out: one number on any device; if it isn't 0, the applies are counted but change nothing.
     """
     steps = [
         _step_on_gpu(variable, part, left_out) for variable, part in updates if not part.ids.is_cpu
@@ -377,9 +378,9 @@ _making = threading.Lock()
 
 
 def rows_of(variable: EmbeddingVariable) -> Rows:
-    """The variable's parameter, the same one at every call."""
-    # The variable itself keeps it. A WeakKeyDictionary would keep both for ever, if a hook of the
-    # parameter holds the variable.
+    """Returns the variable's parameter, the same object at each call."""
+    # It is an attribute of the variable. A WeakKeyDictionary would keep both alive for ever if a
+    # hook of the parameter held the variable.
     kept = vars(variable)
     rows: Rows | None = kept.get("_torch_rows")
     if rows is None:

@@ -1,7 +1,7 @@
-"""Which backward passes start at a loss that a torch.amp.GradScaler scaled.
+"""Marks backward passes that start at a loss that a torch.amp.GradScaler scaled.
 
-A pass that trains at once refuses such gradients. Neither a pass nor an optimizer's step is told
-whether a loss was scaled, so importing this module has `GradScaler.scale` tell the pass.
+A pass that trains at once must refuse scaled gradients, but PyTorch tells neither the pass nor an
+optimizer that a loss was scaled. Importing this module patches `GradScaler.scale` to mark the pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__: list[str] = []
 _scale = torch.amp.GradScaler.scale
 
 
-@outside_of_graphs  # as without the hook
+@outside_of_graphs  # as the original
 @functools.wraps(_scale)
 def _scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
     scaled = _scale(scaler, outputs)
@@ -30,7 +30,7 @@ def _scale_and_watch(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
 
 
 def _watched(scaled: Any) -> Any:
-    """Returns what `scale` made: a tensor, or a list, a tuple or an iterator of such."""
+    """Hooks into what `scale` returned: a tensor, or a list, tuple or iterator of tensors."""
     if isinstance(scaled, torch.Tensor):
         if scaled.requires_grad:
             scaled.register_hook(_note_scaled)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What is checked whenever a torch optimizer takes a step: that it holds no rows of another one."""
+"""Checks at each step of a torch optimizer that it holds no rows of an embstore.torch.Optimizer."""
 
 from __future__ import annotations
 
