@@ -5,10 +5,10 @@
 namespace embstore {
 namespace {
 
-// As many as stay in the registers that every x86-64 has.
+// This number of sums fits the SSE registers that every x86-64 has.
 constexpr size_t kFloatsAtOnce = 16;
 
-// Of neighbouring rows, without those that are left out: `kWidth` of their floats, or `width` where that is 0.
+// Sums kWidth floats (width floats if kWidth is 0) of each of `rows` neighbouring rows, except rows that are left out.
 template <size_t kWidth, class IsLeftOut>
 void add_rows(const float* row, size_t rows, size_t dim, size_t width, const IsLeftOut& is_left_out,
               float* sum) {

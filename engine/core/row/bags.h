@@ -1,4 +1,4 @@
-// Bags: neighbouring ids of a batch, whose rows become one.
+// Bags: groups of neighbouring ids in a batch, whose rows are summed to one row each.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace embstore {
 
-// Whether bags of so many ids can begin there: from 0, ascending, within them.
+// Returns whether `offsets` can be the begins of bags of `ids` ids: they start at 0, ascend, and are at most `ids`.
 bool may_begin(std::span<const int64_t> offsets, size_t ids);
 
 struct Bags {
-  // Adds the rows of each bag, in their order, to 0: ids * dim floats, to offsets * dim.
+  // Writes the sum of each bag's rows, added in their order, to `sums`. rows: ids * dim floats; sums: offsets * dim floats.
   // REQUIRES: may_begin(offsets, ids.size()).
   void sum(std::span<const int64_t> ids, const float* rows, size_t dim, float* sums) const;
 
-  std::span<const int64_t> offsets;  // where each begins; it ends where the next one begins
-  std::optional<int64_t> left_out;   // an id whose rows aren't added
+  std::span<const int64_t> offsets;  // where each bag begins; it ends where the next bag begins
+  std::optional<int64_t> left_out;   // an id whose row isn't added
 };
 
 }  // namespace embstore

@@ -10,10 +10,10 @@
 namespace embstore {
 namespace {
 
-// values.size(): none from `begin` to `end`.
+// Searches values from `begin` to `end`. Returns values.size() if all of them are finite.
 size_t first_not_finite(std::span<const float> values, size_t begin, size_t end) {
-  constexpr uint32_t kExponent = 0x7f800000;  // all ones in NaN and infinity alone
-  constexpr size_t kAtATime = 4096;  // without a branch a value, so that the compiler makes vectors of them
+  constexpr uint32_t kExponent = 0x7f800000;  // all its bits are set only in NaN and infinity
+  constexpr size_t kAtATime = 4096;  // values between two branches, so that the compiler vectorises the loop
   const auto is_finite = [](float value) {
     return (std::bit_cast<uint32_t>(value) & kExponent) != kExponent;
   };
@@ -30,7 +30,7 @@ size_t first_not_finite(std::span<const float> values, size_t begin, size_t end)
 }  // namespace
 
 std::optional<size_t> first_not_finite(std::span<const float> values) {
-  constexpr size_t kAPiece = size_t{1} << 17;  // takes as long as to wake a thread
+  constexpr size_t kAPiece = size_t{1} << 17;  // checking a piece takes as long as waking a thread
   const size_t pieces = std::max<size_t>(values.size() / kAPiece, 1);
   std::atomic<size_t> found{values.size()};
   for_each_piece(pieces, HelpingThreads::most_threads(), [&](size_t piece) {

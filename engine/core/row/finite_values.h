@@ -1,4 +1,4 @@
-// Finds values that no training should take in: one NaN spoils its row for good.
+// Finds NaN and infinite values: one of them in a gradient would spoil its row for good.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace embstore {
 
-// Where the first value is that is NaN or infinite. Several threads look for it where there are many.
+// Returns the position of the first value that is NaN or infinite. Several threads search long spans.
 std::optional<size_t> first_not_finite(std::span<const float> values);
 
 }  // namespace embstore

@@ -1,5 +1,5 @@
-// What keys without a row read: a table of rows made once, by the key, so that a value depends on neither order nor
-// thread nor storage type.
+// The initial values of rows, which keys without a row read. They come from a fixed list of rows, chosen by the key, so that
+// they depend on neither order nor thread nor storage type.
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@ namespace embstore {
 
 class InitialRows {
  public:
-  // `values`: rows of `dim` floats, at least one; key k starts as row k mod their number.
-  // `no_permission_value`: what a key reads that waits for its row.
+  // `values`: rows of `dim` floats, at least one; key k starts with row k modulo the number of rows.
+  // `no_permission_value`: the value that a key reads while a filter denies it a row.
   InitialRows(std::vector<float> values, int dim, float no_permission_value)
       : dim_(dim),
         rows_(std::make_unique<Rows>(std::move(values), dim)),
         current_(rows_.get()),
         no_permission_(static_cast<size_t>(dim), no_permission_value) {}
 
-  // The row stays there as long as the caller's guard of the epochs.
+  // The returned row lives as long as the caller's guard of the epochs.
   const float* of(int64_t key) const {
     const Rows& rows = *current_.load(std::memory_order_acquire);
     int64_t row = key % rows.count;
@@ -32,7 +32,7 @@ class InitialRows {
   }
   const float* no_permission() const { return no_permission_.data(); }
 
-  // Neither is to be called by several threads at once.
+  // Only one thread may call these three functions at a time.
   std::span<const float> values() const { return rows_->values; }
   bool were_replaced() const { return were_replaced_; }
   void replace(std::vector<float> values, Epochs& epochs) {

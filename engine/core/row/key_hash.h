@@ -1,4 +1,4 @@
-// What a key is found by, and which of a table's shards it belongs to.
+// The hash by which keys are found, and the shard of a table that a key belongs to.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@ namespace embstore {
 
 using KeyHash = uint64_t;
 
-// A table's rows are spread over so many shards, which are written independently.
+// A table's rows are spread over kShards shards, which are written independently.
 inline constexpr int kShardBits = 4;
 inline constexpr int kShards = 1 << kShardBits;
 
-// A key is its shard and this number, so that an index of one shard needn't keep those bits of it: the shard is the key's low bits,
-// with each other in another way for each such number.
+// The part of a key that its shard's index keeps: shard and key_in_shard together give the key. The shard is the key's low bits,
+// permuted in a way that depends on key_in_shard.
 inline uint64_t key_in_shard(int64_t key) { return static_cast<uint64_t>(key) >> kShardBits; }
-// A bijection by two odd factors. One wouldn't do: of keys at equal distances, those of a shard would have homes side by side.
+// A bijection by two odd factors. With one factor, keys at equal distances would have neighbouring homes in their shard.
 inline uint64_t spread(uint64_t x) {
   x *= 0xff51afd7ed558ccdULL;
   return (x ^ x >> 32) * 0xc4ceb9fe1a85ec53ULL;

@@ -1,4 +1,4 @@
-// A batch of keys, taken apart by the partitions that they lie in.
+// Splits a batch of keys by partition.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ namespace embstore {
 struct KeysByPartition {
   KeysByPartition(std::span<const int64_t> keys, size_t partition_count);
 
-  // Where in the batch the keys are: those of the first partition, then those of the next; each
-  // partition's in the batch's order, so that sums of a key's gradients stay the same.
+  // The keys' positions in the batch, partition by partition. Within a partition they keep the batch's order,
+  // so that a key's gradients are summed in the same order as without partitions.
   PageVector<int64_t> positions;
-  std::vector<size_t> begins;  // in positions, of each partition; and the end
+  std::vector<size_t> begins;  // where each partition begins in `positions`; then the end
 };
 
 }  // namespace embstore

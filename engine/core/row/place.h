@@ -1,20 +1,20 @@
-// Where a row lies: in which tier, and where in it.
+// The place of a row: its tier, and its slot in the tier.
 #pragma once
 
 #include <cstdint>
 
 namespace embstore {
 
-// The number of a place within one tier.
+// The number of a row's place within one tier.
 using Slot = uint32_t;
 
-// Where a tier keeps the row of a key.
+// A key, and the slot of its row in a tier.
 struct Place {
   int64_t key;
   Slot slot;
 };
 
-// A tier (three bits) and a slot there. The raw value 0 refers to nothing, so zeroed memory holds empty
+// A tier (three bits) and a slot in the tier. The raw value 0 is the empty reference, so zeroed memory holds empty
 // references.
 class RowRef {
   static constexpr uint32_t kSlotBits = 29;

@@ -10,8 +10,8 @@ namespace embstore {
 
 enum class CacheStrategy { kLfu, kLru };
 
-// A point in the order. LFU: by count, then by the time of the last access, which is when the count was
-// reached. LRU: by that time alone. The coldest row is the least.
+// A row's position in the order. LFU compares the count, then the time of the last access, which is when the count was
+// reached. LRU compares that time alone. The coldest row has the smallest rank.
 struct Rank {
   uint64_t count;
   uint64_t stamp;
@@ -25,28 +25,28 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
-// Accesses of serving look-ups to one row, which are counted together.
+// The accesses of a batch of serving look-ups to one row, which are counted together.
 struct ServedAccesses {
-  uint64_t stamp;  // of the last
+  uint64_t stamp;  // of the last access
   uint64_t count;
 };
 
-// Time as ranking knows it: every id of every batch has a stamp of its own, in the order in which batches began.
-// At a billion ids a second it lasts for centuries.
+// The clock of ranking: every id of every batch has its own stamp, in the order in which the batches began.
+// At a billion ids a second it overflows after centuries.
 class AccessClock {
  public:
-  // The stamp of a batch's first id; the next ids' follow.
+  // Returns the stamp of a batch's first id; the other ids have the stamps that follow.
   uint64_t begin_batch(uint64_t ids) { return next_stamp_.fetch_add(ids, std::memory_order_relaxed); }
   // The first stamp of the next batch.
   uint64_t next_stamp() const { return next_stamp_.load(std::memory_order_relaxed); }
-  // Stamps from now on come after those of another table, whose rows are put in here.
+  // Makes all later stamps greater than those of another table, whose rows are restored into this one.
   void advance_to(uint64_t next_stamp) {
     uint64_t now = next_stamp_.load(std::memory_order_relaxed);
     while (now < next_stamp && !next_stamp_.compare_exchange_weak(now, next_stamp)) {
     }
   }
 
-  // Of a row that was accessed before any time was kept.
+  // The stamp of a row whose accesses come from a save without stamps.
   static constexpr uint64_t kFirstStamp = 1;
 
  private:

@@ -1,5 +1,5 @@
-// A batch of rows in flight: read from one tier, or on its way to one. Headers and floats of all rows lie in one buffer
-// each.
+// A batch of rows that was read from a tier, or will be written to one. It has one buffer for the headers of all rows, and
+// one for their floats.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class RowBatch {
     places_.clear();
     damaged_.clear();
   }
-  // New rows hold unspecified values. The memory stays for the next ones: fresh pages are slow, and so is
-  // filling what will be overwritten.
+  // New rows have unspecified values, since the caller overwrites them. The batch keeps its memory when it shrinks, since
+  // fresh pages are slow.
   void resize(size_t count) {
     size_ = count;
     if (count <= headers_.size()) return;
@@ -41,28 +41,28 @@ class RowBatch {
   float* row(size_t i) { return floats_.data() + i * row_floats_; }
   const float* row(size_t i) const { return floats_.data() + i * row_floats_; }
 
-  // --- Reading: the batch says which rows, and Tier::read_rows() fills it with them.
+  // --- Reading: the caller adds the places of rows, and Tier::read_rows() reads these rows.
   void add_place(const Place& place) { places_.push_back(place); }
   void set_places(std::span<const Place> places) { places_.assign(places.begin(), places.end()); }
   std::span<const Place> places() const { return places_; }
-  // For tiers: makes room for the rows at places(), none of which is damaged yet. are_whole: all of their floats will be there.
+  // For tiers: makes room for the rows at places(), and marks none as damaged. are_whole: the tier will read all of their floats.
   void start_reading(bool are_whole) {
     resize(places_.size());
     damaged_.clear();
     are_whole_ = are_whole;
   }
   bool are_whole() const { return are_whole_; }
-  // The medium doesn't give row i back as it was written. The reason names the file. For one thread at a time.
+  // Marks row i as damaged: the medium does not return what was written. `reason` names the file. One thread at a time.
   void add_damaged(size_t i, std::string reason) { damaged_.insert_or_assign(i, std::move(reason)); }
-  // The reasons, by position in the batch.
+  // The reason of each damaged row, by its position in the batch.
   const std::map<size_t, std::string>& damaged() const { return damaged_; }
   bool is_damaged(size_t i) const { return !damaged_.empty() && damaged_.contains(i); }
 
-  // The rows that are there.
+  // The bytes of the batch's rows and places.
   size_t size_bytes() const {
     return places_.size() * sizeof(Place) + size_ * (sizeof(RowHeader) + row_floats_ * sizeof(float));
   }
-  // All memory that is kept, whatever the size is.
+  // The bytes of all memory that the batch holds, used or not.
   size_t memory_bytes() const {
     return places_.capacity() * sizeof(Place) + headers_.capacity() * sizeof(RowHeader) +
            floats_.capacity() * sizeof(float);
@@ -73,7 +73,7 @@ class RowBatch {
   size_t size_ = 0;
   bool are_whole_ = true;
   PageVector<Place> places_;
-  PageVector<RowHeader> headers_;  // at least size_
+  PageVector<RowHeader> headers_;  // size_ or more
   PageVector<float> floats_;
   std::map<size_t, std::string> damaged_;
 };

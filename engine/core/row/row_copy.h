@@ -1,6 +1,5 @@
-// Copies of rows that a writer may be changing. The copy is checked against the row's guard, or against the index,
-// afterwards and thrown away if it is torn, so the race is meant; the thread sanitizer is told so here and
-// nowhere else.
+// Copies rows that a writer may be changing. The caller then checks the row's guard, or the index, and drops the copy if it
+// may be torn. So these data races are intended, and this is the only place that hides races from the thread sanitizer.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,8 @@ namespace embstore {
 
 template <int kDim>
 EMBSTORE_RACES_ARE_MEANT void copy_row(float* out, const float* row, int dim) {
-  const volatile float* source = row;  // volatile, or the loop becomes an intercepted memcpy
+  const volatile float* source =
+      row;  // volatile, so that the loop does not become a memcpy, which the sanitizer checks
   for (int i = 0; i < dim; ++i) out[i] = source[i];
 }
 
@@ -40,7 +40,7 @@ EMBSTORE_RACES_ARE_MEANT inline RowHeader copy_header(const RowHeader& header) {
 inline RowMeta copy_meta(const RowMeta& meta) { return meta; }
 inline RowHeader copy_header(const RowHeader& header) { return header; }
 
-// kDim is `dim` where the compiler may know it, else 0.
+// kDim: dim if it is known at compile time, else 0.
 template <int kDim>
 inline void copy_row(float* __restrict out, const float* __restrict row, int dim) {
   if constexpr (kDim != 0) {

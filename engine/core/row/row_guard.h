@@ -1,7 +1,7 @@
-// The sequence lock under which rows are read without waiting for whoever writes them.
+// The sequence lock of rows: readers never wait for the writer.
 //
-// Writers, who hold a mutex of their own, bracket every change with a RowWrite. Readers take no lock: they
-// note the state, copy what they want, and accept the copy if the state is still the same.
+// A writer, which holds a mutex of its own, encloses every change in a RowWrite. A reader takes no lock: it notes
+// the state, copies the row, and accepts the copy if the state has not changed.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 namespace embstore {
 
 struct RowGuard {
-  // Bits of the state. Three are its owner's, who keeps flags beside the lock; the bits above count changes. A
-  // reader that sleeps through exactly 2^28 changes would be deceived; no copy of a row takes that long.
+  // Bits of the state. Three are flags of the guard's owner; the bits above them count changes. A reader would accept a torn
+  // copy after exactly 2^28 changes, but no copy of a row takes that long.
   static constexpr uint32_t kWriting = 1;  // a change is under way
   static constexpr uint32_t kFirstOwnersFlag = 2;
   static constexpr uint32_t kSecondOwnersFlag = 4;
@@ -20,21 +20,21 @@ struct RowGuard {
 
   std::atomic<uint32_t> state;
 
-  // The state now that everything before this call has been read.
+  // Returns the state after all reads before this call.
   uint32_t state_after_reads() const {
 #if defined(__SANITIZE_THREAD__)
-    // The sanitizer doesn't model fences; a read-modify-write orders as much.
+    // The sanitizer doesn't model fences; a read-modify-write has the same order.
     return const_cast<std::atomic<uint32_t>&>(state).fetch_add(0, std::memory_order_acq_rel);
 #else
     std::atomic_thread_fence(std::memory_order_acquire);
     return state.load(std::memory_order_relaxed);
 #endif
   }
-  // True if nothing changed since `noted`, so that everything read in between is whole.
+  // Returns whether the state is still `noted`, so that everything read in between is consistent.
   bool unchanged_since(uint32_t noted) const { return state_after_reads() == noted; }
 };
 
-// The scope of one change. The mutex of the guard's owner must be held.
+// The scope of one change. REQUIRES: the caller holds the mutex of the guard's owner.
 class RowWrite {
  public:
   explicit RowWrite(RowGuard& guard) : guard_(guard), state_(guard.state.load(std::memory_order_relaxed)) {
@@ -49,7 +49,7 @@ class RowWrite {
   RowWrite(const RowWrite&) = delete;
   RowWrite& operator=(const RowWrite&) = delete;
 
-  // Of the owner's flags.
+  // Change the owner's flags.
   void set_flag(uint32_t flag) { state_ |= flag; }
   void clear_flag(uint32_t flag) { state_ &= ~flag; }
 

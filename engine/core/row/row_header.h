@@ -1,4 +1,4 @@
-// What a row takes along beside its floats when it moves. NVRTC compiles this file too.
+// The data that moves with a row's floats from tier to tier. NVRTC compiles this file too.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ struct RowHeader {
   int64_t key;
   uint64_t frequency;
   int64_t version;
-  uint64_t served;  // this and the next: by which tiers rank rows, see ranking.h
+  uint64_t served;  // the rank of the row, with stamp: see ranking.h
   uint64_t stamp;
   uint64_t save_span = 0;  // as in RowMeta
 };

@@ -1,4 +1,4 @@
-// What is kept of a row beside its floats. NVRTC compiles this file too.
+// The data that a tier keeps beside a row's floats. NVRTC compiles this file too.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace embstore {
 
 struct RowMeta {
-  static constexpr int64_t kNeverUpdated = -1;  // as a version
+  static constexpr int64_t kNeverUpdated = -1;  // the version of a row without updates
   static constexpr uint64_t kFrequencyBits = (uint64_t{1} << 48) - 1;
 
   uint64_t frequency : 48;

@@ -11,7 +11,7 @@
 namespace embstore {
 namespace {
 
-// Rows and sums are visited out of order.
+// Rows and sums are accessed in random order, so their first lines are prefetched.
 constexpr size_t kFetchedAhead = 8;
 
 }  // namespace
@@ -43,7 +43,7 @@ void UniqueIds::order_by_partition(size_t partition_count) {
   keys.resize(unordered_keys.size());
   occurrences.resize(keys.size());
   firsts.resize(keys.size());
-  std::vector<uint32_t> places(keys.size());  // of each key that was unordered
+  std::vector<uint32_t> places(keys.size());  // the new position of each key
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto from = static_cast<size_t>(parts.positions[i]);
     keys[i] = unordered_keys[from];

@@ -1,4 +1,4 @@
-// A batch whose keys occur once, for whoever sends it elsewhere: its ids, its rows and its gradients.
+// The distinct keys of a batch, so that each key's row and summed gradient are sent to other processes once.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@ struct UniqueIds {
   // REQUIRES: 0 < partition_count.
   explicit UniqueIds(std::span<const int64_t> ids, size_t partition_count = 1);
 
-  // Copies each id's row to `out`: ids * dim floats, from keys * dim.
+  // Copies the row of its key to each id's place. rows: keys * dim floats; out: ids * dim floats.
   void spread(const float* rows, size_t dim, float* out) const;
-  // Adds each id's gradient to its key's, in the batch's order: ids * dim floats, to keys * dim.
+  // Sums the gradients of each key's ids in the batch's order. gradients: ids * dim floats; sums: keys * dim floats.
   void sum(const float* gradients, size_t dim, float* sums) const;
 
-  std::vector<int64_t> keys;   // by their partitions; each partition's in the order of their first occurrence
-  std::vector<size_t> begins;  // in keys, of each partition; and the end
+  std::vector<int64_t> keys;          // partition by partition, each in the order of first occurrences
+  std::vector<size_t> begins;         // where each partition begins in `keys`; then the end
   std::vector<uint32_t> occurrences;  // of each key
-  std::vector<uint32_t> firsts;       // where in the batch each key occurs first
-  std::vector<uint32_t> positions;    // in keys, of each id's
+  std::vector<uint32_t> firsts;       // the position of each key's first occurrence in the batch
+  std::vector<uint32_t> positions;    // the position of each id's key in `keys`
 
  private:
   void order_by_partition(size_t partition_count);

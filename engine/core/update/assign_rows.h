@@ -1,4 +1,4 @@
-// A rule of updates that sets rows to given values, for rows that come from elsewhere.
+// An update rule that sets rows to given values, as `put` and restores do.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace embstore {
 
-// What takes the place of a gradient: the weights, and with `with_slots` each slot of `own`, the table's optimizer, dim
-// floats each and without padding. Without, rows keep their slots, and new ones start with those of `own`.
+// Its "gradient" is the new row: dim weights and, if `with_slots`, dim floats for each slot of `own`, the table's optimizer,
+// all without padding. Without `with_slots`, rows keep their slots, and new rows get the initial slots of `own`.
 class AssignRows final : public Optimizer {
  public:
   AssignRows(const Optimizer& own, bool with_slots) : own_(own), with_slots_(with_slots) {}

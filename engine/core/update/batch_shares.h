@@ -1,5 +1,5 @@
-// A batch of gradients in shares, which several threads group and update at the same time: each has the keys of some shards of
-// the index.
+// Splits a batch of gradients into shares that threads group and update in parallel. Each share has the keys of some shards
+// of the index.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace embstore {
 
 class BatchShares {
  public:
-  // How many are worth their while of a batch of so many ids, if each gets `least_ids` of them.
+  // Returns the number of shares that pay for a batch of `ids` ids, if a share should have at least `least_ids`.
   static size_t worthwhile(size_t ids, size_t least_ids);
 
   BatchShares(const GradientBatch::Gradients& of, size_t count);
@@ -27,10 +27,10 @@ class BatchShares {
   const GradientBatch& share(size_t number) const { return *shares_[number]; }
   size_t key_count() const;
   bool is_finite() const;
-  // The share's buffers stay with the calling thread.
+  // Keeps the share's buffers for the calling thread's next batch.
   void recycle(size_t number);
 
-  // Calls work(number) for each share, by as many threads as there are idle.
+  // Calls work(number) for each share, on all threads that are idle.
   template <class Work>
   void for_each(const Work& work) const {
     for_each_piece(count(), count(), work);

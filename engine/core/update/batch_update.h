@@ -1,5 +1,5 @@
-// The update of a table's rows by one batch of gradients: prepared first, which may fail and then leaves everything
-// as it was, and committed then, which can't fail. So a batch is applied whole or not at all.
+// The update of a table's rows by one batch of gradients, in two phases: prepare() may fail, and then changes nothing;
+// commit() can't fail. So a batch is applied whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@
 
 namespace embstore {
 
-// Keys whose cache misses are in flight together. Enough to cover a miss's latency, few enough for the
-// core's outstanding-miss buffers.
+// The number of keys whose cache misses are in flight together: enough to hide a miss's latency, few enough for the
+// processor's miss buffers.
 constexpr size_t kKeysABlock = 16;
 
-// What an update needs of its table.
+// The parts of a table that an update uses.
 struct UpdateParts {
   RowStore& store;
   const ShardFilters& filters;
   const InitialRows& initial;
   const Optimizer& optimizer;
-  const float* slot_values;  // that new rows' slots start as, optimizer.slot_count() of them
+  const float* slot_values;  // the initial values of a row's slots, optimizer.slot_count() of them
 };
 
-// When an update happens.
+// The time of an update.
 struct UpdateTime {
   ApplyContext context;
-  uint64_t first_stamp;  // of the batch's first id
+  uint64_t first_stamp;  // the stamp of the batch's first id
   uint16_t save_span;
 };
 
-// Calls visit(number) for every shard that the batch has keys of. Threads start at different shards, so that they
-// seldom want the same one.
+// Calls visit(number) for every shard in which the batch has keys. Threads start at different shards, so that they
+// seldom wait for the same mutex.
 template <class Visit>
 void visit_shards_of(const GradientBatch& batch, Visit visit) {
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
@@ -47,12 +47,12 @@ void visit_shards_of(const GradientBatch& batch, Visit visit) {
 
 class BatchUpdate {
  public:
-  // Undoes what was prepared, unless it was committed.
+  // Undoes prepare(), unless commit() was called.
   virtual ~BatchUpdate() = default;
 
-  // False where the table may have no room for the batch's new rows; that's certain, and `new_rows` says how many
-  // there are, where nobody else brings rows meanwhile. Throws DamagedRowsError, or what a tier throws.
-  // REQUIRES: the apply gate is held, until the end; a guard of the epochs too.
+  // Returns false if the table may lack room for the batch's new rows. If no other thread adds rows meanwhile, it does lack
+  // room, and `new_rows` is the number of new rows. Throws DamagedRowsError and the errors of tiers.
+  // REQUIRES: the caller holds the apply gate and a guard of the epochs for the life of this object.
   virtual bool prepare(uint64_t& new_rows) = 0;
   // REQUIRES: prepare() was called once, and returned true.
   virtual void commit(const UpdateTime& time) noexcept = 0;

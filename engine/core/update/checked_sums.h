@@ -1,5 +1,4 @@
-// Sums of rows, by which it is known in the end whether a value of them was NaN or infinite: to look for those apart would read all
-// rows once more.
+// Sums rows and finds NaN and infinite values in the same pass: a second pass would read all rows again.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +7,11 @@ namespace embstore {
 
 class CheckedSums {
  public:
-  // Takes a row that isn't summed.
+  // Checks a row that isn't added to another.
   void see(const float* row, size_t floats) {
     for_lanes(floats, [&]<size_t kCount>(size_t first) { see_lanes<kCount>(row + first); });
   }
-  // sum = before + row, where `sum` may be `before`.
+  // Writes before + row to `sum`, which may be `before`, and checks `row`.
   void add(const float* before, const float* row, float* sum, size_t floats) {
     for_lanes(floats, [&]<size_t kCount>(size_t first) {
       float sums[kCount];
@@ -21,7 +20,7 @@ class CheckedSums {
       for (size_t lane = 0; lane < kCount; ++lane) sum[first + lane] = sums[lane];
     });
   }
-  // Whether all values of the rows were finite; their sums may be infinite even so.
+  // Returns whether all values of the rows were finite. Their sums may be infinite all the same.
   bool saw_only_finite() const {
     float sum = 0;
     for (const float zero : zeros_) sum += zero;
@@ -29,9 +28,9 @@ class CheckedSums {
   }
 
  private:
-  static constexpr size_t kLanes = 16;  // so that no addition waits for the one before it
+  static constexpr size_t kLanes = 16;  // independent sums, so that no addition waits for the previous one
 
-  // Calls see.operator()<COUNT>(FIRST) with constant counts, which the compiler makes vectors of.
+  // Calls see.operator()<COUNT>(FIRST) with constant counts, so that the compiler can vectorise it.
   template <class See>
   static void for_lanes(size_t floats, const See& see) {
     size_t first = 0;
@@ -44,7 +43,7 @@ class CheckedSums {
     for (size_t lane = 0; lane < kCount; ++lane) zeros_[lane] += row[lane] * 0.0f;
   }
 
-  float zeros_[kLanes] = {};  // 0 times what was seen: NaN for NaN and infinity
+  float zeros_[kLanes] = {};  // sums of 0 * value, which is NaN for NaN and infinity
 };
 
 }  // namespace embstore

@@ -17,7 +17,7 @@
 
 namespace embstore {
 
-// What a batch of an update in flight needs, made for so many ids. Used again when its step has ended.
+// The buffers of one batch in flight, for `size.ids` ids at most. They are reused when its step has ended.
 class ApplyMemory final : public StepInFlight {
  public:
   ApplyMemory(gpu::Device& device, const StepSize& of, uint32_t of_dim, bool any_marks)
@@ -52,12 +52,12 @@ class ApplyMemory final : public StepInFlight {
   gpu::GradientSums::Input sort_input(uint32_t ids) {
     return {&sorted, &unique, ids, by_table ? by_table->order() : gpu::Global<const uint32_t>{}};
   }
-  // Of the distinct ids, a table's.
+  // A table's places in the list of distinct ids.
   gpu::Places places(uint32_t table) const {
     return by_table ? gpu::places_of(bounds_on_device.constant(), table)
                     : gpu::Places{.end = unique.count().constant()};
   }
-  // Those of them whose rows kernels update.
+  // The places among them whose rows kernels update: all or none.
   gpu::Places places_to_update(uint32_t table) const {
     return gpu::places_of(to_update_on_device.constant(), table);
   }
@@ -70,32 +70,32 @@ class ApplyMemory final : public StepInFlight {
 
   const StepSize size;
   const uint32_t dim;
-  std::optional<gpu::IdsByPartition>
-      by_table;  // the ids in the order of the tables; none: there is one table
+  std::optional<gpu::IdsByPartition> by_table;  // orders the ids by table; empty if there is one table
   gpu::UniqueBatch unique;
   gpu::GradientSums sorted;
   gpu::FoundBatch found;
-  // Of the distinct ids: where each table's begin, and the last end. On the device where there are several tables.
+  // Where each table's places begin in the list of distinct ids; then the end. On the device if there are several tables.
   gpu::PinnedArray<uint32_t> bounds;
   gpu::DeviceArray<uint32_t> bounds_on_device;
-  gpu::PinnedArray<uint32_t> miss_bounds;  // the same of those that are missing
-  gpu::PinnedArray<int64_t> refused;       // the number of a reason, or 0
-  gpu::PinnedArray<uint32_t> not_finite;   // where the first gradient is that isn't finite, or kAllFinite
-  gpu::PinnedArray<int64_t> left_out;      // 0: the batch isn't
-  // Of the missing ids.
+  gpu::PinnedArray<uint32_t> miss_bounds;  // the same for the missing ids
+  gpu::PinnedArray<int64_t> refused;       // 0, or the number of a reason
+  gpu::PinnedArray<uint32_t>
+      not_finite;                      // the position of the first gradient that isn't finite, or kAllFinite
+  gpu::PinnedArray<int64_t> left_out;  // 0: the batch isn't left out
+  // For each missing id:
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> occurrences;
   gpu::PinnedArray<uint32_t> last_positions;
   gpu::PinnedArray<float> sums;
-  // Of the rows that the tiers have. A table's begin where its distinct ids do.
+  // The slots of marked rows in the tiers. A table's begin at bounds[table].
   gpu::PinnedArray<Slot> marked;
-  gpu::PinnedArray<uint32_t> marked_counts;  // of each table
+  gpu::PinnedArray<uint32_t> marked_counts;  // for each table
   gpu::DeviceArray<uint32_t> marked_counts_on_device;
-  std::vector<StepClaims> claims;  // of each table
-  // Whose rows kernels may update: bounds of all distinct ids, or of none.
+  std::vector<StepClaims> claims;  // for each table
+  // `bounds` if kernels may update rows, else zeros.
   gpu::PinnedArray<uint32_t> to_update;
   gpu::DeviceArray<uint32_t> to_update_on_device;
-  // By which they are updated, of each table.
+  // The optimizer's step for each table.
   gpu::PinnedArray<gpu::StepInMemory> steps;
   gpu::DeviceArray<gpu::StepInMemory> steps_on_device;
 };
@@ -109,12 +109,12 @@ std::shared_ptr<ApplyMemory> DeviceApply::make_memory(const StepSize& size) cons
   return std::make_shared<ApplyMemory>(device_, size, dim_, tier_.marks() != nullptr);
 }
 
-// What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
+// The argument of the host function. It owns no memory, since the stream never calls the function if the device is lost.
 struct DeviceApply::MissesOfBatch {
   BatchConditions conditions;
   ApplyMemory* memory;
   std::vector<DeviceSteps*> tables;
-  std::vector<Update> updates;  // of each table
+  std::vector<Update> updates;  // for each table
 
   uint32_t misses(size_t table) const { return memory->miss_bounds[table + 1] - memory->miss_bounds[table]; }
   Missing missing(size_t table) const {
@@ -137,7 +137,7 @@ bool DeviceApply::try_put(std::span<Batch> batches) {
                             [batches] { return try_claim_places(batches); });
 }
 
-// For any of the ids, or none.
+// Claims a place for each id of each batch whose tier is above a pool; all or none.
 bool DeviceApply::try_claim_places(std::span<Batch> batches) {
   for (Batch& batch : batches) {
     for (Share& share : batch.shares) {

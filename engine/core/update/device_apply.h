@@ -1,14 +1,15 @@
-// Updates of rows by ids and gradients in a device's memory: the host waits for nothing.
+// Updates rows by ids and gradients in a device's memory, without a wait on the host.
 //
-// On the caller's stream ids are made distinct and found in the mirror of the HBM tier. The gradients of those that it hasn't
-// are summed into pinned memory; a function of the host, for which the stream waits, updates their rows. If it could, a kernel
-// updates the rows that the tier has: a batch is applied whole or not at all. Whether it is may be known on the device alone, so the
-// values of the optimizer's step are made when the stream gets there. A batch may be of several tables, a variable's partitions:
-// its ids are put in their order, made distinct and sorted once, so that each table has neighbouring places, and the function updates rows
-// of all of them, or of none. Several batches may be put at once. Kernels are launched once for all tables. See gpu/README.md.
+// On the caller's stream, kernels make the ids distinct and look them up in the mirror of the HBM tier. They sum the gradients of
+// the missing ids into pinned memory, and a host function, for which the stream waits, updates the rows of these ids. If it
+// succeeds, kernels update the rows in the tier, so a batch is applied whole or not at all. Since only the device may know whether a
+// batch is applied, the parameters of the optimizer's step are computed in the host function. A batch may have rows of several
+// tables, the partitions of a variable: kernels order its ids by table, so that each table has a range of places in the
+// list of distinct ids, and the host function updates the rows of all tables or of none. One call puts several batches, and each
+// kernel is launched once for all tables. See gpu/README.md.
 //
-// Above a durable pool the function also learns which rows of the tier are about to differ from their copies there: those that
-// are marked, as nobody has changed them since they were copied.
+// Above a durable pool, the host function also learns which rows of the tier will no longer equal their copies in the pool. These
+// are the marked rows: a mark says that a row has not changed since it was copied.
 #pragma once
 
 #include <cstdint>
@@ -36,42 +37,42 @@ class DeviceApply final : public StepMaker<ApplyMemory> {
   DeviceApply(HbmTier& tier, DeviceSteps& steps, const RowLayout& layout);
   ~DeviceApply() override;
 
-  // The distinct ids that aren't in the tier.
+  // The distinct ids whose rows aren't in the tier.
   struct Missing {
     std::span<const int64_t> ids;
-    const float* gradients;  // dim floats each: the sums
+    const float* gradients;  // the sum for each id, dim floats
     std::span<const uint32_t> occurrences;
-    std::span<const uint32_t> last_positions;  // in the batch
+    std::span<const uint32_t> last_positions;  // the position of each id's last occurrence in the batch
   };
-  // The rows of the tier that will be updated.
+  // The rows in the tier that will be updated.
   struct Present {
     uint64_t count;
-    std::span<const Slot> marked;  // those of them that are
+    std::span<const Slot> marked;  // the slots of marked rows among them
   };
-  // The update of a table's rows, when what may fail has been done. Undone at its end, unless it was committed.
+  // A prepared update of a table's rows. Its destructor undoes it, unless commit() was called.
   class PreparedRows {
    public:
     virtual ~PreparedRows() = default;
-    // Once; then kernels update the rows that are present.
+    // Called at most once; kernels then update the rows in the tier.
     virtual void commit() noexcept = 0;
   };
-  // Called when the stream gets there, by any thread, with none missing too. If it throws, no row is updated, and the steps keep
-  // the error. `claims` are those of the share, and outlive what is prepared. It must do no more than a function that a stream calls.
+  // Called in the host function, by any thread, even if no id is missing. If it throws, no row is updated, and the DeviceSteps keep
+  // the error. `claims` are the share's, and outlive the prepared rows. The limits of functions that a stream calls apply.
   using PrepareRows = std::function<std::unique_ptr<PreparedRows>(
       const Missing& missing, const Present& present, StepClaims& claims)>;
   struct Update {
-    AnyStep kind;  // a step of the kind that `begin` gives
+    AnyStep kind;  // a step of the same kind as begin() returns
     gpu::CountedUpdate counted;
-    // Both are called when the stream gets there, by any thread, in the order of the steps, unless the batch is left out or refused.
+    // Both are called in the host function, by any thread, in the order of the steps, unless the batch is left out or refused.
     PrepareRows prepare_rows;
-    // Where rows of all tables are prepared, before they are committed: gives the step by which they are updated, after which the
-    // optimizer's own state is one further. It doesn't throw.
+    // Called between prepare_rows and commit() of all tables: advances the optimizer's state and returns the step by which the
+    // rows are updated. It doesn't throw.
     std::function<AnyStep()> begin;
   };
 
-  // What is updated in one table. `claims`: of slots, for as many rows as there are ids in the batch, and none of places: those are
-  // claimed when the step begins, and what it doesn't need goes back before the host uses the rows again. So an update by the host is
-  // refused only where there are no places for its rows.
+  // One table's part of a batch. `claims`: slots for as many rows as the batch has ids, and no places. try_put() claims the places,
+  // and the step returns unused ones before the host uses the rows again, so that an update by the host is refused only if the pool
+  // really has no places for its rows.
   struct Share {
     DeviceApply* table;
     StepClaims claims;
@@ -81,11 +82,12 @@ class DeviceApply final : public StepMaker<ApplyMemory> {
     IdsOnDevice ids;
     gpu::DeviceAddress gradients;  // a row for each id
     BatchConditions conditions;
-    std::vector<Share> shares;  // of the tables, in the order of their partitions
+    std::vector<Share> shares;  // in the order of the partitions
   };
-  // Puts the updates of all batches on their stream; each is applied whole or not at all. Waits for no stream. False where the host
-  // uses rows of one of the tables for long, or a pool has too few places free: nothing was done. Else each `begin` is called, in the order of the steps. A batch that is
-  // refused updates no row: the steps keep the reason. REQUIRES: all are on one stream, and no table is there twice.
+  // Puts the updates of all batches on their stream, and calls each share's `begin` in the order of the steps. Each batch is applied
+  // whole or not at all. Waits for no stream. Returns false, and does nothing, if the host keeps using rows of one of the tables, or if
+  // a pool has too few free places. A refused batch updates no row, and the DeviceSteps keep the reason. REQUIRES: all batches are
+  // on one stream, and no table occurs twice.
   static bool try_put(std::span<Batch> batches);
 
  private:
@@ -99,10 +101,10 @@ class DeviceApply final : public StepMaker<ApplyMemory> {
   static void put(std::span<const BatchInFlight> batches);
   static void find(std::span<const BatchInFlight> batches, gpu::Stream stream);
   static void list_marked(std::span<const BatchInFlight> batches, gpu::Stream stream);
-  // `updates`: of all batches' tables.
+  // `updates`: one for each table of each batch, in order.
   static void update_found(std::span<const BatchInFlight> batches, std::span<const Update> updates,
                            gpu::Stream stream);
-  // Called by the stream.
+  // Called by the stream, as its host function.
   static void update_missing(std::span<const MissesOfBatch> batches);
   static void update_missing(const MissesOfBatch& batch);
 

@@ -1,4 +1,4 @@
-// Rows in a GPU's memory that a step is about to change there: their copies in the pool go, before the step changes them.
+// Removes the pool's copies of rows in a GPU's memory before a step changes these rows.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace embstore {
 
 class DeviceChanges {
  public:
-  // `marked`: the slots of such rows, as the step says. REQUIRES: they stay there, and nobody else changes them.
+  // `marked`: the slots of the rows. REQUIRES: the rows stay in these slots, and no other thread changes them.
   DeviceChanges(RowStore& store, std::span<const Slot> marked);
 
-  // Each row owns one of `places` from now on. REQUIRES: there are as many.
+  // Passes one of `places` on to each row whose copy goes. REQUIRES: `places` has as many as there are rows.
   void commit(PoolClaim& places) noexcept;
 
  private:
@@ -26,7 +26,7 @@ class DeviceChanges {
   };
 
   RowStore& store_;
-  std::vector<Row> rows_;  // in the order of their shards
+  std::vector<Row> rows_;  // ordered by shard
 };
 
 }  // namespace embstore

@@ -62,11 +62,11 @@ bool GatheredRows::gather(uint64_t& new_rows) {
     if (!damaged_.empty()) throw DamagedRowsError(std::move(damaged_), first_damage_);
     if (pool_is_full_) return false;
     if (left == 0) return change_claim_.try_add_noted();
-    stage();  // those that moved meanwhile
+    stage();  // reads the rows that moved meanwhile
   }
 }
 
-// --- Which rows there are
+// --- Finding rows
 
 void GatheredRows::find() {
   MemoryPhase phase(parts_.store.tiers());
@@ -127,7 +127,7 @@ void GatheredRows::find_shard(IndexShard& shard, int number, Phase& phase) {
           pin(first + i, seat.entry);
         }
       } else if (may_rest_[seat.at.tier()] && (claims_ != nullptr || stays_outranked(first + i))) {
-        // Of a step on a device all: the mover brings up many at once, later, those that outrank others then.
+        // In a step on a device all rows rest: the mover brings many up at once, later.
         rest(first + i, phase);
       }
     }
@@ -158,7 +158,7 @@ void GatheredRows::rest(size_t key, Phase& phase) {
   Seat& seat = seats_[key];
   seat.where = Where::kResting;
   MemoryTier& tier = *parts_.store.tiers().memory(seat.at.tier());
-  tier.count_header(phase, Access::kLoad, seat.at.slot());  // whoever brings a row up counts it with the row
+  tier.count_header(phase, Access::kLoad, seat.at.slot());  // for a row that comes up, this is counted then
   ++resting_;
   seat.is_pinned = tier.is_ranked();
   if (seat.is_pinned) tier.ranks().pin(seat.at.slot());
@@ -187,7 +187,7 @@ void GatheredRows::find_rows_of_waiting_keys(const IndexShard& shard, int number
     seat.at = entry.ref();
     const bool may_change =
         tiers.memory(seat.at.tier()) != nullptr && (cache == nullptr || !cache->update_needs_claim(seat.at));
-    // Else it has left memory meanwhile, and what is known of the key with it.
+    // Otherwise the row has moved to a file meanwhile, and so has the key's state.
     seat.where = may_change ? Where::kResting : Where::kBelow;
   }
 }
@@ -219,7 +219,7 @@ void GatheredRows::were_updated() {
   if (!risen_.empty() && !risen_.front().empty()) mover_.note_updated_below(std::move(risen_));
 }
 
-// --- Bringing them up
+// --- Bringing rows up
 
 void GatheredRows::stage() {
   copies_.assign(seats_.size(), {});
@@ -234,8 +234,7 @@ void GatheredRows::stage() {
     const IndexHit hit = reader.find(keys[i].key);
     if (!hit.ref || hit.ref.tier() == 0) continue;
     copies_[i] = reads_.find(keys[i].hash, keys[i].key, hit.ref, tiers);
-    if (copies_[i] || tiers.memory(hit.ref.tier()) != nullptr)
-      continue;  // the latter are read where they are
+    if (copies_[i] || tiers.memory(hit.ref.tier()) != nullptr) continue;  // rows in memory are read in place
     copies_[i] = {staged_.get(), staged_->size()};
     staged_->add(keys[i].key, hit);
   }
@@ -318,13 +317,13 @@ void GatheredRows::undo_shard(IndexShard& shard, int number) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const size_t first = first_key(number);
   find_moved_entries(shard, number);
-  Transaction removal(parts_.store, /*most_departures=*/0);  // there may be no memory for them
+  Transaction removal(parts_.store, /*most_departures=*/0);  // allocating room for departures could fail here
   for (size_t i = 0; i < keys.size(); ++i) {
     const Seat& seat = seats_[first + i];
     if (!seat.is_pinned) continue;
     parts_.store.tiers().memory(seat.at.tier())->ranks().unpin(seat.at.slot());
     if (seat.where != Where::kSeated) continue;
-    // A row that no update has seen goes again, unless another batch has it pinned too.
+    // A row that was never updated is removed, unless another batch has pinned it.
     if (first_tier_.ranks().pins(seat.at.slot()) != 0 ||
         first_tier_.rows().meta(seat.at.slot()).version != RowMeta::kNeverUpdated) {
       continue;

@@ -1,9 +1,9 @@
-// The rows of a batch of keys, gathered in the first tier of several, where they are pinned; but for rows of lower tiers of memory,
-// which may be updated where they are.
+// Gathers the rows of a batch of keys in the first tier and pins them there. Rows in lower tiers of memory may instead stay, and be
+// updated where they are ("resting").
 //
-// What can fail comes first: rows below are read, room is claimed, rows come up, and those of new keys are put
-// beside them, with their initial values. Nobody can tell: what rows are hasn't changed. From then on each key of the
-// batch has its row in the first tier, and keeps it there, or in some tier of memory.
+// All that can fail is done first: reading rows below, claiming room, bringing rows up, and adding rows with initial values for new
+// keys. No reader notices this, since no row has changed its values yet. From then on each row of the batch stays in the first tier,
+// or in a tier of memory if it rests.
 #pragma once
 
 #include <array>
@@ -30,75 +30,74 @@ class GatheredRows {
   static constexpr size_t kKeysFetchedAhead = 12;
 
   enum class Where : uint8_t {
-    kAbsent,   // has no row, and is to have one
-    kWaits,    // has no row, since the filter keeps it out
-    kBelow,    // in a lower tier, and is to come up
-    kResting,  // in a lower tier of memory; until it's updated it may move to another
-    kSeated,   // in the first tier, and pinned
+    kAbsent,   // has no row, and will get one
+    kWaits,    // has no row, since the filter denies it one
+    kBelow,    // in a lower tier, and will come up
+    kResting,  // in a lower tier of memory, to be updated there; it may still move to another such tier
+    kSeated,   // pinned in the first tier
   };
   struct Seat {
-    IndexEntry entry;  // of kSeated, as long as the shard has the layout that it was found in
-    RowRef at;         // of all but kAbsent and kWaits, where it was when it was found
+    IndexEntry entry;  // for kSeated: valid while the shard keeps its layout
+    RowRef at;         // where the row was found; for kAbsent and kWaits empty
     Where where = Where::kAbsent;
-    bool is_new = false;     // had no row before, or one that no update has seen
-    bool is_pinned = false;  // wherever it is
+    bool is_new = false;     // the key had no row, or one that was never updated
+    bool is_pinned = false;  // in whichever tier
 
     bool is_seated() const { return where == Where::kSeated; }
     bool is_updated() const { return is_seated() || where == Where::kResting; }
   };
 
-  // All of these outlive this.
-  // `claims`: what was claimed beforehand, for as many rows as the batch has keys, by a step on the device, while which no row moves;
-  // null: the mover makes room.
+  // All arguments outlive this object. `claims`: slots and places for as many rows as the batch has keys, claimed beforehand by a step
+  // on the device, during which no row moves; null: the mover makes room.
   GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
                StepClaims* claims);
-  // Unpins the rows and takes the new ones away, unless they were updated.
+  // Unpins the rows and removes new ones, unless were_updated() was called.
   ~GatheredRows();
   GatheredRows(const GatheredRows&) = delete;
   GatheredRows& operator=(const GatheredRows&) = delete;
 
-  // As BatchUpdate::prepare().
+  // See BatchUpdate::prepare().
   bool gather(uint64_t& new_rows);
 
-  // --- Once they are gathered.
+  // --- After gather().
   std::span<const Seat> seats(int number) const {
     return std::span(seats_).subspan(first_key(number), batch_.shard(number).size());
   }
-  // Finds rows that another batch gave keys which were to wait, and which rest from now on.
+  // Finds waiting keys to which another batch has given a row meanwhile; these rows now rest.
   void find_rows_of_waiting_keys(const IndexShard& shard, int number) REQUIRES(shard.mutex);
-  // Finds entries anew that others' changes have made void, and rows that rested and may have moved.
+  // Finds entries again if the shard's layout has changed, and resting rows, which may have moved.
   void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
-  // A place for each row that the pool has as it was, and that will change.
+  // A place in the pool for each row that will no longer equal its copy there.
   PoolClaim& change_claim() { return change_claim_; }
-  // The row, which rested, was updated where it is, and has so many accesses: some may have been counted since it was found to stay
-  // outranked.
+  // Notes that a resting row was updated and now has `count` accesses. It comes up later if others no longer outrank it: accesses may
+  // have been counted since it was found.
   void was_updated(RowRef at, int64_t key, uint64_t count);
-  // The rows were updated, and unpinned.
+  // Notes that all rows were updated and unpinned.
   void were_updated();
 
  private:
   void find();
-  // Whether the row is outranked by all above when it's updated, too.
+  // Returns whether all rows above will outrank the row even after its update.
   bool stays_outranked(size_t key) const;
-  // The row came with another batch, which may yet take it back.
+  // Returns whether another batch in flight has added the row, and may yet remove it.
   bool is_unborn(RowRef at) const {
     return at.tier() == 0 && first_tier_.ranks().pins(at.slot()) != 0 &&
            first_tier_.rows().meta(at.slot()).version == RowMeta::kNeverUpdated;
   }
-  // What a key without a row is to have, by the filter.
+  // Returns kAbsent or kWaits, as the filter decides for a key without a row.
   Where where_by(const AdmissionFilter& filter, const KeyGradient& key, uint64_t& unheard);
-  // Pins the rows that are in the first tier, and tells the others apart.
+  // Finds the shard's rows, pins those in the first tier, and sorts out the others.
   void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
-  // Has a row of a lower tier stay there.
+  // Lets a row of a lower tier of memory rest there.
   void rest(size_t key, Phase& phase);
-  // Reads the rows below, as far as no look-up has.
+  // Reads the rows below that no look-up has read.
   void stage();
-  // Brings those that were read up, and puts those of new keys in. Returns how many weren't what was read any more.
+  // Brings up the rows that were read, and adds rows for new keys. Returns the number of rows that changed after they were read.
   size_t seat(SlotClaim& claim);
-  // The same of one shard. Returns how many weren't.
+  // Does the same for one shard.
   size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);
-  // Brings up the row of one key; false where it stays below.
+  // Brings up the row of one key. Returns false if the row stays below.
   bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Rise& rise) REQUIRES(shard.mutex);
   void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
 
@@ -115,21 +114,21 @@ class GatheredRows {
   MemoryTier& first_tier_;
   std::array<bool, RowRef::kMaxTiers> may_rest_{};  // in each tier
 
-  PageVector<Seat> seats_;                   // by key of the batch
-  std::array<uint64_t, kShards> layouts_{};  // of the shards, when the seats' entries were found
+  PageVector<Seat> seats_;                   // one for each key of the batch
+  std::array<uint64_t, kShards> layouts_{};  // the shards' layouts when the entries were found
   Transaction insertion_;
   PoolClaim change_claim_;
-  bool pool_is_full_ = false;  // for a row from below it
+  bool pool_is_full_ = false;  // it had no place for a row from below it
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
   size_t resting_ = 0;
-  size_t waiting_ = 0;                      // keys
-  std::list<PageVector<RowToCome>> risen_;  // one that has room for all that rest, or may
+  size_t waiting_ = 0;                      // number of keys
+  std::list<PageVector<RowToCome>> risen_;  // one vector, with room for all rows that rest or may rest later
   bool were_updated_ = false;
 
   TakenReads& reads_;
-  BatchPtr staged_;                 // rows that no look-up had read; null where no row is below
-  PageVector<RowInFlight> copies_;  // of the rows below, by key; empty where no row is below
+  BatchPtr staged_;                 // rows below that no look-up had read; null if no row is below
+  PageVector<RowInFlight> copies_;  // the rows below, by key; empty if no row is below
   std::vector<int64_t> damaged_;
   std::string first_damage_;
 };

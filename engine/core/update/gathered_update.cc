@@ -77,7 +77,7 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
     const uint64_t stamp = time.first_stamp + keys[i].last_position;
     if (seat.is_seated()) {
       RowMeta& meta = tier.rows().meta(at.slot());
-      // Others may have waited since the row was prepared.
+      // Other batches may have counted accesses of the waiting key since the row was prepared.
       if (filter != nullptr && seat.is_new && meta.version == RowMeta::kNeverUpdated) [[unlikely]]
         meta = RowMeta::of(filter->count(keys[i].key, keys[i].hash), RowMeta::kNeverUpdated, /*save_span=*/0);
       meta.count(keys[i].occurrences, time.context.global_step, time.save_span);
@@ -96,8 +96,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   update();
 }
 
-// Two batches that bring a key over its threshold together may both have expected it to wait. Then it has its row
-// with the next. And one that waits beside a batch that has its row adds to that row's frequency, or is there if it's taken back.
+// If two batches together bring a key over its threshold, both may have let it wait; then the next batch gives it a row. And if one
+// batch lets a key wait while another gives it a row, the filter's count is added to that row's frequency, or remains in the filter
+// if the row is removed again.
 void GatheredUpdate::count_keys_without_row(int number, const UpdateTime& time) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<const GatheredRows::Seat> seats = rows_.seats(number);

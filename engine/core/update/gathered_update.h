@@ -1,4 +1,4 @@
-// An update of a table of several tiers: its rows are gathered in the first, and then updated all of them.
+// The update of a table with several tiers: gathers the batch's rows (GatheredRows), then updates them.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace embstore {
 
 class GatheredUpdate final : public BatchUpdate {
  public:
-  // All of these outlive this. `claims` as of GatheredRows.
+  // All arguments outlive this object. `claims`: see GatheredRows.
   GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
                  StepClaims* claims = nullptr);
 
@@ -28,8 +28,8 @@ class GatheredUpdate final : public BatchUpdate {
   const UpdateParts parts_;
   const GradientBatch& batch_;
   GatheredRows rows_;
-  KeysWithoutRow uncounted_;                                // of the shard that is updated
-  std::array<uint64_t, RowRef::kMaxTiers> updated_rows_{};  // in each tier
+  KeysWithoutRow uncounted_;                                // of the shard that is being updated
+  std::array<uint64_t, RowRef::kMaxTiers> updated_rows_{};  // by tier
 };
 
 }  // namespace embstore

@@ -62,10 +62,10 @@ void GradientBatch::take_distinct(const Gradients& of) {
     found_[found_end_++] = {of.ids[i], hash, of.row(i), of.occurrences_of(i), of.last_positions[i]};
 }
 
-// In the batch's order, so that gradients are read one after the other. What an id needs is fetched ahead, each stage by what the
-// one before it has fetched: a place of the table, the key that is there, and the key's sum.
+// Sums in the batch's order, so that gradients are read sequentially. Three prefetch stages run ahead, each of which needs the line
+// that the one before has fetched: a place in the table, the key there, and the key's sum.
 void GradientBatch::sum_equal_keys(const Gradients& of) {
-  constexpr size_t kCachedBytes = size_t{1} << 20;  // where all is in the cache, nothing is fetched
+  constexpr size_t kCachedBytes = size_t{1} << 20;  // smaller batches fit the cache and need no prefetches
   constexpr size_t kGradientsFetchedAhead = 12;
   constexpr size_t kKeysFetchedAhead = 8;
   constexpr size_t kSumsFetchedAhead = 4;
@@ -76,7 +76,8 @@ void GradientBatch::sum_equal_keys(const Gradients& of) {
   table_.assign(mask + 1, 0);
   sums_.clear();
   sums_.reserve(count / 2 * width);
-  occurrences_.resize(count + kPlacesFetchedAhead, occurrences_.back());  // all stages have one ahead of them
+  occurrences_.resize(count + kPlacesFetchedAhead,
+                      occurrences_.back());  // so that all stages can read ahead of the last id
   const Occurrence* const ids = occurrences_.data();
   uint32_t* const table = table_.data();
   KeyGradient* const found = found_.data();
@@ -102,12 +103,13 @@ void GradientBatch::sum_equal_keys(const Gradients& of) {
     KeyGradient& key = found[table[probe]];
     key.occurrences += of.occurrences_of(position);
     const float* const before = key.gradient;
-    if (before == of.row(key.last_position)) {  // its first one's
+    if (before == of.row(key.last_position)) {  // the caller's row, which must not change
       key.gradient = sums_.data() + sums_.size();
       sums_.resize(sums_.size() + width);
     }
     key.last_position = position;
-    adder.add(before, gradient, const_cast<float*>(key.gradient), width);  // ours: it's in sums_
+    adder.add(before, gradient, const_cast<float*>(key.gradient),
+              width);  // not the caller's: it points into sums_
   }
   found_end_ = end;
   is_finite_ = adder.saw_only_finite();

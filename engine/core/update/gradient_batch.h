@@ -1,5 +1,5 @@
-// One batch of gradients, grouped for the apply loop: by index shard, and within a shard one entry a key
-// with the sum of its gradients.
+// Groups a batch of gradients for the update: by index shard, and within a shard by key, with the sum of each key's
+// gradients.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace embstore {
 struct KeyGradient {
   int64_t key;
   KeyHash hash;
-  const float* gradient;  // the caller's row, or the sum of several, added in the batch's order
+  const float* gradient;  // the caller's row, or the sum of several rows in the batch's order
   uint64_t occurrences;
-  uint32_t last_position;  // in the batch
+  uint32_t last_position;  // of the key in the batch
 };
 
-// Keeps its buffers from batch to batch.
+// Reuses its buffers from batch to batch.
 class GradientBatch {
  public:
-  // One whose buffers the thread has used before, and their return. The threads that share a batch, so many, keep no more than
-  // kMostSpareBytes together: what a larger one needed goes back to the system.
+  // Take and return a batch whose buffers the thread reuses. `threads`: the number of threads that share a batch. Together they
+  // keep at most kMostSpareBytes; larger buffers are freed.
   static std::unique_ptr<GradientBatch> take_spare();
   static void recycle(std::unique_ptr<GradientBatch> batch, size_t threads);
 
   struct Gradients {
     std::span<const int64_t> ids;
-    const float* rows;  // of `dim` floats each, which outlive the use of the groups
+    const float* rows;  // dim floats for each id; they outlive the use of the groups
     int dim;
-    std::span<const uint32_t> occurrences{};  // how many ids each of `ids` stands for; none: one
-    // Of ids that are distinct already: where each occurs last in the batch that they are of.
+    std::span<const uint32_t> occurrences{};  // the number of occurrences of each id; empty: one each
+    // Only for ids that are distinct already: the position of each id's last occurrence in the original batch.
     std::span<const uint32_t> last_positions{};
 
     bool are_distinct() const { return !last_positions.empty(); }
@@ -42,24 +42,24 @@ class GradientBatch {
       return occurrences.empty() ? 1 : occurrences[position];
     }
   };
-  // Neighbouring shards of the index.
+  // A range of the index's shards.
   struct Shards {
     int begin = 0;
     int end = kShards;
   };
-  // Ids of other shards are left out.
+  // Groups the ids that belong to `shards`.
   void group(const Gradients& of, Shards shards);
   void group(std::span<const int64_t> ids, const float* gradients, int dim) {
     group({ids, gradients, dim}, Shards());
   }
 
-  // The keys of one index shard, in order of their first occurrence.
+  // Returns the keys of one index shard, in the order of their first occurrences.
   std::span<const KeyGradient> shard(int i) const {
     return {keys_.data() + first_key_[i], first_key_[i + 1] - first_key_[i]};
   }
-  // The keys of all shards, one shard behind the other.
+  // Returns the keys of all shards, shard by shard.
   std::span<const KeyGradient> keys() const { return {keys_.data(), first_key_[kShards]}; }
-  // False if a gradient was NaN or infinite. Gradients of distinct ids aren't looked at.
+  // Returns false if a gradient was NaN or infinite. Gradients of distinct ids aren't checked.
   bool is_finite() const { return is_finite_; }
 
  private:
@@ -77,14 +77,14 @@ class GradientBatch {
   static constexpr size_t kMostSpareBytes = size_t{32} << 20;
 
   PageVector<Occurrence> occurrences_;  // in the batch's order
-  // In the order of their first occurrence, so that frequent ones lie together; the first is no key. What is behind the end is an
-  // earlier batch's.
+  // The distinct keys, in the order of their first occurrences, so that frequent keys lie together. The first entry is no key.
+  // Entries from found_end_ on belong to an earlier batch.
   PageVector<KeyGradient> found_;
   size_t found_end_ = 0;
   PageVector<uint32_t> table_;    // open addressing; position in found_, 0 = empty
-  PageVector<float> sums_;        // keys point into them: they never move within a batch
-  PageVector<KeyGradient> keys_;  // by shard, and then an earlier batch's
-  PageVector<uint8_t> shards_;    // of found_, or an earlier batch's
+  PageVector<float> sums_;        // keys point into it, so it must not move within a batch
+  PageVector<KeyGradient> keys_;  // the distinct keys by shard; entries behind them are an earlier batch's
+  PageVector<uint8_t> shards_;    // the shard of each entry of found_; may be longer
   size_t first_key_[kShards + 1];
   bool is_finite_ = true;
 };

@@ -1,6 +1,6 @@
-// The keys of one shard that had no row when a batch began: the filter counts them when it has been asked about all of them.
-// So whether a key gets a row depends on the counts before the batch and on the key's own occurrences, and not on the
-// other keys of the batch, their order, or the kind of table.
+// The keys of one shard that had no row when a batch began. The filter counts them only after it has decided about all of them. So
+// the decision about a key depends on the counts before the batch and on the key's own occurrences, not on other keys of the
+// batch, their order, or the kind of table.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ class KeysWithoutRow {
     for (int s = 0; s < kShards; ++s) most = std::max(most, batch.shard(s).size());
     keys_.reserve(most);
   }
-  // `before`: what the filter's count() of the key is. REQUIRES: there is room.
+  // Notes a key. `before`: the filter's count() of it. REQUIRES: reserve() made room.
   void note(const KeyGradient& key, uint64_t before, bool gets_row) noexcept {
     keys_.push_back({&key, before, gets_row});
   }
-  // Counts the keys that were noted, and leaves none. REQUIRES: the mutex of the filter's shard, since before the first
-  // note().
+  // Counts the noted keys in the filter and forgets them. REQUIRES: the mutex of the filter's shard, held since before the
+  // first note().
   void count(AdmissionFilter& filter, int64_t global_step) noexcept {
     for (const Noted& noted : keys_) {
       const KeyGradient& key = *noted.key;

@@ -17,7 +17,7 @@ ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& ba
 
 bool ResidentUpdate::prepare(uint64_t& new_rows) {
   SlotAllocator& slots = parts_.store.tiers().first().slots();
-  // As if every key were new: cheap, and nearly always to be had.
+  // Assuming that every key is new saves a search, and there is nearly always enough room.
   new_rows = counts_new_rows_ ? count_new_rows() : batch_.keys().size();
   if (!insertion_.try_reserve_rows(new_rows)) {
     if (!counts_new_rows_) new_rows = count_new_rows();
@@ -32,7 +32,7 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     IndexShard& shard = parts_.store.shard(s);
     MutexLock lock(shard.mutex);
     AdmissionFilter* const filter = parts_.filters.shard(s);
-    // As if every key were new, too, where there is room for that: nothing may grow for keys that are known.
+    // Here, too, if the shard has room for that: it must not grow for keys that it already has.
     const uint64_t room = shard.room();
     const bool has_room = keys <= room && (filter == nullptr || filter->has_room(keys));
     const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s, room);
@@ -105,7 +105,7 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   RowArray& rows = tier.rows();
   const std::span<const KeyGradient> keys = batch_.shard(number);
   AdmissionFilter* const filter = parts_.filters.shard(number);
-  // A block is found before the one in front of it is updated, so that its rows are fetched meanwhile.
+  // Each block is found before the previous one is updated, so that its rows are fetched meanwhile.
   std::array<std::array<IndexEntry, kKeysABlock>, 2> found;
   std::array<RowUpdate, kKeysABlock> updates;
   std::array<Slot, kKeysABlock> slots;
@@ -165,8 +165,8 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   uint64_t earlier = 0;
   if (const AdmissionFilter* const filter = parts_.filters.shard(number)) {
     earlier = filter->count(key.key, key.hash);
-    // Two batches that bring a key over its threshold together may both have expected it to wait. Then it
-    // has its row with the next.
+    // If two batches together bring a key over its threshold, both may have expected it to wait, and have
+    // reserved no room for its row. Then the next batch gives it one.
     const bool has_room = claim_.count() + left_slots_ != 0 && room.left() != 0;
     const bool gets_row = filter->admits_after(earlier, key.occurrences) && has_room;
     uncounted_.note(key, earlier, gets_row);

@@ -1,4 +1,4 @@
-// What is claimed for an update before it begins, by who can't wait for room, or make any: a step on the device.
+// Slots and places that a step on the device claims before it begins, since it can't wait for room later.
 #pragma once
 
 #include "store/inclusive_cache.h"
@@ -7,10 +7,10 @@
 namespace embstore {
 
 struct StepClaims {
-  SlotClaim slots;   // of the first tier
-  PoolClaim places;  // of the pool, if there is one
+  SlotClaim slots;   // in the first tier
+  PoolClaim places;  // in the pool, if there is one
 
-  // Of these, what so many rows may need. REQUIRES: there is as much.
+  // Splits off the claims for `rows` rows. REQUIRES: there are that many.
   StepClaims split(uint64_t rows) { return {slots.split(rows), places.split(rows)}; }
 };
 

@@ -25,7 +25,7 @@ bool UpdateTogether::prepare(uint64_t& new_rows) {
   damaged.throw_if_any();
   new_rows = new_rows_of_all;
   if (!is_full) return true;
-  for (auto& update : updates_) update.reset();  // what they have reserved isn't taken
+  for (auto& update : updates_) update.reset();  // gives back what the shares have reserved
   return false;
 }
 

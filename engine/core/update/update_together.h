@@ -1,4 +1,4 @@
-// The update of a large batch by several threads, each a share of it: all of them are prepared, and then committed.
+// The update of a large batch by several threads, a share each: all shares are prepared, then all are committed.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace embstore {
 
 class UpdateTogether final : public BatchUpdate {
  public:
-  // Makes the update of a share; called by several threads at a time.
+  // Makes the update of a share. Several threads call it at a time.
   using MakeUpdate = std::function<std::unique_ptr<BatchUpdate>(const GradientBatch& share)>;
-  // `shares` outlives this, and what `make_update` refers to, too.
+  // `shares` and everything that `make_update` refers to outlive this object.
   UpdateTogether(BatchShares& shares, MakeUpdate make_update);
 
   bool prepare(uint64_t& new_rows) override;
@@ -24,7 +24,7 @@ class UpdateTogether final : public BatchUpdate {
  private:
   BatchShares& shares_;
   const MakeUpdate make_update_;
-  std::vector<std::unique_ptr<BatchUpdate>> updates_;  // of each share
+  std::vector<std::unique_ptr<BatchUpdate>> updates_;  // one for each share
 };
 
 }  // namespace embstore

@@ -1,4 +1,4 @@
-// Adam: parameters, and the powers of beta that a table keeps. The formula is in rules/adam.h.
+// Adam: parameters, and the powers of beta, which each table keeps. The formula is in rules/adam.h.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct Adam {
     state.beta1_power *= beta1;
     state.beta2_power *= beta2;
   }
-  // The bias corrections are differences of nearly equal numbers, hence the doubles.
+  // In double, since the bias corrections are differences of nearly equal numbers.
   AdamStep step(const ApplyContext& context) const {
     return {
         .step = static_cast<float>(context.state.learning_rate * std::sqrt(1.0 - context.state.beta2_power) /

@@ -9,7 +9,7 @@
 
 namespace embstore {
 
-// The power where learning_rate_power isn't -0.5.
+// The power function for a learning_rate_power other than -0.5.
 struct LibraryPower {
   static float raised(float a, float exponent) { return std::pow(a, exponent); }
 };
@@ -38,7 +38,7 @@ struct Ftrl : StatelessRule {
   }
 };
 
-// A GPU's power is within 1 ulp of the library's. All else that it computes has the CPU's bits.
+// The step for a GPU, whose power function is within 1 ulp of the library's. All other results have the CPU's bits.
 inline FtrlStep<DevicePower> device_step(const FtrlStep<LibraryPower>& step) {
   return {.learning_rate = step.learning_rate,
           .l1 = step.l1,

@@ -24,7 +24,7 @@ std::unique_ptr<Optimizer> make(const OptimizerParams& params, VectorExtensions 
   return std::make_unique<OptimizerOf<Rule>>(params, extensions);
 }
 
-// Some optimizers have two formulas, of which a parameter chooses one.
+// These optimizers have two formulas; a parameter chooses one.
 std::unique_ptr<Optimizer> make_adam_async(const OptimizerParams& params, VectorExtensions extensions) {
   if (parameter(params, "apply_sparse_rmsprop") == 0.0) return make<Adam>(params, extensions);
   return make<AdamAsync>(params, extensions);

@@ -1,9 +1,9 @@
-// The seam between the apply loop and the update rules.
+// The interface between the update loop and the optimizers' rules.
 //
-// A rule is a small struct: its parameters, and the step that it makes of them for one apply. The step has the formula,
-// element by element, in rules/ (see rules/adagrad.h), which the kernels of a GPU compile too. OptimizerOf turns a rule into
-// an Optimizer, whose virtual call is made once for a block of rows; inside, the step is known to the compiler, which inlines
-// and vectorises it, once for each of VectorExtensions.
+// A rule is a small struct: an optimizer's parameters, and a function that makes the step for one apply from them. The step, in
+// rules/ (see rules/adagrad.h), has the formula for one element; GPU kernels compile it, too. OptimizerOf makes an Optimizer from a
+// rule. It has one virtual call for a block of rows, inside which the compiler inlines and vectorises the step, once for each of
+// VectorExtensions.
 #pragma once
 
 #include <concepts>
@@ -22,11 +22,11 @@
 
 namespace embstore {
 
-// Parameters by the names that Python's optimizers have; validated there.
+// An optimizer's parameters, with the names of embstore.optimizers, which validates them.
 using OptimizerParams = std::map<std::string, double>;
 double parameter(const OptimizerParams& params, const char* name);  // throws Error(kInvalidArgument)
 
-// What an optimizer keeps once a table rather than once a row: the learning rate is among it, since it may
+// The state that an optimizer keeps for a table, not for each row. It includes the learning rate, which may
 // change between two applies.
 struct OptimizerState {
   double beta1_power = 1.0;
@@ -34,15 +34,15 @@ struct OptimizerState {
   double learning_rate = 0.0;
 };
 
-// What one apply tells every row's update.
+// The arguments that the updates of all rows in one apply share.
 struct ApplyContext {
   int64_t global_step;
   OptimizerState state;  // before it is advanced for the next apply
 };
 
 struct RowUpdate {
-  RowGuard* guard;        // of the row
-  float* row;             // weights, then the slots
+  RowGuard* guard;        // the row's guard
+  float* row;             // weights, then slots
   const float* gradient;  // RowLayout::dim() floats
 };
 
@@ -52,25 +52,25 @@ class Optimizer {
 
   virtual int slot_count() const = 0;
   virtual float initial_slot_value(int slot) const = 0;
-  // Of all slots.
+  // Returns the initial values of all slots.
   std::vector<float> initial_slot_values() const {
     std::vector<float> values;
     for (int slot = 0; slot < slot_count(); ++slot) values.push_back(initial_slot_value(slot));
     return values;
   }
   virtual OptimizerState initial_state() const = 0;
-  // Called once an apply, after the apply took its copy.
+  // Advances the state. Called once in each apply, after the apply has copied the state.
   virtual void advance(OptimizerState& state) const = 0;
-  // REQUIRES: the mutex of the shard that the rows belong to is held.
+  // Updates rows of one shard. REQUIRES: the shard's mutex.
   virtual void update(std::span<const RowUpdate> rows, const RowLayout& layout,
                       const ApplyContext& context) const = 0;
-  // The formula of one apply, for a device that updates rows by itself. It gives the bits of update(), but where the rule has
+  // Returns the step of one apply, for kernels that update rows on a device. They give the bits of update(), unless the rule has
   // a device_step().
   virtual AnyStep step(const ApplyContext& context) const = 0;
 };
 
-// `name` as in embstore.optimizers; throws Error(kInvalidArgument) for one that doesn't exist. Gives the same
-// bits with all `extensions`, which the processor must offer.
+// Makes the optimizer with this name in embstore.optimizers. Throws Error(kInvalidArgument) if there is none. All `extensions`
+// give the same bits; the processor must have them.
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params,
                                           VectorExtensions extensions = chosen_vector_extensions());
 
@@ -79,26 +79,26 @@ concept UpdateRule = requires(const Rule rule, const OptimizerParams& params, Op
                               const ApplyContext& context) {
   Rule(params);
   { rule.initial_slot_value(0) } -> std::same_as<float>;
-  // All but the learning rate, which every rule reads from context.state.
+  // The initial state without the learning rate, which every rule reads from context.state.
   { rule.initial_state() } -> std::same_as<OptimizerState>;
   rule.advance(state);
   { decltype(rule.step(context))::kSlots } -> std::convertible_to<int>;
 };
 
-// The parts that rules share whose only global state is the learning rate.
+// The base of rules whose only state is the learning rate.
 struct StatelessRule {
   OptimizerState initial_state() const { return {}; }
   void advance(OptimizerState&) const {}
 };
 
-// What a device does for a rule's step: the same, but for rules with an overload.
+// Returns the step that a device takes: the same step, except for rules with an overload.
 template <class Step>
 inline const Step& device_step(const Step& step) {
   return step;
 }
 
-// Updates one row by a step that knows elements alone; steps that need more of a row have an overload. `slots` is the
-// first slot; slot k lies k * stride floats behind it.
+// Updates one row by a step that handles each element by itself; steps that need the whole row have an overload. `slots` is
+// the first slot; slot k begins k * stride floats behind it.
 template <class Step>
 inline void update_row(const Step& step, float* __restrict w, float* __restrict slots,
                        [[maybe_unused]] size_t stride, const float* __restrict g, int dim) {
@@ -112,10 +112,9 @@ inline void update_row(const Step& step, float* __restrict w, float* __restrict 
   }
 }
 
-// One loop over rows for each of VectorExtensions: the same source, since a rule that is inlined is compiled
-// for what the function around it may use. `flatten` inlines all of it; a call that stayed one would be of
-// the function for every x86-64. Chosen by a pointer and not by the loader (target_clones), which would
-// choose before a sanitizer has started.
+// A loop over rows, compiled from the same source for each of VectorExtensions. `flatten` inlines the whole rule, since a
+// function that is called, not inlined, would be compiled for the plain x86-64. The loop is chosen by a pointer, because
+// the loader (target_clones) would choose before a sanitizer has started.
 template <UpdateRule Rule>
 using RowLoop = void (*)(const Rule&, std::span<const RowUpdate>, const RowLayout&, const ApplyContext&);
 
@@ -175,7 +174,7 @@ class OptimizerOf final : public Optimizer {
 
  private:
   const Rule rule_;
-  const double learning_rate_;  // at the start
+  const double learning_rate_;  // the initial one
   const RowLoop<Rule> update_rows_;
 };
 

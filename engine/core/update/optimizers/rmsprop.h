@@ -1,4 +1,4 @@
-// RMSprop, with momentum and without: parameters. The formula is in rules/rmsprop.h.
+// RMSprop with and without momentum: parameters. The formula is in rules/rmsprop.h.
 #pragma once
 
 #include "rules/rmsprop.h"
