@@ -1,4 +1,4 @@
-// numpy arrays as the Python modules take them (contiguous, in memory, of exactly one type) and give them.
+// The numpy arrays that the Python modules take (contiguous, in host memory, of exactly one type) and return.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,11 +22,11 @@ template <class T, int kDimensions>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDimensions>, nanobind::c_contig, nanobind::device::cpu>;
 using Ids = Array<const int64_t, 1>;
 using IdsOfAnyShape = nanobind::ndarray<const int64_t, nanobind::c_contig, nanobind::device::cpu>;
-using Occurrences = std::optional<Array<const uint32_t, 1>>;  // of each id
+using Occurrences = std::optional<Array<const uint32_t, 1>>;  // one for each id
 using Rows = Array<const float, 2>;
 using MutableRows = Array<float, 2>;
 
-// Hands a vector's memory to numpy.
+// Returns a numpy array that owns the vector's memory.
 template <class T, class Allocator>
 nanobind::object to_numpy(std::vector<T, Allocator>&& values, std::vector<size_t> shape) {
   using Vector = std::vector<T, Allocator>;
@@ -55,7 +55,7 @@ inline std::span<const uint32_t> span_of(const Occurrences& occurrences, const I
   return {occurrences->data(), occurrences->shape(0)};
 }
 
-// Rows go through raw pointers from here on, so their shape is settled here.
+// Throws Error(kInvalidArgument) unless rows have the shape (ids, dim): behind this check they are raw pointers.
 template <class RowArray>
 void check_rows(const char* argument, const RowArray& rows, const Ids& ids, size_t dim) {
   if (rows.shape(0) == ids.shape(0) && rows.shape(1) == dim) return;
@@ -65,7 +65,7 @@ void check_rows(const char* argument, const RowArray& rows, const Ids& ids, size
                   " ids of dim " + std::to_string(dim));
 }
 
-// One is written while the other is still read.
+// Throws Error(kInvalidArgument) if the arrays overlap: one is written while the other is still read.
 template <class Written, class Read>
 void check_apart(const char* argument, const Written& written, const char* other, const Read& read) {
   const auto begin_of = [](const auto& array) { return reinterpret_cast<uintptr_t>(array.data()); };

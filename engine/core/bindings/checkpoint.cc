@@ -54,8 +54,8 @@ void put_state(nb::dict& dict, const TableState& state) {
   dict["clock"] = state.clock;
 }
 
-// A save of a table: prepared, then begun, then written. abandon() gives it up wherever it is, but for a thread that writes it:
-// stop() has that throw soon.
+// A save of a table: prepare_save(), then begin(), then write(). abandon() gives it up between these calls; stop() makes a running
+// write() throw soon.
 class SaveHandle {
  public:
   SaveHandle(Table& table, std::string path, const FileIdentity& identity, const EvictionRule& eviction)
@@ -69,7 +69,7 @@ class SaveHandle {
     {
       const GilReleased release;
       saved = save().write(skip_damaged ? OnDamage::kSkip : OnDamage::kRaise);
-      save_.reset();  // before the file comes to its medium, which takes its time
+      save_.reset();  // before finish(), which waits for the medium
       summary = file_.finish();
     }
     nb::dict dict;
@@ -123,7 +123,7 @@ nb::dict verify(const std::string& path, size_t partition_count) {
   dict["is_placed_by_hash"] = is_placed_by_hash(file.header);
   dict["incremental"] = (file.header.flags & kIncremental) != 0;
   dict["rows_by_partition"] = nb::cast(file.rows);
-  dict["least_key"] = file.keys.least;  // more than the greatest where there are no rows
+  dict["least_key"] = file.keys.least;  // greater than greatest_key if there are no rows
   dict["greatest_key"] = file.keys.greatest;
   nb::list shapes;
   for (const SketchShape& shape : file.sketch_shapes) shapes.append(to_tuple(shape));

@@ -26,13 +26,13 @@ namespace {
 using Bytes = Array<const uint8_t, 1>;
 using MutableBytes = Array<uint8_t, 1>;
 
-// Memory that is used on the device's default stream.
+// Device memory whose copies run on the device's default stream.
 class DeviceMemory {
  public:
   DeviceMemory(const GpuTuple& gpu, size_t bytes)
       : device_(gpu::open_device(to_device_choice(gpu))), bytes_(*device_, bytes) {}
   ~DeviceMemory() {
-    // What is on the stream may still use the memory.
+    // Work on the stream may still use the memory.
     gpu::ignoring_a_lost_device([this] { device_->synchronise(gpu::Stream{}); });
   }
   DeviceMemory(const DeviceMemory&) = delete;
@@ -47,7 +47,7 @@ class DeviceMemory {
     check_size(bytes);
     bytes_.copy_to(reinterpret_cast<std::byte*>(to), bytes, {});
   }
-  // What is put on the stream from now on comes after what is on the default one.
+  // Makes later work on `stream` wait for all work that is now on the default stream.
   void come_before(gpu::Stream stream) const {
     const gpu::OwnedEvent end(*device_);
     device_->record(end, {});
@@ -65,8 +65,8 @@ class DeviceMemory {
   gpu::DeviceArray<std::byte> bytes_;
 };
 
-// As Python has it: memory is freed without the interpreter's lock, since a stream may have to end first. In a forked child it
-// stays, since the device and its threads are the parent's.
+// Device memory that Python owns. It is freed without the interpreter's lock, since freeing waits for a stream. A forked child does
+// not free it, since the device and its threads belong to the parent.
 struct MemoryHandle {
   explicit MemoryHandle(std::unique_ptr<DeviceMemory> of) : memory(std::move(of)) {}
   ~MemoryHandle() {
@@ -84,7 +84,7 @@ struct MemoryHandle {
   const ForkGeneration made_in = fork_generation();
 };
 
-// What an array that speaks DLPack is: address, shape, the letter and the bits of its type, kind and number of its device.
+// Returns the address, shape, dtype letter, dtype bits, device type and device number of an array that supports DLPack.
 nb::tuple described(const nb::ndarray<nb::c_contig>& array) {
   nb::list shape;
   for (size_t i = 0; i < array.ndim(); ++i) shape.append(array.shape(i));
@@ -95,7 +95,7 @@ nb::tuple described(const nb::ndarray<nb::c_contig>& array) {
                         static_cast<int>(type.bits), array.device_type(), array.device_id());
 }
 
-// `owner` lives as long as what is made of it.
+// Returns a DLPack capsule of an array. `owner` lives as long as the capsule and everything made from it.
 nb::object to_dlpack(nb::object owner, uint64_t address, const std::vector<size_t>& shape, bool is_float,
                      int device_type, int device_id) {
   const nb::dlpack::dtype type = is_float ? nb::dtype<float>() : nb::dtype<int64_t>();

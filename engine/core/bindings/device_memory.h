@@ -1,4 +1,4 @@
-// Arrays in a GPU's memory, as Python holds them and tells of them by DLPack.
+// Arrays in a GPU's memory that Python owns, and their exchange by DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 namespace embstore {
 
-// name, path of NVRTC, folder of compiled kernels; see gpu::DeviceChoice
+// The name of the GPU, the path of NVRTC, and the folder of compiled kernels; see gpu::DeviceChoice.
 using GpuTuple = std::tuple<std::string, std::string, std::string>;
 
 inline gpu::DeviceChoice to_device_choice(const GpuTuple& tuple) {

@@ -52,7 +52,7 @@ nb::object python_error_of(const std::exception_ptr& exception) {
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
-  const nb::python_error raised;  // takes what was set
+  const nb::python_error raised;  // takes the exception that was set
   return nb::borrow(raised.value());
 }
 

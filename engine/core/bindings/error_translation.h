@@ -1,4 +1,4 @@
-// The one place where native errors become Python's.
+// The one place where native errors become Python exceptions.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,11 +7,11 @@
 
 namespace embstore {
 
-// Makes every Error that leaves a call of a Python module of the engine the class of embstore.errors that
-// its kind says. To be called by each module, as it's imported.
+// Translates every Error that leaves a call from Python into the class of embstore.errors for its kind. Each of the
+// engine's Python modules calls this when it is imported.
 void translate_errors();
 
-// The Python exception that it becomes; None where there is none.
+// Returns the Python exception for a native one, or None if `exception` is null.
 nanobind::object python_error_of(const std::exception_ptr& exception);
 
 }  // namespace embstore

@@ -7,8 +7,9 @@
 
 namespace embstore {
 
-// In place of nanobind's: a daemon thread that comes back when the interpreter has ended is unwound by Python (before 3.14), which
-// a destructor doesn't survive: the program would end by SIGABRT. Here it waits for the process's end.
+// Replaces nanobind's class of this kind. If a daemon thread asks for the lock after the interpreter has ended, Python (before 3.14)
+// unwinds it. With nanobind's class, that happens in a destructor and ends the program by SIGABRT. Here the thread waits for the
+// end of the process.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}

@@ -1,4 +1,4 @@
-// The Python module: converts arguments and results, releases the GIL, maps errors. Nothing else.
+// The Python module. It only converts arguments and results, releases the GIL and maps errors.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -137,7 +137,7 @@ nb::dict stats(const TableHandle& table) {
 
 using TierTuple = std::tuple<std::string, std::optional<std::string>, std::optional<uint64_t>>;
 
-// filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits.
+// filter_freq; and for a sketch max_element_size, false_positive_probability and counter_bits.
 using FilterTuple = std::tuple<uint64_t, std::optional<std::tuple<uint64_t, double, uint32_t>>>;
 
 // direct_io, io_scheme, file_bytes, buffer_bytes
@@ -159,9 +159,8 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
   return options;
 }
 
-// name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by
-// where the bytes are, access, size and threads; of an access alone, by access and size. None: the tier takes what it
-// does.
+// name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by place of
+// the bytes, kind of access, size and threads; times of a single access by kind and size. None: the tier isn't paced.
 using DeviceTuple = std::optional<std::tuple<std::string, uint64_t, uint64_t, std::vector<uint64_t>,
                                              Array<const double, 4>, Array<const double, 2>>>;
 
@@ -173,7 +172,7 @@ std::shared_ptr<const Device> to_device(const DeviceTuple& tuple) {
                                   std::vector<double>(alone.data(), alone.data() + alone.size()));
 }
 
-// Of phases: what TierPacer makes them take. outcomes: (phases, kOutcomes), the shares of each, by Outcome.
+// Returns the times to which TierPacer paces phases. outcomes: shares of each Outcome, of shape (phases, kOutcomes).
 nb::object phase_times_ns(const DeviceTuple& tuple, const Array<const int32_t, 1>& access,
                           const Array<const int32_t, 1>& threads, const Array<const uint64_t, 1>& accesses,
                           const Array<const uint64_t, 1>& bytes, const Array<const uint64_t, 1>& rounds,
@@ -263,7 +262,7 @@ struct RecordingHandle {
   std::shared_ptr<Recording> recording;
 };
 
-// Columns of phases; with caches: what they came to, (phases, caches) each.
+// Returns the columns of recorded phases; and each outcome in each of `caches` simulated caches, of shape (phases, caches).
 nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
   const Recording::Phases recorded = handle.recording->phases();
   const size_t count = recorded.phases.size();
@@ -461,7 +460,7 @@ void bind_table(nb::module_& module) {
       .def("close", &TableHandle::close, nb::call_guard<GilReleased>());
 }
 
-// The partitions of a variable; addresses and counts of what a batch has on its device.
+// A batch in a device's memory: the variable's partitions, then the addresses and sizes of the batch's arrays.
 using LookUpTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t>;
 using ApplyTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t, uint64_t, uint64_t,
                               std::vector<std::string>, uint64_t>;
@@ -522,7 +521,7 @@ void bind_steps_on_device(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   embstore::translate_errors();
-  // What a traceback or a cycle of the user's holds when Python ends would be a page of warnings behind its error.
+  // Objects that a traceback or a cycle still holds at Python's end would add a page of warnings to the user's error.
   nb::set_leak_warnings(false);
   module.def("fork_generation", &embstore::fork_generation);
   module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<embstore::GilReleased>());

@@ -10,7 +10,7 @@
 namespace embstore {
 namespace {
 
-// Then no other thread runs Python any more, and one that waited for the interpreter's lock would be ended.
+// Returns whether the interpreter is ending: it then ends threads that wait for its lock.
 bool interpreter_ends() {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsFinalizing() != 0;

@@ -1,5 +1,4 @@
-// A table as Python holds it: refuses itself to a process that only inherited it, and ends it without the
-// interpreter's lock.
+// A table that Python owns. It refuses calls in a forked child, and closes the table without the interpreter's lock.
 #pragma once
 
 #include <memory>
@@ -14,10 +13,10 @@ namespace embstore {
 
 class TableHandle {
  public:
-  // device_names: of the device that each tier is paced as on, if any.
+  // device_names: for each tier the name of the device whose speed it is paced to, if any.
   TableHandle(const TableSpec& spec, std::vector<std::optional<std::string>> device_names);
-  // Closes the table, which may take long, while other Python threads go on. In a forked child it does
-  // nothing: memory, files and threads are the parent's.
+  // Closes the table, which may take long, while other Python threads run. Does nothing in a forked child:
+  // memory, files and threads belong to the parent.
   ~TableHandle();
   TableHandle(const TableHandle&) = delete;
   TableHandle& operator=(const TableHandle&) = delete;
@@ -32,7 +31,7 @@ class TableHandle {
 
   const std::vector<std::optional<std::string>>& device_names() const { return device_names_; }
 
-  // In a forked child it does nothing.
+  // Does nothing in a forked child.
   void close();
 
  private:
@@ -44,7 +43,7 @@ class TableHandle {
   std::unique_ptr<Table> table_;
 };
 
-// `count`: of a look-up that isn't for training, whether it serves.
+// Returns the purpose of a look-up. `count`: whether a look-up that isn't for training serves, and so counts as accesses.
 inline LookUpFor purpose_of(bool train, bool count) {
   if (train) return LookUpFor::kTraining;
   return count ? LookUpFor::kServing : LookUpFor::kEvaluation;

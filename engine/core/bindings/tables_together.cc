@@ -45,7 +45,7 @@ namespace {
 
 using Values = Array<float, 1>;
 
-// What each of `count` pieces of work throws; none stops another. So many threads share them.
+// Calls work(i) for each i below `count` on `threads` threads. Returns the exception of each call, if any; none stops the others.
 template <class Work>
 std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Work& work) {
   std::vector<std::exception_ptr> errors(count);
@@ -59,24 +59,25 @@ std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Wo
   return errors;
 }
 
-// How many threads are worth waking for so many ids of several tables. What is watched is one thread's: its times are to add up.
+// Returns the number of threads that pay for `ids` ids of several tables. Watched calls use one thread, so that the times of their
+// phases add up.
 size_t threads_for(size_t ids, bool any_watched) {
   return any_watched ? 1
                      : std::clamp<size_t>(ids / Table::kLeastIdsAThread, 1, HelpingThreads::most_threads());
 }
 
-// One table's part of a look-up of several.
+// One table's part of a look-up in several tables.
 struct LookUpPart {
   const Table* table;
   std::span<const int64_t> ids;
   std::span<const uint32_t> occurrences;
-  std::optional<Bags> bags;  // if one row is wanted of each
+  std::optional<Bags> bags;  // set if rows are summed to bags
 
   size_t row_count() const { return bags ? bags->offsets.size() : ids.size(); }
 };
 
-// Rows on their way to the sums of their bags, in memory that stays with the thread: one table's after the other's are there while
-// they are in the cache.
+// A buffer for rows that will be summed to bags. Its memory belongs to the thread and serves one table after another, so that it
+// stays in the cache.
 class RowsOfBags {
  public:
   explicit RowsOfBags(size_t floats) : floats_(floats) {
@@ -112,9 +113,9 @@ void look_up(const LookUpPart& part, LookUpFor purpose, float* rows) {
                                                " ids");
 }
 
-// `rows`: those of the parts, one after the other. Gives the error of each part, or None.
+// Looks up all parts. `rows`: the parts' rows, one after another. Returns each part's error, or None.
 nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows, LookUpFor purpose) {
-  std::vector<size_t> places;  // in rows
+  std::vector<size_t> places;  // where each part begins in `rows`
   size_t floats = 0;
   size_t ids = 0;
   bool any_watched = false;
@@ -135,7 +136,7 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
   return told;
 }
 
-// The part of each table: ids from begins[i] to begins[i + 1].
+// Looks up ids[begins[i]] to ids[begins[i + 1] - 1] in table i.
 nb::list look_up_together(const std::vector<const TableHandle*>& handles, const Ids& ids,
                           const std::vector<size_t>& begins, const Values& rows, bool train,
                           const Occurrences& occurrences) {
@@ -154,10 +155,10 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
   return look_up_parts(parts, rows, purpose_of(train, /*count=*/true));
 }
 
-// Where bags begin, and the id that is left out of them.
+// The begins of bags, and the id that is left out of them.
 using GivenBags = std::tuple<Ids, std::optional<int64_t>>;
 
-// ids and bags: of each table.
+// Looks up ids[i] in table i, and sums the rows to bags[i] if bags are given.
 nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<IdsOfAnyShape>& ids,
                       const Values& rows, bool train, bool count,
                       const std::optional<std::vector<GivenBags>>& bags) {
@@ -180,7 +181,8 @@ nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std:
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
-// `batches`: of different tables. Gives of each None where it was applied, its error, or where its first gradient is that isn't finite.
+// Applies batches to distinct tables. Returns for each batch None if it was applied, its error, or the position of its first
+// gradient that isn't finite.
 nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batches,
                     std::optional<int64_t> global_step) {
   size_t all_ids = 0;
@@ -208,7 +210,7 @@ nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batc
 using GradientPart = std::tuple<Ids, Rows, Occurrences>;
 using GradientParts = std::tuple<TableHandle*, std::vector<GradientPart>>;
 
-// The parts of one table's batch, one after the other.
+// One table's batch, joined from several parts.
 struct JoinedParts {
   std::vector<int64_t> ids;
   std::vector<uint32_t> occurrences;
@@ -222,14 +224,14 @@ JoinedParts joined(const std::vector<GradientPart>& parts, float scale, float* g
     const auto stand_for = span_of(occurrences, ids);
     joined.ids.insert(joined.ids.end(), keys.begin(), keys.end());
     joined.occurrences.insert(joined.occurrences.end(), stand_for.begin(), stand_for.end());
-    joined.occurrences.resize(joined.ids.size(), 1);  // where none are given
+    joined.occurrences.resize(joined.ids.size(), 1);  // parts without occurrences
     gradients = std::transform(rows.data(), rows.data() + rows.size(), gradients,
                                [scale](float value) { return value * scale; });
   }
   return joined;
 }
 
-// What several parts come to; one part is prepared as it is, and its gradients outlive that.
+// Returns the room that joining the parts takes, in floats. A single part is used in place, as its gradients live long enough.
 size_t floats_joined(const std::vector<GradientPart>& parts) {
   size_t floats = 0;
   if (parts.size() > 1) {
@@ -238,7 +240,7 @@ size_t floats_joined(const std::vector<GradientPart>& parts) {
   return floats;
 }
 
-// Gives what was prepared of each batch, or its error.
+// Prepares all batches. Returns for each a PreparedApply, or its error.
 nb::list prepare_together(const std::vector<GradientParts>& batches, float scale) {
   size_t floats = 0;
   for (const auto& [handle, parts] : batches) {
@@ -252,10 +254,10 @@ nb::list prepare_together(const std::vector<GradientParts>& batches, float scale
   const std::vector<std::exception_ptr> errors = [&] {
     const GilReleased release;
     const PutWaitsOff other_batches_are_prepared;
-    // All in one: the C library keeps the memory of a large array for the next step.
+    // One array for all batches: the C library keeps the memory of a large array for the next step.
     const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
     float* room = gradients.get();
-    // One after the other: threads could wait in two tables for each other, if both need a table to themselves to make room.
+    // On one thread: two threads could wait for each other if each needs exclusive use of a table to make room.
     return errors_of(batches.size(), /*threads=*/1, [&](size_t i) {
       const auto& [handle, parts] = batches[i];
       Table& table = handle->table();

@@ -1,4 +1,4 @@
-// Batches of several tables in one call, without the interpreter's lock in between.
+// Look-ups and updates of several tables in one call, which releases the interpreter's lock once.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,10 +12,10 @@
 
 namespace embstore {
 
-// What was prepared, until it's committed or aborted, which takes locks: without the interpreter's.
+// A prepared batch. Committing and aborting it take locks, so callers release the interpreter's lock first.
 class PreparedHandle {
  public:
-  // gradients: owns those that it refers to, where nobody else does.
+  // gradients: owns the gradients that the batch refers to, unless the caller does.
   explicit PreparedHandle(std::unique_ptr<Table::PreparedApply> prepared,
                           std::shared_ptr<const void> gradients = nullptr)
       : gradients_(std::move(gradients)), prepared_(std::move(prepared)) {}
