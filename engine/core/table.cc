@@ -307,21 +307,18 @@ void Table::drain() const {
 
 class Table::PreparedApply::Scope {
  public:
-  Scope(Table& table, std::span<const int64_t> ids, const float* gradients,
-        std::span<const uint32_t> occurrences)
-      : Scope(table, ids, gradients, table.parts_.layout.dim(), occurrences, *table.parts_.optimizer,
-              table.parts_.filters) {}
-  // `gradients`: that many floats for each of ids. `rule` and `filters`: in place of the table's own.
-  Scope(Table& table, std::span<const int64_t> ids, const float* gradients, int gradient_floats,
-        std::span<const uint32_t> occurrences, const Optimizer& rule, const ShardFilters& filters)
+  Scope(Table& table, const GradientBatch::Gradients& gradients)
+      : Scope(table, gradients, *table.parts_.optimizer, table.parts_.filters) {}
+  // `rule` and `filters` replace the table's own.
+  Scope(Table& table, const GradientBatch::Gradients& gradients, const Optimizer& rule,
+        const ShardFilters& filters)
       : operation_(table.parts_),
         table_(table),
         parts_(table.parts_),
         rule_(rule),
         filters_(filters),
-        ids_(ids.size()),
-        shares_({ids, gradients, gradient_floats, occurrences},
-                table.may_share() ? BatchShares::worthwhile(ids.size(), kLeastIdsAThread) : 1),
+        ids_(gradients.ids.size()),
+        shares_(gradients, table.may_share() ? BatchShares::worthwhile(ids_, kLeastIdsAThread) : 1),
         reads_(table.parts_.reads) {}
   ~Scope() { end(); }
 
@@ -402,7 +399,8 @@ class Table::PreparedApply::Scope {
 
 Table::PreparedApply::PreparedApply(Table& table, std::span<const int64_t> ids, const float* gradients,
                                     std::span<const uint32_t> occurrences)
-    : scope_(std::make_unique<Scope>(table, ids, gradients, occurrences)) {
+    : scope_(std::make_unique<Scope>(table,
+                                     GradientBatch::Gradients{ids, gradients, table.dim(), occurrences})) {
   scope_->prepare();
 }
 
@@ -420,18 +418,27 @@ std::unique_ptr<Table::PreparedApply> Table::prepare_apply(std::span<const int64
 void Table::apply_gradients(std::span<const int64_t> ids, const float* gradients,
                             std::optional<int64_t> global_step, std::span<const uint32_t> occurrences) {
   raise_kept_error();
-  PreparedApply::Scope scope(*this, ids, gradients, occurrences);
+  PreparedApply::Scope scope(*this, {ids, gradients, dim(), occurrences});
   scope.prepare();
   scope.commit(global_step);
 }
 
 std::optional<size_t> Table::apply_if_finite(std::span<const int64_t> ids, const float* gradients,
-                                             std::optional<int64_t> global_step) {
+                                             std::optional<int64_t> global_step,
+                                             const std::optional<Bags>& bags) {
   raise_kept_error();
-  PreparedApply::Scope scope(*this, ids, gradients, {});
+  const PageVector<uint32_t> bag_numbers = bags ? bags->numbers(ids) : PageVector<uint32_t>();
+  const GradientBatch::Gradients batch{.ids = ids, .rows = gradients, .dim = dim(), .bags = bag_numbers};
+  PreparedApply::Scope scope(*this, batch);
   if (!scope.is_finite()) {
-    const auto first = first_not_finite({gradients, ids.size() * static_cast<size_t>(dim())});
-    if (first) return first;
+    const auto floats = static_cast<size_t>(dim());
+    if (!bags) {
+      if (const auto first = first_not_finite({gradients, ids.size() * floats})) return first;
+    }
+    for (uint32_t i = 0; bags && i < ids.size(); ++i) {
+      if (batch.leaves_out(i)) continue;
+      if (const auto first = first_not_finite({batch.row(i), floats})) return i * floats + *first;
+    }
     throw Error(ErrorKind::kInvalidArgument,
                 parts_.name +
                     ": grads changed while they were read; give an array that no thread writes to meanwhile");
@@ -446,7 +453,7 @@ void Table::put(std::span<const int64_t> keys, const float* values, bool with_sl
   raise_kept_error();
   const AssignRows assign(*parts_.optimizer, with_slots);
   const ShardFilters admit_all{NoFilter{}};
-  PreparedApply::Scope scope(*this, keys, values, assign.value_floats(parts_.layout), frequencies, assign,
+  PreparedApply::Scope scope(*this, {keys, values, assign.value_floats(parts_.layout), frequencies}, assign,
                              admit_all);
   scope.prepare();
   scope.commit(ApplyContext{version, assign.initial_state()});

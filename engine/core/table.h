@@ -23,6 +23,7 @@
 #include "keep/table_save.h"
 #include "lookup/look_up.h"
 #include "parts/table_parts.h"
+#include "row/bags.h"
 #include "threads/safe_point.h"
 #include "update/batch_conditions.h"
 #include "update/batch_update.h"
@@ -125,9 +126,11 @@ class Table {
   // Prepares and commits at once.
   void apply_gradients(std::span<const int64_t> ids, const float* gradients,
                        std::optional<int64_t> global_step, std::span<const uint32_t> occurrences = {});
-  // The same, unless a gradient is NaN or infinite: gives where the first is then, and nothing has changed.
+  // Does the same, unless a gradient is NaN or infinite: then nothing changes, and the position of the first such value is returned,
+  // among dim floats for each id. `bags`: gradients are dim floats for each bag, which all of its ids share.
   std::optional<size_t> apply_if_finite(std::span<const int64_t> ids, const float* gradients,
-                                        std::optional<int64_t> global_step);
+                                        std::optional<int64_t> global_step,
+                                        const std::optional<Bags>& bags = std::nullopt);
 
   // Sets the rows of `keys`, which are distinct, or inserts them, whatever a filter says; whole or not at all, as an update.
   // `values`: dim weights for each key, and with `with_slots` dim floats for each slot. A new row's frequency is

@@ -102,10 +102,12 @@ def look_up_each(
     """
 
 def apply_each(
-    batches: Sequence[tuple[Table, _Ids, _Rows]], global_step: int | None = None
+    batches: Sequence[tuple[Table, _Ids, _Rows, tuple[_Ids, int | None] | None]],
+    global_step: int | None = None,
 ) -> list[int | Exception | None]:
-    """Applies each table's batch by itself. Returns the error of each, or where the first gradient
-    is that isn't finite.
+    """Applies each table's batch by itself: ids, gradients, and bags as in look_up_each. With bags,
+    gradients have a row for each bag, otherwise for each id. Returns for each table None, its
+    error, or the position of its first gradient that isn't finite, among dim floats for each id.
     """
 
 def prepare_together(

@@ -148,6 +148,82 @@ def test_rows_of_a_bag_are_added_in_their_order(partitions: int, train: bool) ->
                         np.testing.assert_array_equal(layer(transposed).detach(), wanted)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("gathers", [True, False])
+def test_bags_train_rows_as_one_gradient_for_each_id_would(partitions: int, gathers: bool) -> None:
+    random = np.random.default_rng(4)
+    rows = random.standard_normal((KEYS, DIM)).astype(np.float32)
+    adagrad = es.optimizers.Adagrad(0.1)
+
+    def made(name: str) -> es.EmbeddingVariable:
+        variable = es.get_embedding_variable(name, DIM, optimizer=adagrad, partition_num=partitions)
+        variable.put(np.arange(KEYS), rows)
+        return variable
+
+    with made("by_bags") as by_bags, made("by_ids") as by_ids:
+        optimizer = es.torch.Optimizer(by_bags) if gathers else None
+        for mode in ("sum", "mean", "sqrtn"):
+            for padding in (None, 3):
+                layer = es.torch.EmbeddingBag(by_bags, mode, padding_idx=padding)
+                # The last batch is large enough for several threads.
+                for lengths in ([0, 1, 6, 0, 9, 1, 0], [4, 4, 4], [1] * 5, [3000] * 3):
+                    ids = random.integers(0, KEYS, sum(lengths))
+                    upstream = random.standard_normal((len(lengths), DIM)).astype(np.float32)
+                    begins = np.cumsum([0, *lengths[:-1]])
+                    if len(set(lengths)) == 1:
+                        bags = layer(torch.from_numpy(ids.reshape(len(lengths), -1)))
+                    else:
+                        bags = layer(torch.from_numpy(ids), torch.from_numpy(begins))
+                    bags.backward(torch.from_numpy(upstream))
+                    if optimizer is not None:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    own = [part[part != padding] for part in np.split(ids, begins[1:])]
+                    counts = torch.tensor([len(part) for part in own])
+                    divisors = counts.clamp(min=1).float()
+                    divisors = {"sum": divisors**0, "mean": divisors, "sqrtn": divisors.sqrt()}[
+                        mode
+                    ]
+                    of_sums = upstream / divisors.numpy()[:, None]
+                    by_ids.apply_gradients(
+                        np.concatenate(own), of_sums.repeat(counts.numpy(), axis=0)
+                    )
+                    wanted, found = by_ids.export(), by_bags.export()
+                    assert found.keys() == wanted.keys()
+                    for column in wanted:
+                        np.testing.assert_equal(found[column], wanted[column])
+
+
+def test_two_layers_train_the_bags_of_both(var: es.EmbeddingVariable, table: Any) -> None:
+    theirs = table.clone().requires_grad_()
+    first, second = torch.tensor([[1, 2], [2, 3]]), torch.tensor([2, 5, 7])
+    offsets = torch.tensor([0, 1])
+    ours = es.torch.EmbeddingBag(var, "sum")(first), es.torch.EmbeddingBag(var)(second, offsets)
+    wanted = (
+        torch.nn.functional.embedding_bag(first, theirs, mode="sum"),
+        torch.nn.functional.embedding_bag(second, theirs, offsets, mode="mean"),
+    )
+    for bags in (ours, wanted):
+        ((bags[0] * 3).sum() + (bags[1] ** 2).sum()).backward()
+    trained = torch.from_numpy(var.lookup(np.arange(KEYS)))
+    torch.testing.assert_close(trained, table - 0.1 * theirs.grad)
+
+
+def test_a_gradient_of_a_bag_that_is_not_finite_names_its_first_id(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
+    ids, offsets = torch.tensor([4, 5, 6, 7]), torch.tensor([0, 1, 1, 2])
+    for padding, first in ((None, r"ids\[2\], key 6"), (6, r"ids\[3\], key 7")):
+        layer = es.torch.EmbeddingBag(var, "sum", padding_idx=padding)
+        upstream = torch.zeros(4, DIM)
+        upstream[1] = torch.inf  # an empty bag's gradient trains no row
+        layer(ids, offsets).backward(upstream)
+        upstream[3, 2] = torch.nan
+        with pytest.raises(InvalidArgumentError, match=first + ", has nan in column 2"):
+            layer(ids, offsets).backward(upstream)
+    torch.testing.assert_close(torch.from_numpy(var.lookup(np.arange(KEYS))), table)
+
+
 def test_bags_that_a_gpu_refuses_are_nan() -> None:
     rows, offsets = torch.ones(3, DIM), torch.tensor([0, 2])
     for refused in (0, 1):

@@ -158,6 +158,16 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
 // The begins of bags, and the id that is left out of them.
 using GivenBags = std::tuple<Ids, std::optional<int64_t>>;
 
+// Throws Error(kInvalidArgument) if bags of `ids` ids can't begin there.
+Bags to_bags(const GivenBags& given, size_t ids) {
+  const auto& [offsets, left_out] = given;
+  if (!may_begin(span_of(offsets), ids)) {
+    throw Error(ErrorKind::kInvalidArgument, "offsets: must start at 0 and ascend to at most " +
+                                                 std::to_string(ids) + ", the number of ids");
+  }
+  return {span_of(offsets), left_out};
+}
+
 // Looks up ids[i] in table i, and sums the rows to bags[i] if bags are given.
 nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std::vector<IdsOfAnyShape>& ids,
                       const Values& rows, bool train, bool count,
@@ -170,25 +180,22 @@ nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std:
   parts.reserve(handles.size());
   for (size_t i = 0; i < handles.size(); ++i) {
     parts.push_back({&handles[i]->table(), span_of(ids[i]), {}, std::nullopt});
-    if (!bags) continue;
-    const auto& [offsets, left_out] = (*bags)[i];
-    if (!may_begin(span_of(offsets), ids[i].size())) {
-      throw Error(ErrorKind::kInvalidArgument, "offsets: must start at 0 and ascend to at most " +
-                                                   std::to_string(ids[i].size()) + ", the number of ids");
-    }
-    parts.back().bags = Bags{span_of(offsets), left_out};
+    if (bags) parts.back().bags = to_bags((*bags)[i], ids[i].size());
   }
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
 // Applies batches to distinct tables. Returns for each batch None if it was applied, its error, or the position of its first
 // gradient that isn't finite.
-nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batches,
+// A batch whose bags are given has a gradient for each bag, otherwise for each id.
+nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows, std::optional<GivenBags>>>& batches,
                     std::optional<int64_t> global_step) {
   size_t all_ids = 0;
   bool any_watched = false;
-  for (const auto& [handle, ids, grads] : batches) {
-    check_rows("grads", grads, ids, static_cast<size_t>(handle->table().dim()));
+  std::vector<std::optional<Bags>> bags;
+  for (const auto& [handle, ids, grads, given] : batches) {
+    bags.push_back(given ? std::optional(to_bags(*given, ids.size())) : std::nullopt);
+    check_rows("grads", grads, given ? std::get<0>(*given) : ids, static_cast<size_t>(handle->table().dim()));
     all_ids += ids.shape(0);
     any_watched = any_watched || handle->table().is_watched();
   }
@@ -196,8 +203,8 @@ nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows>>& batc
   const std::vector<std::exception_ptr> errors = [&] {
     const GilReleased release;
     return errors_of(batches.size(), threads_for(all_ids, any_watched), [&](size_t i) {
-      const auto& [handle, ids, grads] = batches[i];
-      not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step);
+      const auto& [handle, ids, grads, given] = batches[i];
+      not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step, bags[i]);
     });
   }();
   nb::list told;

@@ -52,4 +52,17 @@ void Bags::sum(std::span<const int64_t> ids, const float* rows, size_t dim, floa
   }
 }
 
+PageVector<uint32_t> Bags::numbers(std::span<const int64_t> ids) const {
+  PageVector<uint32_t> numbers(ids.size());
+  for (size_t bag = 0; bag < offsets.size(); ++bag) {
+    const auto begin = static_cast<size_t>(offsets[bag]);
+    const size_t end = bag + 1 < offsets.size() ? static_cast<size_t>(offsets[bag + 1]) : ids.size();
+    std::fill(numbers.begin() + begin, numbers.begin() + end, static_cast<uint32_t>(bag));
+  }
+  for (size_t i = 0; left_out && i < ids.size(); ++i) {
+    if (ids[i] == *left_out) numbers[i] = kLeftOut;
+  }
+  return numbers;
+}
+
 }  // namespace embstore

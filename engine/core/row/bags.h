@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
+
+#include "memory/page_vector.h"
 
 namespace embstore {
 
@@ -15,6 +18,9 @@ struct Bags {
   // Writes the sum of each bag's rows, added in their order, to `sums`. rows: ids * dim floats; sums: offsets * dim floats.
   // REQUIRES: may_begin(offsets, ids.size()).
   void sum(std::span<const int64_t> ids, const float* rows, size_t dim, float* sums) const;
+  // Returns the number of each id's bag, or kLeftOut. REQUIRES: may_begin(offsets, ids.size()).
+  PageVector<uint32_t> numbers(std::span<const int64_t> ids) const;
+  static constexpr uint32_t kLeftOut = std::numeric_limits<uint32_t>::max();
 
   std::span<const int64_t> offsets;  // where each bag begins; it ends where the next bag begins
   std::optional<int64_t> left_out;   // an id whose row isn't added

@@ -131,6 +131,38 @@ TEST(one_value_that_is_not_finite_is_noticed_wherever_it_is) {
   }
 }
 
+TEST(ids_share_their_bags_gradient_and_ids_that_are_left_out_have_none) {
+  GradientBatch grouped;
+  for (const std::optional<int64_t> left_out : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
+    const Batch of_bags(400, 5, 3);
+    Batch of_ids{0, 5, 0};
+    std::vector<int64_t> ids;
+    std::vector<int64_t> offsets;
+    std::mt19937 random(8);
+    for (size_t bag = 0; bag < of_bags.ids.size(); ++bag) {
+      offsets.push_back(static_cast<int64_t>(ids.size()));
+      for (size_t i = random() % 5; i > 0; --i) {
+        ids.push_back(static_cast<int64_t>(random() % 90));
+        if (ids.back() == left_out) continue;
+        of_ids.ids.push_back(ids.back());
+        const auto gradient = of_bags.gradients.begin() + static_cast<ptrdiff_t>(bag) * 5;
+        of_ids.gradients.insert(of_ids.gradients.end(), gradient, gradient + 5);
+      }
+    }
+    const PageVector<uint32_t> numbers = Bags{offsets, left_out}.numbers(ids);
+    const auto wanted = summed_one_by_one(of_ids);
+    for (const auto& [begin, end] : {std::pair{0, kShards}, std::pair{0, 7}, std::pair{7, kShards}}) {
+      grouped.group({.ids = ids, .rows = of_bags.gradients.data(), .dim = 5, .bags = numbers}, {begin, end});
+      for (const KeyGradient& key : grouped.keys()) {
+        const Expected& of = wanted.at(key.key);
+        check(key.occurrences == of.occurrences, "occurrences are miscounted");
+        check(std::equal(of.sum.begin(), of.sum.end(), key.gradient), "a sum has other bits");
+      }
+      check(begin != 0 || end != kShards || grouped.keys().size() == wanted.size(), "a key is missing");
+    }
+  }
+}
+
 TEST(infinities_of_one_key_that_cancel_out_are_noticed) {
   const std::vector<int64_t> ids{5, 5, 5};
   const std::vector<float> gradients{kInfinity, -kInfinity, 1};

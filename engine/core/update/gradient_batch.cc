@@ -31,7 +31,7 @@ size_t GradientBatch::size_bytes() const {
 }
 
 void GradientBatch::group(const Gradients& of, Shards shards) {
-  take_occurrences(of.ids, shards);
+  take_occurrences(of, shards);
   if (found_.size() <= occurrences_.size()) found_.resize(occurrences_.size() + 1);
   found_[0].gradient = of.rows;
   found_end_ = 1;
@@ -44,16 +44,17 @@ void GradientBatch::group(const Gradients& of, Shards shards) {
   sort_by_shard();
 }
 
-void GradientBatch::take_occurrences(std::span<const int64_t> ids, Shards of) {
-  const bool are_all = of.begin == 0 && of.end == kShards;
+void GradientBatch::take_occurrences(const Gradients& of, Shards shards) {
+  const bool takes_all_shards = shards.begin == 0 && shards.end == kShards;
   occurrences_.clear();
-  if (are_all) occurrences_.reserve(ids.size() + kPlacesFetchedAhead);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (!are_all) {
-      const int shard = shard_of_key(ids[i]);
-      if (shard < of.begin || shard >= of.end) continue;
+  if (takes_all_shards) occurrences_.reserve(of.ids.size() + kPlacesFetchedAhead);
+  for (size_t i = 0; i < of.ids.size(); ++i) {
+    if (!takes_all_shards) {
+      const int shard = shard_of_key(of.ids[i]);
+      if (shard < shards.begin || shard >= shards.end) continue;
     }
-    occurrences_.push_back({hash_key(ids[i]), static_cast<uint32_t>(i)});
+    if (of.leaves_out(i)) continue;
+    occurrences_.push_back({hash_key(of.ids[i]), static_cast<uint32_t>(i)});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/page_vector.h"
+#include "row/bags.h"
 #include "row/key_hash.h"
 
 namespace embstore {
@@ -30,14 +31,19 @@ class GradientBatch {
 
   struct Gradients {
     std::span<const int64_t> ids;
-    const float* rows;  // dim floats for each id; they outlive the use of the groups
+    const float* rows;  // dim floats for each id, or for each bag; they outlive the use of the groups
     int dim;
     std::span<const uint32_t> occurrences{};  // the number of occurrences of each id; empty: one each
     // Only for ids that are distinct already: the position of each id's last occurrence in the original batch.
     std::span<const uint32_t> last_positions{};
+    // The bag of each id, whose gradient all of its ids share, or Bags::kLeftOut; empty: each id has its own gradient.
+    std::span<const uint32_t> bags{};
 
     bool are_distinct() const { return !last_positions.empty(); }
-    const float* row(uint32_t position) const { return rows + size_t{position} * static_cast<size_t>(dim); }
+    bool leaves_out(size_t position) const { return !bags.empty() && bags[position] == Bags::kLeftOut; }
+    const float* row(uint32_t position) const {
+      return rows + size_t{bags.empty() ? position : bags[position]} * static_cast<size_t>(dim);
+    }
     uint64_t occurrences_of(uint32_t position) const {
       return occurrences.empty() ? 1 : occurrences[position];
     }
@@ -68,7 +74,7 @@ class GradientBatch {
     uint32_t position;
   };
 
-  void take_occurrences(std::span<const int64_t> ids, Shards of);
+  void take_occurrences(const Gradients& of, Shards shards);
   void take_distinct(const Gradients& of);
   void sum_equal_keys(const Gradients& of);
   void sort_by_shard();

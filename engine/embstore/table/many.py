@@ -19,7 +19,7 @@ from embstore.table.elsewhere import AskedRows, ask_together, together
 from embstore.table.given import variables_in
 from embstore.variable import EmbeddingVariable, push_elsewhere
 
-__all__ = ["BagsOfIds", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
+__all__ = ["BagsOfIds", "apply_bags", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
 
 # Where each begins, from 0 and ascending, and an id that is left out of them.
 BagsOfIds: TypeAlias = "tuple[NDArray[np.int64], int | None]"
@@ -170,6 +170,21 @@ def apply_many(
     shards elsewhere.
     """
     _check_lengths(variables, ids=ids, grads=grads)
+    apply_bags(variables, ids, grads, [None] * len(variables), global_step)
+
+
+def apply_bags(
+    variables: Sequence[EmbeddingVariable],
+    ids: Sequence[checks.Ids | OnDevice],
+    grads: Sequence[checks.Rows | OnDevice],
+    bags: Sequence[BagsOfIds | None],
+    global_step: int | None = None,
+) -> None:
+    """Does what `apply_many` does, with bags of ids that share a gradient.
+
+    bags: for each variable None, or the bags of its ids. Then its one shard must be in this
+        process, ids an int64 array (n,) and grads a float32 array (bags, dim).
+    """
     for variable, times in Counter(variables).items():
         variable.internals.check_trainable()
         if times > 1:
@@ -180,20 +195,25 @@ def apply_many(
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
     steps: list[ApplyStep] = []
-    here: dict[int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32]]] = {}
+    here: dict[
+        int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32], BagsOfIds | None]
+    ] = {}
     others: list[int] = []
     elsewhere: list[tuple[EmbeddingVariable, Any, Any]] = []
     errors: dict[int, Exception] = {}  # of here and others
-    for i, (variable, own, by) in enumerate(zip(variables, ids, grads, strict=True)):
-        if variable.internals.is_elsewhere:
+    for i, (variable, own, by, bag) in enumerate(zip(variables, ids, grads, bags, strict=True)):
+        table = variable.internals.table
+        if bag is not None:
+            here[i] = cast("Any", (table, own, by, bag))
+        elif variable.internals.is_elsewhere:
             with _Named(variable):
                 elsewhere.append((variable, *variable._batch_on_host(own, by)))
         elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
             with _Named(variable):
                 steps.append(ApplyStep.of(variable, own, by))
-        elif (table := variable.internals.table) is not None:
+        elif table is not None:
             try:
-                here[i] = (table, *variable._arrays_on_host(own, by))
+                here[i] = (table, *variable._arrays_on_host(own, by), None)
             except EmbStoreError as error:
                 errors[i] = error
         else:
@@ -206,8 +226,10 @@ def apply_many(
     for variable, why in push_elsewhere(elsewhere, global_step):
         refused = refused or _naming(variable, why)
     applied = _core.apply_each(list(here.values()), global_step)
-    for (i, (_, keys, values)), found in zip(here.items(), applied, strict=True):
+    for (i, (_, keys, values, bag)), found in zip(here.items(), applied, strict=True):
         if isinstance(found, int):
+            if bag is not None:
+                values = values.repeat(np.diff(bag[0], append=len(keys)), axis=0)
             errors[i] = checks.not_finite(keys, values, found)
         elif found is not None:
             errors[i] = found

@@ -9,6 +9,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from embstore.table.many import BagsOfIds
+
 __all__ = ["MODES", "Bags"]
 
 MODES = ("sum", "mean", "sqrtn")
@@ -53,6 +55,10 @@ class Bags(NamedTuple):
             return self.offsets
         return torch.arange(ids.shape[0], device=ids.device) * ids.shape[1]
 
+    def for_core(self, ids: Tensor) -> BagsOfIds:
+        """Returns the bags of ids on the CPU as `embstore.table.many` takes them."""
+        return self.begins(ids).numpy(), self.padding_idx
+
     def combined(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Combines rows of shape ids.shape + (dim,) into bags of shape (bags, dim)."""
         if self.weights is not None:
@@ -65,17 +71,22 @@ class Bags(NamedTuple):
             sums = self._sums(rows)
         return self.of_sums(ids, sums)
 
-    def of_sums(self, ids: Tensor, sums: Tensor) -> Tensor:
-        """Returns the bags, (bags, dim), from the sums of their rows."""
-        return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
-
-    def gradients(self, ids: Tensor, of_bags: Tensor) -> Tensor:
-        """Returns the gradients of the rows, ids.shape + (dim,), for bags without weights. The
-        gradient of a padding id is undefined. of_bags: the gradients of the bags, (bags, dim).
+    def spread(self, ids: Tensor, of_sums: Tensor) -> Tensor:
+        """Returns the gradients of the rows, ids.shape + (dim,), from those of the bags' sums,
+        (bags, dim). The gradient of a padding id is undefined.
         """
-        if self.mode != "sum":
-            of_bags = of_bags / self._divisors(ids, of_bags.dtype)
-        return self._spread(ids, of_bags)
+        if self.offsets is None:  # a copy, since autograd may write into of_sums later
+            of_ids = of_sums.unsqueeze(1).expand(-1, ids.shape[1], -1)
+            return of_ids.clone(memory_format=torch.contiguous_format)
+        # The gradient of sum() is one number with strides of 0, from which index_select takes ten
+        # times as long.
+        return of_sums.contiguous().index_select(0, self._bag_of_each(ids))
+
+    def of_sums(self, ids: Tensor, sums: Tensor) -> Tensor:
+        """Divides sums (bags, dim) as the mode says: the sums of rows to get the bags, or the bags'
+        gradients to get those of the sums.
+        """
+        return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
 
     def _sums(self, rows: Tensor) -> Tensor:
         if self.offsets is None:
@@ -84,15 +95,6 @@ class Bags(NamedTuple):
         positions = torch.arange(rows.shape[0], device=rows.device)
         sums = torch.embedding_bag(rows, positions, self.offsets)[0]
         return sums if self.refused is None else sums.masked_fill(self.refused != 0, torch.nan)
-
-    def _spread(self, ids: Tensor, of_bags: Tensor) -> Tensor:
-        """Copies the row of each bag to all of its ids."""
-        if self.offsets is None:  # a copy, since autograd may write into of_bags later
-            of_ids = of_bags.unsqueeze(1).expand(-1, ids.shape[1], -1)
-            return of_ids.clone(memory_format=torch.contiguous_format)
-        # The gradient of sum() is one number with strides of 0, from which index_select takes ten
-        # times as long.
-        return of_bags.contiguous().index_select(0, self._bag_of_each(ids))
 
     def _lengths(self, ids: Tensor) -> Tensor:
         if self.offsets is None:
@@ -125,4 +127,4 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, ctx.bags._spread(ctx.ids, grad)
+        return None, None, ctx.bags.spread(ctx.ids, grad)

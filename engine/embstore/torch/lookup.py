@@ -150,13 +150,16 @@ class _Lookup(torch.autograd.Function):
             if grad is None:
                 of_rows.append(None)
                 continue
-            if read.bags is not None:
-                grad = read.bags.gradients(read.ids, grad)
+            bags = read.bags
+            if bags is not None:
+                grad = bags.of_sums(read.ids, grad)
+                if not read.ids.is_cpu:
+                    grad, bags = bags.spread(read.ids, grad), None
             # The tensor itself, not a view: autograd may write into a tensor without other holders.
             gathering.add(
                 read.rows,
                 read.group,
-                _Gathered(number, read.ids, grad, read.padding_idx, read.refused),
+                _Gathered(number, read.ids, grad, read.padding_idx, read.refused, bags),
             )
             # The gradient of the parameter itself, which has no rows. It tells
             # DistributedDataParallel and the like that the parameter has been used.
@@ -172,6 +175,7 @@ class _Gathered(NamedTuple):
     grad: Tensor
     padding_idx: int | None
     refused: Tensor | None
+    bags: Bags | None = None  # `grad` is that of their sums
 
 
 def _holders(gathered: _Gathered) -> tuple[int, int] | None:
@@ -269,16 +273,22 @@ def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> G
     holders = _holders(gathered)
     if rows.gathers and (holders is None or holders != _FEWEST_HOLDERS):
         grads = grads.clone()  # its other holders may write into it before the step
+    kept, bags = None, gathered.bags
+    if bags is not None:
+        bags = bags._replace(offsets=bags.begins(gathered.ids))
+    elif gathered.padding_idx is not None:
+        kept = ids != gathered.padding_idx
     part = GradientPart(
         gathered.number,
         ids,
         grads,
         of_all_replicas=group is None,
-        kept=None if gathered.padding_idx is None else ids != gathered.padding_idx,
+        kept=kept,
         refused=gathered.refused,
+        bags=bags,
     )
     # settled() waits for a GPU, but replicas have to exchange their numbers of ids anyway.
-    return part if group is None else part.settled(rows.variable.name)
+    return part if group is None else part.spread().settled(rows.variable.name)
 
 
 # The running passes by autograd's numbers. Only the callback that ends a pass owns its entry, so
@@ -338,7 +348,7 @@ def _bags_summed_here(reads: Sequence[_Read], train: bool, count: bool) -> list[
     sums = look_up_bags(
         [read.rows.variable for read in reads],
         [ids.reshape(-1).numpy() for ids, _ in of_reads],
-        [(bags.begins(ids).numpy(), bags.padding_idx) for ids, bags in of_reads],
+        [bags.for_core(ids) for ids, bags in of_reads],
         train=train,
         count=count,
     )

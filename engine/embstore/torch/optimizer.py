@@ -6,7 +6,6 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -225,7 +224,7 @@ class Optimizer(torch.optim.Optimizer):
                 continue
             if inverse is not None:
                 grads = part.grads * inverse.to(part.grads.device, non_blocking=True)
-                part = replace(part, grads=grads)
+                part = part._replace(grads=grads)
             updates.append((rows.variable, part))
         return updates
 

@@ -6,9 +6,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -17,7 +16,8 @@ from embstore.errors import ClosedError, InvalidArgumentError, UnsupportedError
 from embstore.gpu.batches import BatchConditions
 from embstore.gpu.steps import ApplyStep, apply_together
 from embstore.table.attempts import Attempts
-from embstore.table.many import apply_many
+from embstore.table.many import apply_bags
+from embstore.torch.bags import Bags
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -43,17 +43,29 @@ class Refusal(IntEnum):
         )
 
 
-@dataclass(frozen=True)
-class GradientPart:
+class GradientPart(NamedTuple):
     """Gradients of rows, one for each looked-up id, equal ids included."""
 
     number: int  # the number of the forward pass
     ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
-    grads: Tensor  # float32 (n, dim)
+    grads: Tensor  # float32 (n, dim); with `bags` (bags, dim)
     of_all_replicas: bool = True  # False: other processes' parts are missing, see replicas.py
     # On the ids' device, and possibly unknown to the host:
     kept: Tensor | None = None  # bool (n,): False leaves an id out
     refused: Tensor | None = None  # int64 (1,): a Refusal, or 0
+    # Bags whose ids share the gradient of their sum, on the CPU. They leave their padding out.
+    bags: Bags | None = None
+
+    def spread(self) -> GradientPart:
+        """Returns the part with a gradient for each id in place of each bag."""
+        if self.bags is None:
+            return self
+        padding = self.bags.padding_idx
+        return self._replace(
+            grads=self.bags.spread(self.ids, self.grads),
+            kept=None if padding is None else self.ids != padding,
+            bags=None,
+        )
 
     def settled(self, name: str) -> GradientPart:
         """Returns the part with its kept ids only. Waits for a GPU. Raises InvalidArgumentError,
@@ -62,9 +74,8 @@ class GradientPart:
         if self.refused is not None and (number := int(self.refused)) != 0:
             raise InvalidArgumentError(Refusal(number).message(name))
         if self.kept is None:
-            return self if self.refused is None else replace(self, refused=None)
-        return replace(
-            self,
+            return self if self.refused is None else self._replace(refused=None)
+        return self._replace(
             ids=self.ids[self.kept],
             grads=self.grads[self.kept.to(self.grads.device)],
             kept=None,
@@ -138,7 +149,7 @@ class Rows(torch.nn.Parameter):
                     f"shape, got {tuple(value.shape)}"
                 )
             if len(summed.ids):
-                self._sum = replace(summed, grads=value)
+                self._sum = summed._replace(grads=value)
 
     @grad.deleter
     def grad(self) -> None:
@@ -188,7 +199,7 @@ class Rows(torch.nn.Parameter):
                 )
             # A copy: the hook may have kept it.
             grads = grads.detach().to(part.grads.device, torch.float32, copy=True)
-            part = replace(part, grads=grads)
+            part = part._replace(grads=grads)
         return part
 
     def add_part(self, part: GradientPart) -> None:
@@ -228,11 +239,11 @@ class Rows(torch.nn.Parameter):
         """
         if self._sum is None or self._sum_was_zero is None:
             return
-        part = replace(self._sum, grads=self._sum.grads.detach().to(torch.float32))
+        part = self._sum._replace(grads=self._sum.grads.detach().to(torch.float32))
         self._parts, self._sum = [part], None
         is_dropped = ~(part.grads.any() | self._sum_was_zero.to(part.grads.device))
         if not part.ids.is_cpu:  # without a wait for the GPU
-            self._parts = [replace(part, kept=_kept(part) & ~is_dropped.to(part.ids.device))]
+            self._parts = [part._replace(kept=_kept(part) & ~is_dropped.to(part.ids.device))]
         elif is_dropped:
             self._parts = []
 
@@ -268,13 +279,14 @@ def _summed(part: GradientPart) -> GradientPart:
     The number of rows stays the same, so that the host needn't wait until a GPU has counted the
     distinct ids.
     """
+    part = part.spread()
     grads = part.grads
     if part.kept is not None:
         grads = grads.masked_fill(~part.kept.to(grads.device).unsqueeze(1), 0)
     firsts = _first_rows(part.ids, part.kept).to(grads.device)
     # On the CPU this adds in the order of the batch, as apply_gradients does.
     sums = torch.ops.aten.embedding_dense_backward(grads, firsts, len(part.ids), -1, False)
-    return replace(part, grads=sums)
+    return part._replace(grads=sums)
 
 
 def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
@@ -297,7 +309,7 @@ def joined(parts: Sequence[GradientPart]) -> GradientPart:
     """Joins parts, in the order of their forward passes."""
     if len(parts) == 1:
         return parts[0]
-    ordered = sorted(parts, key=lambda part: part.number)
+    ordered = sorted((part.spread() for part in parts), key=lambda part: part.number)
     of_ids, of_grads = ordered[-1].ids.device, ordered[-1].grads.device
     kept = None
     if any(part.kept is not None for part in ordered):
@@ -343,6 +355,8 @@ def apply_all(
     for variable, part in updates:
         if part.ids.is_cpu:
             with attempts.one():
+                if variable.internals.table is None:
+                    part = part.spread()
                 here.append((variable, part.settled(variable.name)))
     if here and left_out is not None and bool(left_out):
         for variable, _ in here:
@@ -350,10 +364,11 @@ def apply_all(
                 variable.internals.leave_out_apply()
     else:
         with attempts.one():
-            apply_many(
+            apply_bags(
                 [variable for variable, _ in here],
                 [part.ids.numpy() for _, part in here],
-                [part.grads.cpu().numpy() for _, part in here],
+                [part.grads.contiguous().cpu().numpy() for _, part in here],
+                [None if part.bags is None else part.bags.for_core(part.ids) for _, part in here],
                 global_step,
             )
     attempts.end()
