@@ -1,5 +1,5 @@
-// Owners of what a device gives out: memory, pinned memory, streams and events. They give it back in the end; if the device
-// is lost by then, it is gone anyway.
+// Owners of a device's resources: device memory, pinned memory, streams and events. Their destructors give the resource
+// back; if the device is lost by then, the resource is gone anyway.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 
 namespace embstore::gpu {
 
-// A destructor can't throw, and nothing can be done about a device that doesn't take its memory back.
+// Calls `call` and drops its Error, for destructors: they can't throw, and nothing can be done about a device that
+// doesn't take its memory back.
 template <class Call>
 void ignoring_a_lost_device(Call call) noexcept {
   try {
@@ -44,7 +45,7 @@ class DeviceArray {
   uint64_t count() const { return count_; }
   uint64_t bytes() const { return count_ * sizeof(T); }
   DeviceAddress address() const { return address_; }
-  // As kernels take it; the second is its first part.
+  // The array as kernels take it; first() is the part of its first `count` elements.
   Global<T> global() const { return {address_, count_}; }
   Global<T> first(uint64_t count) const { return {address_, count}; }
   Global<const T> constant() const { return {address_, count_}; }
@@ -83,7 +84,7 @@ class PinnedArray {
   T* data() const { return array_.data(); }
   uint64_t count() const { return array_.size(); }
   T& operator[](uint64_t i) const { return array_[i]; }
-  // As kernels take it.
+  // The array as kernels take it.
   Global<T> global() const { return {device_.address_of_pinned(array_.data()), array_.size()}; }
 
  private:
@@ -91,7 +92,7 @@ class PinnedArray {
   std::span<T> array_;
 };
 
-// Memory of others that a device reaches as long as this is there.
+// Host memory that isn't the device's own, pinned as long as this object exists, so that the device can reach it.
 class PinnedRange {
  public:
   PinnedRange(std::shared_ptr<Device> device, std::span<std::byte> memory)
@@ -102,7 +103,7 @@ class PinnedRange {
   PinnedRange(const PinnedRange&) = delete;
   PinnedRange& operator=(const PinnedRange&) = delete;
 
-  // None where the system refused.
+  // No address if the system refused to pin the memory.
   DeviceAddress address() const { return address_; }
 
  private:
@@ -121,7 +122,7 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
 
-  operator Handle() const { return handle_; }  // NOLINT(google-explicit-constructor): it is one
+  operator Handle() const { return handle_; }  // NOLINT(google-explicit-constructor): it is the handle
 
  private:
   Device& device_;

@@ -1,12 +1,12 @@
-// The one seam to a GPU: its memory, its streams and events, copies and kernels. Two devices stand behind it: cuda/ is a
-// GPU, emulated/ is host memory that behaves as one.
+// The one seam to a GPU: its memory, streams, events, copies and kernels. Two devices stand behind it: cuda/ is a GPU,
+// emulated/ is host memory that behaves as a GPU does.
 //
-// Whatever is put on a stream may run at any later time, in the order of the stream, and of what events order between
-// streams. Only synchronise() and copies from or to pageable host memory make the host wait. Every call may be made
-// from any thread; work that several threads put on one stream is in the order of their calls.
+// Work that is put on a stream may run at any later time. It runs in the order of its stream, and streams are ordered
+// among themselves only by events. Only synchronise() and copies from or to pageable host memory make the host wait.
+// Every call may be made from any thread; work that several threads put on one stream runs in the order of their calls.
 //
-// Every call throws Error(kDeviceLost) once the device is lost: its memory, and what was on its streams, is gone. In a child
-// of the process that opened the device, every call throws Error(kForked).
+// Every call throws Error(kDeviceLost) once the device is lost: its memory, and the work on its streams, is gone. In a
+// child of the process that opened the device, every call throws Error(kForked).
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,15 @@
 
 namespace embstore::gpu {
 
-// The handle of a stream as the device's library knows it, so that a stream made by others (PyTorch's current one)
-// can be used: Stream{its handle}. Zero is the default stream.
+// A stream's handle as the device's library knows it. So a stream that another library made (PyTorch's current one) can
+// be used: Stream{its handle}. Zero is the default stream.
 struct Stream {
   uintptr_t handle = 0;
   bool operator==(const Stream&) const = default;
 };
 
-// A place in a stream that others can wait for. One that was never recorded has been reached.
+// A point in a stream's work that other streams and the host can wait for. An event that was never recorded counts as
+// reached.
 struct Event {
   uintptr_t handle = 0;
   bool operator==(const Event&) const = default;
@@ -49,29 +50,29 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // What a person calls it: "NVIDIA H200", "emulated".
+  // The name as people use it: "NVIDIA H200", "emulated".
   virtual std::string name() const = 0;
 
   // --- Memory
 
-  // Uninitialised memory, aligned to 256 bytes. Throws Error(kStoreFull), which says how much there is, and changes
-  // nothing. REQUIRES: bytes > 0.
+  // Allocates uninitialised memory, aligned to 256 bytes. Throws Error(kStoreFull), which says how much memory is free,
+  // and changes nothing. REQUIRES: bytes > 0.
   virtual DeviceAddress allocate(size_t bytes) = 0;
   // REQUIRES: nothing on a stream uses the memory any more.
   virtual void free(DeviceAddress address) = 0;
   virtual MemorySize memory() = 0;
 
-  // Host memory that the device copies from and to by itself, while the host goes on. What a stream reads from it must
-  // stay until the stream has got there.
+  // Allocates pinned host memory: the device copies from and to it by itself, while the host goes on. Data that a stream
+  // reads from it must stay until the stream has read it.
   virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void free_pinned(void* memory) = 0;
-  // Where kernels find pinned memory. They read it across the bus: for lists and counts, and for rows of which the host can't
-  // tell how many there are.
+  // Returns the address at which kernels reach pinned memory. They read it across the bus: use it for lists and counts,
+  // and for rows whose number the host doesn't know.
   virtual DeviceAddress address_of_pinned(void* memory) = 0;
 
-  // Pins memory of the host that isn't the device's own, until unpin(): kernels reach it where the address says. All of it takes
-  // physical memory then, and a child process doesn't have it. Nothing where the system refuses. REQUIRES: whole pages, none of
-  // which is given back meanwhile.
+  // Pins host memory that isn't the device's own until unpin(), and returns the address at which kernels reach it;
+  // returns no address if the system refuses. Pinned memory is backed by physical memory as a whole, and a child process
+  // doesn't inherit it. REQUIRES: whole pages, none of which is given back to the system meanwhile.
   virtual DeviceAddress try_pin(std::span<std::byte> memory) = 0;
   // REQUIRES: nothing on a stream uses the memory any more.
   virtual void unpin(std::span<std::byte> memory) = 0;
@@ -79,19 +80,18 @@ class Device {
   // --- Streams and events
 
   virtual Stream make_stream() = 0;
-  // What is on the stream still runs.
+  // Work on the stream still runs to its end.
   virtual void destroy(Stream stream) = 0;
   virtual Event make_event() = 0;
   virtual void destroy(Event event) = 0;
 
   // The event is reached when all work that is on the stream now is done.
   virtual void record(Event event, Stream stream) = 0;
-  // What is put on the stream from now on waits for the event, as it was last recorded. The host does not wait.
+  // Makes work put on the stream later wait for the event, as it was last recorded. The host does not wait.
   virtual void wait(Stream stream, Event event) = 0;
-  // True if the event was reached.
   virtual bool query(Event event) = 0;
 
-  // The host waits until the event is reached, or all work of the stream is done.
+  // Makes the host wait until the event is reached, or until all work of the stream is done.
   void synchronise(Event event) {
     count_host_wait();
     wait_for(event);
@@ -100,27 +100,28 @@ class Device {
     count_host_wait();
     wait_for(stream);
   }
-  // How often the host waited, or may have: for what is above, for copies from and to pageable memory, and for memory that
-  // was allocated or freed, which CUDA may do only when all streams have ended. A step that is to be quick does none of it.
+  // How often the host waited, or may have: counts synchronise(), copies from and to pageable memory, and allocations and
+  // frees, which CUDA may do only when all streams have ended. A step that is to be quick does none of these.
   uint64_t host_waits() const { return host_waits_.load(std::memory_order_relaxed); }
 
   // --- Work on streams
 
-  // Pinned memory is read, or written, when the stream gets there. Pageable memory is done with when the call returns,
-  // and the host may wait for that.
+  // A copy reads or writes pinned memory when the stream gets there. It no longer needs pageable memory when the call
+  // returns, for which the host may have to wait.
   virtual void copy_to_device(DeviceAddress to, const void* from, size_t bytes, Stream stream) = 0;
   virtual void copy_to_host(void* to, DeviceAddress from, size_t bytes, Stream stream) = 0;
   virtual void copy_on_device(DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream) = 0;
   virtual void fill(DeviceAddress to, uint8_t value, size_t bytes, Stream stream) = 0;
-  // Runs a function of the host when the stream gets there; the stream goes on when it returns. It must neither use
-  // the device, nor wait for a thread that does, nor throw. It is never called if the device is lost before.
+  // Runs a function of the host when the stream gets there; the stream goes on when it returns. The function must neither
+  // use the device, nor wait for a thread that does, nor throw. It is never called if the device is lost before.
   virtual void call_host(std::function<void()> function, Stream stream) = 0;
   template <class Arguments>
   void launch(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments,
               Stream stream) {
     launch_runs(kernel, grid.block_threads, {&grid.blocks, 1}, &arguments, stream);
   }
-  // A kernel, whatever its arguments are: their size, how many runs a launch takes, and how large that is.
+  // A kernel with its type of arguments erased: their size in bytes, the most runs in a launch, and the size of a
+  // launch's parameter.
   struct AnyKernel {
     template <class Arguments>
     AnyKernel(const Kernel<Arguments>& of)
@@ -130,7 +131,7 @@ class Device {
           most_runs(Runs<Arguments>::kMost),
           launch_bytes(sizeof(Runs<Arguments>)) {
       static_assert(std::is_trivially_copyable_v<Arguments>);
-      static_assert(alignof(Arguments) >= alignof(uint32_t));  // so blocks follow arguments at once
+      static_assert(alignof(Arguments) >= alignof(uint32_t));  // so blocks follow arguments without padding
     }
 
     const char* name;
@@ -139,13 +140,13 @@ class Device {
     uint32_t most_runs;
     uint32_t launch_bytes;
   };
-  // Runs that none of the others needs: as many as a launch takes are launched as one. Run r has blocks[r] blocks; `arguments` are
-  // those of all runs, one behind the other.
+  // Launches runs of a kernel that don't depend on each other, as few launches as possible. Run r has blocks[r] blocks;
+  // `arguments` has the arguments of all runs, one after the other.
   void launch_runs(const AnyKernel& kernel, uint32_t block_threads, std::span<const uint32_t> blocks,
                    const void* arguments, Stream stream);
 
  protected:
-  // The arguments are copied before it returns.
+  // Copies the arguments before it returns.
   virtual void launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) = 0;
   virtual void wait_for(Event event) = 0;
   virtual void wait_for(Stream stream) = 0;

@@ -41,7 +41,7 @@ uint64_t of_environment(const char* variable, uint64_t usual, uint64_t least, ui
                                                ", got " + text);
 }
 
-// Among the GPUs that can be seen; nothing where the name is none of CUDA's.
+// Returns the number of a GPU among the visible ones; nothing if the name isn't one of CUDA's.
 std::optional<int> ordinal_of(std::string_view name) {
   if (name == kCuda) return 0;
   if (!name.starts_with(std::string(kCuda) + ":")) return std::nullopt;
@@ -49,7 +49,7 @@ std::optional<int> ordinal_of(std::string_view name) {
   return ordinal && *ordinal >= 0 ? ordinal : std::nullopt;
 }
 
-// A GPU stays open, as in PyTorch: to make a context takes some tenths of a second.
+// Keeps GPUs open until the process ends, as PyTorch does: making a context takes some tenths of a second.
 struct KeptDevices {
   Mutex mutex;
   std::vector<std::shared_ptr<Device>> devices GUARDED_BY(mutex);

@@ -1,4 +1,4 @@
-// Opens a device by its name: once a process, however many tables use it.
+// Opens a device by its name, once a process, whatever number of tables uses it.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,15 @@
 namespace embstore::gpu {
 
 struct DeviceChoice {
-  std::string name;             // "cuda", which is "cuda:0", "cuda:N" or "emulated"
-  std::string nvrtc;            // of CUDA: the path of libnvrtc.so.12; empty: it isn't installed
-  std::string cache_directory;  // of CUDA: of compiled kernels; empty: they are compiled each time
+  std::string name;             // "cuda" (the same as "cuda:0"), "cuda:N" or "emulated"
+  std::string nvrtc;            // CUDA only: the path of libnvrtc.so.12; empty: it isn't installed
+  std::string cache_directory;  // CUDA only: keeps compiled kernels; empty: each process compiles them
 };
 
-// The device stays open as long as anybody holds it. Throws Error(kInvalidArgument) for a name, or a variable of the
-// environment, that means nothing; Error(kMissingLibrary) or Error(kMissingDevice) where there is no such device here. The emulated
-// one has EMBSTORE_DEVICE_MEMORY bytes of memory (4 GiB, of which the host gives what is used) and the seed
-// EMBSTORE_DEVICE_SEED (0).
+// Returns the device. It stays open as long as a caller holds it; a CUDA device stays open until the process ends. Throws
+// Error(kInvalidArgument) for an unknown name or an invalid environment variable, Error(kMissingLibrary) or
+// Error(kMissingDevice) if this computer has no such device. The emulated one has EMBSTORE_DEVICE_MEMORY bytes of memory
+// (default: 4 GiB; the host gives only what is used) and the seed EMBSTORE_DEVICE_SEED (default: 0).
 std::shared_ptr<Device> open_device(const DeviceChoice& choice);
 
 }  // namespace embstore::gpu

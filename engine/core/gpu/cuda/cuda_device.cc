@@ -25,23 +25,23 @@ namespace {
 // Numbers of the driver API.
 constexpr int kCapabilityMajor = 75;
 constexpr int kCapabilityMinor = 76;
-constexpr unsigned kPortable = 1;     // pinned memory, for all contexts
-constexpr unsigned kMapped = 2;       // and kernels reach it
-constexpr unsigned kNonBlocking = 1;  // a stream, beside the default one
-// Of an event: whoever waits for it sleeps, and leaves the processor to the threads that it waits for.
+constexpr unsigned kPortable = 1;     // pinned memory: for all contexts
+constexpr unsigned kMapped = 2;       // pinned memory: kernels reach it
+constexpr unsigned kNonBlocking = 1;  // a stream: doesn't wait for the default stream
+// An event: a thread that waits for it sleeps, and leaves the processor to the threads that it waits for.
 constexpr unsigned kBlockingSync = 1;
 constexpr unsigned kDisableTiming = 2;
-constexpr int kMemoryType = 2;  // of a pointer
+constexpr int kMemoryType = 2;  // attribute of a pointer
 constexpr unsigned kHostMemory = 1;
 
-// After these the context is of no use, and every later call gives them again.
+// After these errors the context can't be used any more, and every later call returns them again.
 bool loses_the_device(Result result) {
   switch (result) {
     case 4:    // deinitialized
-    case 201:  // the context, which is held as long as the device, is none any more: somebody has reset the GPU
+    case 201:  // the context is invalid although the device holds it: another process has reset the GPU
     case 214:  // uncorrectable ECC error
     case 220:  // uncorrectable NVLink error
-    case 226:  // an error of the hardware, or of access to another GPU, that was contained
+    case 226:  // a contained error of the hardware, or of access to another GPU
     case 700:  // illegal address
     case 702:  // launch timeout
     case 709:  // context is destroyed
@@ -53,8 +53,8 @@ bool loses_the_device(Result result) {
     case 718:  // invalid program counter
     case 719:  // launch failed
     case 721:  // tensor memory leak
-    case 810:  // the server of a GPU that processes share has ended this one
-    case 911:  // an error of a device outside of CUDA
+    case 810:  // the server through which processes share a GPU has ended this client
+    case 911:  // an error of a device outside CUDA
     case 999:  // unknown
       return true;
     default: return false;
@@ -64,7 +64,8 @@ bool loses_the_device(Result result) {
 Handle handle_of(Stream stream) { return reinterpret_cast<Handle>(stream.handle); }
 Handle handle_of(Event event) { return reinterpret_cast<Handle>(event.handle); }
 
-// By several threads: pinning would have the system do so page by page, which takes seconds for some ten gigabytes.
+// Backs memory with pages, by several threads: pinning would have the system do that page by page, which takes seconds
+// for some ten gigabytes.
 void back_pages_together(std::span<std::byte> memory) {
   constexpr size_t kAPiece = size_t{64} << 20;
   const size_t pieces = (memory.size() + kAPiece - 1) / kAPiece;
@@ -81,7 +82,8 @@ void call_and_delete(void* function) {
 
 }  // namespace
 
-// The context is current for the calling thread alone; what was current before comes back, as PyTorch expects.
+// Makes the context current for the calling thread, and restores the thread's previous context at its end, as PyTorch
+// expects.
 class CudaDevice::InContext {
  public:
   explicit InContext(CudaDevice& device) : driver_(device.driver_) {
@@ -123,7 +125,7 @@ CudaDevice::CudaDevice(const Options& options) : driver_(options.driver) {
 
 CudaDevice::~CudaDevice() {
   if (is_inherited()) return;
-  // Where the device is lost, these fail, and nothing is left to free.
+  // If the device is lost, these calls fail, and nothing is left to free.
   if (driver_.context_push(context_) == kSuccess) {
     driver_.module_unload(module_);
     Handle popped = nullptr;
@@ -238,7 +240,8 @@ DeviceAddress CudaDevice::address_of_pinned(void* memory) {
 DeviceAddress CudaDevice::try_pin(std::span<std::byte> memory) {
   const InContext in_context(*this);
   count_host_wait();
-  // What a process writes after a fork goes to other pages than the device's, unless the child has none of them.
+  // After a fork, a process writes to copies of shared pages, which the device doesn't see, unless the child doesn't get
+  // the pages.
   if (madvise(memory.data(), memory.size(), MADV_DONTFORK) != 0) return {};
   back_pages_together(memory);
   const Result result = driver_.host_register(memory.data(), memory.size(), kPortable | kMapped);
@@ -255,7 +258,8 @@ void CudaDevice::unpin(std::span<std::byte> memory) {
   madvise(memory.data(), memory.size(), MADV_DOFORK);
 }
 
-// Memory that was pinned by others, PyTorch say, is as good. The driver knows no type of any other, which is no error.
+// Memory that PyTorch or another library pinned counts too. For other host memory the driver has no type and returns an
+// error, which is expected.
 bool CudaDevice::is_pinned(const void* memory) {
   unsigned type = 0;
   int attribute = kMemoryType;
@@ -351,7 +355,7 @@ void CudaDevice::call_host(std::function<void()> function, Stream stream) {
 
 void CudaDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) {
   const InContext in_context(*this);
-  void* parameters[] = {const_cast<void*>(arguments)};  // which the driver copies
+  void* parameters[] = {const_cast<void*>(arguments)};  // the driver copies them
   check(driver_.launch_kernel(function(kernel.name), grid.blocks, grid.runs, 1, grid.block_threads, 1, 1, 0,
                               handle_of(stream), parameters, nullptr),
         std::string("launch ") + kernel.name);

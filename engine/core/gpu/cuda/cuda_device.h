@@ -1,5 +1,5 @@
-// A GPU of NVIDIA's, by its driver API. Each call here is one of the driver's, made in the device's primary context,
-// which PyTorch uses too; what the driver answers becomes an Error.
+// A GPU of NVIDIA's, driven through the driver API. Calls are made in the device's primary context, which PyTorch uses
+// too; an error code of the driver becomes an Error.
 #pragma once
 
 #include <map>
@@ -14,9 +14,9 @@ namespace embstore::gpu {
 class CudaDevice final : public Device {
  public:
   struct Options {
-    int ordinal = 0;              // among those that CUDA_VISIBLE_DEVICES shows
+    int ordinal = 0;              // among the GPUs that CUDA_VISIBLE_DEVICES shows
     std::string nvrtc;            // path of libnvrtc.so.12
-    std::string cache_directory;  // of compiled kernels; empty: they are compiled each time
+    std::string cache_directory;  // keeps compiled kernels; empty: each process compiles them
     std::string driver = "libcuda.so.1";
   };
   // Throws Error(kMissingLibrary) without a driver or NVRTC, Error(kMissingDevice) without the GPU.
@@ -56,7 +56,7 @@ class CudaDevice final : public Device {
  private:
   class InContext;
 
-  // Throws for what isn't success: the device is lost with some of them.
+  // Throws an Error unless the result is success. Some results lose the device.
   void check(cuda::Result result, const std::string& what) EXCLUDES(mutex_);
   void check_not_lost() EXCLUDES(mutex_);
   bool is_pinned(const void* memory);
@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
   cuda::Handle context_ = nullptr;
   cuda::Handle module_ = nullptr;
   Mutex mutex_;
-  std::string lost_ GUARDED_BY(mutex_);  // why; empty: it is not
+  std::string lost_ GUARDED_BY(mutex_);  // the reason; empty: the device is not lost
   std::map<std::string, cuda::Handle> functions_ GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
-// The part of CUDA's driver API that the engine uses, found in libcuda.so.1 when a device is opened. Names, numbers and
-// parameters are those of NVIDIA's documentation of the driver API; no header of CUDA is needed to build the engine.
+// The part of CUDA's driver API that the engine uses, loaded from libcuda.so.1 when a device is opened. Names, numbers
+// and parameters are those of NVIDIA's documentation; building the engine needs no header of CUDA.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace embstore::gpu::cuda {
 using Result = int;
 using DeviceNumber = int;
 using DevicePointer = unsigned long long;
-using Handle = struct Opaque*;  // of a context, module, function, stream or event
+using Handle = struct Opaque*;  // a context, module, function, stream or event
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kOutOfMemory = 2;
@@ -25,10 +25,10 @@ inline constexpr Result kNotReady = 600;
 
 class Driver {
  public:
-  // Throws Error(kMissingLibrary) where there is no driver, Error(kMissingDevice) where it finds no GPU.
+  // Throws Error(kMissingLibrary) if there is no driver, Error(kMissingDevice) if the driver finds no GPU.
   explicit Driver(const std::string& library);
 
-  // "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)"
+  // Returns the result's name and text: "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".
   std::string named(Result result) const;
 
   Result (*init)(unsigned flags);

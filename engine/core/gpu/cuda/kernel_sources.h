@@ -1,4 +1,4 @@
-// The texts of the kernels and of what they include, embedded when the engine is built.
+// The source texts of the kernels and of the files that they include, embedded when the engine is built.
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 namespace embstore::gpu {
 
 struct KernelSource {
-  const char* name;  // as it is included
+  const char* name;  // as #include names it
   const char* text;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kProgram = "#include \"gpu/kernels/all.h\"\n";
 
-// NVRTC has no header of the standard library.
+// NVRTC has no headers of the standard library.
 constexpr KernelSource kStandardIntegers = {"cstdint", R"(
 #pragma once
 typedef signed char int8_t;
@@ -21,7 +21,7 @@ typedef long int64_t;
 typedef unsigned long uint64_t;
 )"};
 
-// Without contraction, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
+// Without fused multiply-add, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
 std::vector<std::string> options() {
   return {"--std=c++20",      "--fmad=false", "--prec-div=true",
           "--prec-sqrt=true", "--ftz=false",  "--device-as-default-execution-space"};
@@ -121,7 +121,7 @@ std::string Nvrtc::compile(std::span<const KernelSource> sources, const std::str
   check(get_ptx_size_(owned.program, &bytes), "give the PTX");
   std::string ptx(bytes, '\0');
   check(get_ptx_(owned.program, ptx.data()), "give the PTX");
-  ptx.resize(ptx.find('\0'));  // its size counts the end
+  ptx.resize(ptx.find('\0'));  // the size includes the terminating zero
   return ptx;
 }
 

@@ -1,4 +1,4 @@
-// NVIDIA's compiler of CUDA C++ at run time, a library. It needs no GPU.
+// NVRTC, NVIDIA's library that compiles CUDA C++ at run time. It needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@ namespace embstore::gpu::cuda {
 
 class Nvrtc {
  public:
-  // `library`: the path of libnvrtc.so.12. Throws Error(kMissingLibrary).
+  // `library` is the path of libnvrtc.so.12. Throws Error(kMissingLibrary).
   explicit Nvrtc(const std::string& library);
 
   std::string version() const { return std::to_string(major_) + "." + std::to_string(minor_); }
-  // The newest architecture that it compiles for and a GPU of compute capability `capability` (90: 9.0) runs:
-  // "compute_90". Throws Error(kMissingDevice) if the GPU is older than all of them.
+  // Returns the newest architecture that NVRTC compiles for and that a GPU of compute capability `capability` (90 means
+  // 9.0) runs: "compute_90". Throws Error(kMissingDevice) if the GPU is older than all of them.
   std::string architecture_for(int capability) const;
 
-  // Compiles the kernels for an architecture: "compute_90", or "sm_90" to have the compiler try the machine code as well.
-  // Throws Error(kMissingLibrary) with its words.
+  // Compiles the kernels for an architecture and returns their PTX: "compute_90", or "sm_90" to have the compiler try the
+  // machine code as well. Throws Error(kMissingLibrary) with the compiler's log.
   std::string compile(std::span<const KernelSource> sources, const std::string& architecture) const;
-  // What compile() tells the compiler beside the sources and the architecture.
+  // All that compile() gives the compiler beside the sources and the architecture.
   static std::vector<std::string> settings();
 
  private:

@@ -16,12 +16,12 @@
 namespace embstore::gpu::cuda {
 namespace {
 
-// FNV-1a, from two different starts.
+// FNV-1a, from two different initial values.
 class Digest {
  public:
   void add(std::string_view text) {
     for (const char byte : text) step(static_cast<unsigned char>(byte));
-    step(0);  // or two texts could be one that was cut elsewhere
+    step(0);  // ends the text: else two texts could equal the same bytes cut elsewhere
   }
   std::string hexadecimal() const {
     char text[33];
@@ -73,7 +73,7 @@ std::optional<std::string> PtxCache::read(const std::string& path) const {
   return ptx;
 }
 
-// Under another name first: other processes may read it, and this one may end at any moment.
+// Writes to a temporary name and renames: other processes may read the file, and this one may end at any moment.
 void PtxCache::write(const std::string& path, const std::string& ptx) const {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);

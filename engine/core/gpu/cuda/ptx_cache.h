@@ -1,4 +1,4 @@
-// What NVRTC made of the kernels, kept in a directory: compiling takes a second or more of each process.
+// Keeps compiled kernels in a directory: compiling takes each process a second or more.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,12 @@ namespace embstore::gpu::cuda {
 
 class PtxCache {
  public:
-  // Empty: nothing is kept. The directory is made where it isn't there.
+  // Makes the directory if it doesn't exist. With an empty name nothing is kept.
   explicit PtxCache(std::string directory) : directory_(std::move(directory)) {}
 
-  // The PTX for an architecture, from the directory if it was compiled from the same texts, by the same NVRTC with the same
-  // options. A file that is damaged is compiled anew; a directory that can't be written costs time only.
+  // Returns the PTX for an architecture: from the directory if it was compiled from the same sources, by the same version
+  // of NVRTC with the same options, and else compiled. A damaged file is compiled anew; a directory that can't be written
+  // only costs time.
   std::string compiled(const Nvrtc& nvrtc, std::span<const KernelSource> sources,
                        const std::string& architecture) const;
 

@@ -1,4 +1,4 @@
-// What is left to chance on the emulated device, drawn from its seed: the same calls with the same seed draw the same.
+// Random decisions of the emulated device, drawn from its seed: the same calls with the same seed draw the same numbers.
 #pragma once
 
 #include <cstddef>

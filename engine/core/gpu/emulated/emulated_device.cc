@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kRememberedRuns = 200;
 constexpr uint64_t kEagernesses = 4;
 
-// The host function that the calling thread is in: it must not use the device.
+// Whether the calling thread is inside a host function, which must not use the device.
 thread_local bool in_host_function = false;
 
 }  // namespace
@@ -31,13 +31,13 @@ EmulatedDevice::EmulatedDevice(const Options& options)
 }
 
 EmulatedDevice::~EmulatedDevice() {
-  // In a child, the threads that held locks are not there: what takes a lock in the end is left as it is.
+  // In a child, threads that held locks no longer exist: objects whose destructors take a lock are leaked.
   if (is_inherited()) new auto(std::move(queues_));
-  // Kernels that are under way refer to the memory.
+  // Kernels under way refer to the memory, so they go first.
   queues_.clear();
 }
 
-// A call by the host: it has the mutex to its end. Throws where the device can't be used.
+// A call by the host: holds the mutex to its end. Throws if the device can't be used.
 class SCOPED_CAPABILITY EmulatedDevice::Call {
  public:
   explicit Call(EmulatedDevice& device) ACQUIRE(device.mutex_) NO_THREAD_SAFETY_ANALYSIS
@@ -177,7 +177,7 @@ void EmulatedDevice::wait(Stream stream, Event event) {
 
 bool EmulatedDevice::query(Event event) {
   const Call call(*this);
-  // Who asks again and again gets there, however lazy the device is.
+  // A caller that asks again and again gets there, however lazy the device is.
   run_some();
   if (draws_.one_in(2)) run_any();
   return milestone_of(event)->reached;
@@ -191,8 +191,8 @@ void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t b
     copy("copy to device", on_device(to), on_host(from), bytes, stream);
     return;
   }
-  // The driver copies pageable memory into pinned memory of its own before it returns, and may wait for the
-  // stream first.
+  // As the driver does, this copies pageable memory to staging memory before it returns, and may wait for the stream
+  // first.
   count_host_wait();
   if (draws_.one_in(2)) run_until(stream, queue_of(stream).put);
   const auto* const first = static_cast<const std::byte*>(from);
@@ -205,7 +205,7 @@ void EmulatedDevice::copy_to_host(void* to, DeviceAddress from, size_t bytes, St
     copy("copy to host", on_host(to), on_device(from), bytes, stream);
     return;
   }
-  // It returns when the copy is done.
+  // As with the driver, this returns when the copy is done.
   count_host_wait();
   run_until(stream, queue_of(stream).put);
   try {
@@ -296,7 +296,7 @@ void EmulatedDevice::run_part_of(Stream stream) {
   note_part(stream, queue.done, operation);
   bool more = false;
   if (operation.is_hosts()) {
-    // Other threads go on meanwhile, and other streams with them.
+    // Other threads, and with them other streams, go on meanwhile.
     queue.busy = true;
     mutex_.unlock();
     in_host_function = true;
@@ -349,7 +349,7 @@ bool EmulatedDevice::is_done(Stream stream, uint64_t done) {
   return found == queues_.end() || found->second.done >= done;
 }
 
-// The stream that must go on for this one to go on.
+// Returns the stream that must run next so that this one can go on.
 Stream EmulatedDevice::first_in_the_way_of(Stream stream) {
   while (true) {
     const Milestone* const milestone = queues_.at(stream.handle).operations.front()->waits_for();
@@ -368,7 +368,7 @@ void EmulatedDevice::run_until(Stream stream, uint64_t done) {
     } else {
       run_part_of(next);
     }
-    // Another thread's call may have lost it, while the mutex was let go.
+    // Another thread's call may have lost the device while the mutex was released.
     check_usable();
   }
 }

@@ -1,11 +1,11 @@
-// A GPU that is made of host memory, and on which whatever CUDA leaves open is drawn from a seed.
+// A GPU made of host memory. Whatever CUDA leaves open, this device draws from a seed.
 //
-// What is put on a stream waits there. At any call of the device, some of it may run: how much, and of which stream, is
-// drawn, within what the order of streams and events allow. Where the host waits, what must run does, and more may.
-// Kernels and copies run in parts, between which other streams run. The same calls with the same seed run in the same
-// order, so a schedule under which a test fails can be had again.
+// Work put on a stream waits there. At any call of the device some of it may run: how much, and of which stream, is
+// drawn, within the order that streams and events demand. If the host waits, the work that it waits for runs, and perhaps
+// more. Kernels and copies run in parts, between which other streams run. The same calls with the same seed run in the
+// same order, so the schedule of a failed test can be repeated.
 //
-// A copy, kernel or free() that CUDA would leave undefined loses the device, with an error that says what it was.
+// A copy, kernel or free() whose effect CUDA leaves undefined loses the device, with an error that says what happened.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class EmulatedDevice : public Device {
     uint64_t seed;
   };
   explicit EmulatedDevice(const Options& options);
-  // What is still on streams is dropped.
+  // Work that is still on streams is dropped.
   ~EmulatedDevice() override;
 
   std::string name() const override { return "emulated"; }
@@ -63,9 +63,9 @@ class EmulatedDevice : public Device {
 
   // --- For tests
 
-  // The seed, and what ran last and on which stream, the newest at the end.
+  // Returns the seed, and the operations that ran last with their streams, the newest at the end.
   std::string last_schedule() const;
-  // As if the GPU had failed by itself.
+  // Loses the device as if the GPU had failed by itself.
   void lose(const std::string& reason);
 
  protected:
@@ -77,7 +77,7 @@ class EmulatedDevice : public Device {
   class Call;
   struct Queue {
     std::deque<std::unique_ptr<emulated::Operation>> operations;
-    uint64_t put = 0;   // how many operations there were ever
+    uint64_t put = 0;   // how many operations were ever put
     uint64_t done = 0;  // how many of them are done
     bool busy = false;  // in a function of the host
     bool destroyed = false;
@@ -86,7 +86,7 @@ class EmulatedDevice : public Device {
     uintptr_t stream;
     uint64_t number;
     std::string label;
-    uint64_t parts;  // that ran one after the other
+    uint64_t parts;  // how many parts ran one after the other
   };
 
   void check_usable() const REQUIRES(mutex_);
@@ -101,10 +101,10 @@ class EmulatedDevice : public Device {
   bool can_run(const Queue& queue) const REQUIRES(mutex_);
   void run_part_of(Stream stream) REQUIRES(mutex_);
   void note_part(Stream stream, uint64_t number, const emulated::Operation& operation) REQUIRES(mutex_);
-  // As much as is drawn, of streams that are drawn.
+  // Runs a drawn number of parts, of drawn streams.
   void run_some() REQUIRES(mutex_);
   bool run_any() REQUIRES(mutex_);
-  // Until a stream has done so many operations.
+  // Runs until the stream has done its first `done` operations.
   void run_until(Stream stream, uint64_t done) REQUIRES(mutex_);
   Stream first_in_the_way_of(Stream stream) REQUIRES(mutex_);
   bool is_done(Stream stream, uint64_t done) REQUIRES(mutex_);
@@ -115,14 +115,14 @@ class EmulatedDevice : public Device {
   Condition host_function_ended_;
   emulated::Draws draws_ GUARDED_BY(mutex_);
   emulated::EmulatedMemory memory_ GUARDED_BY(mutex_);
-  const uint64_t eagerness_;  // 0: nothing runs before it must; 3: most runs soon
+  const uint64_t eagerness_;  // 0: nothing runs before it must; 3: most work runs soon
   uintptr_t next_handle_ GUARDED_BY(mutex_) = 1;
   std::map<uintptr_t, Queue> queues_ GUARDED_BY(mutex_);
   std::map<uintptr_t, std::shared_ptr<emulated::Milestone>> events_ GUARDED_BY(mutex_);
   std::map<std::string_view, uint64_t> launches_ GUARDED_BY(mutex_);  // by the kernel's name
-  std::vector<Stream> can_run_ GUARDED_BY(mutex_);                    // run_any()'s own
+  std::vector<Stream> can_run_ GUARDED_BY(mutex_);                    // used by run_any() alone
   std::deque<Ran> last_ran_ GUARDED_BY(mutex_);
-  std::string lost_ GUARDED_BY(mutex_);  // why; empty: it is not
+  std::string lost_ GUARDED_BY(mutex_);  // the reason; empty: the device is not lost
 };
 
 }  // namespace embstore::gpu

@@ -28,7 +28,7 @@ std::byte* map(int file, uint64_t bytes, int protection) {
 }
 
 void fill_with_pattern(std::byte* memory, uint64_t bytes, Draws& draws) {
-  // As a float it is large, as an index out of range, and no two words of it are the same as bytes.
+  // The pattern is large as a float, out of range as an index, and no two of its words have the same bytes.
   const uint64_t pattern = draws.next() | 0xf000'0000'f000'0000;
   for (uint64_t i = 0; i < bytes; i += sizeof(pattern)) std::memcpy(memory + i, &pattern, sizeof(pattern));
 }
@@ -102,7 +102,7 @@ void EmulatedMemory::free(DeviceAddress address) {
   give_range_back(offset, pages + kPage);
 }
 
-// The page behind each allocation stays out of reach.
+// Takes the range, whose last page is a guard page that is never allocated, and sets where the next search begins.
 uint64_t EmulatedMemory::take_range(uint64_t bytes) {
   const auto fits = [&](const auto& range) { return range.second >= bytes; };
   auto found = std::find_if(free_.lower_bound(next_), free_.end(), fits);
@@ -116,7 +116,7 @@ uint64_t EmulatedMemory::take_range(uint64_t bytes) {
 }
 
 void EmulatedMemory::give_range_back(uint64_t offset, uint64_t bytes) {
-  // Not joined with the free range that the next one is taken from: its addresses would be given out again at once.
+  // Isn't joined with the free range that the next search begins at: its addresses would be given out again at once.
   auto range = free_.emplace(offset, bytes).first;
   const auto after = std::next(range);
   if (after != free_.end() && offset + range->second == after->first && after->first != next_) {

@@ -1,9 +1,8 @@
 // The memory of the emulated device, and the pinned memory of its host.
 //
-// A memfd is mapped twice. The addresses of the first mapping are those that the host is told; nothing can be read or
-// written there, so a host that follows one is ended by SIGSEGV. The second mapping is where copies and kernels reach
-// the same bytes, after a check that they are allocated: every address between two allocations, of freed memory or
-// never given out is a Fault.
+// A memfd is mapped twice. The host gets addresses of the first mapping, where nothing can be read or written: a host
+// that follows such an address ends by SIGSEGV. Copies and kernels reach the same bytes in the second mapping, after a
+// check that they are allocated: an address between two allocations, in freed memory, or never given out is a Fault.
 //
 // Not thread-safe: the device has a mutex.
 #pragma once
@@ -22,33 +21,34 @@ namespace embstore::gpu::emulated {
 
 class EmulatedMemory {
  public:
-  // Throws Error(kStorage) where the system has no memory for it.
+  // Throws Error(kStorage) if the system has no memory for it.
   explicit EmulatedMemory(size_t bytes);
   ~EmulatedMemory();
   EmulatedMemory(const EmulatedMemory&) = delete;
   EmulatedMemory& operator=(const EmulatedMemory&) = delete;
 
-  // Filled with a pattern that is drawn, so that no test can depend on what uninitialised memory holds.
+  // Allocates memory and fills it with a drawn pattern, so that no test can depend on the contents of uninitialised
+  // memory.
   DeviceAddress allocate(size_t bytes, Draws& draws);  // throws Error(kStoreFull)
   void free(DeviceAddress address);                    // throws Error(kInvalidArgument)
   MemorySize size() const { return {capacity_, capacity_ - used_}; }
 
   void* allocate_pinned(size_t bytes, Draws& draws);
   void free_pinned(void* memory);
-  // Memory of others.
+  // For memory that wasn't allocated here.
   void pin(std::span<std::byte> memory);
   void unpin(std::span<std::byte> memory);
   // True if all of the range is pinned, false if none of it is; else throws Error(kInvalidArgument).
   bool is_pinned(const void* memory, size_t bytes) const;
 
-  // Where copies and kernels reach the bytes; throws Fault if any of them isn't allocated.
+  // Returns where copies and kernels reach the bytes. Throws Fault if any of them isn't allocated.
   std::byte* reach(uint64_t address, size_t bytes) const {
     const uint64_t offset = address - told_address_;
     const uint64_t in_page = offset % kPage;
     if (offset < mapped_ && in_page + bytes <= valid_[offset / kPage]) return view_ + offset;
     return reach_range(address, bytes);
   }
-  // Pinned memory, which may have been freed since the copy was put on its stream.
+  // Throws Fault if the range isn't pinned: it may have been freed since the copy was put on its stream.
   void check_pinned(const void* memory, size_t bytes) const;
 
  private:
@@ -60,7 +60,7 @@ class EmulatedMemory {
   void give_range_back(uint64_t offset, uint64_t bytes);
 
   const uint64_t capacity_;
-  // More addresses than memory, so that those of freed memory are given out again as late as possible.
+  // More addresses than memory, so that addresses of freed memory are given out again as late as possible.
   const uint64_t mapped_;
   int file_ = -1;
   std::byte* told_ = nullptr;
@@ -68,12 +68,12 @@ class EmulatedMemory {
   std::byte* view_ = nullptr;
 
   uint64_t used_ = 0;
-  uint64_t next_ = 0;                       // where the next range is looked for
+  uint64_t next_ = 0;                       // where the search for the next range begins
   std::map<uint64_t, uint64_t> free_;       // ranges: offset and bytes
-  std::map<uint64_t, uint64_t> allocated_;  // offset and bytes as asked for
+  std::map<uint64_t, uint64_t> allocated_;  // offset and bytes, as requested
   std::vector<uint16_t> valid_;             // of each page: how many of its bytes are allocated
   struct Pinned {
-    uint64_t bytes;  // as asked for
+    uint64_t bytes;  // as requested
     bool is_own;
   };
   std::map<uintptr_t, Pinned> pinned_;  // by address

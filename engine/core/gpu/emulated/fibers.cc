@@ -15,9 +15,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// Pushes the registers that a call keeps, notes the stack at *from, takes the stack `to` and pops them from there.
-// In place of swapcontext(), which asks the system for the mask of signals each time: that takes longer than most of what
-// a thread of a kernel does between two barriers.
+// Pushes the registers that a call preserves, stores the stack pointer at *from, switches to the stack `to` and pops its
+// registers. It replaces swapcontext(), which makes a system call for the signal mask each time: that takes longer than
+// most of a kernel thread's work between two barriers.
 extern "C" void embstore_switch_stacks(void** from, void* to);
 asm(R"(
 .text
@@ -45,18 +45,19 @@ embstore_switch_stacks:
 namespace embstore::gpu::emulated {
 namespace {
 
-// Kernels keep little on the stack; a sanitizer wants more.
+// Kernels use little of the stack; sanitizers need more.
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kGuardBytes = 4096;
 constexpr size_t kMostIdleFibers = 2048;
-// Stacks begin at as many places in a page: else the few lines that a kernel's threads use would share a set of the processor's caches.
+// Stacks begin at this many different places in a page. Otherwise the few cache lines that each kernel thread uses would
+// fall into the same cache set.
 constexpr uint32_t kStackPlaces = 32;
 constexpr size_t kPlaceBytes = 128;
 
-// Which fiber is entered for the first time: a new stack holds no arguments.
+// The fiber that is being entered: a new stack holds no arguments.
 thread_local Fiber* entered = nullptr;
 
-// Tells the sanitizers of each switch, on the side that it is made from and on the other one.
+// Tells the sanitizers of each switch, both before it on the one stack and after it on the other.
 #if defined(__SANITIZE_ADDRESS__)
 class Sanitizer {
  public:
@@ -66,7 +67,8 @@ class Sanitizer {
   void after_enter() { __sanitizer_finish_switch_fiber(own_fake_stack_, &resumer_stack_, &resumer_bytes_); }
   void before_leave() { __sanitizer_start_switch_fiber(&own_fake_stack_, resumer_stack_, resumer_bytes_); }
   void after_leave() { __sanitizer_finish_switch_fiber(resumer_fake_stack_, nullptr, nullptr); }
-  // The fiber is in the middle of its functions, whose frames are still marked: whatever is mapped there next isn't theirs.
+  // The fiber may be in the middle of a function, whose stack frames are still poisoned: memory that is mapped there next
+  // must not be.
   static void forget(const std::byte* stack) { __asan_unpoison_memory_region(stack, kStackBytes); }
 
  private:
@@ -107,14 +109,14 @@ class Sanitizer {
 };
 #endif
 
-// The registers of both sides.
+// The saved stack pointers of the fiber and of the thread that resumed it.
 class Registers {
  public:
   Registers(std::byte* stack, size_t bytes, void (*begin)()) {
     auto** top = reinterpret_cast<void**>(stack + bytes);
-    *--top = nullptr;  // begin() finds the stack aligned as after a call
+    *--top = nullptr;  // so that begin() finds the stack aligned as after a call
     *--top = reinterpret_cast<void*>(begin);
-    for (int i = 0; i < 6; ++i) *--top = nullptr;  // what is popped first
+    for (int i = 0; i < 6; ++i) *--top = nullptr;  // popped first
     own_ = top;
   }
   void enter() { embstore_switch_stacks(&resumer_, own_); }

@@ -1,4 +1,4 @@
-// Threads of a kernel on the emulated device: each runs on a stack of its own until it gives way.
+// The threads of a kernel on the emulated device: each runs on a stack of its own until it gives way.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace embstore::gpu::emulated {
 
-// A stack and where it stopped. Runs `body(argument)` again and again; each run ends by a call of give_way(), or the
-// body gives way in between.
+// A stack that remembers where it stopped. It runs `body(argument)` again and again and gives way after each run; the
+// body may also call give_way() in between.
 class Fiber {
  public:
   Fiber();
@@ -18,9 +18,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Goes on where the fiber stopped, until it gives way. An idle one starts the body.
+  // Goes on where the fiber stopped, until it gives way. If the fiber is idle, it starts the body.
   void resume(void (*body)(void*), void* argument);
-  // Called by the body: resume() returns.
+  // Called by the body: makes resume() return.
   void give_way();
 
  private:
@@ -34,7 +34,7 @@ class Fiber {
   void* argument_ = nullptr;
 };
 
-// Those that are idle, for the next kernel: of all devices, since a stack that was used has its pages.
+// Idle fibers, for the next kernel. All devices share them, since a used stack already has its pages.
 Spares<std::unique_ptr<Fiber>>& idle_fibers();
 
 }  // namespace embstore::gpu::emulated

@@ -16,13 +16,13 @@ namespace {
 constexpr uint64_t kMostActiveBlocks = 4;
 constexpr uint64_t kSliceDoublings = 5;
 
-// Races are looked for in one run of a kernel in so many: often in its first runs, since a search takes as long as
-// several runs.
+// A run of a kernel looks for races with a probability of one in this number: more often in its first runs, since a
+// search makes a run take several times as long.
 constexpr uint64_t kFirstRuns = 64;
 constexpr uint64_t kFirstRaceSearches = 8;
 constexpr uint64_t kLaterRaceSearches = 64;
 
-// In the thread's own block: every access of a kernel asks for it.
+// The model "initial-exec" makes it cheap to read: every access of a kernel reads it.
 __attribute__((tls_model("initial-exec"))) thread_local KernelRun* running_here = nullptr;
 
 std::vector<uint32_t> in_drawn_order(uint32_t count, Draws& draws) {
@@ -34,8 +34,8 @@ std::vector<uint32_t> in_drawn_order(uint32_t count, Draws& draws) {
 
 }  // namespace
 
-// Not inlined: a fiber may go on in another thread of the host than it began in, so the address of a thread's own
-// variable must not be kept across a switch.
+// Not inlined: a fiber may go on in another host thread than it began in, so the address of a thread-local variable must
+// not be kept across a switch.
 [[gnu::noinline]] KernelRun& KernelRun::running() {
   if (running_here == nullptr) {
     throw Error(ErrorKind::kInvalidArgument, "device memory was accessed by the host: only kernels reach it");
@@ -59,7 +59,7 @@ KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Gr
           draws_.one_in(surroundings.earlier_runs < kFirstRuns ? kFirstRaceSearches : kLaterRaceSearches)) {}
 
 KernelRun::~KernelRun() {
-  // Where the kernel failed or was dropped, a stack with a thread on it is thrown away with it.
+  // If the kernel failed or was dropped, stacks that still run a thread are thrown away.
   for (const auto& block : active_) {
     for (const auto& runner : block->runners) {
       if (runner->idle) fibers_.give_back(std::move(runner->fiber));
@@ -110,7 +110,7 @@ void KernelRun::end_block(size_t active) {
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(active));
 }
 
-// Which thread goes on: one of those that can, or one that hasn't started.
+// Returns the runner that goes on: of a thread that can, or of one that hasn't started.
 KernelRun::Runner* KernelRun::choose(Block& block) {
   const size_t choices = block.ready.size() + (block.unstarted.empty() ? 0 : 1);
   if (choices == 0) {
@@ -140,7 +140,7 @@ void KernelRun::release_barrier(Block& block) {
   ++block.phase;
 }
 
-// On the fiber: threads that neither wait nor give way follow each other without a switch.
+// Runs on the fiber. Threads that neither wait nor give way follow each other without a switch.
 void KernelRun::run_threads(Runner& runner) {
   runner.idle = false;
   Block& block = *runner.block;

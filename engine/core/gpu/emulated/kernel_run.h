@@ -1,9 +1,9 @@
-// One launch of a kernel on the emulated device, run a slice at a time.
+// One launch of a kernel on the emulated device, which runs slice by slice.
 //
-// Some blocks are under way at once, in an order that is drawn, and so are the threads of each. A thread runs until it
-// waits at a barrier, ends, or is about to make an atomic access and the draw is against it. What another thread wrote
-// can therefore be seen only if a barrier or the order of atomic accesses says so, in some schedule at least. In some runs
-// races are looked for besides, which takes longer, and finds them whatever the order is.
+// Some blocks run at once, in a drawn order, and so do the threads of each block. A thread runs until it waits at a
+// barrier, ends, or is drawn to give way before an atomic access. So a kernel that reads another thread's write without a
+// barrier or an atomic access in between fails under some schedule at least. Some runs also look for races, which takes
+// longer, and finds them whatever the schedule is.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace embstore::gpu::emulated {
 
 class KernelRun {
  public:
-  // The device's part. earlier_runs: of the same kernel there.
+  // The device's parts that the run uses. earlier_runs: how often the kernel ran on the device before.
   struct Surroundings {
     EmulatedMemory& memory;
     Draws& draws;
@@ -36,8 +36,8 @@ class KernelRun {
   KernelRun(const KernelRun&) = delete;
   KernelRun& operator=(const KernelRun&) = delete;
 
-  // Runs some slices. False when all threads of all blocks have ended. Throws Fault for what a GPU would give up the
-  // kernel for.
+  // Runs some slices. Returns false when all threads of all blocks have ended. Throws Fault for an error that would end
+  // the kernel on a GPU.
   bool step();
 
   // --- For the kernel's threads
@@ -54,7 +54,7 @@ class KernelRun {
 
  private:
   struct Block;
-  // A fiber and the thread that it runs.
+  // A fiber and the thread that it runs now.
   struct Runner {
     KernelRun* run;
     Block* block;
@@ -64,7 +64,7 @@ class KernelRun {
   };
   struct Block {
     uint32_t number;  // in the launch
-    uint32_t run;     // of those that were launched together
+    uint32_t run;     // among the runs of the launch
     uint32_t index;   // in the run
     std::vector<uint32_t> unstarted;
     std::vector<Runner*> ready;
@@ -74,11 +74,11 @@ class KernelRun {
     uint32_t ended = 0;
     uint32_t phase = 0;  // how many barriers it has passed
     std::map<const void*, std::unique_ptr<std::byte[]>> shared;
-    std::map<const std::byte*, const std::byte*> shared_ends;  // of each array, by its begin
+    std::map<const std::byte*, const std::byte*> shared_ends;  // the end of each array, by its begin
     Races shared_races{};
   };
 
-  // Runs threads of one block until one of them waits, gives way or ends. False and Fault as with step().
+  // Runs threads of one block until one of them waits, gives way or ends. Returns false and throws Fault as step() does.
   bool run_slice();
   void start_block();
   Runner* choose(Block& block);
@@ -98,10 +98,10 @@ class KernelRun {
   std::vector<uint32_t> unstarted_;  // blocks
   std::vector<std::unique_ptr<Block>> active_;
   size_t most_active_;
-  const uint64_t slices_at_once_;  // between which nothing of other streams runs
-  uint64_t atomic_switches_;       // one atomic access in so many gives way
+  const uint64_t slices_at_once_;  // no other stream runs between these slices
+  uint64_t atomic_switches_;       // one in this many atomic accesses gives way
   const bool looks_for_races_;
-  Races races_;  // in device memory
+  Races races_;  // races in device memory
   Runner* current_ = nullptr;
   std::string fault_;
 };

@@ -1,4 +1,4 @@
-// What is put on a stream of the emulated device. Not thread-safe: the device has a mutex.
+// The operations on a stream of the emulated device. Not thread-safe: the device's mutex guards them.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace embstore::gpu::emulated {
 
-// A place in a stream, as one call of record() made it. Shared by the event, and by what waits for it.
+// A point in a stream, made by one call of record(). The event and the operations that wait for it share it.
 struct Milestone {
-  Stream stream;    // that reaches it
-  uint64_t number;  // of the operation that does, from 1
+  Stream stream;    // the stream that reaches it
+  uint64_t number;  // of the operation that reaches it, from 1
   bool reached = false;
 };
 
@@ -27,11 +27,11 @@ class Operation {
   explicit Operation(std::string label) : label_(std::move(label)) {}
   virtual ~Operation() = default;
 
-  // Does a part of it: other streams may come between two parts. False when it's done. Throws Fault.
+  // Does a part of the operation; other streams may run between two parts. Returns false when it is done. Throws Fault.
   virtual bool step() = 0;
-  // What another stream must reach before it can run; null if nothing.
+  // The milestone that another stream must reach before this can run; null if there is none.
   virtual const Milestone* waits_for() const { return nullptr; }
-  // Whether it runs without the device's mutex.
+  // Whether it is a function of the host, which runs without the device's mutex.
   virtual bool is_hosts() const { return false; }
   const std::string& label() const { return label_; }
 
@@ -63,7 +63,7 @@ class WaitOperation final : public Operation {
   const std::shared_ptr<const Milestone> milestone_;
 };
 
-// The device lets go of its mutex while the function runs.
+// The device releases its mutex while the function runs.
 class HostOperation final : public Operation {
  public:
   HostOperation(std::string label, std::function<void()> function)
@@ -94,7 +94,7 @@ class KernelOperation final : public Operation {
   std::unique_ptr<KernelRun> run_;
 };
 
-// A place that a copy reads or writes.
+// The source or the destination of a copy.
 struct CopyEnd {
   enum class Kind { kDevice, kPinned, kStaged };
   Kind kind;
@@ -104,7 +104,7 @@ struct CopyEnd {
   std::byte* reach(const EmulatedMemory& memory, size_t offset, size_t count);
 };
 
-// In pieces, from either side, so that a reader who doesn't wait sees a part of it.
+// Copies in pieces, from either end, so that a reader who doesn't wait sees a partial copy.
 class CopyOperation final : public Operation {
  public:
   CopyOperation(std::string label, CopyEnd to, CopyEnd from, size_t bytes, const EmulatedMemory& memory,

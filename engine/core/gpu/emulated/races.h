@@ -1,5 +1,6 @@
-// Finds two accesses to one element of which one is a write, and which nothing orders: neither is it one thread, nor lies
-// a barrier between them, nor are both atomic. Whatever order a schedule drew, such a kernel is wrong on a GPU.
+// Finds races: two accesses to one element, at least one of them a write, that nothing orders. They are of different
+// threads, no barrier lies between them, and they aren't both atomic. Such a kernel is wrong on a GPU, whatever schedule
+// was drawn here.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class Races {
     uint32_t phase = 0;  // how many barriers its block had passed
   };
 
-  // Notes the access. What races with it, in words; empty if nothing does.
+  // Notes the access. Returns a description of an access that races with it; empty if there is none.
   std::string note(const void* element, Access access, const By& by) {
     History& history = histories_[element];
     const By* other = nullptr;
@@ -49,7 +50,8 @@ class Races {
     return before.thread != now.thread && before.phase == now.phase;
   }
 
-  // Two are enough: one of them is another thread's than that of any later access that races with some of them.
+  // Two accesses are enough: they are of different threads, so a later access that races with any noted one races with
+  // one of these.
   struct Two {
     By first;
     By second;

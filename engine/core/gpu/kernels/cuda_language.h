@@ -23,10 +23,10 @@ inline T& in_place(T& element) {
   return element;
 }
 
-// A plain load, which may come from a cache that isn't coherent.
+// A plain load, which may read an outdated value from a cache that isn't coherent.
 inline uint32_t stale(const uint32_t& where) { return where; }
 
-// All of them give back what was there before.
+// All atomic functions return the value that was there before.
 inline uint32_t atomic_add(uint32_t& where, uint32_t value) { return atomicAdd(&where, value); }
 inline uint32_t atomic_sub(uint32_t& where, uint32_t value) { return atomicSub(&where, value); }
 inline uint32_t atomic_min(uint32_t& where, uint32_t value) { return atomicMin(&where, value); }
@@ -41,7 +41,7 @@ inline uint64_t atomic_max(uint64_t& where, uint64_t value) {
   return atomicMax(reinterpret_cast<unsigned long long*>(&where), value);
 }
 
-// Telling the compiler that the address isn't one of shared memory makes it choose ld.global and st.global.
+// Tells the compiler that the address isn't in shared memory, so that it chooses ld.global and st.global.
 template <class T>
 inline T& global_element(uint64_t address, uint64_t index, uint64_t) {
   T* const element = reinterpret_cast<T*>(address) + index;

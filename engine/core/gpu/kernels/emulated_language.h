@@ -1,5 +1,5 @@
-// The kernels' language on the emulated device. See language.h. The functions that are only declared here belong to the
-// kernel that the calling thread runs: emulated/kernel_run.cc.
+// The kernels' language on the emulated device. See language.h. Functions that are only declared here act for the kernel
+// that the calling thread runs: emulated/kernel_run.cc defines them.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@
         if (::embstore::gpu::block_index() < runs.blocks[run]) name##_thread(runs.arguments[run]); \
       }};                                                                                          \
   inline void name##_thread(const Arguments& arguments)
-// As in CUDA, a declaration is one array for the block, however often it is reached.
+// As in CUDA, a declaration stands for one array of the block, however often it is reached.
 #define EMBSTORE_SHARED(T, name, count)   \
   static const char name##_declaration{}; \
   const ::embstore::gpu::SharedArray<T, count> name { &name##_declaration }
@@ -33,11 +33,11 @@ void sync_block();
 
 namespace emulated {
 
-// Which of the runs that were launched together the thread is of.
+// The number of the thread's run, among the runs of its launch.
 uint32_t run_index();
-// Other threads may come first: before an atomic access, the seed may draw another thread.
+// Called before an atomic access: the seed may draw that another thread runs first.
 void before_atomic();
-// These end the kernel with a fault where the access isn't allowed.
+// These end the kernel with a Fault if the access isn't allowed.
 void* global_element(uint64_t address, uint64_t index, uint64_t count, size_t bytes, size_t alignment);
 void* shared_array(const void* declaration, size_t bytes, size_t alignment);
 void check_shared_index(uint64_t index, uint64_t count);
@@ -46,7 +46,7 @@ void check_access(const void* element, Access access);
 
 }  // namespace emulated
 
-// What an array's index gives: reads and writes of it are told apart, so that a race is found whatever the schedule is.
+// The result of indexing an array. It tells reads from writes, so that a race is found whatever the schedule is.
 template <class T>
 class Element {
   using Value = std::remove_const_t<T>;
@@ -90,7 +90,8 @@ inline T& in_place(const Element<T>& element) {
   return *element.address();
 }
 
-// All of them give back what was there before. Threads of a kernel take turns, so plain accesses are atomic.
+// All atomic functions return the value that was there before. Threads of a kernel take turns, so plain accesses are
+// atomic here.
 namespace emulated {
 template <class T, class Change>
 inline T atomically(T* where, const Change& change) {
@@ -102,7 +103,8 @@ inline T atomically(T* where, const Change& change) {
 }
 }  // namespace emulated
 
-// Atomic to who looks for races: it was meant. (What it gives is never stale here, but others may come right after it.)
+// Counts as atomic in the search for races, since the kernel means to read beside atomic accesses. (The value is never
+// outdated here, but other threads may change it right afterwards.)
 inline uint32_t stale(const Element<uint32_t>& where) {
   return emulated::atomically(where.address(), [](uint32_t before) { return before; });
 }

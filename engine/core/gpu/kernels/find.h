@@ -1,4 +1,4 @@
-// Finding a batch of ids in mirrors, each table's ids in its own, and which of them these haven't.
+// Finds a batch of ids in mirrors, each table's ids in the table's own, and lists the ids that the mirrors don't have.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -10,7 +10,7 @@ namespace embstore::gpu {
 struct FindArguments {
   MirrorArrays mirror;
   Global<const int64_t> ids;
-  Places places;           // in `ids`, of the mirror's table
+  Places places;           // the places in `ids` that belong to the mirror's table
   uint32_t blocks;         // of the run
   Global<uint32_t> slots;  // of each id, or kNoSlot
 };
@@ -22,16 +22,16 @@ EMBSTORE_KERNEL(find, FindArguments) {
   });
 }
 
-// Of the ids of all tables.
+// For the ids of all tables together.
 struct MissesArguments {
   Global<const int64_t> ids;
-  Global<const uint32_t> id_count;          // one: how many of `ids` there are; none: all
-  Global<const uint32_t> slots;             // as find made them
-  Global<uint32_t> block_misses;            // of each block: how many ids have no slot, then those before it
-  Global<const uint32_t> order;             // where given: the position of each id in the caller's batch
-  Global<int64_t> missing_ids;              // in the order of `ids`
-  Global<uint32_t> missing_places;          // in `ids`
-  Global<uint32_t> positions_on_host = {};  // in the caller's batch, in pinned memory, where they are wanted
+  Global<const uint32_t> id_count;  // one element: how many of `ids` there are; empty: all
+  Global<const uint32_t> slots;     // as find() wrote them
+  Global<uint32_t> block_misses;    // of each block: its misses, then the sum over the blocks before it
+  Global<const uint32_t> order;     // if given: each id's position in the caller's batch
+  Global<int64_t> missing_ids;      // in the order of `ids`
+  Global<uint32_t> missing_places;  // in `ids`
+  Global<uint32_t> positions_on_host = {};  // if given, in pinned memory: positions in the caller's batch
 };
 
 inline bool is_missing(const MissesArguments& arguments, uint64_t i) {
@@ -45,7 +45,7 @@ EMBSTORE_KERNEL(count_misses, MissesArguments) {
   if (thread_index() == 0) arguments.block_misses[block_index()] = misses;
 }
 
-// REQUIRES: blocks of as many threads as count_misses's.
+// REQUIRES: the same number of threads a block as count_misses.
 EMBSTORE_KERNEL(collect_misses, MissesArguments) {
   const uint64_t i = global_thread();
   const bool missing = is_missing(arguments, i);

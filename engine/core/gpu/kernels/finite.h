@@ -1,4 +1,5 @@
-// Looks for gradients that are NaN or infinite: one such spoils its row for good. `Unit` as in rows.h: four floats, or one.
+// Looks for gradients that are NaN or infinite: a single one spoils its row for good. `Unit` is four floats, or one, as
+// in rows.h.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -9,15 +10,15 @@ inline constexpr uint32_t kAllFinite = 0xffffffff;
 
 template <class Unit>
 struct FindNotFiniteArguments {
-  Global<const Unit> gradients;  // of row_units each, by position in the batch
+  Global<const Unit> gradients;  // row_units a position, by position in the batch
   uint32_t row_units;
   uint32_t blocks;             // of the run
-  Global<const int64_t> kept;  // of each position: 0 leaves it out; none: all are kept
-  Global<uint32_t>
-      first;  // one, kAllFinite before: the first position of such a gradient. In pinned memory, say
+  Global<const int64_t> kept;  // of each position: 0 leaves it out; empty: all are kept
+  // One element, kAllFinite before: becomes the first position with such a gradient. May be in pinned memory.
+  Global<uint32_t> first;
 };
 
-// A difference of infinities is NaN, which equals nothing.
+// The difference of two infinities is NaN, which equals nothing.
 inline bool is_finite(float value) { return value - value == 0.0f; }
 inline bool is_finite(const Float4& of) {
   return is_finite(of.x) && is_finite(of.y) && is_finite(of.z) && is_finite(of.w);

@@ -1,31 +1,31 @@
-// The sum of each distinct id's gradients, added in the order of the batch: the first is copied, and the others are
-// added one by one, as the CPU's GradientBatch does.
+// Sums the gradients of each distinct id in the order of the batch: the first is copied, and the others are added to it
+// one by one, as the CPU's GradientBatch does.
 //
-// Additions of one id wait for each other, and so would loads if a thread made them for itself. So where an id occurs often, a
-// block sums its gradients: all of its threads load some ahead, to shared memory, and few add them.
+// Additions for one id have to wait for each other, and so would the loads if the adding thread made them itself. So if
+// an id occurs often, a block sums its gradients: all of its threads load ahead into shared memory, and few threads add.
 #pragma once
 
 #include "gpu/kernels/language.h"
 
 namespace embstore::gpu {
 
-// The gradients of an id that occurs more often are a long run.
+// An id that occurs more often than this is a long run.
 inline constexpr uint32_t kLongRun = 64;
 
-// A batch's gradients, in rows of `dim` floats, and which of them each distinct id has.
+// A batch's gradients, in rows of `dim` floats, and which of them belong to each distinct id.
 struct BatchGradients {
   Global<const float> floats;  // by position in the batch
   uint32_t dim;
-  uint32_t by_four;                  // 1: four floats may be read at once
-  Global<const uint32_t> positions;  // by distinct id and then in order
-  Global<const uint32_t> begins;     // in `positions`, of each distinct id
-  Global<const uint32_t> ends;       // likewise
+  uint32_t by_four;                  // 1: four floats can be read at once
+  Global<const uint32_t> positions;  // of the batch, by distinct id, in the batch's order for each
+  Global<const uint32_t> begins;     // of each distinct id, in `positions`
+  Global<const uint32_t> ends;       // of each distinct id, in `positions`
   Global<Float4> long_sums;          // of long runs, at long_sum_at()
 };
 
-// Of four floats, in a row of `dim`.
+// How many units of four floats a row of `dim` has.
 inline uint32_t units_of(uint32_t dim) { return (dim + 3) / 4; }
-// Of no two long runs is `begin / kLongRun` the same.
+// No two long runs have the same `begin / kLongRun`.
 inline uint64_t long_sum_at(const BatchGradients& gradients, uint64_t begin, uint32_t unit) {
   return begin / kLongRun * units_of(gradients.dim) + unit;
 }
@@ -39,7 +39,7 @@ inline void for_each_lane(uint32_t lanes, const F& f) {
   if (lanes > 3) f([](auto& unit) -> auto& { return unit.w; });
 }
 
-// How many floats of a unit the row has: padding stays as it is.
+// How many floats of a unit belong to the row. The others are padding, which isn't changed.
 inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
 
 inline Float4 gradient_by_four(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
@@ -60,7 +60,7 @@ inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_
 inline float plus(float a, float b) { return a + b; }
 inline Float4 plus(const Float4& a, const Float4& b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// at(begin) + ... + at(end - 1), added to `sum` in that order.
+// Returns sum + at(begin) + ... + at(end - 1), added in that order.
 template <uint32_t kLoadedAhead, class T, class At>
 inline T add_in_order(T sum, uint64_t begin, uint64_t end, const At& at) {
   uint64_t i = begin;
@@ -75,7 +75,7 @@ inline T add_in_order(T sum, uint64_t begin, uint64_t end, const At& at) {
   return sum;
 }
 
-// Of a distinct id. REQUIRES: sum_long_runs has run.
+// Returns a unit of the sum of a distinct id's gradients. REQUIRES: sum_long_runs has run.
 inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct, uint32_t unit) {
   const uint64_t begin = gradients.begins[distinct];
   const uint64_t end = gradients.ends[distinct];
@@ -85,12 +85,12 @@ inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct
 }
 
 struct FindRunsArguments {
-  Global<const uint32_t> sorted_numbers;  // of distinct ids, each as often as the id occurs
-  Global<const uint32_t> distinct;  // one: how many there are. Numbers from there on are of what was left out
-  Global<uint32_t> begins;          // of each number: in `sorted_numbers`
-  Global<uint32_t> ends;            // likewise
-  Global<uint32_t> long_runs;       // numbers that have one, in any order
-  Global<uint32_t> long_count;      // one, 0 before: how many
+  Global<const uint32_t> sorted_numbers;  // of the distinct ids, each as often as its id occurs
+  Global<const uint32_t> distinct;        // one element: how many; numbers from there on are of left-out ids
+  Global<uint32_t> begins;                // of each number, in `sorted_numbers`
+  Global<uint32_t> ends;                  // of each number, in `sorted_numbers`
+  Global<uint32_t> long_runs;             // numbers that have a long run, in any order
+  Global<uint32_t> long_count;            // one element, 0 before: how many long runs there are
 };
 
 EMBSTORE_KERNEL(find_runs, FindRunsArguments) {
@@ -116,13 +116,13 @@ struct SumLongRunsArguments {
   uint32_t blocks;  // of the run
 };
 
-// What a block sums at once: so many floats of a row, and so many rows.
+// What a block sums at once: this many floats of a row, of this many rows.
 inline constexpr uint32_t kTileFloats = 32;
 inline constexpr uint32_t kTileRows = 256;
-// One more, so that neither what threads write nor what they read at once is in one bank of shared memory.
+// One float more, so that threads neither write nor read at the same time in one bank of shared memory.
 inline constexpr uint32_t kTileStride = kTileFloats + 1;
 
-// `tile`: shared, kTileRows * kTileStride floats. gradient(row, unit) loads four.
+// `tile` is shared memory of kTileRows * kTileStride floats. gradient(row, unit) loads four floats.
 template <class Tile, class Gradient>
 inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gradient& gradient) {
   constexpr uint32_t kTileUnits = kTileFloats / 4;
@@ -139,7 +139,7 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
     const uint64_t begin = gradients.begins[distinct];
     const uint64_t end = gradients.ends[distinct];
     const uint32_t first_unit = static_cast<uint32_t>(item % slices) * kTileUnits;
-    // What there is none of is loaded as the last, so that no load waits for a branch.
+    // Threads beyond the last unit or row load the last one again, so that no load waits for a branch.
     const uint32_t unit = first_unit + own_unit < units ? first_unit + own_unit : units - 1;
     const auto index_of = [&](uint64_t first, uint32_t load) {
       const uint64_t i = first + load * kRowsAtOnce + own_row;
@@ -197,12 +197,13 @@ EMBSTORE_KERNEL(sum_long_runs, SumLongRunsArguments) {
 struct SumGradientsArguments {
   BatchGradients gradients;
   Global<const uint32_t> chosen;  // distinct ids whose gradients are summed
-  Global<const uint32_t> count;   // one: how many of them there are
-  Global<float> sums;             // of `dim` each, of those that are chosen: in pinned memory, say
+  Global<const uint32_t> count;   // one element: how many of `chosen` there are
+  Global<float> sums;             // `dim` floats for each chosen id; may be in pinned memory
   uint32_t blocks;                // of the run
 };
 
-// A thread sums units far apart, so that a grid need not be as large as the largest batch: few ids are chosen of most.
+// A thread sums units that are far apart, so that the grid need not be as large as the largest batch: most batches choose
+// few ids.
 EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments) {
   const uint32_t dim = arguments.gradients.dim;
   const uint32_t units = units_of(arguments.gradients.dim);
@@ -222,7 +223,7 @@ EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments) {
 }
 
 struct DescribeChosenArguments {
-  Global<const uint32_t> positions;  // these and the next are as above
+  Global<const uint32_t> positions;  // this and the next ones are as above
   Global<const uint32_t> begins;
   Global<const uint32_t> ends;
   Global<const uint32_t> chosen;

@@ -1,4 +1,4 @@
-// Marks by slot: of rows that the host wants to be told of before a step changes them.
+// Marks by slot, for rows whose changes the host wants to know of before a step makes them.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -25,8 +25,8 @@ struct ListMarkedArguments {
   Global<const uint32_t> slots;   // of the batch; kNoSlot is left out
   Places places;                  // in `slots`
   uint32_t blocks;                // of the run
-  Global<uint32_t> marked;        // those of them that are marked, in any order, from the first place on
-  Global<uint32_t> marked_count;  // one, 0 before
+  Global<uint32_t> marked;        // the marked slots of the batch, in any order, from the first place on
+  Global<uint32_t> marked_count;  // one element, 0 before
 };
 
 EMBSTORE_KERNEL(list_marked, ListMarkedArguments) {

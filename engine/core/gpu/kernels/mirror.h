@@ -1,11 +1,12 @@
-// The mirror of the host's index: which keys have a row in the device's memory, and in which slot.
+// The mirror of the host's index: says which keys have a row in the device's memory, and in which slot.
 //
-// An open-addressed table of buckets of 64 bytes. A bucket has a tag (eight bits of the hash) and a slot for each of
-// its entries; the key itself lies beside the row, in an array by slot, so that a find reads one bucket and, where the
-// tag fits, one key. A key that finds its bucket full goes to the next one, and each bucket that it passed counts it:
-// a find goes on only from a bucket that was passed. So removing leaves no tombstones, and a full bucket hides nothing.
+// It is an open-addressed table of buckets of 64 bytes. A bucket has a tag (eight bits of the hash) and a slot for each
+// of its entries. The keys lie beside the rows, in an array by slot, so that a find reads one bucket, and one key for
+// each tag that fits. A key that finds its bucket full goes to the next bucket, and each bucket that it passed counts it;
+// a find goes on only from a bucket that keys have passed. So removing leaves no tombstones, and a full bucket hides
+// nothing.
 //
-// Moves change the mirror, in kernels of their own. They must not run beside finds, nor beside each other.
+// Moves change the mirror, in kernels of their own. They must run neither beside finds nor beside each other.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -19,7 +20,7 @@ inline constexpr uint32_t kNoSlot = 0xffffffff;
 struct alignas(16) Bucket {
   uint32_t slots[kBucketEntries];  // kNoSlot: the entry is free
   uint8_t tags[kBucketEntries];
-  uint32_t passed_by;  // keys of the mirror that found no entry here
+  uint32_t passed_by;  // counts keys of the mirror that found no free entry here
 };
 static_assert(sizeof(Bucket) == 64);
 
@@ -28,11 +29,11 @@ struct MirrorArrays {
   Global<int64_t> keys;  // by slot
 };
 
-// By the low half of the hash; the tag is of the high half.
+// The home bucket comes from the low half of the hash, the tag from the high half.
 inline uint64_t home_bucket(KeyHash hash, uint64_t buckets) { return ((hash & 0xffffffff) * buckets) >> 32; }
 inline uint8_t tag_of(KeyHash hash) { return static_cast<uint8_t>(hash >> 56); }
 
-// The slot of a key, or kNoSlot.
+// Returns the slot of a key, or kNoSlot.
 inline uint32_t find_slot(const MirrorArrays& mirror, int64_t key) {
   const KeyHash hash = hash_key(key);
   const uint8_t tag = tag_of(hash);

@@ -1,4 +1,4 @@
-// Changes of the mirror, a batch of moves each: rows that came into the device's memory, and rows that left it.
+// Changes of the mirror, a batch of moves at a time: rows that came into the device's memory, and rows that left it.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -9,7 +9,7 @@ struct ClearMirrorArguments {
   MirrorArrays mirror;
 };
 
-// The mirror has no key.
+// Empties the mirror.
 EMBSTORE_KERNEL(clear_mirror, ClearMirrorArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.mirror.buckets.count) return;
@@ -26,11 +26,11 @@ struct InsertArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;  // none twice, and none that the mirror has
   Global<const uint32_t> slots;
-  Global<const uint32_t> count;  // one: how many of `keys` there are
-  Global<uint32_t> refused;      // one: counts keys that found no entry at all
+  Global<const uint32_t> count;  // one element: how many of `keys` there are
+  Global<uint32_t> refused;      // one element: counts keys that found no free entry
 };
 
-// The i-th key has its row in the i-th slot from now on.
+// Enters keys: the i-th key has its row in the i-th slot.
 EMBSTORE_KERNEL(insert, InsertArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.count[0]) return;
@@ -62,7 +62,7 @@ struct LocateArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;
   Global<uint32_t> slots;        // of each key, or kNoSlot
-  Global<const uint32_t> count;  // one: how many of `keys` there are
+  Global<const uint32_t> count;  // one element: how many of `keys` there are
 };
 
 EMBSTORE_KERNEL(locate, LocateArguments) {
@@ -72,12 +72,13 @@ EMBSTORE_KERNEL(locate, LocateArguments) {
 
 struct EraseArguments {
   MirrorArrays mirror;
-  Global<const int64_t> keys;    // none twice; where there are none: those that the mirror has in the slots
-  Global<const uint32_t> slots;  // of each key, as locate gave them
-  Global<const uint32_t> count;  // one: how many slots there are
+  Global<const int64_t> keys;    // none twice; empty: the keys that the mirror has for the slots
+  Global<const uint32_t> slots;  // of each key, as locate found them
+  Global<const uint32_t> count;  // one element: how many slots there are
 };
 
-// Can't look for the keys by itself: while buckets cease to be passed, a find would miss keys.
+// Removes keys from the mirror. It can't look for their slots itself: a find beside it would miss keys, as passed_by
+// counts go down.
 EMBSTORE_KERNEL(erase, EraseArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;

@@ -1,4 +1,4 @@
-// A batch of ids, taken apart by the partitions of a variable: numbers by which it is sorted, and the ids in that order.
+// Splits a batch of ids by the partitions of a variable: numbers by which the batch is sorted, and the ids in that order.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -8,7 +8,7 @@ namespace embstore::gpu {
 
 struct NumberPartitionsArguments {
   Global<const int64_t> ids;
-  Global<const int64_t> kept;  // of each id: 0 leaves it out of the batch; none: all are kept
+  Global<const int64_t> kept;  // of each id: 0 leaves it out of the batch; empty: all are kept
   uint32_t partitions;
   Global<uint32_t> numbers;  // of each id: its partition, or `partitions` if it is left out
 };
@@ -23,7 +23,7 @@ EMBSTORE_KERNEL(number_partitions, NumberPartitionsArguments) {
 
 struct TakeIdsArguments {
   Global<const int64_t> ids;
-  Global<const uint32_t> order;  // of each that is taken: its position in `ids`
+  Global<const uint32_t> order;  // of each taken id: its position in `ids`
   Global<int64_t> taken;
 };
 

@@ -1,5 +1,5 @@
-// Which places of a batch a run of a kernel goes over. Of a batch for several tables, a table has neighbouring places; the device alone
-// knows where they begin and end.
+// The places of a batch that a run of a kernel goes over. In a batch for several tables, each table has a range of
+// neighbouring places; only the device knows where it begins and ends.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -7,12 +7,12 @@
 namespace embstore::gpu {
 
 struct Places {
-  Global<const uint32_t> first = {};  // one; none: 0
-  Global<const uint32_t> end = {};    // one; none: after all that there may be
-  uint32_t tables = 1;                // that share the batch: each has about as many of its places
+  Global<const uint32_t> first = {};  // one element; empty: 0
+  Global<const uint32_t> end = {};    // one element; empty: the end of the arrays
+  uint32_t tables = 1;                // that share the batch, each with about as many places
 };
 
-// The part of table number `table`, of as many as there are bounds but one.
+// Returns the places of table number `table`. `bounds` has one element more than there are tables.
 inline Places places_of(Global<const uint32_t> bounds, uint32_t table) {
   const auto bound = [&](uint32_t number) -> Global<const uint32_t> {
     return {bounds.address + number * sizeof(uint32_t), 1};
@@ -25,8 +25,9 @@ inline uint64_t end_of(const Places& places, uint64_t most) {
   return places.end.count == 0 ? most : places.end[0];
 }
 
-// Calls visit(place) for the thread's places, where each has `threads` numbers: visit(place, number). Runs of several tables have fewer
-// blocks than the batch would take, so a thread may have many.
+// Calls visit(place, number) for the thread's share of the places, each of which has `threads` numbers; the other form
+// calls visit(place). With several tables a run has fewer blocks than the whole batch would take, so a thread may have
+// many places.
 template <class Visit>
 inline void for_each_place(const Places& places, uint64_t most, uint32_t blocks, uint32_t threads,
                            const Visit& visit) {
@@ -49,10 +50,10 @@ inline void for_each_place(const Places& places, uint64_t most, uint32_t blocks,
 
 struct FindBoundsArguments {
   Global<const uint32_t> values;         // ascending
-  Global<const uint32_t> count;          // one: how many of `values` there are; none: all
-  Global<const uint32_t> from;           // the least value of each part; none: the part's number
+  Global<const uint32_t> count;          // one element: how many of `values` there are; empty: all
+  Global<const uint32_t> from;           // the least value of each part; empty: the part's number
   Global<uint32_t> bounds;               // where each part begins in `values`
-  Global<uint32_t> bounds_on_host = {};  // likewise, in pinned memory, where they are wanted
+  Global<uint32_t> bounds_on_host = {};  // if given: the same, in pinned memory
 };
 
 EMBSTORE_KERNEL(find_bounds, FindBoundsArguments) {

@@ -1,6 +1,6 @@
-// What is kept of rows in the device's memory beside their floats, and what accesses make of it: counts, versions, and the stamps
-// by which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an update;
-// updates of one row may not.
+// What the device keeps of rows beside their floats, and how accesses change it: counts, versions, and the stamps by
+// which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an update;
+// two updates of one row may not run at once.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -10,18 +10,18 @@
 
 namespace embstore::gpu {
 
-// By slot.
+// The arrays, by slot.
 struct RankArrays {
   Global<RowMeta> metas;
-  Global<uint64_t> served;  // how many accesses by look-ups were counted
+  Global<uint64_t> served;  // number of counted accesses by look-ups
   Global<uint64_t> stamps;  // of the row's last access
 };
 
 struct CopyHeadersArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;  // of the batch's rows; none twice where headers are put
-  Global<const uint32_t> count;  // one: how many rows the batch has
-  Global<RowHeader> headers;     // of the batch
+  Global<const uint32_t> slots;  // of the batch's rows; none twice for put_headers
+  Global<const uint32_t> count;  // one element: how many rows the batch has
+  Global<RowHeader> headers;     // of the batch's rows
 };
 
 EMBSTORE_KERNEL(put_headers, CopyHeadersArguments) {
@@ -35,7 +35,7 @@ EMBSTORE_KERNEL(put_headers, CopyHeadersArguments) {
   arguments.ranks.stamps[slot] = header.stamp;
 }
 
-// But for the key, which isn't among them.
+// Copies all but the key, which the arrays don't have, into headers.
 EMBSTORE_KERNEL(take_headers, CopyHeadersArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.count[0]) return;
@@ -59,12 +59,12 @@ struct CountedUpdate {
 
 struct CountUpdatesArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;      // of each distinct id, none twice; what has kNoSlot is left out
+  Global<const uint32_t> slots;      // of each distinct id, none twice; kNoSlot is left out
   Places places;                     // in `slots`
   uint32_t blocks;                   // of the run
-  Global<const uint32_t> positions;  // of the batch, by distinct id and then in order
-  Global<const uint32_t> begins;     // in `positions`, of each distinct id
-  Global<const uint32_t> ends;       // likewise
+  Global<const uint32_t> positions;  // of the batch, by distinct id, in the batch's order for each
+  Global<const uint32_t> begins;     // of each distinct id, in `positions`
+  Global<const uint32_t> ends;       // of each distinct id, in `positions`
   CountedUpdate update;
 };
 
@@ -77,24 +77,24 @@ EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
     meta.count(end - arguments.begins[i], arguments.update.global_step, arguments.update.save_span);
     arguments.ranks.metas[slot] = meta;
     const uint32_t last_position = arguments.positions[uint64_t{end} - 1];
-    // A batch that began later may have been first.
+    // A batch that began later may have been counted first.
     atomic_max(arguments.ranks.stamps[slot], arguments.update.first_stamp + last_position);
   });
 }
 
 struct CountHitsArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;  // of each id of the batch; what has kNoSlot is left out
+  Global<const uint32_t> slots;  // of each id of the batch; kNoSlot is left out
   Places places;                 // in `slots`
   uint32_t blocks;               // of the run
-  Global<const uint32_t> order;  // where given: the position of each id in the caller's batch
+  Global<const uint32_t> order;  // if given: each id's position in the caller's batch
   uint64_t first_stamp;          // of the caller's first id
 };
 
 inline constexpr uint32_t kHitsAThread = 4;
 
-// Every id is an access of its own, whether it occurs again or not. A block counts its ids in shared memory first, in a table by
-// slot: of a row that is in many places of a batch, all threads would wait for each other.
+// Counts every id as an access, repeated ids too. A block first counts its ids in shared memory, in a hash table by slot:
+// otherwise all threads with a frequent row would wait for each other.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
   constexpr uint32_t kEntries = 2 * kHitsAThread * kMostBlockThreads;  // a power of two
   EMBSTORE_SHARED(uint32_t, slots, kEntries);

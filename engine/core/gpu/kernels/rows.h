@@ -1,5 +1,5 @@
-// Copies of rows between where they lie, by slot, and batches of them. `Unit` is what a thread moves: 16 bytes, or
-// a float where a batch's rows are no multiple of 16 bytes.
+// Copies rows between their places by slot and batches of rows. `Unit` is what a thread moves at once: 16 bytes, or one
+// float if a batch's rows are no multiple of 16 bytes.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -9,17 +9,17 @@ namespace embstore::gpu {
 
 template <class Unit>
 struct CopyRowsArguments {
-  Global<Unit> rows;  // of row_units each, by slot
+  Global<Unit> rows;  // row_units a slot
   uint32_t row_units;
-  Global<const uint32_t> slots;  // of the batch's rows; what has kNoSlot is left out
+  Global<const uint32_t> slots;  // of the batch's rows; kNoSlot is left out
   Places places;                 // in `slots`
   uint32_t blocks;               // of the run
-  Global<const uint32_t> order;  // where given: what is at a place is row order[place] of the batch
-  Global<Unit> batch;            // of batch_units each
-  uint32_t batch_units;          // copied of each row: the weights alone are its first ones
+  Global<const uint32_t> order;  // if given: the row of a place is row order[place] of the batch
+  Global<Unit> batch;            // batch_units a row
+  uint32_t batch_units;          // copied of each row; the weights alone are a row's first units
 };
 
-// Calls copy(unit in `rows`, unit in `batch`) for those of the thread.
+// Calls copy(unit in `rows`, unit in `batch`) for the thread's units.
 template <class Unit, class Copy>
 inline void for_each_unit(const CopyRowsArguments<Unit>& arguments, const Copy& copy) {
   for_each_place(arguments.places, arguments.slots.count, arguments.blocks, arguments.batch_units,
@@ -53,18 +53,19 @@ EMBSTORE_KERNEL(scatter_floats, CopyRowsArguments<float>) { scatter_units(argume
 
 template <class Unit>
 struct FetchRowsArguments {
-  Global<const Unit> batch;  // rows of row_units each, one after the other: in pinned memory, say
+  Global<const Unit> batch;  // rows of row_units each, one after the other; may be in pinned memory
   uint32_t row_units;
-  // Of each row of the batch: where it lies instead, in memory of the host that is pinned; nothing where it lies in the batch.
+  // Of each row of the batch: its address in pinned host memory; no address if the row lies in the batch.
   Global<const DeviceAddress> elsewhere;
   Global<const uint32_t> places;  // of each row of the batch, in `rows`
-  Global<const uint32_t> order;   // where given: the row at a place is row order[place]
-  Global<const uint32_t> count;   // one: how many rows the batch has
+  Global<const uint32_t> order;   // if given: the row at a place is row order[place]
+  Global<const uint32_t> count;   // one element: how many rows the batch has
   Global<Unit> rows;
   uint32_t blocks;  // of the run
 };
 
-// A thread copies units far apart, so that a grid need not be as large as the largest batch: most batches are small.
+// A thread copies units that are far apart, so that the grid need not be as large as the largest batch: most batches are
+// small.
 template <class Unit>
 inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;

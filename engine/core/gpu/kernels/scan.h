@@ -1,12 +1,12 @@
-// Prefix sums: how threads that each keep some items of a batch agree on where these go, in the batch's order.
+// Prefix sums. With them threads that each keep some items of a batch agree on the items' places, in the batch's order.
 #pragma once
 
 #include "gpu/kernels/language.h"
 
 namespace embstore::gpu {
 
-// The sum of `value` over the threads before this one; `total` becomes that over all threads of the block. Every
-// thread of the block must call it.
+// Returns the sum of `value` over the threads before this one, and sets `total` to the sum over all threads of the block.
+// Every thread of the block must call it.
 inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
   constexpr uint32_t kGroup = 16;
   constexpr uint32_t kGroups = kMostBlockThreads / kGroup;
@@ -40,8 +40,8 @@ inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
 }
 
 struct CopyWordsArguments {
-  Global<const uint32_t> from;  // in pinned memory, say: other kernels read them more than once
-  Global<uint32_t> to;          // as many
+  Global<const uint32_t> from;  // may be in pinned memory: then other kernels read the copy more than once
+  Global<uint32_t> to;          // as many words
 };
 
 EMBSTORE_KERNEL(copy_words, CopyWordsArguments) {
@@ -50,15 +50,16 @@ EMBSTORE_KERNEL(copy_words, CopyWordsArguments) {
 }
 
 struct ScanCountsArguments {
-  Global<uint32_t> counts;              // become the sums of those before them
-  Global<uint32_t> total;               // one
-  Global<uint32_t> total_on_host = {};  // likewise, in pinned memory, where it is wanted
+  Global<uint32_t> counts;              // each becomes the sum of those before it
+  Global<uint32_t> total;               // one element
+  Global<uint32_t> total_on_host = {};  // if given: the same, in pinned memory
 };
 
-// For one block: a batch has few counts, one a block or a digit of a block. It loads the next ones while it sums some.
+// Runs in a single block: a batch has few counts, one a block, or one a digit and block. The block loads the next counts
+// while it sums these.
 EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
   constexpr uint32_t kVectors = 4;
-  constexpr uint32_t kItems = 4 * kVectors;  // neighbours of one thread
+  constexpr uint32_t kItems = 4 * kVectors;  // neighbouring counts of one thread
   const uint64_t count = arguments.counts.count;
   const uint64_t tile = uint64_t{block_threads()} * kItems;
   const Global<Words4> vectors{arguments.counts.address, count / 4};
@@ -82,7 +83,7 @@ EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
   load(own_first);
   uint32_t sum = 0;
   for (uint64_t start = 0; start < count; start += tile) {
-    Words4 sums[kVectors];  // of those before each in the thread
+    Words4 sums[kVectors];  // of the thread's counts before each
     uint32_t of_thread = 0;
     EMBSTORE_UNROLL
     for (uint32_t v = 0; v < kVectors; ++v) {

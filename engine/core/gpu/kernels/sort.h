@@ -1,5 +1,5 @@
-// A stable sort of a batch's positions by a number that each has: one pass a digit, from the lowest. Equal numbers
-// keep the order of the batch, which is what makes sums of gradients the CPU's to the bit.
+// A stable radix sort of a batch's positions by the number that each has: one pass a digit, from the lowest. Equal
+// numbers keep the batch's order, which gives sums of gradients the CPU's bits.
 #pragma once
 
 #include "gpu/kernels/scan.h"
@@ -8,16 +8,16 @@ namespace embstore::gpu {
 
 inline constexpr uint32_t kDigitBits = 6;
 inline constexpr uint32_t kDigits = 1 << kDigitBits;
-inline constexpr uint32_t kSortThreads =
-    128;  // at most, a block: each has a count of every digit in shared memory
-inline constexpr uint32_t kSortItems = 8;  // neighbours of one thread
+// At most this many threads a block: each has a count for every digit in shared memory.
+inline constexpr uint32_t kSortThreads = 128;
+inline constexpr uint32_t kSortItems = 8;  // neighbouring items of one thread
 
 struct SortArguments {
   Global<const uint32_t> numbers;
-  Global<const uint32_t> positions;  // none: those of the batch in order, as before the first pass
+  Global<const uint32_t> positions;  // empty, as before the first pass: the batch's positions in order
   uint32_t shift;                    // of the digit
   uint32_t blocks;                   // of the run
-  Global<uint32_t> block_digits;     // how many items have a digit: of digit d of block b at d * blocks + b
+  Global<uint32_t> block_digits;     // how many items have a digit: digit d of block b is at d * blocks + b
   Global<uint32_t> sorted_numbers;
   Global<uint32_t> sorted_positions;
 };
@@ -26,7 +26,7 @@ inline uint32_t digit_of(const SortArguments& arguments, uint64_t i) {
   return arguments.numbers[i] >> arguments.shift & (kDigits - 1);
 }
 
-// The items of this thread: from the first on, before the end.
+// The items of this thread: from `first` to before `end`.
 struct SortedItems {
   explicit SortedItems(const SortArguments& arguments)
       : first((uint64_t{block_index()} * block_threads() + thread_index()) * kSortItems),
@@ -48,14 +48,14 @@ EMBSTORE_KERNEL(count_digits, SortArguments) {
   }
 }
 
-// Where the count is of a digit and a thread: what neighbouring threads access at once is in different banks of shared memory,
-// both by digit and in the order of counts.
+// The index of count i. It leaves gaps, so that neighbouring threads use different banks of shared memory, both when they
+// go by digit and when they go in the order of counts.
 inline constexpr uint32_t count_at(uint32_t i) { return i + i / kDigits; }
 
-// REQUIRES: block_digits as scan_counts made them, and blocks of as many threads as count_digits's.
+// REQUIRES: block_digits as scan_counts left them, and the same number of threads a block as count_digits.
 EMBSTORE_KERNEL(move_by_digit, SortArguments) {
-  EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits * kSortThreads));  // digit by digit, of each thread
-  EMBSTORE_SHARED(uint32_t, starts, kDigits);                           // of each digit, in the block's items
+  EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits * kSortThreads));  // digit by digit, for each thread
+  EMBSTORE_SHARED(uint32_t, starts, kDigits);  // of each digit, among the block's items
   const uint32_t thread = thread_index();
   const uint32_t threads = block_threads();
   for (uint32_t digit = 0; digit < kDigits; ++digit) counts[count_at(digit * threads + thread)] = 0;
@@ -63,8 +63,8 @@ EMBSTORE_KERNEL(move_by_digit, SortArguments) {
   for (uint64_t i = items.first; i < items.end; ++i)
     ++counts[count_at(digit_of(arguments, i) * threads + thread)];
   sync_block();
-  // Each count becomes the sum of those before it: how many items of the block come before the thread's first one
-  // of that digit.
+  // Each count becomes the sum of the counts before it: the number of the block's items that come before the thread's
+  // first item with that digit.
   uint32_t sum = 0;
   for (uint32_t i = 0; i < kDigits; ++i) sum += counts[count_at(thread * kDigits + i)];
   uint32_t total;

@@ -1,12 +1,12 @@
-// The distinct ids of a batch in the order of their first occurrence, and which of them each id is.
+// Lists the distinct ids of a batch in the order of their first occurrence, and says for each id which distinct id it is.
 //
 // 0. clear_table
 // 1. claim_ids: each id finds its entry of an open-addressed table, which ends with the first position of that id.
-// 2. count_first, scan_counts: positions that come first in the batch are counted, block by block.
-// 3. number_first: they get their numbers, in order.
+// 2. count_first, scan_counts: count the first occurrences of ids, block by block.
+// 3. number_first: gives the first occurrences their numbers, in order.
 // 4. number_ids: every id takes the number from its entry.
 // An id that is left out takes a number that no distinct id has: it comes last when the batch is sorted by numbers.
-// Kernels end between the steps, since a thread may only rely on what threads of other blocks wrote before.
+// Each step is a kernel of its own, since a thread can rely only on what earlier kernels wrote in other blocks.
 #pragma once
 
 #include "gpu/kernels/scan.h"
@@ -18,15 +18,15 @@ inline constexpr uint32_t kNoPosition = 0xffffffff;
 
 struct UniqueArguments {
   Global<const int64_t> ids;
-  Global<const int64_t> kept;        // of each id: 0 leaves it out of the batch; none: all are kept
-  Global<const uint32_t> id_count;   // one: how many of `ids` there are, others are left out, too; none: all
-  Global<uint32_t> first_positions;  // the table, more entries than ids; all kNoPosition at first
-  Global<uint32_t> numbers;          // beside it: of the distinct id
-  Global<uint32_t> entries;          // of each id, in the table
-  Global<uint32_t> block_firsts;     // of each block: its first occurrences, then those before it
-  Global<int64_t> keys;              // the distinct ids
-  Global<uint32_t>
-      inverse;  // of each id: its place in `keys`; of one that is left out: the last that there might be
+  Global<const int64_t> kept;        // of each id: 0 leaves it out of the batch; empty: all are kept
+  Global<const uint32_t> id_count;   // one element: how many of `ids` count, the rest is left out; empty: all
+  Global<uint32_t> first_positions;  // the table: has more entries than ids, all kNoPosition at first
+  Global<uint32_t> numbers;          // of each entry: the number of its distinct id
+  Global<uint32_t> entries;          // of each id: its entry in the table
+  Global<uint32_t> block_firsts;  // of each block: its first occurrences; then the sum over blocks before it
+  Global<int64_t> keys;           // the distinct ids
+  // Of each id: its place in `keys`. A left-out id gets the last number that there could be.
+  Global<uint32_t> inverse;
 };
 
 inline bool is_kept(const UniqueArguments& arguments, uint32_t i) {
@@ -46,8 +46,9 @@ EMBSTORE_KERNEL(claim_ids, UniqueArguments) {
   const uint64_t size = arguments.first_positions.count;
   uint64_t at = ((hash_key(id) & 0xffffffff) * size) >> 32;
   while (true) {
-    // A position may be replaced by an earlier one of the same id, so an entry's id never changes. Most threads whose id occurs
-    // often need no atomic access, for which they would wait for each other: an earlier one has been there.
+    // An earlier position of the same id may replace a position, so the id of an entry never changes. Most threads with a
+    // frequent id need no atomic access, for which they would wait for each other: they find that an earlier position is
+    // there.
     uint32_t found = stale(arguments.first_positions[at]);
     if (found == kNoPosition) found = atomic_exchange_if(arguments.first_positions[at], kNoPosition, i);
     if (found == kNoPosition) break;
@@ -70,7 +71,7 @@ EMBSTORE_KERNEL(count_first, UniqueArguments) {
   if (thread_index() == 0) arguments.block_firsts[block_index()] = firsts;
 }
 
-// REQUIRES: blocks of as many threads as count_first's.
+// REQUIRES: the same number of threads a block as count_first.
 EMBSTORE_KERNEL(number_first, UniqueArguments) {
   const uint32_t i = global_thread();
   const bool first = is_first(arguments, i);

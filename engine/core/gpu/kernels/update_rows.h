@@ -1,8 +1,8 @@
-// The update of rows in the device's memory, one kernel a rule: the formulas are those of rules/, which the CPU's optimizers
-// are made of too, so bits are equal.
+// Updates rows in the device's memory, one kernel a rule. The formulas are those of rules/, which the CPU's optimizers
+// use too, so bits are equal.
 //
-// Some neighbouring threads share a row, and take units of four floats in turn. Rules that look at one element alone take one
-// pass; the others meet at barriers of the block between theirs.
+// Some neighbouring threads share a row, and take its units of four floats in turn. Rules that look at one element alone
+// take one pass; the other rules have barriers of the block between their passes.
 #pragma once
 
 #include "gpu/kernels/gradient_sums.h"
@@ -24,20 +24,20 @@ namespace embstore::gpu {
 
 template <class Step>
 struct UpdateRowsArguments {
-  Global<const Step> step;  // one
+  Global<const Step> step;  // one element
   Global<Float4> rows;      // by slot: the weights, then the rule's slots, each block_units long
   uint32_t block_units;
-  uint32_t row_threads;          // that share a row; divides the block's
-  Global<const uint32_t> slots;  // of each distinct id, none twice; what has kNoSlot is left out
+  uint32_t row_threads;          // that share a row; divides the threads of a block
+  Global<const uint32_t> slots;  // of each distinct id, none twice; kNoSlot is left out
   Places places;                 // in `slots`
   uint32_t blocks;               // of the run
   BatchGradients gradients;
 };
 
-// The thread's part of a row, of those that a block is at.
+// This thread's part of a row, one of the rows that its block updates at once.
 template <class Step>
 struct RowPart {
-  // They are from `first` on, and before `end`.
+  // The block's rows are those from `first` to before `end`.
   RowPart(const UpdateRowsArguments<Step>& of, uint64_t first, uint64_t end)
       : arguments(of),
         row_in_block(thread_index() / of.row_threads),
@@ -58,7 +58,7 @@ struct RowPart {
   }
   uint32_t lanes(uint32_t unit) const { return lanes_of(arguments.gradients.dim, unit); }
   Float4 gradient(uint32_t unit) const { return summed_gradient(arguments.gradients, distinct, unit); }
-  // Where a block's unit is: block 0 is the weights, block 1 the first slot.
+  // The index of a unit: block 0 is the weights, block 1 the first slot.
   uint64_t at(uint32_t block, uint32_t unit) const { return weights + block * arguments.block_units + unit; }
   Float4 load(uint32_t block, uint32_t unit) const { return arguments.rows[at(block, unit)]; }
   void store(uint32_t block, uint32_t unit, const Float4& value) const {
@@ -99,7 +99,7 @@ inline void update_block(const UpdateRowsArguments<Step>&, const Step& step, con
 inline void update_block(const UpdateRowsArguments<AdagradDecayStep>&, const AdagradDecayStep& step,
                          const RowPart<AdagradDecayStep>& part) {
   const bool due = part.exists && step.is_due(part.load(2, 0).x);
-  sync_block();  // before a thread changes that element
+  sync_block();  // before a thread changes element 0 of the decays, which all threads of the row have read
   if (!part.exists) return;
   part.for_each_unit([&](uint32_t unit) {
     Float4 g = part.gradient(unit);
@@ -159,7 +159,7 @@ inline void update_block(const UpdateRowsArguments<FtrlStep<Power>>& arguments, 
   });
 }
 
-// All threads of a block are at barriers equally often: they have the same bounds.
+// All threads of a block reach the barriers equally often, since they have the same bounds.
 template <class Step>
 inline void update_rows(const UpdateRowsArguments<Step>& arguments) {
   const uint64_t end = end_of(arguments.places, arguments.slots.count);

@@ -1,5 +1,5 @@
-// What is kept of rows in a device's memory beside their floats, by slot: counted when they are accessed, as the host's first
-// tier counts. See kernels/ranks.h.
+// What a device keeps of its rows beside their floats, by slot. It counts accesses as the host's first tier does. See
+// kernels/ranks.h.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ class DeviceRanks {
 
   uint64_t bytes() const { return metas_.bytes() + served_.bytes() + stamps_.bytes(); }
 
-  // Of the rows in `slots`, of which there are so many as the device reaches at `count`.
+  // The headers of the rows in `slots`. `count` is one number in memory that the device reaches: how many rows there are.
   struct Batch {
     Global<RowHeader> headers;
     Global<const uint32_t> slots;
     Global<const uint32_t> count;
   };
-  // REQUIRES: no slot twice.
+  // Copies headers to the device. REQUIRES: no slot twice.
   void put(const Batch& batch, Stream stream);
-  // All but the keys.
+  // Copies headers from the device, all but their keys.
   void take(const Batch& batch, Stream stream) const;
 
-  // Counts an update of the distinct ids of a batch: occurrences, the version, the span of saves, and the stamp of the last
-  // occurrence. `slots` says where they have rows: none twice, kNoSlot where they have none; `places`, which of them
-  // are meant. REQUIRES: sums.sort() of the unique batch.
+  // Counts an update of the distinct ids of a batch: occurrences, the version, the save span, and the stamp of the last
+  // occurrence. `slots` has the ids' slots, none twice, and kNoSlot for ids without a row; only those in `places` are
+  // counted. REQUIRES: sums.sort() of the unique batch.
   void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                   const CountedUpdate& update, Launches& launches);
-  // Counts a served look-up of ids, whose rows are in `slots`: of those in `places`. `order`: where given, the position of each in the
-  // caller's batch. REQUIRES: until then, moves wait.
+  // Counts a served look-up of ids whose rows are in `slots`, those in `places` alone. `order`, if given, is each id's
+  // position in the caller's batch. REQUIRES: moves wait until the kernel has run.
   void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
                 uint64_t first_stamp, Launches& launches);
 

@@ -1,5 +1,5 @@
-// Rows in a device's memory, by slot: copies of them to and from batches. A row is as RowLayout says: weights first, and
-// every block padded to 16 bytes.
+// Rows in a device's memory, by slot, and copies of them to and from batches. A row is laid out as RowLayout says:
+// weights first, and every block padded to 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,17 @@ class DeviceRows {
   uint32_t row_floats() const { return row_floats_; }
   const DeviceArray<float>& floats() const { return floats_; }
 
-  // Which rows a batch has, of at most `most`.
+  // The rows of a batch, at most `most`.
   struct Batch {
     DeviceAddress rows;
     uint64_t most;
-    Global<const uint32_t> slots;       // kNoSlot: the row stays as it is, there and here
-    Places places = {};                 // of `slots`, those of these rows
+    Global<const uint32_t> slots;       // kNoSlot: this row is not copied
+    Places places = {};                 // of `slots`: the places of these rows
     Global<const uint32_t> order = {};  // see CopyRowsArguments
   };
 
-  // The first `floats` of each row, which follow each other in the batch: the weights, or all of the row.
+  // gather() copies the first `floats` of each row (the weights, or the whole row) to the batch, where rows follow each
+  // other; scatter() copies them back.
   void gather(const Batch& batch, uint32_t floats, Stream stream) const;
   void add_gather(const Batch& batch, uint32_t floats, Launches& launches) const;
   // REQUIRES: no slot twice.

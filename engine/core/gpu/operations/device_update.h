@@ -1,6 +1,6 @@
-// The update of rows in a device's memory by one apply of an optimizer: Optimizer::step() says which, and has what the apply
-// tells all rows. Kernels read it in the device's memory, since the host may launch them before it knows the values. See
-// kernels/update_rows.h.
+// Updates rows in a device's memory by one apply of an optimizer. The step, which Optimizer::step() gives, has the values
+// that the apply has for all rows. Kernels read it in memory, since the host may launch them before it knows the values.
+// See kernels/update_rows.h.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ inline const auto& kernel_of(const RmspropStep&) { return update_rmsprop; }
 inline const auto& kernel_of(const RmspropMomentumStep&) { return update_rmsprop_momentum; }
 inline const auto& kernel_of(const SgdStep&) { return update_sgd; }
 
-// A step of any rule, in memory.
+// A step of any rule, as bytes that a kernel can read.
 class StepInMemory {
  public:
   StepInMemory() = default;
@@ -51,16 +51,16 @@ class StepInMemory {
   alignas(8) uint32_t words_[kWords] = {};
 };
 
-// Rows of `dim` weights, and the gradients that they are updated by, which are summed on the way.
+// The update of rows of `dim` weights, which sums their gradients on the way.
 class DeviceUpdate {
  public:
-  // Of the distinct ids of a batch: `slots` says where they have rows, none twice, and kNoSlot leaves one out; `places`, which
-  // of them are meant. REQUIRES: sums.sum() of the batch, and these gradients.
+  // Updates the distinct ids of a batch. `slots` has the ids' slots, none twice, and kNoSlot for ids to leave out; only
+  // those in `places` are updated. REQUIRES: sums.sum() of the batch, with these gradients.
   DeviceUpdate(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                DeviceAddress gradients)
       : slots_(slots), places_(places), gradients_(sums.gradients(gradients)) {}
 
-  // `kind`: of the step that the kernel finds at `step`.
+  // `kind` says the type of the step at `step`; its values are not used.
   void add(const AnyStep& kind, DeviceAddress step, const DeviceRows& rows, Launches& launches) const {
     std::visit([&](const auto& of) { add(kernel_of(of), step, rows, launches, kMostBlockThreads); }, kind);
   }

@@ -1,4 +1,4 @@
-// Copies of a few rows, of which the host doesn't know how many there are, from pinned memory to their places in a batch.
+// Copies a few rows from pinned memory to their places in a batch; the host doesn't know how many there are.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 namespace embstore::gpu {
 
 struct FetchedRows {
-  Global<const float> rows;  // of `floats` each
-  // Of each row: where it lies instead, a multiple of 16 where `floats` is one of 4; or nothing.
+  Global<const float> rows;  // `floats` each
+  // Of each row: the address where it lies instead, or no address. A multiple of 16 if `floats` is a multiple of 4.
   Global<const DeviceAddress> elsewhere;
 };
 
-// Row i of `from` goes to row places[i] of `to`, or order[places[i]] where there is an order. `count`: one number in device memory.
+// Copies row i of `from` to row places[i] of `to`, or to row order[places[i]] if there is an order. `count` is one number
+// in device memory.
 inline void add_fetch(const FetchedRows& from, Global<const uint32_t> places, Global<const uint32_t> order,
                       Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
   constexpr uint32_t kMostBlocks = 512;  // more than run at once

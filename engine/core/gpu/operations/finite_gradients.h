@@ -1,4 +1,4 @@
-// Whether all gradients of a batch are finite.
+// Finds out whether all gradients of a batch are finite.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace embstore::gpu {
 
-// Of the ids that `kept` doesn't leave out, where the first is that has a gradient which isn't, of `dim` each: goes to `first`, which is
-// kAllFinite before.
+// Sets `first`, which is kAllFinite before, to the position of the first id that has a NaN or infinite gradient. Ids that
+// `kept` leaves out don't count. `gradients` has `dim` floats for each id.
 inline void add_find_not_finite(DeviceAddress gradients, uint32_t ids, uint32_t dim,
                                 Global<const int64_t> kept, Global<uint32_t> first, Launches& launches) {
   if (ids == 0) return;

@@ -1,5 +1,6 @@
-// The ids of a batch in the order of a variable's partitions, so that each has neighbouring places; within a partition they keep the order
-// of the batch. Its memory is used again by the next batch, so each batch in flight needs one of its own.
+// Sorts the ids of a batch by a variable's partitions, so that each partition has neighbouring places; within a partition
+// ids keep the batch's order. The next batch uses the memory again, so each batch in flight needs an IdsByPartition of
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace embstore::gpu {
 
 class IdsByPartition {
  public:
-  // For so many partitions, of which there are several.
+  // REQUIRES: partitions > 1.
   IdsByPartition(Device& device, uint32_t most_ids, uint32_t partitions, uint32_t sort_threads = kSortThreads)
       : device_(device),
         partitions_(partitions),
@@ -24,15 +25,16 @@ class IdsByPartition {
         ids_(device, most_ids),
         bounds_(device, partitions + 1) {}
 
-  // A batch that is taken apart, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. `bounds_on_host`: likewise,
-  // in pinned memory, where they are wanted.
+  // A batch to take apart into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `bounds_on_host`,
+  // if given, gets the bounds in pinned memory too.
   struct Input {
     IdsByPartition* to;
     Global<const int64_t> ids;
     Global<const int64_t> kept = {};
     Global<uint32_t> bounds_on_host = {};
   };
-  // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once a pass.
+  // ids(), order(), bounds() and count() hold the result when the stream has got there. Several batches share kernel
+  // launches.
   static void take_apart(std::span<const Input> batches, Stream stream) {
     if (batches.empty()) return;
     Device& device = batches.front().to->device_;
@@ -56,12 +58,11 @@ class IdsByPartition {
   }
 
   const DeviceArray<int64_t>& ids() const { return ids_; }
-  Global<const uint32_t> order() const {
-    return sort_.positions();
-  }  // of each of them: its position in the batch
-  // Where each partition begins in them, and where the last one ends: those that are left out come after it.
+  // Of each of ids(): its position in the batch.
+  Global<const uint32_t> order() const { return sort_.positions(); }
+  // Where each partition begins in ids(), and where the last one ends; left-out ids come after it.
   Global<const uint32_t> bounds() const { return bounds_.constant(); }
-  // How many ids are kept: one.
+  // One element: how many ids are kept.
   Global<const uint32_t> count() const { return {bounds_.address() + partitions_ * sizeof(uint32_t), 1}; }
 
  private:

@@ -1,4 +1,5 @@
-// Runs of kernels of which none needs another: those of one kernel are launched as one, however many tables they are of.
+// Collects independent runs of kernels, and launches the runs of one kernel together, whatever number of tables they are
+// for.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ class Launches {
   void add(const Kernel<Arguments>& kernel, Grid grid, const std::type_identity_t<Arguments>& arguments) {
     add_any(kernel, grid, &arguments);
   }
-  // Puts them on the stream. None is left then.
+  // Launches them on the stream and forgets them.
   void put(Device& device, Stream stream);
 
  private:
@@ -24,7 +25,7 @@ class Launches {
     Device::AnyKernel kernel;
     uint32_t block_threads;
     std::vector<uint32_t> blocks;      // of each run
-    std::vector<std::byte> arguments;  // likewise
+    std::vector<std::byte> arguments;  // of each run
   };
 
   void add_any(const Device::AnyKernel& kernel, Grid grid, const void* arguments);

@@ -8,7 +8,7 @@ Mirror::Mirror(Device& device, uint32_t slots, uint64_t buckets, Stream stream)
     : device_(device), buckets_(device, buckets), keys_(device, slots), refused_(device, 1) {
   refused_.fill(0, stream);
   device_.launch(clear_mirror, Grid::of(buckets, kMostBlockThreads), {arrays()}, stream);
-  device_.synchronise(stream);  // who makes it may fail, and free it
+  device_.synchronise(stream);  // the caller may fail and free the mirror, so the kernel must have ended
 }
 
 void Mirror::insert(Global<const int64_t> keys, Global<const uint32_t> slots, Global<const uint32_t> count,

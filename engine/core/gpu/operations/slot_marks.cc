@@ -6,7 +6,7 @@ namespace embstore::gpu {
 
 SlotMarks::SlotMarks(Device& device, uint32_t slots, Stream stream) : device_(device), marks_(device, slots) {
   marks_.fill(0, stream);
-  device_.synchronise(stream);  // who makes them may fail, and free them
+  device_.synchronise(stream);  // the caller may fail and free the marks, so the fill must have ended
 }
 
 void SlotMarks::set(bool is_marked, Global<const uint32_t> slots, const Places& places, Stream stream) {

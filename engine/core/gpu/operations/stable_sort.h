@@ -1,5 +1,5 @@
-// The positions of a batch, put in order by a number that each has: see kernels/sort.h. Its memory is used again by the next batch, so
-// each batch in flight needs one of its own.
+// Sorts the positions of a batch by a number that each has: see kernels/sort.h. The next batch uses the memory again, so
+// each batch in flight needs a StableSort of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ class StableSort {
  public:
   StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads);
 
-  // A batch that is sorted, into `to`: a number of each item, none above `most_number`. `positions`: what stands for the items; none:
-  // their numbers from 0 on.
+  // A batch to sort into `to`: a number for each item, none above `most_number`. `positions` has what stands for the
+  // items in the result; empty: the items' indices from 0 on.
   struct Input {
     StableSort* to;
     Global<const uint32_t> numbers;
     uint32_t most_number;
     Global<const uint32_t> positions = {};
   };
-  // Of several batches, each kernel is launched once a pass.
+  // Several batches share a kernel launch in each pass.
   static void sort(std::span<const Input> batches, Stream stream);
 
-  // Memory for the numbers of so many items, if they are nowhere else.
+  // Memory for the numbers of `items` items, if they are nowhere else.
   Global<uint32_t> input(uint32_t items) const { return second_numbers_.first(items); }
-  // Of the batch that was sorted last.
+  // The result, for the batch that was sorted last.
   Global<const uint32_t> numbers() const { return numbers_; }
   Global<const uint32_t> positions() const { return positions_; }
 

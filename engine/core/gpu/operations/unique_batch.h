@@ -1,5 +1,5 @@
-// The distinct ids of a batch, on the device: see kernels/unique.h. Its memory is used again by the next batch, so each
-// batch in flight needs one of its own.
+// The distinct ids of a batch, on the device: see kernels/unique.h. The next batch uses the memory again, so each batch
+// in flight needs a UniqueBatch of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ class UniqueBatch {
  public:
   UniqueBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads);
 
-  // A batch that is made unique, into `to`. `kept`: of each id, 0 leaves it out; none: all are kept. `id_count`: one in device memory,
-  // how many of the ids there are; none: all. `count_on_host`: one, in pinned memory, where the count is wanted there.
+  // A batch to make unique into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `id_count` is
+  // one element in device memory: how many ids there are; empty: all. `count_on_host`, if given, is one element in pinned
+  // memory that gets the count too.
   struct Input {
     UniqueBatch* to;
     Global<const int64_t> ids;
@@ -24,15 +25,14 @@ class UniqueBatch {
     Global<const uint32_t> id_count = {};
     Global<uint32_t> count_on_host = {};
   };
-  // What this class gives is there when the stream has got there. Of several batches, each kernel is launched once.
+  // count(), keys() and inverse() hold the result when the stream has got there. Several batches share kernel launches.
   static void make_unique(std::span<const Input> batches, Stream stream);
 
-  const DeviceArray<uint32_t>& count() const { return count_; }  // one: of distinct ids
+  const DeviceArray<uint32_t>& count() const { return count_; }  // one element: of distinct ids
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
-  const DeviceArray<uint32_t>& inverse() const {
-    return inverse_;
-  }  // of each id that is kept: its place in keys()
+  // Of each kept id: its place in keys().
+  const DeviceArray<uint32_t>& inverse() const { return inverse_; }
 
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }
