@@ -1,4 +1,4 @@
-// A step of any rule, for the host: what it hands to a device that updates rows by itself.
+// A step of any rule: the host gives it to a device that updates rows by itself.
 #pragma once
 
 #include <variant>

@@ -1,5 +1,5 @@
-// What the rules need beside + − × ÷, with the same bits on every processor. A rule is compiled for the CPU and, by NVRTC,
-// for a GPU: this folder holds no other code than both take.
+// Operations that the rules need beside + − × ÷, with the same bits on every processor. A rule is compiled for the CPU
+// and, by NVRTC, for a GPU: this folder holds only code that both compilers take.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ inline uint64_t bits_of(double value) { return std::bit_cast<uint64_t>(value); }
 inline double double_of(uint64_t bits) { return std::bit_cast<double>(bits); }
 #endif
 
-// As std::max: `a` where one of them is a NaN.
+// As std::max: returns `a` if one of them is a NaN.
 inline float larger(float a, float b) { return a < b ? b : a; }
 
 }  // namespace embstore

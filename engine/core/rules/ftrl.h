@@ -4,23 +4,24 @@
 //   w = 0 where |linear| <= l1, else linear * (l1 / |linear| - 1) / (a'^p / learning_rate + 2 * l2),
 // where |linear| is the Euclidean norm of the whole row.
 //
-// So a row takes two passes: accumulate() of all its elements, then its norm, and then settle() of all.
+// So a row takes two passes: accumulate() for all its elements, then its norm, then settle() for all of them.
 #pragma once
 
 #include "rules/arithmetic.h"
 
 namespace embstore {
 
-// The norm is summed in so many interleaved lanes (element i in lane i % kNormLanes), each in order, and these in order: then the
-// compiler may use vector registers of any width, and a GPU a thread a lane.
+// The norm is summed in this number of interleaved lanes (element i in lane i % kNormLanes), each in order, and then the
+// lanes in order. So the compiler may use vector registers of any width, and a GPU a thread for each lane.
 inline constexpr int kNormLanes = 8;
 
-// The power where learning_rate_power is -0.5.
+// The power for a learning_rate_power of -0.5.
 struct SquareRoot {
   static float raised(float a, float) { return square_root(a); }
 };
 
-// `Power` raises `a`. With any other power than the square root a CPU and a GPU have one of their own: see rules/power.h.
+// `Power` raises `a` to the power. Except for the square root, a CPU and a GPU use different functions: see
+// rules/power.h.
 template <class Power>
 struct FtrlStep {
   static constexpr int kSlots = 2;  // a, linear
@@ -38,7 +39,7 @@ struct FtrlStep {
     a = sum;
   }
 
-  // What a lane's sum becomes with an element.
+  // Returns a lane's sum with one more element.
   static double with_element(double lane, float linear) {
     const double value = linear;
     return lane + value * value;
@@ -49,12 +50,12 @@ struct FtrlStep {
     return square_root(sum);
   }
   bool is_zero(double norm) const { return norm <= l1; }
-  // Numerator and denominator are taken times the learning rate, which saves a division an element.
+  // Numerator and denominator are multiplied by the learning rate, which saves a division for each element.
   float shrink(double norm) const { return static_cast<float>((l1 / norm - 1.0) * learning_rate); }
   void settle(float& w, float a, float linear, float shrink) const {
     const float curvature = raised(a) + l2_term;
     const float minimum = shrink * linear / curvature;
-    w = curvature > 0.0f ? minimum : w;  // 0 before the first gradient, if `a` starts there
+    w = curvature > 0.0f ? minimum : w;  // 0 before the first gradient, if `a` starts at 0
   }
 };
 

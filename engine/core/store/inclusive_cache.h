@@ -1,19 +1,20 @@
-// The tiers above a durable pool are an inclusive cache: the rules of that stand here, and nowhere else. For each row of the
-// cache, the pool has it as it is, or the row changed since; and a checkpoint that is pending may want it as it is.
+// The tiers above a durable pool form an inclusive cache of it. The rules for that are here, and nowhere else. For each
+// row of the cache, either the pool has a copy that equals it, or the row has changed since; and a pending checkpoint may
+// want the row as it is now.
 //
-// A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when it goes
-// down unchanged. The first update makes it changed: the copy goes, and the row owns a claim on a place of the pool
-// instead, so that going down, or belonging to a checkpoint, can't fail for want of room. Copies and claims stay a row's while it
-// moves between the tiers of the cache.
+// A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when the row goes
+// down unchanged. The first update makes it a changed row: the copy is erased, and the row owns a claim on a place of the
+// pool instead, so that neither going down nor belonging to a checkpoint can fail for want of room. A row keeps its copy
+// or claim while it moves between the tiers of the cache.
 //
-// A checkpoint wants every changed row as it was at its batch. Until it's written in the background, whoever is about to
-// change such a row, or to remove it, writes it first.
+// A checkpoint wants every changed row as it was at the checkpoint's batch. Until the background write has reached such a
+// row, a thread that is about to change or remove the row writes it first.
 //
-// Rows in a GPU's memory are changed by steps on the device. Those with a clean copy are marked there, and a step says which of
-// them it will change before it does. The device writes no row first: while any of its rows is wanted, such steps must be refused.
-// So a row that is wanted is written before it goes down there.
+// Rows in a GPU's memory are changed by steps on the device. Rows with a clean copy are marked there, and a step reports
+// those that it will change before it does. The device can't write a row first: while any of its rows is wanted, such
+// steps must be refused. So a wanted row is written before it goes down to the device.
 //
-// All of it REQUIRES the mutex of the row's shard, unless it says otherwise.
+// All functions REQUIRE the mutex of the row's shard, unless their comments say otherwise.
 #pragma once
 
 #include <algorithm>
@@ -43,21 +44,21 @@ class InclusiveCache {
   // A tier of the cache.
   struct Level {
     RankedTier& ranked;
-    MemoryTier* memory;  // null: it's that in a GPU's memory
-    HbmTier* hbm;        // null: it isn't
+    MemoryTier* memory;  // null: the tier is in a GPU's memory
+    HbmTier* hbm;        // null: the tier is not in a GPU's memory
   };
-  // The tiers above the pool, first to last: the host can address the first and the last. They have no rows yet, and outlive this,
-  // as the pool does.
+  // `levels` are the tiers above the pool, first to last; the host can address the first and the last. They have no rows
+  // yet. They and the pool outlive this.
   InclusiveCache(const std::vector<Level>& levels, PoolTier& pool);
 
   PoolTier& pool() const { return pool_; }
-  // The numbers of tiers.
+  // The pool's number among the tiers.
   uint32_t pool_tier() const { return static_cast<uint32_t>(levels_.size()); }
-  // Where there is one: the first whose rows need no place of the pool.
+  // The first tier, if there is one, whose rows need no place in the pool.
   uint32_t tier_below() const { return pool_tier() + 1; }
 
-  // --- What there is of a row of the cache. Without the mutex: as it was a moment ago.
-  // Its clean copy in the pool; nothing where the row changed.
+  // --- The state of a row of the cache. Without the mutex: as it was a moment ago.
+  // Its clean copy in the pool; nothing if the row has changed.
   std::optional<Slot> copy(RowRef at) const {
     const uint32_t word = load(at);
     return word != kChanged && (word & kWantedBit) == 0 ? std::optional<Slot>(word - 1) : std::nullopt;
@@ -67,53 +68,55 @@ class InclusiveCache {
   bool update_needs_claim(RowRef at) const { return load(at) != kChanged; }
   void prefetch(RowRef at) const { prefetch_line(&word_of(at)); }
 
-  // --- Where rows come, move and leave. Rows that aren't in the cache are no concern of these.
-  // True where a row that comes there owns a claim from now on.
+  // --- Call these when rows come, move and leave. They ignore rows outside the cache.
+  // A new row came to `at`. Returns true if the row owns one of the caller's claims from now on.
   bool came(RowRef at);
-  // The row was copied from one place to the other. True where the place that it leaves stays its copy.
+  // The row was copied from one place to the other. Returns true if its old place, in the pool, stays as its clean copy.
   bool moved(int64_t key, RowRef from, RowRef to);
-  // The row goes for good. It's still whole where it was. REQUIRES: where the host can't address it, it isn't wanted.
+  // The row is about to be removed for good; it is still whole in its old place. REQUIRES: no checkpoint wants a row that
+  // the host can't address.
   void will_go(int64_t key, RowRef from);
-  // Where a row of the cache may go down to without being written: its clean copy. Nothing where there's none.
+  // Returns the clean copy to which a row of the cache can go down without being written; nothing if it has none.
   std::optional<RowRef> copy_of(RowRef at) const {
     if (at.tier() + 1 != pool_tier()) return std::nullopt;
     const std::optional<Slot> slot = copy(at);
     return slot ? std::optional(RowRef(pool_tier(), *slot)) : std::nullopt;
   }
-  // The row goes down to copy_of(at), with its rank. To be followed by moved().
+  // The row goes down to copy_of(at), with its rank. The caller then calls moved().
   void goes_to_copy(int64_t key, RowRef at, RowRef copy) {
     pool_.was_copy(copy.slot(), memory_of(at).header(at.slot(), key));
   }
-  // True where a row from there may come up: one from below the pool owns no place of it, and needs a claim on one, which
-  // is the row's then: one of `places`, or where that is null, of the pool. To be called right before the move. A look-up leaves
-  // what was set aside for an update.
+  // Returns true if a row at `from` may come up to the cache. A row from below the pool owns no place in it and needs a
+  // claim, which becomes the row's: one of `places`, or of the pool if that is null. Call it right before the move. A
+  // look-up doesn't take claims that were set aside for updates.
   enum class For { kUpdate, kLookUp };
   bool try_claim(RowRef from, For whom, PoolClaim* places);
 
-  // --- Room in the pool for rows that change, without any mutex.
-  // So many claims are left for updates from now on: look-ups bring rows up meanwhile.
+  // --- Room in the pool for rows that change; these need no mutex.
+  // From now on look-ups, which bring rows up meanwhile, must leave this number of claims to updates.
   void set_aside(uint64_t claims) { pool_.set_aside(claims); }
-  // How many places must be given free before `count` more may be claimed.
+  // How many places must be freed before `count` more can be claimed.
   uint64_t missing_places(uint64_t count) const {
     const uint64_t wanted = PoolTier::kHeadroomSlots + count;
     return wanted - std::min(wanted, pool_.free_slots());
   }
 
-  // Counts rows that are written to the pool one by one.
+  // Counts rows that are written to the pool one at a time.
   class WritePhase : public Phase {
    public:
     explicit WritePhase(const InclusiveCache& copies);
   };
 
-  // The scope in which rows of one shard change. What is written for checkpoints is durable by its end.
+  // The scope in which rows of one shard change. Rows that it writes for checkpoints are durable when it ends.
   class Changes {
    public:
     explicit Changes(InclusiveCache& copies) : copies_(copies) {}
     ~Changes();
     Changes(const Changes&) = delete;
     Changes& operator=(const Changes&) = delete;
-    // The row is about to change: writes it for the checkpoint that wants it. True where a claim of the caller's is the row's
-    // from now on. REQUIRES: where the host can't address it, it isn't wanted, and the step on the device takes the mark away.
+    // The row is about to change. If a checkpoint wants the row, writes it first. Returns true if the row owns one of the
+    // caller's claims from now on. REQUIRES: a row that the host can't address isn't wanted, and the step on the device
+    // clears its mark.
     bool will_change(RowRef at, int64_t key);
 
    private:
@@ -122,37 +125,37 @@ class InclusiveCache {
     InclusiveCache& copies_;
     std::array<Place, 64> erased_{};
     size_t erased_count_ = 0;
-    uint64_t written_ = 0;             // and not fenced yet
-    std::optional<WritePhase> phase_;  // since the first was written
+    uint64_t written_ = 0;             // not fenced yet
+    std::optional<WritePhase> phase_;  // since the first row was written
   };
 
   // --- Checkpoints
-  // Every changed row is wanted by checkpoint `number`. REQUIRES: rows neither change nor move, and none is being written
-  // for a checkpoint, whoever has which mutex.
+  // Marks every changed row as wanted by checkpoint `number`. REQUIRES: no thread changes or moves rows, or writes them
+  // for a checkpoint, even with a shard's mutex held.
   void want_changed(uint64_t number);
-  // The rows that are wanted, a tier after the other, those first that the host can't address; without any mutex. Rows that move
-  // meanwhile may be missed.
+  // Returns the wanted rows, tier by tier, those that the host can't address first; needs no mutex. May miss rows that
+  // move meanwhile.
   std::vector<RowRef> wanted() const;
-  // Of the row that is there, or was last, without any mutex.
+  // Returns the key of the row that is there, or that was there last; needs no mutex.
   int64_t key(RowRef at) const { return levels_[at.tier()].is.ranked.key(at.slot()); }
-  // Rows that are wanted and not durable in the pool yet: where it's 0, checkpoints have all that they want.
+  // How many wanted rows are not durable in the pool yet. If it is 0, checkpoints have all rows that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
-  // Those of them that the host can't address: where it's 0, none is before the next checkpoint.
+  // How many of these the host can't address. Once it is 0, it stays 0 until the next checkpoint.
   uint64_t wanted_on_device() const { return wanted_on_device_.load(); }
-  // The wanted row is at `to` in the pool, written and fenced.
+  // The wanted row was written to `to` in the pool, and fenced.
   void was_written(RowRef at, Slot to);
-  // Writes the wanted row where it is, under the mutex. Not fenced: were_fenced() says when it is. REQUIRES: the host can address
-  // it.
+  // Writes the wanted row from its place, under the mutex, but doesn't fence: were_fenced() reports that. REQUIRES: the
+  // host can address the row.
   void write_wanted(RowRef at, int64_t key, Phase& phase);
   bool is_addressable(RowRef at) const { return levels_[at.tier()].is.memory != nullptr; }
-  // So many rows that were written for checkpoints are durable.
+  // This number of rows that were written for checkpoints are durable now.
   void were_fenced(uint64_t rows) { wanted_count_.fetch_sub(rows); }
-  // No checkpoint wants anything any more. REQUIRES: as want_changed().
+  // No checkpoint wants any row any more. REQUIRES: as for want_changed().
   void forget_wanted();
 
  private:
-  // Of a slot: kChanged; the place of the copy, plus one; or kWantedBit and the number, as far as it fits, of the first
-  // checkpoint that wants the changed row.
+  // The state of a slot: kChanged; or the place of the clean copy plus one; or kWantedBit and the lower bits of the
+  // number of the first checkpoint that wants the changed row.
   static constexpr uint32_t kChanged = 0;
   static constexpr uint32_t kWantedBit = uint32_t{1} << 31;
 
@@ -160,7 +163,7 @@ class InclusiveCache {
     explicit LevelWords(const Level& level) : is(level), words(level.ranked.most_slots()) {}
 
     Level is;
-    // Addresses for as many slots as the tier may ever have.
+    // Address space for as many slots as the tier may ever have.
     PageArray<std::atomic<uint32_t>> words;
   };
 
@@ -169,20 +172,21 @@ class InclusiveCache {
   uint32_t load(RowRef at) const { return word_of(at).load(std::memory_order_relaxed); }
   void store(RowRef at, uint32_t word);
   const MemoryTier& memory_of(RowRef at) const { return *levels_[at.tier()].is.memory; }
-  // Those of HBM first.
+  // Visits the slots of HBM first.
   template <class Visit>
   void for_each_slot(Visit visit) const;
-  // The row is at `to` in the pool, where it was written, or has been as its copy; what it owned otherwise goes.
+  // The row is now at `to` in the pool, where it was just written or where its copy was. Frees the other things that it
+  // owned.
   void went_to_pool(RowRef at, int64_t key, Slot to);
   void has_copy(RowRef at, Slot copy) {
     pool_.is_copy(copy);
     store(at, copy + 1);
   }
-  // The number of the checkpoint that the word says.
+  // Returns the checkpoint number that the word stands for.
   uint64_t first_wanting(uint32_t word) const;
-  // As write_wanted(), and fenced.
+  // As write_wanted(), but with a fence.
   void write_alone(RowRef at, int64_t key);
-  // Writes the row as it is for the checkpoints that want it. Not fenced.
+  // Writes the row as it is for the checkpoints that want it. Does not fence.
   Slot write(RowRef at, int64_t key, bool is_live, Phase& phase);
 
   std::deque<LevelWords> levels_;
@@ -192,10 +196,10 @@ class InclusiveCache {
   std::atomic<uint64_t> newest_wanting_{0};
 };
 
-// Claims on places of a pool that aren't any row's yet; given back at the end.
+// Claims on places of a pool that no row owns yet. Its end gives them back.
 class PoolClaim {
  public:
-  // What is added comes from the other's, which outlives this; null: from the pool.
+  // Further claims come from `from`, which outlives this, or from the pool if it is null.
   explicit PoolClaim(InclusiveCache* copies, PoolClaim* from = nullptr) : copies_(copies), from_(from) {}
   ~PoolClaim() { give_back(); }
   PoolClaim(PoolClaim&& other) noexcept
@@ -205,20 +209,20 @@ class PoolClaim {
         noted_(std::exchange(other.noted_, 0)) {}
   PoolClaim& operator=(PoolClaim&&) = delete;
 
-  // False, and nothing more is claimed, where there are no so many. REQUIRES: there is a pool.
+  // Returns false, and claims nothing more, if fewer than `count` are left. REQUIRES: there is a pool.
   bool try_add(uint64_t count) {
     const bool has_added = from_ != nullptr ? from_->try_pass_on(count) : copies_->pool().try_claim(count);
     if (has_added) count_ += count;
     return has_added;
   }
-  // The row is to change: counts the claim that this needs, if any. REQUIRES the mutex of the row's shard.
+  // The row is about to change: counts the claim that this needs, if any. REQUIRES: the mutex of the row's shard.
   void note_change(RowRef at) { noted_ += copies_ != nullptr && copies_->update_needs_claim(at); }
-  // Claims as many as were counted; as try_add().
+  // Claims as many as note_change() counted; returns what try_add() returns.
   bool try_add_noted() { return noted_ == 0 || try_add(std::exchange(noted_, 0)); }
   void give_back() {
     if (count_ != 0) copies_->pool().give_claim_back(std::exchange(count_, 0));
   }
-  // So many of them; none where there is no pool. REQUIRES: there are as many.
+  // Returns a part of the claims; no claims if there is no pool. REQUIRES: `count` claims are left.
   PoolClaim split(uint64_t count) {
     PoolClaim part(copies_);
     if (copies_ == nullptr) return part;
@@ -226,9 +230,9 @@ class PoolClaim {
     part.count_ = count;
     return part;
   }
-  // One of them is a row's now. REQUIRES: any are left.
+  // A row owns one of the claims now. REQUIRES: a claim is left.
   void pass_on() { --count_; }
-  // The same of several: false, and none is, where there are no so many.
+  // The same for several rows. Returns false, and passes on none, if fewer are left.
   bool try_pass_on(uint64_t count) {
     if (count_ < count) return false;
     count_ -= count;

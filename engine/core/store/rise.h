@@ -1,4 +1,4 @@
-// Rows of one shard that come up from lower tiers to a tier of memory.
+// Brings rows of one shard up from lower tiers to a tier of memory.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,29 @@ namespace embstore {
 
 class Rise {
  public:
-  // To tier `to`, which is of memory. REQUIRES: `claim` is of its slots, and claim.count() >= most_rows, for rows that come up and
-  // new ones together; `phase` is at all tiers of memory. Rows from below a pool get their places in it from `places`; null: from
-  // the pool.
+  // Brings rows up to tier `to`, a memory tier. REQUIRES: `claim` is for its slots, and claim.count() >= most_rows,
+  // counting both rows that come up and new rows; `phase` is at all memory tiers. Rows from below a pool take their
+  // places in it from `places`, or from the pool if that is null.
   Rise(RowStore& store, size_t to, SlotClaim& claim, size_t most_rows, Phase& phase,
        PoolClaim* places = nullptr);
 
   enum class Outcome {
     kUp,
-    kToRead,   // it must be read first: it wasn't, or isn't what was read any more
-    kDamaged,  // its medium doesn't give it back
-    kNoRoom,   // the pool above it has no place that it could own
+    kToRead,   // the row must be read first: it wasn't, or it has changed since
+    kDamaged,  // the row's medium doesn't return it
+    kNoRoom,   // the pool has no place that the row could own
   };
-  // Brings up the row of `entry`, which `copy` has as it was read before. A row in memory is read where it is. `served`: the
-  // accesses for which it comes, which are counted; nothing where it comes for an update. REQUIRES: the row is below the tier.
+  // Brings up the row of `entry`, of which `copy` is the row as it was read before. A row in a memory tier is read in
+  // place. `served` is the accesses for which the row comes up, and counts them; empty if it comes up for an update.
+  // REQUIRES: the row is below the tier.
   Outcome bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
                    const std::optional<ServedAccesses>& served) REQUIRES(shard.mutex);
-  // Has what bring_up() will copy fetched, of a row that was at `at`.
+  // Prefetches what bring_up() will copy, for a row that was at `at`.
   void fetch(RowRef at, RowInFlight copy) const;
 
-  // The claimed slots, for new rows too.
+  // The claimed slots; new rows take theirs here, too.
   MemoryTierSlots& slots() { return slots_; }
-  // Those that came up from a lower level.
+  // How many rows came up from a lower level.
   uint64_t promoted_rows() const { return promoted_; }
 
  private:

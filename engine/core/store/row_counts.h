@@ -1,4 +1,4 @@
-// How many rows each tier has, and how many more the table may get.
+// Counts how many rows each tier has, and how many more the table may get.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@ class RowCounts {
   explicit RowCounts(uint64_t total_capacity_rows)
       : unlimited_(total_capacity_rows == kUnlimitedRows), room_(total_capacity_rows) {}
 
-  // Rows that the index refers to. While a row moves, it's counted in neither tier: one that looked fuller than
-  // it is would give up a row that outranks one which is on its way.
+  // The number of rows that the index refers to. A row on the move is counted in neither tier: a tier that looked fuller
+  // than it is would evict a row that outranks the one on the move.
   uint64_t rows(size_t t) const {
     return static_cast<uint64_t>(std::max(rows_[t].load(std::memory_order_relaxed), int64_t{0}));
   }
   void add(size_t t, int64_t count) { rows_[t].fetch_add(count, std::memory_order_relaxed); }
 
-  // --- Room for new rows. A batch reserves what it may need before it changes anything.
-  // False, and nothing is reserved, where so much isn't left.
+  // --- Room for new rows. A batch reserves all that it may need before it changes anything.
+  // Returns false, and reserves nothing, if less than `count` is left.
   bool try_reserve(uint64_t count) {
     if (unlimited_) return true;
     uint64_t left = room_.load(std::memory_order_relaxed);

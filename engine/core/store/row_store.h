@@ -1,11 +1,11 @@
-// The one room that knows where rows are: the index, the tiers, and the counts of both. Who wants a row to come,
-// go, or be elsewhere changes it by a Transaction (transaction.h), and keeps no ledger of its own.
+// The one place that knows where rows are: the index, the tiers, and the counts of both. To insert, remove or move a row,
+// a caller uses a Transaction (transaction.h), and keeps no count of its own.
 //
 // Locks, in the order in which they are taken:
-// - what the table holds: its apply gate, and the mover's right to move (movement/mover.h).
+// - the table's locks: its apply gate, and the mover's right to move (movement/mover.h).
 // - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take no
 //   lock; they rely on the buckets' guards. At most one shard's mutex is held at a time.
-// - a tier's own, innermost.
+// - a tier's own locks, innermost.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class RowStore {
   RowStore(MadeTiers tiers, const RowLayout& layout, Epochs& epochs);
 
   const RowLayout& layout() const { return layout_; }
-  // Guards of these keep what readers may look at.
+  // Guards of these epochs keep alive what readers may look at.
   Epochs& epochs() const { return epochs_; }
   const Index& index() const { return index_; }
   IndexShard& shard(int number) const { return index_.shard(number); }
@@ -44,7 +44,7 @@ class RowStore {
   TierStack& tiers() { return tiers_; }
   const TierStack& tiers() const { return tiers_; }
 
-  // Null where there's no durable pool below tiers of memory.
+  // Null if there is no durable pool below memory tiers.
   InclusiveCache* cache() const { return cache_.get(); }
 
   uint64_t row_count() const;
@@ -52,33 +52,33 @@ class RowStore {
   uint64_t excess_rows(size_t t) const {
     return rows(t) > tiers_.capacity_rows(t) ? rows(t) - tiers_.capacity_rows(t) : 0;
   }
-  // Whether any tier has more rows than it may hold that could go down.
+  // Whether any tier but the last has more rows than its capacity.
   bool has_excess() const;
-  // New rows that the table may still get.
+  // How many new rows the table may still get.
   uint64_t room() const { return counts_.room(); }
   uint64_t index_bytes() const;
 
-  // A batch in which rows may be found from now on. This outlives it.
+  // Returns a batch that is ready for rows to be found. This outlives the batch.
   BatchPtr start_batch() const {
     BatchPtr batch = spare_.take();
     batch->start(tiers_);
     return batch;
   }
 
-  // Whether a save is under way. A save begins while moves are held off.
+  // Whether a save is under way. A save begins only while moves are held off.
   bool is_being_saved() const { return is_being_saved_.load(std::memory_order_relaxed); }
   void set_being_saved(bool is) { is_being_saved_.store(is, std::memory_order_relaxed); }
 
-  // Fills `rows` with the rows of `keys`, in order; with keys that have no row it never ends. REQUIRES: rows change
+  // Fills `rows` with the rows of `keys`, in order. REQUIRES: every key has a row (otherwise it never ends); rows change
   // places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
 
-  // Removes the rows of `keys`, as far as there are. Throws what write_wanted_on_device() throws; no row is removed then.
+  // Removes the rows of those `keys` that have one. Throws what write_wanted_on_device() throws, and then removes no row.
   // REQUIRES: rows change places only by a tier's own compaction.
   void remove(std::span<const int64_t> keys);
 
  private:
-  friend class Transaction;  // whose ledgers these are
+  friend class Transaction;  // it settles these counts
 
   const RowLayout layout_;
   Epochs& epochs_;

@@ -1,4 +1,4 @@
-// Work of many rows, put in the order of their shards, so that each shard's mutex is taken once.
+// Puts work for many rows in the order of the rows' shards, so that each shard's mutex is taken once.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 
 namespace embstore {
 
-// Where in that order each shard begins, and the last ends.
+// Where each shard begins in that order, and where the last one ends.
 using ShardBounds = std::array<uint32_t, kShards + 1>;
 
-// The numbers 0 to count-1 in the order of the shards of key_of(i), those of one shard in their own order.
+// Returns the numbers 0 to count-1 in the order of the shards of key_of(i); numbers of one shard stay in ascending order.
 template <class KeyOf>
 PageVector<uint32_t> in_order_of_shards(size_t count, KeyOf key_of, ShardBounds* bounds = nullptr) {
   ShardBounds begin{};

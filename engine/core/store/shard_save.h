@@ -1,12 +1,13 @@
-// What a save that is under way keeps of one shard while batches go on: the images of rows that have changed since the save's
-// moment and that the save has not written yet, and the keys that are new since then.
+// Keeps, for one shard during a save, what the save needs while batches go on: images of rows that have changed since the
+// save's moment and that it has not written yet, and the keys that are new since then.
 //
-// Whoever is about to change a row keeps its image here first; whoever inserts a row notes its key. Neither can fail, because
-// a batch reserves room for its keys while it is prepared. A save begins with the apply gate held alone, so no batch is
-// committed beside a save that it was not prepared beside. An image is known by its key, because rows move between tiers.
+// A thread that is about to change a row first keeps the row's image here; a thread that inserts a row notes its key.
+// Neither can fail, because a batch reserves room for its keys while it is prepared. A save begins with the apply gate
+// held alone, so every batch that is committed during a save was also prepared during it. An image is found by its key,
+// because rows move between tiers.
 //
-// The save writes a shard in the order of the rows' hashes, and says up to which hash it has written. Rows below that hash
-// need no image any more.
+// The save writes a shard in the order of the rows' hashes, and says up to which hash it has written. Rows below that
+// hash need no image any more.
 #pragma once
 
 #include <array>
@@ -25,8 +26,8 @@
 
 namespace embstore {
 
-// The bytes that all images of a table take. A save writes images early when they are many, and batches wait for the save when
-// they are too many.
+// The bytes that all images of a table take. A save writes images early if they take many bytes, and batches wait for the
+// save if they take too many.
 class ImageMemory {
  public:
   void add(size_t bytes) noexcept { bytes_.fetch_add(bytes); }
@@ -57,10 +58,10 @@ class ImageMemory {
   Condition fewer_;
 };
 
-// Guarded by the shard's mutex.
+// The save's data of one shard. Guarded by the shard's mutex.
 class ShardSave {
  public:
-  // kKeys: only the keys of rows that change are noted.
+  // kKeys: only the keys of rows that change are noted, without images.
   enum class Keeps { kKeys, kImages };
   struct Images {
     PageVector<RowHeader> headers;
@@ -73,11 +74,12 @@ class ShardSave {
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
 
-  // --- Whoever changes rows.
-  // Room for so many keys, and its return. reserve() throws Error(kStorage) or std::bad_alloc, and has changed nothing then.
+  // --- For threads that change rows.
+  // Reserves room for this number of keys, or gives it back. reserve() throws Error(kStorage) or std::bad_alloc, and then
+  // has changed nothing.
   void reserve(size_t keys);
   void give_back(size_t keys) noexcept { reserved_ -= keys; }
-  // REQUIRES, of both: room is reserved for the key.
+  // REQUIRES for inserts() and will_change(): room is reserved for the key.
   void inserts(int64_t key) noexcept {
     if (is_unknown(key)) add(key, kNoImage);
   }
@@ -88,29 +90,29 @@ class ShardSave {
     if (is_unknown(header.key)) keep(header, floats);
   }
 
-  // --- The save.
+  // --- For the save.
   struct Known {
-    bool is_known = false;              // whether the row is not what it was at the moment
-    const RowHeader* header = nullptr;  // of its image; null where there is nothing (more) to write
+    bool is_known = false;              // whether the row has changed since the save's moment
+    const RowHeader* header = nullptr;  // its image; null if there is nothing (more) to write
     const float* floats = nullptr;
   };
   Known known(int64_t key) const;
-  // The keys that were noted or have images.
+  // The keys that were noted, and those that have images.
   std::vector<int64_t> keys() const;
-  // Every row whose sort_hash() is less than this is written.
+  // Every row whose sort_hash() is less than this has been written.
   void set_written_below(uint64_t hash) { written_below_ = hash; }
-  // Takes the images of rows that are not written yet. They are the caller's to write.
+  // Takes the images of rows that are not written yet; the caller must write them.
   Images take_images();
 
-  // The order in which a save writes the rows of a shard. By a hash that doesn't choose buckets: a restore, which inserts rows
-  // in the order of the file, would fill the buckets of its growing index from one end.
+  // The order in which a save writes the rows of a shard. The hash doesn't choose buckets: otherwise a restore, which
+  // inserts rows in the order of the file, would fill the buckets of its growing index from one end.
   static uint32_t sort_hash(KeyHash hash) { return static_cast<uint32_t>(hash >> (32 - kShardBits)); }
 
  private:
   static constexpr uint32_t kNoImage = UINT32_MAX;
   struct Entry {
     int64_t key;
-    uint32_t image;  // its number in images_
+    uint32_t image;  // number in images_
   };
 
   bool is_unknown(int64_t key) const {
@@ -128,13 +130,13 @@ class ShardSave {
   const size_t row_floats_;
   ImageMemory& memory_;
   uint64_t written_below_ = 0;
-  size_t reserved_ = 0;  // for batches that are prepared
+  size_t reserved_ = 0;  // for batches under preparation
   PageVector<Entry> entries_;
   PageVector<uint32_t> table_;  // open addressing: position in entries_ + 1; 0: empty
   Images images_;
 };
 
-// The room that one batch has reserved in the saves of its shards; given back at the end.
+// The room that a batch has reserved in the saves of its shards. Its end gives back what is reserved.
 class ImageRoom {
  public:
   explicit ImageRoom(const Index& index) : index_(index) {}

@@ -1,5 +1,5 @@
-// Batches whose rows have arrived, for the memory that they have: fresh pages are slow. What is too much goes back to
-// the system, and none of it stays with a thread.
+// Keeps used batches for their memory, since fresh pages are slow. Memory beyond a limit goes back to the system, and no
+// thread keeps any of its own.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class SpareBatches {
   };
   using Taken = std::unique_ptr<BatchInFlight, GiveBack>;
 
-  // An empty batch, which comes back when its owner lets go of it. This outlives it.
+  // Returns an empty batch, which comes back here when its owner drops it. This outlives the batch.
   Taken take() {
     {
       MutexLock lock(mutex_);

@@ -1,7 +1,7 @@
-// The tiers of a table, first to last: which there are, and how many rows each may hold.
+// The tiers of a table, first to last, and how many rows each may hold.
 //
-// Rows are updated in the first tier, which the host can address. Where the first tier that was asked for is a GPU's memory,
-// there is one more above it: a stage, in DRAM, that no row stays in. From outside the two are one level, the first.
+// Rows are updated in the first tier, which the host can address. If the first tier that was asked for is a GPU's memory,
+// there is one more tier above it: a stage in DRAM, in which no row stays. From outside the two are one level, the first.
 #pragma once
 
 #include <cstdint>
@@ -21,30 +21,31 @@ class TierStack {
   size_t levels() const { return size() - stages(); }
   size_t level_of(size_t t) const { return t < stages() ? 0 : t - stages(); }
   bool are_one_level(size_t t, size_t u) const { return level_of(t) == level_of(u); }
-  // The tier in a GPU's memory, if there is one; else null.
+  // The tier in a GPU's memory; null if there is none.
   HbmTier* hbm() const { return made_.hbm; }
-  // The tier in which rows of the level stay.
+  // The tier in which the level's rows stay.
   size_t tier_of_level(size_t level) const { return level + stages(); }
 
   MemoryTier& first() const { return *made_.tiers.front().memory; }
   Tier& tier(size_t t) const { return *made_.tiers[t].tier; }
-  // The durable tier below tiers of memory, if there is one; else null.
+  // The durable tier below memory tiers; null if there is none.
   PoolTier* pool() const { return made_.pool; }
-  // Whether less than half is left of what a pool above another tier keeps for rows that change between two checkpoints.
+  // For a pool above another tier: whether less than half is left of the slots that it keeps for rows that change between
+  // two checkpoints.
   bool is_pool_short() const {
     return pool() != nullptr && pool()->free_slots() < made_.least_free_pool_slots;
   }
-  // Of the durable tiers; null where there are none.
+  // The checkpoints of the durable tiers; null if there are none.
   log::Checkpoints* checkpoints() const { return made_.checkpoints.get(); }
-  // The level of the nth durable tier.
+  // The number of the nth durable tier.
   uint32_t durable_tier(size_t n) const;
-  // True where closing the table makes a checkpoint, all of whose rows are in the last tier.
+  // True if closing the table makes a checkpoint with all rows in the last tier.
   bool keeps_rows() const { return made_.keeps_rows; }
-  // The tier, if rows go on from it to the next by how they rank; else null.
+  // The tier, if its rows go down to the next tier by rank; else null.
   RankedTier* ranked(size_t t) const { return made_.tiers[t].ranked; }
-  // The tier if it's one of memory; else null.
+  // The tier, if it is a memory tier; else null.
   MemoryTier* memory(size_t t) const { return made_.tiers[t].memory; }
-  // True where all rows but those in a GPU's memory are in tiers of memory.
+  // True if all rows but those in a GPU's memory are in memory tiers.
   bool are_rows_of_host_in_memory() const;
 
   uint64_t capacity_rows(size_t t) const { return made_.tiers[t].capacity_rows; }
@@ -64,7 +65,7 @@ class TierStack {
   MadeTiers made_;
 };
 
-// A phase at every tier of memory.
+// A phase at every memory tier.
 class MemoryPhase : public Phase {
  public:
   explicit MemoryPhase(const TierStack& tiers) : Phase(tiers.first().meter()) {

@@ -1,5 +1,5 @@
-// The gate through which updates of a table or a database pass: any number of them at a time, or one thread alone,
-// which so sees whole batches only.
+// The gate through which updates of a table or a database pass: either any number of them at a time, or one thread alone,
+// which then sees whole batches only.
 #pragma once
 
 #include <shared_mutex>
@@ -15,7 +15,7 @@ class CAPABILITY("apply gate") ApplyGate {
     gate_.lock_shared();
   }
   void leave() RELEASE_SHARED() { gate_.unlock_shared(); }
-  // The turnstile keeps a stream of updates from starving whoever wants to be alone.
+  // The turnstile keeps a stream of updates from starving a thread that wants to be alone.
   void enter_alone() ACQUIRE() NO_THREAD_SAFETY_ANALYSIS {
     turnstile_.lock();
     gate_.lock();
@@ -25,7 +25,7 @@ class CAPABILITY("apply gate") ApplyGate {
     turnstile_.unlock();
   }
 
-  // Tells the compiler that the gate is held alone where it can't see it: by a scope that is a member, say.
+  // Tells the compiler that the gate is held alone if it can't see that, for example because the scope is a member.
   void assert_held_alone() const ASSERT_CAPABILITY(this) {}
 
   class SCOPED_CAPABILITY Shared {

@@ -1,5 +1,5 @@
-// The process's threads that help with large batches, and with restores: whoever comes with work does it too, and needs none of
-// them. shared_work.h shares pieces among them.
+// The process's threads that help with large batches and with restores. The thread that brings the work does a part of it
+// too, and can do all of it alone. shared_work.h shares pieces of work among them.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace embstore {
 class HelpingThreads {
  public:
   static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
-  // So many threads work at a time, of which the caller is one. Until somebody sets it, as many as the environment variable
-  // OMP_NUM_THREADS says, or as there are processors, of which some are left where there are many.
+  // How many threads work at a time, including the caller. Until it is set: OMP_NUM_THREADS, or the number of processors
+  // if that isn't set, but at most 16.
   static size_t most_threads();
-  // From now on. REQUIRES: count is not 0.
+  // REQUIRES: count is not 0.
   static void set_most_threads(size_t count);
 
-  // Has this thread make `call`, and beside it as many others as are idle, `others` at most; returns when all have ended. They wait
-  // for no thread but those that make the call, which takes no lock that the caller may hold. Where the system refuses threads
-  // there are fewer. `call` doesn't throw.
+  // Makes `call` on this thread and, at the same time, on those helping threads that are idle, at most `others`; returns
+  // when all calls have ended. REQUIRES: `call` doesn't throw, takes no lock that the caller may hold, and waits for no
+  // threads but those that make the same call. If the system refuses threads, there are fewer.
   void call_together(size_t others, const std::function<void()>& call);
 
  private:
@@ -33,8 +33,8 @@ class HelpingThreads {
     Call(const std::function<void()>& of, size_t others) : call(of), wanted(others) {}
 
     const std::function<void()>& call;
-    size_t wanted;         // threads that are still to begin
-    size_t under_way = 0;  // that have begun
+    size_t wanted;         // how many threads may still begin
+    size_t under_way = 0;  // how many have begun and not ended
     Condition ended;
   };
   void start_threads(size_t count) REQUIRES(mutex_);
@@ -42,7 +42,7 @@ class HelpingThreads {
 
   Mutex mutex_;
   Condition came_;
-  std::deque<Call*> calls_ GUARDED_BY(mutex_);  // for which others are wanted
+  std::deque<Call*> calls_ GUARDED_BY(mutex_);  // calls for which more threads are wanted
   size_t threads_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,5 +1,5 @@
-// Locks whose rules the compiler checks: Clang's thread-safety analysis, which `make check` builds with.
-// What a lock guards says GUARDED_BY; what needs it held says REQUIRES.
+// Locks whose rules the compiler checks with Clang's thread-safety analysis; `make check` builds with it. GUARDED_BY says
+// which lock guards a variable; REQUIRES, which lock a function's caller must hold.
 #pragma once
 
 #include <condition_variable>
@@ -37,7 +37,7 @@ class CAPABILITY("mutex") Mutex {
   void lock() ACQUIRE() { mutex_.lock(); }
   bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
-  // Tells the compiler that the mutex is held where it can't see it: by a caller's scope, say.
+  // Tells the compiler that the mutex is held if it can't see that, for example because a caller's scope holds it.
   void assert_held() const ASSERT_CAPABILITY(this) {}
 
  private:
@@ -45,7 +45,7 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex for a scope; may let go of it in between.
+// Holds a mutex for a scope; may release it in between.
 class SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -69,8 +69,8 @@ class SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-// Of a Mutex. Wait in a loop that looks at what is guarded: a predicate in a lambda is out of the
-// analysis's sight.
+// A condition variable for a Mutex. Wait in a loop that checks the guarded state: the analysis can't see into the lambda
+// of a predicate.
 class Condition {
  public:
   void wait(Mutex& mutex) REQUIRES(mutex) {

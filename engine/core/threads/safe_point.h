@@ -1,15 +1,15 @@
-// Places at which a thread that works on tables holds no lock that others need: there a watcher may hold it up.
+// Points at which a thread that works on tables holds no lock that other threads need: there a watcher may hold it up.
 #pragma once
 
 namespace embstore {
 
-// Has this thread call `work` at each of its safe points, in place of what it called there before; null: nothing.
+// Makes this thread call `work` at each of its safe points, in place of what it called there before; null: nothing.
 void at_safe_points(void (*work)() noexcept);
 
-// A safe point. REQUIRES: the thread holds no lock that others need.
+// Marks a safe point. REQUIRES: the thread holds no lock that other threads need.
 void safe_point() noexcept;
 
-// The scope that ends with a safe point.
+// A scope that ends with a safe point.
 class SafePointAtEnd {
  public:
   SafePointAtEnd() = default;

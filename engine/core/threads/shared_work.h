@@ -13,16 +13,15 @@
 
 namespace embstore {
 
-// Calls work(next) on at most so many threads, of which the caller is one: next() is the number of the thread's next piece, or
-// `pieces` where none is left or one of the threads failed. Rethrows what the first that failed threw, when all have ended; throws
-// nothing of its own.
-// See HelpingThreads::call_together() for what `work` may wait for.
+// Calls work(next) on at most `threads` threads, including the caller. next() returns the number of the thread's next
+// piece, or `pieces` if none is left or a thread failed. When all have ended, rethrows the first exception that `work`
+// threw; throws nothing of its own. HelpingThreads::call_together() says what `work` may wait for.
 template <class Work>
 void share_work(size_t pieces, size_t threads, const Work& work) {
   std::atomic<size_t> next_piece{0};
   std::atomic<bool> failed{false};
   Mutex mutex;
-  std::exception_ptr error;  // of the first
+  std::exception_ptr error;  // the first exception
   const auto next = [&] {
     if (failed.load(std::memory_order_relaxed)) return pieces;
     const size_t piece = next_piece.fetch_add(1, std::memory_order_relaxed);
@@ -41,7 +40,8 @@ void share_work(size_t pieces, size_t threads, const Work& work) {
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-// Calls work(piece) for each, as share_work() does, where a thread has nothing to keep from one piece to its next.
+// Calls work(piece) for each piece, with the rules of share_work(). For work in which a thread keeps nothing from one
+// piece to the next.
 template <class Work>
 void for_each_piece(size_t pieces, size_t threads, const Work& work) {
   if (std::min(pieces, threads) <= 1) {

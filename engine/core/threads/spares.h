@@ -1,4 +1,4 @@
-// Things that nobody uses just now, for whoever needs one next: it takes long to make one, or its memory would be fresh pages.
+// Keeps unused objects for the next user, because they take long to make, or their memory would be fresh pages.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Spares {
  public:
   explicit Spares(size_t most) : most_(most) { spare_.reserve(most); }
 
-  // One of them, or what make() gives where there is none.
+  // Returns a spare object, or make() if there is none.
   template <class Make>
   T take_or(Make make) EXCLUDES(mutex_) {
     {
@@ -27,7 +27,7 @@ class Spares {
     }
     return make();
   }
-  // What is too much is freed.
+  // Keeps the object; frees it if there are enough.
   void give_back(T spare) noexcept EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (spare_.size() < most_) spare_.push_back(std::move(spare));

@@ -1,10 +1,12 @@
-// A bucket of the index: one cache line of entries, and the sequence lock that guards them and the rows that they refer to.
+// A bucket of the index: one cache line of entries, with the sequence lock that guards them and the rows that they refer
+// to.
 //
-// Writers hold the shard's mutex. Readers take no lock; the guard sits in the line that they have to load
-// anyway, so it costs no cache miss.
+// Writers hold the shard's mutex. Readers take no lock; the guard lies in the cache line that they load anyway, so it
+// costs no cache miss.
 //
-// There are two kinds of buckets. One has ten entries, each with a tag: so many bits of a key that, with the bucket's place, they are
-// all of it (compact_buckets.h). The other has five, each with a whole key (wide_buckets.h).
+// There are two kinds of buckets. One has ten entries, each with a tag: the bits of a key that, with the bucket's
+// position, identify the whole key (compact_buckets.h). The other has five entries, each with a whole key
+// (wide_buckets.h).
 #pragma once
 
 #include <emmintrin.h>
@@ -24,14 +26,14 @@ struct alignas(64) Bucket {
   static constexpr int kKeyed = 5;    // entries with a key
 
   // Flags beside the guard.
-  static constexpr uint32_t kMoved = RowGuard::kFirstOwnersFlag;  // the array was replaced; load it again
-  static constexpr uint32_t kOverflowed = RowGuard::kSecondOwnersFlag;  // a key was passed on to the next
-  // Of a bucket of tags: a key whose home this is lies in the array's stash (bucket_array.h).
+  static constexpr uint32_t kMoved = RowGuard::kFirstOwnersFlag;  // the array was replaced: load it again
+  static constexpr uint32_t kOverflowed = RowGuard::kSecondOwnersFlag;  // passed a key on to the next
+  // In a bucket of tags: the array's stash (bucket_array.h) has a key whose home is this bucket.
   static constexpr uint32_t kHasStashed = RowGuard::kThirdOwnersFlag;
 
   RowGuard guard;  // of the entries, and of the rows that they refer to
-  std::atomic<uint32_t>
-      words[15];  // references, which are zero where there is no row; tags or keys behind them
+  // References, which are zero if the entry has no row; behind them tags or keys.
+  std::atomic<uint32_t> words[15];
 
   std::atomic<uint16_t>& tag(int entry) {
     return reinterpret_cast<std::atomic<uint16_t>*>(words + kTagged)[entry];
@@ -54,28 +56,28 @@ struct alignas(64) Bucket {
 
   // Bit i is set if entry i has this tag. A removed entry keeps its tag.
   unsigned matches_of_tag(uint16_t sought) const {
-#if defined(__SANITIZE_THREAD__)  // takes vector loads of atomics for races
+#if defined(__SANITIZE_THREAD__)  // it reports vector loads of atomics as races
     unsigned matches = 0;
     for (int i = 0; i < kTagged; ++i) matches |= static_cast<unsigned>(tag(i) == sought) << i;
     return matches;
 #else
     const __m128i tags = _mm_set1_epi16(static_cast<int16_t>(sought));
     const __m128i first = _mm_cmpeq_epi16(load(kTagged), tags);     // of entries 0 to 7
-    const __m128i last = _mm_cmpeq_epi16(load(kTagged + 1), tags);  // and 2 to 9
+    const __m128i last = _mm_cmpeq_epi16(load(kTagged + 1), tags);  // of entries 2 to 9
     const auto both = static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(first, last)));
     return (both & 0xff) | (both >> 6 & 0x300);
 #endif
   }
 
-  // And this key, which a removed entry keeps, too.
+  // Bit i is set if entry i has this key. A removed entry keeps its key.
   unsigned matches_of_key(int64_t sought) const {
     static_assert(kKeyed == 5);
     const auto match_at = [this, sought](int i) { return static_cast<unsigned>(key(i) == sought) << i; };
-    // Without branches: which entry it will be can't be predicted.
+    // Without branches, since the position of the match can't be predicted.
 #if defined(__SANITIZE_THREAD__)
     return match_at(0) | match_at(1) | match_at(2) | match_at(3) | match_at(4);
 #else
-    // SSE2 compares halves of keys: the lower ones of four keys at once, and their upper ones.
+    // SSE2 compares 32-bit halves of keys: the lower halves of four keys at once, and their upper halves.
     const __m128 first = _mm_castsi128_ps(load(kKeyed));
     const __m128 second = _mm_castsi128_ps(load(kKeyed + 4));
     const auto equal = [](__m128 halves, int64_t half) {
@@ -88,11 +90,11 @@ struct alignas(64) Bucket {
 #endif
   }
 
-  // The entry that has the tag, or the key, and a row; or -1.
+  // Returns the entry that has the tag, or the key, and also a row; or -1.
   int find_tag(uint16_t sought) const { return first_with_row(matches_of_tag(sought)); }
   int find_key(int64_t sought) const { return first_with_row(matches_of_key(sought)); }
 
-  // The first of `entries` without a row, or -1.
+  // Returns the first of `entries` without a row, or -1.
   int find_empty(int entries) const {
 #if defined(__SANITIZE_THREAD__)
     for (int i = 0; i < entries; ++i) {
@@ -104,7 +106,7 @@ struct alignas(64) Bucket {
       return static_cast<unsigned>(
           _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(load(word), _mm_setzero_si128()))));
     };
-    // What lies behind the references is looked at, too, and left out.
+    // The loads may include words behind the references; their bits are masked out.
     const unsigned empty = (are_zero(0) | are_zero(4) << 4 | are_zero(8) << 8) & ((1u << entries) - 1);
     return empty == 0 ? -1 : std::countr_zero(empty);
 #endif

@@ -1,5 +1,5 @@
-// The buckets of one shard at one time. Growing or shrinking makes a new array; readers that still hold the
-// old one are told by its buckets' kMoved flags.
+// The buckets of one shard at one time. Growing or shrinking makes a new array; the kMoved flags of the old one's buckets
+// tell readers that still hold it.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,19 @@
 
 namespace embstore {
 
-// Nearly all keys fit compact buckets, or the array has wide ones.
+// The array has compact buckets if nearly all keys fit them, and wide ones otherwise.
 //
-// Beside compact buckets there is a stash: wide ones, with room for every key, that take no memory until one comes. It's for keys
-// that don't fit, and for those with too many others around their homes, which are as good as none unless somebody chose the keys. So
-// an insert never fails. A stashed key's home is a compact bucket, which says that it has such keys.
+// Beside compact buckets there is a stash of wide ones, with room for every key, which takes no memory until a key comes.
+// It is for keys that don't fit, and for keys with too many others around their homes, which practically don't occur
+// unless an attacker chose the keys. So an insert never fails. A stashed key's home is a compact bucket, whose flag says
+// that it has such keys.
 class BucketArray : public Retirable {
  public:
-  // For so many keys of a shard. Throws Error(kStorage) or std::bad_alloc where there is no memory.
+  // For `capacity` keys of a shard. Throws Error(kStorage) or std::bad_alloc if there is no memory.
   BucketArray(int shard, uint64_t capacity, bool is_compact)
       : capacity_(capacity),
         memory_(is_compact ? CompactBuckets::count_for(capacity) : WideBuckets::count_for(capacity)),
-        // Fuller than is good for searches, should all keys be stashed.
+        // If all keys were stashed, it would be fuller than is good for searches.
         stash_memory_(is_compact ? static_cast<uint32_t>(capacity / WideBuckets::kEntries + 1) : 0,
                       /*is_seldom_touched=*/true),
         compact_(memory_.first(), is_compact ? memory_.count() : 0, shard),
@@ -37,12 +38,12 @@ class BucketArray : public Retirable {
   const CompactBuckets& compact() const { return compact_; }
   const WideBuckets& wide() const { return wide_; }
   bool is_compact() const { return compact_.count() != 0; }
-  // Where a search for a key begins.
+  // The bucket at which a search for a key begins.
   const Bucket* home(int64_t key) const {
     return is_compact() ? &compact_[compact_.seek_any(key).home] : &wide_[wide_.seek(key).home];
   }
 
-  // --- Writers. The buckets that have had entries: the compact ones, and then the wide ones.
+  // --- For writers. The buckets that have had entries: the compact ones first, then the wide ones.
   uint32_t count() const { return compact().count() + (is_compact() && !uses_stash_ ? 0 : wide().count()); }
   Bucket& operator[](uint32_t i) const {
     return i < compact().count() ? compact()[i] : wide()[i - compact().count()];
@@ -102,7 +103,7 @@ class BucketArray : public Retirable {
   const Memory stash_memory_;
   const CompactBuckets compact_;
   const WideBuckets wide_;
-  bool uses_stash_ = false;  // or has
+  bool uses_stash_ = false;  // whether it holds keys, or ever held one
 };
 
 }  // namespace embstore

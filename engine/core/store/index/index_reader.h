@@ -1,4 +1,4 @@
-// Look-ups in the index that take no lock. See bucket.h for how a reader knows that what it read is whole.
+// Look-ups in the index that take no lock. See bucket.h for how a reader knows that what it read is consistent.
 #pragma once
 
 #include <array>
@@ -14,33 +14,31 @@
 
 namespace embstore {
 
-// What a reader found: a reference (empty: no such key) that holds while `bucket` is unchanged since
-// `state`.
+// What a reader found: a reference (empty: no such key) that is valid while `bucket` is unchanged since `state`.
 struct IndexHit {
   const Bucket* bucket;
   uint32_t state;
   RowRef ref;
 
-  // True if the row at `ref`, if it was read after this was found, is whole and still the key's.
+  // True if a row that was read at `ref` after this was found is whole and still belongs to the key.
   bool holds() const { return bucket->guard.unchanged_since(state); }
 };
 
-// A batch's view of the index: every shard's array, looked up once, so that an id costs one indexed load.
-// REQUIRES: a guard of the epochs is held, and not refreshed, as long as the view lives.
+// A batch's view of the index: it loads every shard's array once, so that each id costs one indexed load. REQUIRES: a
+// guard of the epochs is held, and not refreshed, as long as the view lives.
 class IndexReader {
  public:
-  // A key's bucket is fetched so many keys before it is probed.
+  // A key's bucket is prefetched this many keys before it is probed.
   static constexpr size_t kBucketsFetchedAhead = 16;
 
   explicit IndexReader(const Index& index) : index_(index) {
     for (int shard = 0; shard < kShards; ++shard) look_at(shard, index.shard(shard).buckets());
   }
 
-  // Whether some shard has compact buckets. Where none has, keys may be looked for as kAllWide: a loop that knows it takes a
-  // tenth less time.
+  // True if no shard has compact buckets. Then keys can be looked up with kAllWide, which takes a loop a tenth less time.
   bool all_are_wide() const { return !has_compact_; }
 
-  // Where a search for a key begins, and the tag that is looked for there, or kWholeKey.
+  // The bucket at which a search for a key begins, and the tag to look for, or kWholeKey.
   struct Home {
     const Bucket* bucket;
     uint32_t tag;
@@ -57,7 +55,7 @@ class IndexReader {
   void prefetch(int64_t key) const { prefetch_line(home(key).bucket); }
 
   IndexHit find(int64_t key) { return find(home(key), key); }
-  // `home` is the key's. The array that it's of may have been replaced since.
+  // `home` is the key's home. Its array may have been replaced since.
   template <bool kAllWide = false>
   [[gnu::always_inline]] IndexHit find(const Home& home, int64_t key) {
     const Bucket& bucket = *home.bucket;
@@ -66,7 +64,7 @@ class IndexReader {
       const unsigned matches = kAllWide || home.tag == kWholeKey
                                    ? bucket.matches_of_key(key)
                                    : bucket.matches_of_tag(static_cast<uint16_t>(home.tag));
-      // Nearly always the first entry that matches: the others are removed ones.
+      // The first match nearly always has a row: others are removed entries.
       if (matches != 0) [[likely]] {
         if (const RowRef ref = bucket.ref(std::countr_zero(matches))) [[likely]]
           return {&bucket, state, ref};
@@ -77,7 +75,7 @@ class IndexReader {
     return find_further(home, key);
   }
 
-  // Where the key's row was at one moment of the call; empty: it had none.
+  // Returns where the key's row was at one moment of the call; empty if it had no row.
   RowRef place_of(int64_t key) {
     IndexHit hit = find(key);
     while (!hit.holds()) hit = find(key);
@@ -85,7 +83,7 @@ class IndexReader {
   }
 
  private:
-  static constexpr uint32_t kWholeKey = 1u << 16;  // more than a tag
+  static constexpr uint32_t kWholeKey = 1u << 16;  // greater than any tag
 
   void look_at(int shard, const BucketArray& array) {
     compact_[static_cast<size_t>(shard)] = array.compact().homes();
@@ -93,8 +91,8 @@ class IndexReader {
     has_compact_ |= array.is_compact();
   }
 
-  // find() for a key that isn't in its home bucket, or only beside a removed entry of its own, or where the bucket is being
-  // changed. Out of line: it would take the registers of the loops that find() stands in.
+  // find() for a key that isn't in its home bucket, or is there beside a removed entry of its own, or whose bucket is
+  // being changed. Not inlined: it would take the registers of the loops that call find().
   IndexHit find_further(const Home& home, int64_t key);
 
   const Index& index_;

@@ -9,7 +9,7 @@ namespace embstore {
 
 // Where a search for a key of one shard begins, and how it goes on.
 struct WideHomes {
-  // What is looked for, and where.
+  // The home bucket of a key, and the key to look for.
   struct Sought {
     uint32_t home;
     int64_t key;
@@ -28,7 +28,7 @@ struct WideHomes {
 class WideBuckets : public Buckets {
  public:
   static constexpr int kEntries = Bucket::kKeyed;
-  // Above this load, probes that leave their home bucket cost more than the memory is worth.
+  // Above this load, probes that leave their home bucket cost more than the saved memory is worth.
   static uint32_t count_for(uint64_t keys) { return Buckets::count_for(keys, 0.75 * kEntries); }
   using Sought = WideHomes::Sought;
 
@@ -42,7 +42,7 @@ class WideBuckets : public Buckets {
   }
   int64_t key(uint32_t i, int entry) const { return first_[i].key(entry); }
   Sought sought_at(uint32_t i, int entry) const { return seek(key(i, entry)); }
-  // How many buckets passed on the key of an entry.
+  // How many buckets passed on the key of this entry.
   uint32_t passed(uint32_t i, int entry) const { return distance(sought_at(i, entry).home, i); }
 };
 

@@ -1,4 +1,5 @@
-// Slots whose rows came or left since the last look, in memory that is there beforehand: noting one can't fail.
+// Slots whose rows came or left since they were last looked at. Its memory is allocated in advance, so noting a slot
+// can't fail.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@ class ChangedSlots {
   explicit ChangedSlots(uint64_t slots)
       : words_(slots / kBits + 1, PageSize::kSmall), any_(words_.size() / kBits + 1, PageSize::kSmall) {}
 
-  // By any thread.
+  // May be called by any thread.
   void note(Slot slot) {
     if (set(words_, slot)) set(any_, slot / kBits);
   }
@@ -23,7 +24,7 @@ class ChangedSlots {
     return (words_[slot / kBits].load(std::memory_order_relaxed) & bit(slot)) != 0;
   }
 
-  // Calls visit(slot) for each, in order. REQUIRES of this and clear(): nobody notes any meanwhile.
+  // Calls visit(slot) for each noted slot, in order. REQUIRES for this and clear(): no thread notes slots meanwhile.
   template <class Visit>
   void for_each(Visit visit) const {
     visit_bits(any_, 0, any_.size(), [&](uint64_t word) {
@@ -41,7 +42,7 @@ class ChangedSlots {
   using Words = PageArray<std::atomic<uint64_t>>;
 
   static uint64_t bit(uint64_t i) { return uint64_t{1} << (i % kBits); }
-  // False where it was set already.
+  // Returns false if the bit was set already.
   static bool set(const Words& words, uint64_t i) {
     std::atomic<uint64_t>& word = words[i / kBits];
     if ((word.load(std::memory_order_relaxed) & bit(i)) != 0) return false;
@@ -58,7 +59,7 @@ class ChangedSlots {
   }
 
   Words words_;  // a bit a slot
-  Words any_;    // a bit a word: whether it may have some
+  Words any_;    // a bit for each word: whether it may have bits set
 };
 
 }  // namespace embstore

@@ -1,4 +1,4 @@
-// Ids that a caller has in a device's memory.
+// Ids that the caller has in a device's memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace embstore {
 struct IdsOnDevice {
   gpu::DeviceAddress ids;  // int64
   uint32_t count = 0;
-  gpu::Stream stream = {};  // on which they are used, and what belongs to them
+  gpu::Stream stream = {};  // on which the ids, and what belongs to them, are used
 };
 
 }  // namespace embstore

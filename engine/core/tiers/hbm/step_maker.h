@@ -1,5 +1,5 @@
-// Steps on a device, of one kind: what of them is the same for each kind. A step is of several batches on one stream, and a batch of
-// several tables, a variable's partitions, which share its memory.
+// The common part of all kinds of steps on a device. A step has several batches on one stream, and a batch several
+// tables, a variable's partitions, which share its memory.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,28 @@
 
 namespace embstore {
 
-// One table's part in them. `Memory`, a StepInFlight, is what a batch needs while its step is in flight.
+// One table's part in such steps. `Memory` is a StepInFlight that has what a batch needs while its step is in flight.
 template <class Memory>
 class StepMaker {
  public:
-  // Both outlive this.
+  // Both arguments outlive this.
   StepMaker(HbmTier& tier, DeviceSteps& steps) : tier_(tier), device_(tier.device()), steps_(steps) {}
   virtual ~StepMaker() = default;
   StepMaker(const StepMaker&) = delete;
   StepMaker& operator=(const StepMaker&) = delete;
 
  protected:
-  // A batch has `ids`, and `shares`, each of which has its `table`: one of these.
+  // A batch has `ids`, and `shares`, each of which has its `table`, a StepMaker.
   template <class Batch>
   struct InFlight {
     Batch* batch;
-    std::shared_ptr<Memory> memory;  // its first table's
+    std::shared_ptr<Memory> memory;  // of the batch's first table
   };
-  // Has put(in flight) put a step of all batches on their stream, in order with the steps of all tables. Waits for no stream. False
-  // where the host uses rows of one of the tables for long, or this thread uses some, or is_possible() isn't true, which is asked when
-  // no use is under way: nothing was done. Nor was it where this throws Error(kStoreFull), since the device hasn't the memory.
-  // REQUIRES: all are on one stream.
+  // Calls put(in_flight), which puts a step of all batches on their stream, in order with the steps of all tables. Waits
+  // for no stream, unless too many steps are in flight. Returns false, and does nothing, if one of the tables has a long
+  // use by the host, if this thread uses rows of one, or if is_possible() returns false, which is called when no use is
+  // under way. Throws Error(kStoreFull) if the device has too little memory, and then has done nothing. REQUIRES: all
+  // batches are on one stream.
   template <class Batch, class Put, class IsPossible>
   static bool try_put(std::span<Batch> batches, DeviceSteps::Effect effect, const Put& put,
                       const IsPossible& is_possible) {
@@ -55,7 +56,8 @@ class StepMaker {
       for (auto& share : batch.shares) steps.push_back({&maker(share).steps_, in_flight.back().memory});
     }
     if (!is_possible()) return false;
-    // Nothing that may fail on a whole device comes between this and the step: who changes rows waits for steps, not for this.
+    // As long as the device works, nothing between this and the step may fail: threads that change rows wait for steps,
+    // not for this.
     if (effect != DeviceSteps::Effect::kUsesNone) {
       for_each_table(batches, [&](StepMaker& table) { table.tier_.join(stream); });
     }
@@ -96,7 +98,7 @@ class StepMaker {
     }
   }
 
-  StepMemories<Memory> memories_;  // guarded by the turn
+  StepMemories<Memory> memories_;  // guarded by the turns
 };
 
 }  // namespace embstore

@@ -1,4 +1,4 @@
-// The memory of steps on a device, each made for so many ids: used again when its step has ended.
+// The memory of steps on a device, each made for a size of batch, and used again when its step has ended.
 #pragma once
 
 #include <algorithm>
@@ -9,27 +9,27 @@
 
 namespace embstore {
 
-// Of a batch.
+// The size of a batch.
 struct StepSize {
   uint32_t ids;
   uint32_t tables;
 };
 
-// `Memory` is a StepInFlight that has the size it was made for. For one thread at a time.
+// `Memory` is a StepInFlight with a member `size`, for which it was made. Used by one thread at a time.
 template <class Memory>
 class StepMemories {
  public:
-  // That of a step which has ended, if there is one large enough; else make(size).
+  // Returns the memory of a step that has ended, if it is large enough; else make(size).
   template <class Make>
   std::shared_ptr<Memory> take(const StepSize& size, Make make) {
     std::shared_ptr<Memory>* best = nullptr;
     for (std::shared_ptr<Memory>& memory : memories_) {
-      // What is in flight is the steps' too.
+      // Memory in flight is also owned by its steps.
       if (memory.use_count() != 1 || !fits(memory->size, size)) continue;
       if (best == nullptr || memory->size.ids < (*best)->size.ids) best = &memory;
     }
     if (best != nullptr) return *best;
-    // What is too small goes, unless it's in flight: batches have grown.
+    // Frees memory that is too small, unless it is in flight: batches have grown.
     std::erase_if(memories_, [&size](const auto& memory) {
       return memory.use_count() == 1 && memory->size.ids < size.ids;
     });
@@ -37,7 +37,7 @@ class StepMemories {
   }
 
  private:
-  // Smaller batches take the memory of such a one.
+  // Smaller batches use memory of this size.
   static constexpr uint32_t kLeastIds = 256;
 
   static bool fits(const StepSize& memory, const StepSize& batch) {
