@@ -8,7 +8,7 @@ InclusiveCache::InclusiveCache(const std::vector<Level>& levels, PoolTier& pool)
   for (const Level& level : levels) levels_.emplace_back(level);
 }
 
-// The marks are of clean copies.
+// Marks say which rows of HBM have clean copies.
 void InclusiveCache::store(RowRef at, uint32_t word) {
   word_of(at).store(word, std::memory_order_relaxed);
   HbmTier* const hbm = levels_[at.tier()].is.hbm;
@@ -16,7 +16,7 @@ void InclusiveCache::store(RowRef at, uint32_t word) {
 }
 
 uint64_t InclusiveCache::first_wanting(uint32_t word) const {
-  // Numbers of checkpoints that are under way together are close to each other.
+  // Checkpoints that are under way together have numbers close to each other.
   const uint64_t newest = newest_wanting_.load(std::memory_order_relaxed);
   return newest - ((newest - word) & (kWantedBit - 1));
 }
@@ -57,7 +57,7 @@ bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
     has_copy(to, from.slot());
     return true;
   } else if (is_here(to)) {
-    store(to, kChanged);  // from below the pool: it has a claim
+    store(to, kChanged);  // from below the pool, so it has a claim
   }
   return false;
 }
@@ -95,7 +95,7 @@ void InclusiveCache::will_go(int64_t key, RowRef from) {
   const uint32_t word = load(from);
   if ((word & kWantedBit) != 0) {
     WritePhase phase(*this);
-    write(from, key, /*is_live=*/false, phase);  // by the claim of the row
+    write(from, key, /*is_live=*/false, phase);  // uses the row's claim
     pool_.fence();
     were_fenced(1);
   } else if (word == kChanged) {

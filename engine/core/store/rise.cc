@@ -39,7 +39,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   if (cache != nullptr && !cache->try_claim(from, whom, places_)) return Outcome::kNoRoom;
   if (served) {
     if (shard.save != nullptr) shard.save->will_change(header, floats);
-    // Counted at once, so that a row that has just come isn't taken for colder than it is.
+    // Counted at once, so that a row that has just come up isn't ranked colder than it is.
     header.served += served->count;
     header.stamp = std::max(header.stamp, served->stamp);
   }

@@ -15,7 +15,7 @@ void ShardSave::reserve(size_t keys) {
     std::swap(table_, table);
     for (size_t i = 0; i < entries_.size(); ++i) link(i);
   }
-  // Images that were taken leave room for others, so there are often fewer of them than entries.
+  // Images that were taken free their space, so there are often fewer images than entries.
   const size_t images = images_.headers.size() + reserved_ + keys;
   if (keeps_ == Keeps::kImages && images > images_.headers.capacity()) {
     const size_t capacity = std::max(images, 2 * images_.headers.capacity());
@@ -75,7 +75,7 @@ ShardSave::Images ShardSave::take_images() {
   std::swap(images_, fresh);
   memory_.remove(bytes_of(fresh));
   for (Entry& entry : entries_) entry.image = kNoImage;
-  // Those below the hash were written from where they were, or as the images that they are.
+  // Drops the images below the hash: the save has already written those rows, from their places or from the images.
   size_t kept = 0;
   for (size_t i = 0; i < fresh.headers.size(); ++i) {
     if (sort_hash(hash_key(fresh.headers[i].key)) < written_below_) continue;

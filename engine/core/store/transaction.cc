@@ -18,7 +18,7 @@ Transaction::~Transaction() {
     if (arrivals_[t] != 0) counts.add(t, static_cast<int64_t>(arrivals_[t]));
   }
   counts.give_back(reserved_ + removed_);
-  // Erased last, and a tier at a time.
+  // Rows are erased last, and tier by tier.
   constexpr size_t kPlacesAtOnce = 256;
   std::array<Place, kPlacesAtOnce> places;
   for (uint32_t t = 0; t < store_.tiers_.size(); ++t) {

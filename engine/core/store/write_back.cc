@@ -18,7 +18,7 @@ void find_wanted(const RowStore& store, std::span<const RowRef> rows, BatchInFli
     if (i + IndexReader::kBucketsFetchedAhead < rows.size()) {
       reader.prefetch(cache.key(rows[i + IndexReader::kBucketsFetchedAhead]));
     }
-    if (!cache.is_wanted(rows[i])) continue;  // written meanwhile by whoever changed it
+    if (!cache.is_wanted(rows[i])) continue;  // a thread that changed it has written it meanwhile
     const int64_t key = cache.key(rows[i]);
     const IndexHit hit = reader.find(key);
     if (hit.ref == rows[i]) batch.add(key, hit);
@@ -26,7 +26,7 @@ void find_wanted(const RowStore& store, std::span<const RowRef> rows, BatchInFli
   batch.order_by_shards();
 }
 
-// Of the rows of memory that a GPU has, all may be lost.
+// Throws an Error if the read found damaged rows. All rows in a GPU's memory may be lost.
 void check_whole(const RowStore& store, const BatchInFlight& batch) {
   for (uint32_t t = 0; t < store.cache()->pool_tier(); ++t) {
     const RowBatch& rows = batch.rows_of(t);
@@ -47,7 +47,7 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
   find_wanted(store, rows, *batch);
   batch->read(store.tiers());
   check_whole(store, *batch);
-  std::array<std::optional<RowCopies>, RowRef::kMaxTiers> copies;  // by the tier that the rows are in
+  std::array<std::optional<RowCopies>, RowRef::kMaxTiers> copies;  // by the tier that has the rows
   for (uint32_t t = 0; t < cache.pool_tier(); ++t) {
     if (!batch->rows_of(t).places().empty()) copies[t].emplace(store, cache.pool_tier(), batch->rows_of(t));
   }
@@ -63,11 +63,11 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
       const RowRef at = found.hit.ref;
       if (!entry || entry.ref() != at || !cache.is_wanted(at)) continue;
       const bool is_as_read = entry.bucket == found.hit.bucket && batch->holds(first);
-      // A row that the host can't address, nobody changes where it is.
+      // No thread changes a row in place if the host can't address it.
       if (is_as_read || (!cache.is_addressable(at) && batch->holds_at(first, at, store.tiers()))) {
         cache.was_written(at, copies[at.tier()]->place(found.row).slot());
-      } else if (cache.is_addressable(
-                     at)) {  // it, or a neighbour in the index, was being changed while it was copied
+      } else if (cache.is_addressable(at)) {
+        // The row, or a neighbour in the index, was being changed while it was copied.
         cache.write_wanted(at, found.key, phase);
         ++written;
       }

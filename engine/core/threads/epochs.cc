@@ -10,7 +10,8 @@
 namespace embstore {
 namespace {
 
-// Threads are numbered as they come, so that those of one pool begin their search at lines of their own.
+// Numbers threads in the order in which they come, so that the threads of a pool begin their search at different cache
+// lines.
 size_t this_threads_number() {
   static std::atomic<size_t> threads{0};
   thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
@@ -19,9 +20,9 @@ size_t this_threads_number() {
 
 }  // namespace
 
-// On the memory order: claims, epochs and the pointers that are unlinked before retire() are sequentially
-// consistent. So either reclaim() sees a claim, or the claim came later, and what its operation loads next
-// is what was linked instead.
+// On the memory order: claims of participants, epochs, and the pointers that are unlinked before retire() are
+// sequentially consistent. So either reclaim() sees a claim, or the claim came later, and its operation loads what
+// replaced the unlinked pointer.
 
 Epochs::~Epochs() {
   reclaim();
@@ -40,7 +41,7 @@ Epochs::Guard Epochs::enter() {
     for (size_t i = 0; i < count; ++i) {
       Participant& participant = this->participant((start + i) & (count - 1));  // a power of two
       uint64_t idle = kIdle;
-      // An epoch that is already over when it's stored only delays a free.
+      // Storing an epoch that is already over only delays a free.
       if (participant.epoch.load(std::memory_order_relaxed) == kIdle &&
           participant.epoch.compare_exchange_strong(idle, epoch_.load())) {
         return Guard(*this, participant);
@@ -57,7 +58,7 @@ size_t Epochs::grow(size_t count) {
     Participant* none = nullptr;
     if (further_blocks_[block].compare_exchange_strong(none, made.get())) (void)made.release();
   }
-  // Before anyone claims one of them, so that reclaim() looks at all that are claimed.
+  // Before a thread can claim one of them, so that reclaim() looks at every claimed one.
   size_t before = count;
   participants_.compare_exchange_strong(before, 2 * count);
   return participants_.load();
@@ -66,7 +67,7 @@ size_t Epochs::grow(size_t count) {
 void Epochs::leave(Participant& participant) noexcept {
   const uint64_t entered = participant.epoch.load(std::memory_order_relaxed);
   participant.epoch.store(kIdle);
-  // Something was retired since: this may be the last that held it back.
+  // Something was retired since this operation began, and it may be the last one that held it back.
   if (epoch_.load() != entered) reclaim();
 }
 
@@ -112,7 +113,7 @@ void Epochs::reclaim() noexcept {
     }
     *link = nullptr;
   }
-  // Outside of the lock: it takes milliseconds to free an array of gigabytes.
+  // Outside the lock: freeing an array of gigabytes takes milliseconds.
   while (reclaimed != nullptr) {
     delete std::exchange(reclaimed, reclaimed->next_retired_);
   }

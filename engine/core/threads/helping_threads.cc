@@ -13,7 +13,8 @@
 namespace embstore {
 namespace {
 
-// By the variable that users set for all libraries with threads of their own. What isn't a number says nothing.
+// OMP_NUM_THREADS, which users set for all libraries that have threads of their own. Ignores a value that isn't a
+// positive number.
 std::optional<size_t> threads_by_environment() {
   const char* const text = std::getenv("OMP_NUM_THREADS");
   const long count = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
@@ -21,11 +22,11 @@ std::optional<size_t> threads_by_environment() {
 }
 
 size_t most_at_first() {
-  constexpr size_t kMost = 16;  // rows come no faster by more
+  constexpr size_t kMost = 16;  // more threads don't make rows come faster
   return std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMost);
 }
 
-// 0: nobody has asked yet. No local static, whose lock a fork could leave held.
+// 0: not set or asked for yet. It isn't a local static, whose lock a fork could leave held.
 constinit std::atomic<size_t> set_most{0};
 
 }  // namespace
@@ -48,13 +49,13 @@ void HelpingThreads::call_together(size_t others, const std::function<void()>& c
     try {
       if (others != 0) calls_.push_back(&together);
     } catch (const std::bad_alloc&) {
-      others = 0;  // the caller works
+      others = 0;  // the caller does all the work
     }
   }
   for (size_t i = 0; i < others; ++i) came_.notify_one();
   call();
   const MutexLock lock(mutex_);
-  std::erase(calls_, &together);  // whoever hasn't begun has nothing left to do
+  std::erase(calls_, &together);  // a thread that hasn't begun has nothing left to do
   while (together.under_way != 0) together.ended.wait(mutex_);
 }
 
@@ -62,7 +63,7 @@ void HelpingThreads::start_threads(size_t count) {
   try {
     for (; threads_ < count; ++threads_) std::thread([this] { work(); }).detach();
   } catch (const std::system_error&) {
-    // The caller works, and the next call tries again.
+    // The caller does the work, and the next call tries again.
   }
 }
 

@@ -5,7 +5,7 @@ namespace {
 
 enum class Walk { kFound, kAbsent, kChanged, kMoved };
 
-// A walk from a key's home on, as far as buckets passed keys on.
+// A walk over buckets from a key's home, as long as they passed keys on.
 template <class Homes>
 class Search {
  public:
@@ -23,7 +23,7 @@ class Search {
       if (passed_ == 0) home_ = {&bucket, state, RowRef()};
       if (const int entry = homes_.find(bucket, passed_, sought_); entry >= 0) {
         found_ = {&bucket, state, bucket.ref(entry)};
-        // If not, it went, perhaps only to another bucket, between these two looks at it.
+        // An empty reference means that the key left, perhaps only to another bucket, between these two reads.
         return found_.ref ? Walk::kFound : Walk::kChanged;
       }
       if ((state & Bucket::kOverflowed) == 0 || passed_ == most_passed_) return Walk::kAbsent;
@@ -31,9 +31,10 @@ class Search {
   }
 
   const IndexHit& found() const { return found_; }
-  // Of a key that's absent: whoever inserts it changes its home.
+  // For an absent key: an insert of the key changes its home.
   const IndexHit& home() const { return home_; }
-  // True if each bucket of the walk is still the same: the sum of their states is, and a change only ever adds to one.
+  // True if every bucket of the walk is still the same: the sum of their states is, and a change only ever adds to a
+  // state.
   bool unchanged() const {
     uint32_t left = sum_;
     for (uint32_t passed = 0; passed <= passed_ && home_.bucket != nullptr; ++passed)
@@ -59,7 +60,7 @@ class Search {
 }  // namespace
 
 IndexHit IndexReader::find_further(const Home& home, int64_t key) {
-  prefetch_line(home.bucket + 1);  // where it is nearly always
+  prefetch_line(home.bucket + 1);  // where the key is nearly always
   const int shard = shard_of_key(key);
   CompactHomes compact_homes = compact_[static_cast<size_t>(shard)];
   WideHomes wide_homes = wide_[static_cast<size_t>(shard)];
@@ -75,13 +76,14 @@ IndexHit IndexReader::find_further(const Home& home, int64_t key) {
       walked = wide.walk();
       if (walked == Walk::kFound) return wide.found();
     }
-    // A key that is inserted while we look may be missed: the look-up came before it. One that an
-    // erasure moved back behind us may not.
+    // A key that is inserted during the search may be missed: the look-up then came first. A key that an erasure moved
+    // back to a bucket behind the search must not be missed.
     if (walked == Walk::kAbsent && compact.unchanged() && wide.unchanged()) {
       return is_compact ? compact.home() : wide.home();
     }
     if (walked != Walk::kMoved) continue;
-    // The array was replaced since the batch began. Who looks in wide buckets alone doesn't go on in others.
+    // The array was replaced since the batch began. A reader that searches wide buckets alone doesn't switch to compact
+    // ones.
     const BucketArray& array = index_.shard(shard).buckets();
     compact_homes = array.compact().homes();
     wide_homes = array.wide().homes();

@@ -11,30 +11,30 @@ namespace embstore {
 namespace {
 
 constexpr double kSmallestArray = 30;  // entries
-// By a third: between 17 and 23 bytes an entry in wide buckets, where doubling would take up to 34.
+// Growth by a third: wide buckets take between 17 and 23 bytes an entry; with doubling it would be up to 34.
 constexpr double kGrowth = 4.0 / 3.0;
-// A larger array is filled while the last hundredth of the entries come. So few shards have two at a time.
+// A larger array is filled while the last hundredth of the entries comes, so that few shards have two arrays at a time.
 constexpr uint64_t kLastPart = 100;
-// A small array is copied at once.
+// A smaller array is copied at once.
 constexpr uint64_t kFewestLast = 16;
-// So many buckets say what keys an array has.
+// How many buckets are sampled to learn what kind of keys an array has.
 constexpr uint32_t kSampledBuckets = 64;
-// Each stashed key may take a page, so for more than a few of them, all keys had better be in wide buckets.
+// Each stashed key may take a page, so if more than a few keys must be stashed, wide buckets are better for all.
 constexpr uint32_t kFittingAStashed = 16;
 
 uint64_t last_entries(const BucketArray& array) { return array.capacity() / kLastPart; }
 
-// Nobody else changes the state: the shard's mutex is held. Between two fences that release: whoever sees the mark finds the new
-// array, and whoever reads a row that is written later sees the mark.
+// No other thread changes the state, since the shard's mutex is held. The caller puts it between two release fences: a
+// reader that sees the mark finds the new array, and a reader of a row that is written later sees the mark.
 void mark_moved(RowGuard& guard) {
-#if defined(__SANITIZE_THREAD__)  // doesn't model fences
+#if defined(__SANITIZE_THREAD__)  // it doesn't model fences
   guard.state.fetch_or(Bucket::kMoved, std::memory_order_acq_rel);
 #else
   guard.state.store(guard.state.load(std::memory_order_relaxed) | Bucket::kMoved, std::memory_order_relaxed);
 #endif
 }
 
-// Whether readers see the array that is changed.
+// Whether readers see the array that is being changed.
 enum class Seen { kYes, kNo };
 
 template <Seen kSeen>
@@ -61,7 +61,7 @@ IndexEntry find_in(const Kind& buckets, const typename Kind::Sought& sought) {
   return {};
 }
 
-// Null where there is no room near its home; nothing has changed then.
+// Returns null if there is no room near the key's home, and then has changed nothing.
 template <Seen kSeen, class Kind>
 IndexEntry place_in(const Kind& buckets, const typename Kind::Sought& sought, RowRef ref) {
   uint32_t i = sought.home;
@@ -84,7 +84,7 @@ IndexEntry place_in(const Kind& buckets, const typename Kind::Sought& sought, Ro
       const RowWrite guarded(buckets[i].guard);
       write();
     }
-    // Only then: by its home readers know that a key is absent, until that changes.
+    // Only now: readers take a key for absent as long as its home doesn't change.
     if (passed != 0) set_flag<kSeen>(buckets[sought.home], Bucket::kOverflowed);
   } else {
     write();
@@ -97,7 +97,7 @@ void write_ref(const IndexEntry& entry, RowRef ref) {
   entry.bucket->set_ref(entry.position, ref);
 }
 
-// A key that bucket `full` passed on, if there is one.
+// Returns an entry whose key bucket `full` passed on; null if there is none.
 template <class Kind>
 IndexEntry passed_on_by(const Kind& buckets, uint32_t full) {
   for (uint32_t i = full; buckets[i].is_overflowed();) {
@@ -109,13 +109,13 @@ IndexEntry passed_on_by(const Kind& buckets, uint32_t full) {
   return {};
 }
 
-// Takes off the marks from `first` up to `last` that no key needs, now that one which lay in `last` and was
-// passed on by them all is gone.
+// Clears those marks from `first` up to `last` that no key needs any more, after the erasure of a key that lay in `last`
+// and that all these buckets had passed on.
 template <class Kind>
 void unmark(const Kind& buckets, uint32_t first, uint32_t last) {
   if (first == last) return;
-  // A bucket needs its mark if a key that lies beyond it has its home there or before. Buckets are counted
-  // from `first`; a home before it does as much as one there.
+  // A bucket needs its mark if a key that lies after it has its home in it or before it. Distances are counted from
+  // `first`; a home before `first` counts as one at `first`.
   uint32_t nearest_home = buckets.distance(first, last);
   const auto look_at = [&](uint32_t i) {
     const uint32_t distance = buckets.distance(first, i);
@@ -139,14 +139,14 @@ void unmark(const Kind& buckets, uint32_t first, uint32_t last) {
   }
 }
 
-// Calls moved(from, to) for each key that moved from one entry, which is void, to another.
+// Erases an entry. Calls moved(from, to) for each key that then moved from one entry, which is empty now, to another.
 template <class Kind, class Moved>
 void erase_from(const Kind& buckets, const IndexEntry& entry, Moved moved_key) {
   uint32_t room = buckets.position(*entry.bucket);
   const uint32_t home = buckets.sought_at(room, entry.position).home;
   write_ref(entry, RowRef());
   unmark(buckets, home, room);
-  // Each key that moves back leaves room for another.
+  // Each key that moves back makes room for another.
   for (IndexEntry hole = entry, moved; (moved = passed_on_by(buckets, room)); hole = moved) {
     const uint32_t from = buckets.position(*moved.bucket);
     const typename Kind::Sought sought = buckets.sought_at(from, moved.position);
@@ -155,7 +155,7 @@ void erase_from(const Kind& buckets, const IndexEntry& entry, Moved moved_key) {
       buckets.set(room, hole.position, buckets.distance(sought.home, room), sought);
       hole.bucket->set_ref(hole.position, moved.ref());
     }
-    // Only then: whoever reads meanwhile finds one of the two, or sees that a bucket behind it has changed.
+    // Only now: a reader meanwhile finds one of the two entries, or sees that a bucket behind it has changed.
     write_ref(moved, RowRef());
     unmark(buckets, room, from);
     moved_key(moved, hole);
@@ -185,7 +185,7 @@ IndexEntry place(BucketArray& array, int64_t key, RowRef ref) {
   }
   array.note_stashed();
   const IndexEntry placed = place_in_wide();
-  // Only then, as above; and for each that is stashed.
+  // Only now, for the same reason as above; and for every stashed key.
   set_flag<kSeen>(compact[sought.home], Bucket::kHasStashed);
   return placed;
 }
@@ -248,13 +248,13 @@ void IndexShard::reserve(uint64_t count, int64_t one) {
   } else if (next_ != nullptr && entries_ + 4 * last_entries(*array_) < capacity) [[unlikely]] {
     next_.reset();
   } else if (erased_ > capacity / 2 && wanted < capacity / 4) [[unlikely]] {
-    // Only where as many were erased since, so that entries that come and go seldom pay for it, and an array
-    // that was made large for what is to come stays so.
+    // Only if as many entries were erased since the array was made. So entries that come and go seldom pay for it, and an
+    // array that was made large for future entries stays large.
     if (begin_next_if_there_is_memory(capacity_for(wanted + wanted / 2), one)) {
       copy_to_next(array_->count());
       change_to_next();
     } else {
-      erased_ = 0;  // again when as many more were erased
+      erased_ = 0;  // tries again when as many more were erased
     }
   }
 }
@@ -273,7 +273,7 @@ void IndexShard::give_back(uint64_t count) noexcept {
 IndexEntry IndexShard::insert(int64_t key, RowRef ref) noexcept {
   ++entries_;
   const IndexEntry placed = place<Seen::kYes>(*array_, key, ref);
-  // For keys that come, not for those that room is made for: most of them may be here already.
+  // Counts inserted keys, not keys for which room is reserved: most of those may be here already.
   if (next_ == nullptr && is_nearly_full()) [[unlikely]]
     begin_next_if_there_is_memory(capacity_for(array_->capacity() + 1), key);
   if (next_ != nullptr) [[unlikely]] {
@@ -306,7 +306,7 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
   erase_in(*array_, entry, [this](const IndexEntry& from, const IndexEntry& to) {
     mutex.assert_held();
     if (next_ == nullptr || is_copied(from) == is_copied(to)) return;
-    // Around the end of the array, a key may move from the part that is copied to the one that will be.
+    // Around the end of the array, a key may move between the copied part and the part that is still to be copied.
     const int64_t key = array_->key(*to.bucket, to.position);
     if (is_copied(to)) {
       place<Seen::kNo>(*next_, key, to.ref());

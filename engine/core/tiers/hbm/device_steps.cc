@@ -9,7 +9,7 @@
 namespace embstore {
 namespace {
 
-// Of the calling thread: whose rows it uses, as often as it does.
+// The tables whose rows the calling thread uses, once for each use.
 thread_local std::vector<const DeviceSteps*> uses_of_thread;
 thread_local bool is_in_function = false;
 
@@ -74,13 +74,13 @@ void DeviceSteps::Turns::give_back() NO_THREAD_SAFETY_ANALYSIS {
 
 DeviceSteps::Turns::~Turns() { give_back(); }
 
-// All are kept before the first call of the device, which may be lost: the stream may be at the step.
+// Keeps all steps before the first call of the device, which may be lost: the stream may already run the step.
 void DeviceSteps::Turns::are_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream) {
   for (const StepOfTable& one : steps) {
     one.table->turnstile_.assert_held();
     one.table->in_flight_.push_back({one.step, effect_});
   }
-  const StepInFlight* recorded = nullptr;  // what several tables keep lies side by side
+  const StepInFlight* recorded = nullptr;  // tables that share a step lie side by side
   for (const StepOfTable& one : steps) {
     if (one.step.get() != recorded) one.table->device_.record(one.step->end(), stream);
     recorded = one.step.get();
@@ -98,7 +98,7 @@ void DeviceSteps::make_room_in_flight() {
   }
 }
 
-// The last one that changes rows came after all before it.
+// Waits for no step before the last one that changes rows, since that one runs after all before it.
 void DeviceSteps::put_in_order(gpu::Stream stream, Effect effect) {
   if (effect == Effect::kUsesNone) return;
   for (auto one = in_flight_.rbegin(); one != in_flight_.rend(); ++one) {
@@ -110,7 +110,7 @@ void DeviceSteps::put_in_order(gpu::Stream stream, Effect effect) {
 
 void DeviceSteps::wait_for_steps() {
   for (const InFlight& one : in_flight_) {
-    // Steps on a device that is lost have ended, however they did.
+    // On a lost device steps have ended, with or without success.
     gpu::ignoring_a_lost_device([&] { device_.synchronise(one.step->end()); });
   }
   in_flight_.clear();
@@ -119,7 +119,7 @@ void DeviceSteps::wait_for_steps() {
 void DeviceSteps::finish() {
   const MutexLock turn(turnstile_);
   wait_for_steps();
-  // Of a device that was lost, one may have been under way.
+  // If the device was lost, a function may still be running.
   const MutexLock lock(mutex_);
   is_over_ = true;
   while (functions_ != 0) function_ended_.wait(mutex_);
@@ -178,7 +178,7 @@ bool DeviceSteps::try_begin_beside(Length length) {
   ++uses_;
   if (length == Length::kLong) {
     ++long_uses_;
-    uses_changed_.notify_all();  // a step that waits is refused now
+    uses_changed_.notify_all();  // a waiting step is refused now
   }
   return true;
 }
@@ -192,7 +192,7 @@ DeviceSteps::HostUse::~HostUse() {
   const MutexLock lock(steps_->mutex_);
   --steps_->uses_;
   if (length_ == Length::kLong) --steps_->long_uses_;
-  // Under the mutex: a step may begin, and end with the table, as soon as it is let go of.
+  // Notifies under the mutex: as soon as it is released, a step may begin, and end with the table.
   if (steps_->uses_ == 0) steps_->uses_changed_.notify_all();
 }
 

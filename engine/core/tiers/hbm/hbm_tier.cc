@@ -10,7 +10,7 @@
 namespace embstore {
 namespace {
 
-// A part of a piece begins where kernels can move 16 bytes at once.
+// Parts of a piece begin at offsets at which kernels can move 16 bytes at once.
 constexpr size_t kAlignment = 16;
 
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -22,7 +22,7 @@ size_t rows_a_piece(const RowLayout& layout, uint64_t slots, size_t bytes) {
 
 }  // namespace
 
-// First how many rows there are, for kernels.
+// A piece begins with the number of its rows, for kernels.
 HbmTier::PieceLayout::PieceLayout(size_t rows, size_t row_floats)
     : slots(kAlignment),
       headers(slots + aligned(rows * sizeof(Slot))),
@@ -57,7 +57,7 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
 }
 
 HbmTier::~HbmTier() {
-  // What is freed below may still be in use.
+  // The stream may still use what is freed below.
   gpu::ignoring_a_lost_device([this] { device_->synchronise(stream_); });
 }
 
@@ -151,7 +151,7 @@ void HbmTier::read_rows(RowBatch& rows, RowPart part) const {
 
 template <class SlotOf, class Take>
 void HbmTier::read_pieces(size_t count, size_t floats, SlotOf slot_of, Take take) const {
-  Piece* started = nullptr;  // and not ended
+  Piece* started = nullptr;  // started, not ended
   for (size_t first = 0; first < count; first += rows_a_piece_) {
     Piece& piece = pieces_[next_piece_++ % pieces_.size()];
     device_->synchronise(piece.is_done);
@@ -217,7 +217,8 @@ void HbmTier::join(gpu::Stream stream) {
   device_->wait(stream, is_joined_);
 }
 
-// All that left before any that came: a slot may have another key's row now, and a key another slot.
+// Removes all slots that rows left before it enters any that came: a slot may have another key's row now, and a key
+// another slot.
 void HbmTier::bring_mirror_up_to_date() {
   change_noted(Change::kLeft, changed_, [this](Slot slot) {
     mutex_.assert_held();
@@ -258,7 +259,7 @@ void HbmTier::change_noted(Change change, const ChangedSlots& noted, IsWanted is
   change_some();
 }
 
-// Whatever a piece's size, it has room for one slot and its key.
+// A piece of any size has room for one slot and its key.
 void HbmTier::put_changes(Change change, std::span<const Slot> slots) {
   constexpr size_t kBytesOfOne = 2 * kAlignment + aligned(sizeof(int64_t));
   Piece& piece = changes_;
