@@ -1,5 +1,5 @@
-// The CUDA device on libraries that stand in for CUDA's: what it asks the driver, and which error is whose. That a GPU
-// does what it is asked is not tested here.
+// Tests the CUDA device with libraries that stand in for CUDA's: its calls of the driver, and which Error each of the
+// driver's errors becomes. What a GPU does with the calls is not tested here.
 #include "gpu/cuda/cuda_device.h"
 
 #include <dlfcn.h>
@@ -178,7 +178,7 @@ TEST(full_memory_is_an_error_that_changes_nothing) {
   device.free(device.allocate(5000));
 }
 
-// By the flags that the kernel shows of the mapping that has the address.
+// Whether the mapping at the address has the flag, according to the kernel.
 bool has_flag(const void* address, const std::string& flag) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;

@@ -1,4 +1,4 @@
-// The emulated device: what it shows of a program that forgets to wait, and what it lets stand.
+// Tests what the emulated device shows of programs that forget to wait, and that it leaves right programs alone.
 #include "gpu/emulated/emulated_device.h"
 
 #include <unistd.h>
@@ -55,7 +55,7 @@ EMBSTORE_KERNEL(half_come_to_the_barrier, AddArguments) {
 
 EMBSTORE_KERNEL(add_up, AddArguments) { atomic_add(arguments.values[0], arguments.addend); }
 EMBSTORE_KERNEL(add_up_unatomically, AddArguments) { arguments.values[0] += arguments.addend; }
-// As if nobody else could change the sum.
+// Adds as if no other thread could change the sum meanwhile.
 EMBSTORE_KERNEL(add_up_by_one_try, AddArguments) {
   const uint32_t before = atomic_add(arguments.values[0], 0);
   atomic_exchange_if(arguments.values[0], before, before + arguments.addend);
@@ -90,7 +90,7 @@ std::vector<uint32_t> read(const DeviceArray<uint32_t>& array, Stream stream) {
   return values;
 }
 
-// In how many of the schedules a scene is true.
+// Counts the schedules in which scene(device) is true.
 template <class Scene>
 uint64_t count_schedules(const Scene& scene) {
   uint64_t count = 0;
@@ -109,7 +109,7 @@ void check_always_right(const Scene& scene, const std::string& what) {
   });
 }
 
-// A wrong program may be right in some schedules, or lose no device, but not in many.
+// A wrong program may give the right result in some schedules, and lose no device, but not in many.
 template <class Scene>
 void check_noticed(const Scene& scene, const std::string& what) {
   const uint64_t noticed = count_schedules([&](EmulatedDevice& device) {
@@ -126,7 +126,7 @@ void check_noticed(const Scene& scene, const std::string& what) {
 
 // --- Streams and events
 
-// One stream makes numbers, another one uses them.
+// One stream makes numbers, and another stream uses them.
 bool numbers_pass_between_streams(EmulatedDevice& device, bool waits) {
   constexpr uint32_t kCount = 300;
   OwnedStream makes(device), uses(device);
@@ -245,7 +245,8 @@ TEST(a_schedule_is_the_same_for_the_same_seed) {
 
 // --- Copies
 
-// A buffer of the host is overwritten after a copy from it was put on a stream.
+// Overwrites a buffer of the host after a copy from it was put on a stream. Returns whether the copy got the old
+// contents.
 template <class Buffer>
 bool overwrite_early(EmulatedDevice& device, Buffer& buffer, bool waits) {
   OwnedStream stream(device);
@@ -351,7 +352,7 @@ TEST(memory_is_given_out_and_taken_back_for_ever) {
   }
 }
 
-// The message with which a scene loses the device.
+// Returns the message of the error with which a scene loses the device.
 template <class Scene>
 std::string lost_by(const Scene& scene, uint64_t seed = 2) {
   EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
@@ -426,7 +427,7 @@ TEST(an_access_out_of_bounds_is_found) {
               device.synchronise(Stream{});
             }),
             "block 0, thread 99: element 100 of an array of 100");
-  // The kernel is told that there are more elements than were allocated.
+  // The kernel is told that the array is larger than the allocation.
   check_has(lost_by([](EmulatedDevice& device) {
               DeviceArray<uint32_t> values(device, 100), behind(device, 100);
               device.launch(add, {1, 101}, {{values.address(), 101}, 1}, Stream{});
@@ -536,10 +537,10 @@ TEST(an_addition_that_is_not_atomic_is_noticed) {
   check_noticed([&](EmulatedDevice& device) { return scene(device, add_up_by_one_try); }, "a lost addition");
 }
 
-// In fewer schedules than races are looked for in: that is one in eight.
+// Fewer than the number of schedules that look for races, which is one in eight.
 uint64_t searches() { return scenes(kSeeds) / 10; }
 
-// In how many schedules a kernel is found to race.
+// In how many schedules the kernel is found to race.
 uint64_t races_found(const Kernel<AddArguments>& kernel, uint32_t blocks) {
   return count_schedules([&](EmulatedDevice& device) {
     DeviceArray<uint32_t> values(device, 1 + blocks * 32);
@@ -566,7 +567,7 @@ TEST(a_race_is_found_whatever_the_schedule) {
   check(races_found(read_what_is_changed_atomically, 1) > searches(), "a read beside atomic changes");
 }
 
-// More than are launched at once, and of different sizes.
+// There are more runs than fit into a launch, and they differ in size.
 TEST(runs_that_are_launched_together_have_arguments_and_blocks_of_their_own) {
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);

@@ -1,5 +1,5 @@
-// A library in place of libcuda.so.1 and libnvrtc.so.12: the device's memory is the host's, streams run at once, and no
-// kernel runs. FAKE_CUDA_FAILS="cuMemAlloc_v2:2" makes a function give an error.
+// A library in place of libcuda.so.1 and libnvrtc.so.12: device memory is host memory, work on streams is done at once,
+// and no kernel runs. FAKE_CUDA_FAILS="cuMemAlloc_v2:2" makes a function return an error.
 #include "gpu/testing/fake_cuda.h"
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 namespace {
 
 FakeCuda fake;
-// All that is given out. A device that is lost gives nothing back.
+// All memory and handles in use. On a lost device nothing is given back.
 std::map<void*, std::unique_ptr<char[]>> held;
 std::set<void*> pinned;
 
@@ -143,7 +143,7 @@ int cuStreamDestroy_v2(void* stream) {
 int cuStreamSynchronize(void*) { return result_of("cuStreamSynchronize"); }
 int cuStreamWaitEvent(void*, void*, unsigned) { return result_of("cuStreamWaitEvent"); }
 int cuEventCreate(void** event, unsigned flags) {
-  if (flags != 3) return 1;  // who waits sleeps, and no times
+  if (flags != 3) return 1;  // waiting threads sleep, and there are no timings
   return give("cuEventCreate", event, take(1));
 }
 int cuEventDestroy_v2(void* event) {

@@ -1,4 +1,4 @@
-// What fake_cuda.cc, a library of its own, noted of the calls that were made.
+// Counts and last values of the calls of fake_cuda.cc, which is a library of its own.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@ struct FakeCuda {
   int calls;
   int retained;
   int pushed;
-  bool loaded_ptx;  // the text that the fake NVRTC gives
+  bool loaded_ptx;  // whether it was the text that the fake NVRTC returns
   int compiled;
   char architecture[64];
   const char* launched;
   unsigned blocks;
   unsigned threads;
   void* stream;
-  unsigned char argument[16];  // the first bytes of the struct
+  unsigned char argument[16];  // the first bytes of the arguments
 };
 
 extern "C" FakeCuda* fake_cuda();

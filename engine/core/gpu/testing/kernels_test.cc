@@ -1,5 +1,5 @@
-// The kernels on the emulated device, against plain code of the host: random batches and those at the edges, one schedule a
-// seed.
+// Tests the kernels on the emulated device against plain code of the host, with random batches and edge cases, one
+// schedule for each seed.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -48,7 +48,7 @@ TEST(scan_counts_gives_the_sums_before) {
 
 // --- The mirror
 
-// A mirror and what it should hold.
+// A mirror, and its expected contents.
 struct MirrorScene {
   MirrorScene(Scene& of, uint32_t slots, uint64_t buckets)
       : scene(of), mirror(of.device, slots, buckets, of.stream), free_slots(slots) {
@@ -80,7 +80,7 @@ struct MirrorScene {
     for (const auto& [key, slot] : slot_of) {
       if (keys.size() < most && scene.below(2) == 0) keys.push_back(key);
     }
-    if (scene.below(2) == 0) keys.push_back(1'000'000);  // which it never has
+    if (scene.below(2) == 0) keys.push_back(1'000'000);  // a key that the mirror never has
     for (const int64_t key : keys) {
       const auto found = slot_of.find(key);
       slots.push_back(found == slot_of.end() ? kNoSlot : found->second);
@@ -93,7 +93,7 @@ struct MirrorScene {
     const DeviceArray<uint32_t> count = scene.on_device(keys.size());
     mirror.erase(device_keys.constant(), device_slots.global(), count.constant(), scene.stream);
     check(scene.on_host(device_slots, keys.size()) == slots, "where erased rows were");
-    scene.device.synchronise(scene.stream);  // where there was nothing to copy
+    scene.device.synchronise(scene.stream);  // the copy above waits, but there may be nothing to copy
   }
 
   void find() {
@@ -101,7 +101,7 @@ struct MirrorScene {
     for (int64_t& id : ids) {
       if (scene.below(2) == 0) id = scene.below(600);
     }
-    // Fewer than there is room for: their number is known to the device alone.
+    // There is room for more ids than there are: only the device knows their number.
     const auto count = static_cast<uint32_t>(ids.empty() ? 0 : ids.size() - scene.below(ids.size()) / 2);
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
     const DeviceArray<uint32_t> id_count = scene.on_device(size_t{count});
@@ -135,7 +135,7 @@ struct MirrorScene {
     check(scene.on_host(found.missing_places(), missing.size()) == places, "the places of missing ids");
   }
 
-  // Keys that the mirror has, each found where it is.
+  // Finds all keys that the mirror has, in their slots.
   void find_all() {
     std::vector<int64_t> ids;
     std::vector<uint32_t> slots;
@@ -153,8 +153,8 @@ struct MirrorScene {
     scene.device.synchronise(scene.stream);
   }
 
-  // Every bucket is passed by as many keys as it says: one too few would hide a key, and one too many makes finds look
-  // further than they need to.
+  // Checks that each bucket says how many keys passed it: one too few would hide a key, and one too many makes finds look
+  // further than necessary.
   void check_buckets() {
     const Global<Bucket> array = mirror.arrays().buckets;
     std::vector<Bucket> buckets(array.count);
@@ -197,7 +197,7 @@ struct MirrorScene {
 TEST(a_mirror_has_what_was_inserted_and_not_erased) {
   for_each_seed([](Scene& scene) {
     const uint32_t slots = std::array<uint32_t, 5>{1, 11, 12, 60, 300}[scene.below(5)];
-    // As many entries as slots, up to four times as many.
+    // There are between one and four times as many entries as slots.
     const uint64_t buckets = (slots + kBucketEntries - 1) / kBucketEntries * (1 + scene.below(4));
     MirrorScene mirror(scene, slots, buckets);
     mirror.find();
@@ -258,7 +258,7 @@ void check_unique(Scene& scene, const std::vector<int64_t>& ids) {
   const DeviceArray<int64_t> device_ids = scene.on_device(ids);
   UniqueBatch unique(scene.device, static_cast<uint32_t>(ids.size()), scene.block_threads());
   const UniqueIds expected(ids);
-  for (int time = 0; time < 2; ++time) {  // its memory is used again
+  for (int time = 0; time < 2; ++time) {  // the second time uses its memory again
     make_unique(unique, device_ids.constant(), scene.stream);
     check(scene.number(unique.count()) == expected.keys.size(), "how many ids are distinct");
     check(scene.on_host(unique.keys(), expected.keys.size()) == expected.keys,
@@ -271,13 +271,13 @@ TEST(ids_are_made_distinct_in_the_order_of_their_first_occurrence) {
   for_each_seed([](Scene& scene) { check_unique(scene, scene.ids(scene.batch_size())); });
 }
 
-// As if they weren't in the batch, whose ids may be the same as those that are left out.
+// Left-out ids count as if they weren't in the batch, even if their key is also that of a kept id.
 TEST(ids_that_are_left_out_are_in_no_distinct_id) {
   for_each_seed([](Scene& scene) {
     const std::vector<int64_t> ids = scene.ids(scene.batch_size());
     const auto count = static_cast<uint32_t>(ids.size());
     const std::vector<int64_t> kept = scene.kept(count);
-    // Of those that are after the last one, the device alone may know.
+    // Ids from `end` on don't count either; only the device may know that.
     const uint32_t end = count - scene.below(count + 1) / 2;
     std::vector<int64_t> left;
     std::vector<uint32_t> positions;
@@ -299,7 +299,7 @@ TEST(ids_that_are_left_out_are_in_no_distinct_id) {
     const size_t distinct = expected.keys.size();
     check(scene.number(unique.count()) == distinct, "how many ids are distinct");
     check(scene.on_host(unique.keys(), distinct) == expected.keys, "in order of first occurrence");
-    // Those of each distinct id, in order: where they are in the batch.
+    // The sorted positions of each distinct id, in order, are those at which it occurs in the batch.
     const std::vector<uint32_t> begins = scene.on_host(sums.begins(), distinct);
     const std::vector<uint32_t> ends = scene.on_host(sums.ends(), distinct);
     for (size_t i = 0; i < distinct; ++i) {
@@ -329,14 +329,14 @@ struct GradientScene {
     std::vector<uint32_t> occurrences;
     std::vector<uint32_t> last_positions;
   };
-  // Of distinct ids, by their numbers in the order of first occurrence, as the CPU sums them.
+  // Returns what the CPU gives for the distinct ids with these numbers, in the order of first occurrence.
   Expected expected(const std::vector<uint32_t>& chosen) const {
     const UniqueIds unique(ids);
     std::vector<int64_t> keys;
     for (const uint32_t number : chosen) keys.push_back(unique.keys[number]);
     return expected(keys, std::vector<int64_t>(ids.size(), 1));
   }
-  // Of these, in a batch of which some ids are left out: those with a 0 in `kept`.
+  // The same for these keys, in a batch without the ids that have a 0 in `kept`.
   Expected expected(const std::vector<int64_t>& keys, const std::vector<int64_t>& kept) const {
     std::vector<int64_t> left;
     std::vector<float> left_gradients;
@@ -372,12 +372,12 @@ struct GradientScene {
   std::vector<float> gradients;
 };
 
-// Sums the gradients of some distinct ids on the device, and checks the bits of the sums beside what the CPU gives.
+// Sums the gradients of some distinct ids on the device, and checks that the sums have the CPU's bits.
 void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint32_t>& chosen,
                 uint32_t unique_threads = kMostBlockThreads, uint32_t sort_threads = kSortThreads) {
   const auto count = static_cast<uint32_t>(batch.ids.size());
   const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
-  // Tensors of others may begin at any float.
+  // PyTorch's tensors may begin at any float.
   const uint32_t shift = scene.below(2);
   DeviceArray<float> gradients(scene.device, shift + batch.gradients.size());
   const DeviceAddress address = gradients.address() + shift * sizeof(float);
@@ -399,7 +399,7 @@ void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint
                                   {numbers.constant(), chosen_count.constant()},
                                   {to.global(), occurrences.global(), last_positions.global()}};
   GradientSums::sum({&only, 1}, scene.stream);
-  scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays go
+  scene.device.synchronise(scene.stream);  // none may be chosen, and the arrays are freed
   const GradientScene::Expected expected = batch.expected(chosen);
   check(equal_bits(scene.on_host(to, expected.sums.size()), expected.sums), "the bits of the sums");
   check(scene.on_host(occurrences, chosen.size()) == expected.occurrences, "how often ids occur");
@@ -411,7 +411,7 @@ uint32_t some_dim(Scene& scene) { return std::array<uint32_t, 6>{1, 3, 4, 8, 12,
 TEST(gradients_are_summed_in_the_order_of_the_batch) {
   for_each_seed([](Scene& scene) {
     const GradientScene batch(scene, some_dim(scene));
-    // None, some or all of the distinct ids.
+    // None of the distinct ids, some of them, or all.
     std::vector<uint32_t> chosen;
     const uint32_t one_in = 1 + scene.below(4);
     const auto distinct = static_cast<uint32_t>(UniqueIds(batch.ids).keys.size());
@@ -422,7 +422,8 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
   });
 }
 
-// Around the lengths from which on a block sums a run, and of what it loads at once, in batches with and without other ids.
+// Around the length from which a block sums a run, and around the length that it loads at once, in batches with and
+// without other ids.
 TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) {
   uint64_t seed = 0;
   for (const uint32_t run : {kLongRun, kLongRun + 1, kTileRows, kTileRows + 1, 2 * kTileRows + 3, 1000u}) {
@@ -432,7 +433,8 @@ TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) 
         tested_case() = std::to_string(run) + " times, dim " + std::to_string(dim);
         GradientScene batch(scene, dim);
         batch.ids.assign(run, 7);
-        for (uint32_t i = 0; i < others; ++i) batch.ids.push_back(scene.below(3));  // three more, if many
+        for (uint32_t i = 0; i < others; ++i)
+          batch.ids.push_back(scene.below(3));  // three distinct ids, if many
         std::shuffle(batch.ids.begin(), batch.ids.end(), scene.random);
         batch.gradients = scene.floats(batch.ids.size() * dim);
         check_sums(scene, batch, batch.all_distinct());
@@ -480,7 +482,7 @@ TEST(the_first_gradient_that_is_not_finite_is_found_of_those_that_are_kept) {
 }
 
 TEST(the_order_of_additions_shows_in_the_bits) {
-  // Or the test above would prove little.
+  // Otherwise the test above would prove little.
   uint64_t other_bits = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     Scene scene(seed);
@@ -496,7 +498,8 @@ TEST(the_order_of_additions_shows_in_the_bits) {
   check(other_bits > 50, "the reverse order gave the same bits");
 }
 
-// A batch for a variable of some partitions, each with a mirror that has some of its ids; one partition is a table of its own.
+// A batch for a variable with some partitions, each with a mirror that has some of its ids. With a single partition it is
+// a batch for one table.
 struct PartedBatch {
   PartedBatch(Scene& scene, uint32_t dim, const std::vector<std::unique_ptr<Mirror>>& of)
       : batch(scene, dim),
@@ -562,13 +565,13 @@ struct PartedBatch {
   DeviceArray<uint32_t> last_positions;
 };
 
-// Batches of any sizes for any partitions.
+// Batches of different sizes, for variables with different numbers of partitions.
 TEST(several_batches_at_once_are_what_each_is_alone) {
   for (uint64_t seed = 0; seed < scenes(200); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     const uint32_t dim = some_dim(scene);
-    // Mirrors of a few partitions; all have the slots of some keys.
+    // The mirrors of the partitions; each has slots for some of the keys.
     const uint32_t partitions = std::array<uint32_t, 5>{1, 2, 3, 7, 70}[scene.below(5)];
     std::unordered_map<int64_t, uint32_t> slot_of;
     std::vector<std::unique_ptr<Mirror>> mirrors;
@@ -612,7 +615,7 @@ TEST(several_batches_at_once_are_what_each_is_alone) {
       if (one.apart && one.count != 0) {
         bounds.push_back({&sorted[i], one.apart->bounds(), one.bounds.global(), one.bounds_on_host.global()});
       }
-      if (one.count == 0) continue;  // none has bounds
+      if (one.count == 0) continue;  // an empty batch has no bounds
       found.push_back(one.to_be_found());
       summed.push_back({sorted[i],
                         one.gradients.address(),
@@ -623,7 +626,7 @@ TEST(several_batches_at_once_are_what_each_is_alone) {
     FoundBatch::find(found, scene.stream);
     GradientSums::sum(summed, scene.stream);
     for (const auto& one : batches) {
-      // By partition, and then in the order of first occurrences.
+      // Sorted by partition, and then by first occurrence.
       std::vector<int64_t> ids;
       for (uint32_t i = 0; i < one->count; ++i) {
         if (one->kept[i] != 0) ids.push_back(one->batch.ids[i]);
@@ -660,7 +663,7 @@ TEST(several_batches_at_once_are_what_each_is_alone) {
 
 // --- Rows
 
-// Of a batch, or of what several tables share of it; in its order or another.
+// All rows of a batch, or the places of one of several tables; in the batch's order, or in another.
 TEST(rows_are_gathered_and_scattered) {
   for_each_seed([](Scene& scene) {
     const uint32_t row_floats = 4 * (1 + scene.below(6));
@@ -727,7 +730,7 @@ TEST(rows_are_gathered_and_scattered) {
 
 // --- Streams
 
-// Finds on two streams, and a move of rows between them on a third: as a tier does it.
+// Finds ids on two streams, and moves rows between the finds on a third, as a tier does.
 bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   constexpr uint32_t kSlots = 48, kIds = 96;
   Scene scene(seed);
@@ -750,7 +753,7 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
   before.find(mirror, keys.constant(), id_count.constant(), first);
   device.record(found_first, first);
   if (moves_wait) device.wait(moves, found_first);
-  // The second half of the ids takes the place of the first.
+  // The second half of the ids takes the slots of the first.
   mirror.erase(keys.first(kSlots).as_const(), erased.global(), half.constant(), moves);
   mirror.insert({keys.address() + kSlots * sizeof(int64_t), kSlots}, device_slots.constant(), half.constant(),
                 moves);

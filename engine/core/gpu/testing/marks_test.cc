@@ -1,4 +1,4 @@
-// Marks of slots on the emulated device, beside a plain array of them.
+// Tests marks of slots on the emulated device against a plain array of marks.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -11,7 +11,7 @@
 namespace embstore::gpu {
 namespace {
 
-// Some of so many slots, none twice, and places without a slot between them.
+// Returns some of the slots, none twice, with kNoSlot among them.
 std::vector<uint32_t> some_slots(Scene& scene, uint32_t slots) {
   std::vector<uint32_t> some(slots);
   std::iota(some.begin(), some.end(), 0u);
@@ -23,7 +23,7 @@ std::vector<uint32_t> some_slots(Scene& scene, uint32_t slots) {
   return some;
 }
 
-// Of some places of a batch, which tables share.
+// Some places of a batch that tables share.
 struct SomePlaces {
   SomePlaces(Scene& scene, size_t most)
       : first(scene.below(most + 1)),
@@ -49,7 +49,7 @@ TEST(those_of_a_batch_are_listed_that_are_marked) {
     DeviceArray<uint32_t> listed_count(scene.device, 1);
     for (int round = 0; round < 3; ++round) {
       const std::vector<uint32_t> set = some_slots(scene, slots);
-      const SomePlaces to_set(scene, set.size());  // others stay as they are
+      const SomePlaces to_set(scene, set.size());  // other slots keep their marks
       const bool mark = round == 0 || scene.below(2) == 0;
       const DeviceArray<uint32_t> set_slots = scene.on_device(set);
       marks.set(mark, set_slots.first(set.size()).as_const(), to_set.on_device(), scene.stream);

@@ -1,4 +1,5 @@
-// What NVRTC makes of the kernels, for three generations of GPUs. EMBSTORE_NVRTC is the path of libnvrtc.so.12; it needs no GPU.
+// Tests NVRTC's output for the kernels, for three generations of GPUs. EMBSTORE_NVRTC is the path of libnvrtc.so.12; no
+// GPU is needed.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -20,7 +21,7 @@ const char* nvrtc_path() {
   return path;
 }
 
-// The instruction of a line of PTX: "add.rn.f32" of "@%p1 add.rn.f32 %f1, %f2, %f3;".
+// Returns the instruction of a line of PTX: "add.rn.f32" for "@%p1 add.rn.f32 %f1, %f2, %f3;".
 std::string instruction_of(const std::string& line) {
   std::istringstream words(line);
   std::string word;
@@ -36,7 +37,7 @@ std::vector<std::string> parts_of(const std::string& instruction) {
   return parts;
 }
 
-// Whether it computes with floating-point numbers; loads, stores, comparisons and conversions leave them as they are.
+// Whether the instruction computes with floats. Loads, stores, comparisons and conversions don't count.
 bool computes_floats(const std::vector<std::string>& parts) {
   static const std::set<std::string> kLeaveThemAsTheyAre = {
       "ld", "st", "mov", "selp", "setp", "set", "slct", "cvt", "abs", "neg", "min", "max", "atom", "red"};
@@ -47,8 +48,8 @@ bool computes_floats(const std::vector<std::string>& parts) {
   return has_floats && !kLeaveThemAsTheyAre.contains(parts.front());
 }
 
-// Instructions whose results may not be the CPU's: fused or approximate ones, what flushes subnormal numbers, and those
-// without a rounding, which the driver may fuse.
+// Returns instructions whose results may not have the CPU's bits: fused or approximate ones, those that flush subnormal
+// numbers, and those without a rounding mode, which the driver may fuse.
 std::vector<std::string> inexact_instructions(const std::string& ptx) {
   static const std::set<std::string> kExact = {"add.rn.f32",  "sub.rn.f32", "mul.rn.f32", "div.rn.f32",
                                                "sqrt.rn.f32", "add.rn.f64", "sub.rn.f64", "mul.rn.f64",
@@ -130,7 +131,7 @@ TEST(what_does_not_compile_is_told_in_the_compilers_words) {
 }
 
 TEST(a_contraction_would_be_seen) {
-  // The flag that the engine sets is what keeps them out.
+  // The engine compiles without fused operations only because of the option that it sets.
   const cuda::Nvrtc nvrtc(nvrtc_path());
   const std::vector<KernelSource> fused = {
       {"gpu/kernels/all.h",

@@ -1,4 +1,4 @@
-// What accesses make of ranks of rows on the emulated device, against the host's.
+// Tests how accesses change the ranks of rows on the emulated device, against the host's ranks.
 #include <algorithm>
 #include <deque>
 #include <numeric>
@@ -19,7 +19,7 @@
 namespace embstore::gpu {
 namespace {
 
-// All of a device's slots, as the host sees them.
+// Copies the headers of all slots to and from a device.
 class AllHeaders {
  public:
   AllHeaders(Scene& scene, uint32_t rows) : scene_(scene), headers_(scene.device, rows) {
@@ -46,7 +46,7 @@ class AllHeaders {
   std::optional<DeviceArray<uint32_t>> count_;
 };
 
-// A batch whose first distinct ids have rows; its arrays live until the streams have got there.
+// A batch whose first distinct ids have rows. It keeps its arrays until the streams have used them.
 struct RankedBatch {
   RankedBatch(Scene& scene, uint32_t rows)
       : ids(scene.ids(scene.batch_size())),
@@ -82,7 +82,7 @@ struct RankedBatch {
   GradientSums sums;
 };
 
-// Updates follow each other on one stream, beside look-ups on others.
+// Updates follow each other on one stream; look-ups may run beside them on another.
 TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
   for_each_seed([](Scene& scene) {
     const uint32_t rows = 1 + scene.below(60);
@@ -93,7 +93,7 @@ TEST(accesses_are_counted_as_in_the_hosts_first_tier) {
                       .frequency = scene.below(3) == 0 ? RowMeta::kFrequencyBits - 1 : scene.below(1000),
                       .version = RowMeta::kNeverUpdated,
                       .served = scene.below(1000),
-                      .stamp = 1 + scene.below(2000),  // some were used by a batch that began later
+                      .stamp = 1 + scene.below(2000),  // some are of a batch that began later
                       .save_span = 7};
       ranks.fill(slot, slot, wanted[slot].frequency, wanted[slot].served, wanted[slot].stamp);
     }

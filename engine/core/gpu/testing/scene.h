@@ -1,4 +1,5 @@
-// What the tests of kernels have in common: a device whose schedule is drawn from a seed, and batches at the edges.
+// The common part of the tests of kernels: a device whose schedule is drawn from a seed, and batches that include edge
+// cases.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace embstore::gpu {
 
 inline constexpr uint64_t kSeeds = 500;
 
-// What every test needs: a device and a stream of its own, and random numbers by the same seed.
+// A device and a stream of the test's own, and random numbers from the same seed.
 struct Scene {
   explicit Scene(uint64_t seed)
       : device({.memory_bytes = 4 << 20, .seed = seed}), stream(device), random(seed) {}
@@ -53,16 +54,16 @@ struct Scene {
   }
   uint32_t number(const DeviceArray<uint32_t>& array) { return on_host(array, 1).front(); }
 
-  // Small blocks make many of them.
+  // Small blocks, so that a batch has many of them.
   uint32_t block_threads() { return 1 + below(3) == 1 ? 64 : 32; }
 
-  // Around the sizes of blocks, and none at all.
+  // A size near a multiple of a block's size, or 0, or any size.
   uint32_t batch_size() {
     constexpr std::array<uint32_t, 12> kEdges = {0, 1, 2, 31, 32, 33, 63, 64, 65, 128, 129, 257};
     return below(2) == 0 ? kEdges[below(kEdges.size())] : below(300);
   }
 
-  // All equal, all distinct, few of many, and keys from the ends of their range.
+  // Ids that are all equal, or few distinct ones, or nearly all distinct; some are at the ends of the range of keys.
   std::vector<int64_t> ids(uint32_t count) {
     const uint64_t distinct = std::array<uint64_t, 4>{1, 5, 100, uint64_t{1} << 40}[below(4)];
     std::vector<int64_t> result(count);
@@ -74,15 +75,15 @@ struct Scene {
     return result;
   }
 
-  // Of each id of a batch: 0 leaves it out. Few are left out, many or all.
+  // A mask for the ids of a batch, in which 0 leaves an id out: few ids, many, or all.
   std::vector<int64_t> kept(uint32_t count) {
     const uint32_t one_in = 1 + below(8);
     std::vector<int64_t> result(count);
-    for (int64_t& one : result) one = below(one_in) == 0 ? 0 : -1 - int64_t{below(100)};  // any but 0
+    for (int64_t& one : result) one = below(one_in) == 0 ? 0 : -1 - int64_t{below(100)};  // any number but 0
     return result;
   }
 
-  // Of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
+  // Floats of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
   std::vector<float> floats(size_t count) {
     std::normal_distribution<float> value;
     std::uniform_int_distribution<int> exponent(-40, 8);
@@ -97,7 +98,7 @@ struct Scene {
   std::mt19937_64 random;
 };
 
-// Makes one batch unique, and puts the positions of its ids in order.
+// make_unique() makes one batch unique; sort() sorts the positions of its ids.
 inline void make_unique(UniqueBatch& to, Global<const int64_t> ids, Stream stream) {
   const UniqueBatch::Input only{&to, ids};
   UniqueBatch::make_unique({&only, 1}, stream);

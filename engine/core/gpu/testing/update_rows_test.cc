@@ -1,4 +1,5 @@
-// Updates of rows on the emulated device against the CPU's optimizers: every rule, random batches and values at the edges.
+// Tests updates of rows on the emulated device against the CPU's optimizers: every rule, random batches, and edge cases
+// of values.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -25,14 +26,14 @@
 namespace embstore::gpu {
 namespace {
 
-// A GPU gives NaNs with another payload or sign.
+// NaNs may differ: a GPU gives them another payload or sign.
 bool equal_but_for_nans(const std::vector<float>& a, const std::vector<float>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
     return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y) || (std::isnan(x) && std::isnan(y));
   });
 }
 
-// Gradients, now and then all of which are zero, or some of which are subnormal, infinite, or NaNs.
+// Returns gradients; sometimes all are zero, and sometimes some are subnormal, infinite, or NaN.
 std::vector<float> some_gradients(Scene& scene, size_t count) {
   using Limits = std::numeric_limits<float>;
   std::vector<float> gradients = scene.floats(count);
@@ -51,13 +52,13 @@ std::vector<float> some_gradients(Scene& scene, size_t count) {
   return gradients;
 }
 
-// Rows of a table that was trained for a while: slots as rules leave them, none negative where a root is taken.
+// Returns rows as after some training: slots as rules leave them, not negative if a root is taken of them.
 std::vector<float> some_rows(Scene& scene, const RowLayout& layout, uint32_t rows, bool decays) {
   std::vector<float> floats = scene.floats(rows * layout.row_floats());
   for (size_t i = 0; i < floats.size(); ++i) {
     const size_t block = i % layout.row_floats() / layout.block_floats();
     if (block > 0) floats[i] = std::abs(floats[i]);
-    // New columns of a row that got wider have decayed less often.
+    // If a row was widened, its new columns have decayed less often than the others.
     if (block == 2 && decays) floats[i] = static_cast<float>(scene.below(4));
   }
   return floats;
@@ -78,14 +79,15 @@ struct UpdateScene {
                              of.stream);
   }
 
-  // Applies a batch here and there; `launch(update, step, where it is on the device)` puts the update on the stream.
+  // Applies a batch on both sides. `launch(update, step, address)` puts the update on the stream; `address` is that of
+  // the step on the device.
   template <class Launch>
   void apply(int64_t global_step, const Launch& launch) {
     std::vector<int64_t> ids = scene.ids(scene.batch_size());
     if (scene.below(2) == 0) {
       for (int64_t& id : ids) id = scene.below(row_count);
     }
-    // The first distinct ids have rows, but for some.
+    // The first distinct ids have rows, except for some of them.
     const UniqueIds distinct(ids);
     std::vector<uint32_t> slots(row_count);
     std::iota(slots.begin(), slots.end(), 0u);
@@ -110,7 +112,7 @@ struct UpdateScene {
       if (slot == kNoSlot) continue;
       float* const row = &floats[slot * layout.row_floats()];
       if (const auto* ftrl = std::get_if<FtrlStep<DevicePower>>(&step)) {
-        // The CPU has another power, which optimizers_test compares with the device's.
+        // The CPU has another power function, which optimizers_test compares with the device's.
         const size_t stride = layout.block_floats();
         update_row(*ftrl, row, row + stride, stride, key.gradient, layout.dim());
         continue;
@@ -137,7 +139,7 @@ struct UpdateScene {
     launch({device_slots.constant(), {.end = unique.count().constant()}, sums, address}, step,
            step_on_device.address());
     optimizer->advance(state);
-    scene.device.synchronise(scene.stream);  // the arrays go
+    scene.device.synchronise(scene.stream);  // the arrays are freed
   }
 
   std::vector<float> on_device() { return scene.on_host(rows.floats(), floats.size()); }
@@ -148,7 +150,7 @@ struct UpdateScene {
   const uint32_t dim;
   const RowLayout layout;
   const uint32_t row_count;
-  std::vector<float> floats;  // of the rows, as the CPU updates them
+  std::vector<float> floats;  // the rows, as the CPU updates them
   OptimizerState state;
   DeviceRows rows;
 };
@@ -178,8 +180,8 @@ TEST(updates_of_every_rule_give_the_bits_of_the_cpu) {
   });
 }
 
-// Adagrad with one operation in another place.
-struct ReorderedAdagradStep {  // with what AdagradStep has
+// Adagrad with one operation in another order.
+struct ReorderedAdagradStep {  // it has the members of AdagradStep
   static constexpr int kSlots = 1;
   float learning_rate;
 
@@ -188,7 +190,7 @@ struct ReorderedAdagradStep {  // with what AdagradStep has
     w -= learning_rate * (g / square_root(a));
   }
 };
-// Adagrad with one contraction, as a GPU's compiler would make it.
+// Adagrad with one fused operation, as a GPU's compiler might make it.
 struct FusedAdagradStep {
   static constexpr int kSlots = 1;
   float learning_rate;
