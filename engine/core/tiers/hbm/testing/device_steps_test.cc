@@ -1,5 +1,5 @@
-// Look-ups and updates on the emulated device, between and beside everything that the host does with a table: rows are those of
-// a table without a GPU, bit for bit, and lie where it has them, and the host waits for nothing.
+// Tests look-ups and updates on the emulated device, between and beside all operations of the host on a table: rows are
+// those of a table without a GPU, bit for bit, and lie in the same levels, and the host waits for nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -37,15 +37,15 @@ namespace {
 
 using gpu::EmulatedDevice;
 
-constexpr int kDim = 5;  // rows that no vector fits, and padded ones in the tier
+constexpr int kDim = 5;  // rows fill no whole vector, and are padded in the tier
 constexpr size_t kBlockBytes = 8 * sizeof(float);
 constexpr uint64_t kHbmRows = 40;
 constexpr int64_t kKeys = 150;
 
-// What a table forgets, if it does.
+// What a table forgets to do, if anything.
 enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToOrderSteps, kToEraseFromTheMirror };
 
-// A device on which some calls do nothing: as if nobody had made them.
+// A device on which some calls do nothing, as if they hadn't been made.
 class ForgetfulDevice final : public EmulatedDevice {
  public:
   ForgetfulDevice(uint64_t seed, Forgets forgets)
@@ -56,8 +56,8 @@ class ForgetfulDevice final : public EmulatedDevice {
         ends_of_steps_.contains(event.handle) ? Forgets::kToOrderSteps : Forgets::kToWaitForMoves;
     if (forgets_ != what || within_steps_.contains(event.handle)) EmulatedDevice::wait(stream, event);
   }
-  // Of the events that are made while a step is put on a stream, those that follow a stream of the step are within it. Others are
-  // the ends of its parts.
+  // While a step is put on a stream, the two events that are made after a stream of the step are used within it. Other
+  // events are the ends of steps.
   gpu::Event make_event() override {
     const gpu::Event event = EmulatedDevice::make_event();
     if (!puts_a_step_) return event;
@@ -77,7 +77,7 @@ class ForgetfulDevice final : public EmulatedDevice {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate(bytes);
   }
-  // Now and then the system pins no memory of others, whose rows are copied then.
+  // With one seed in four the system refuses to pin memory that isn't the device's own; its rows are copied then.
   gpu::DeviceAddress try_pin(std::span<std::byte> memory) override {
     return seed_ % 4 == 3 ? gpu::DeviceAddress{} : EmulatedDevice::try_pin(memory);
   }
@@ -85,7 +85,7 @@ class ForgetfulDevice final : public EmulatedDevice {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate_pinned(bytes);
   }
-  // On the device and the host, so far.
+  // How many bytes were allocated so far, on the device and on the host.
   uint64_t allocated_bytes() const { return allocated_bytes_; }
 
  private:
@@ -144,7 +144,7 @@ TierSpec hbm(const Rule& rule, uint64_t rows = kHbmRows) {
 
 enum class Below { kDram, kSsd };
 
-// A variable with HBM, and one with DRAM in its place that says what it should be.
+// A variable with HBM, and one with DRAM in its place, which has the expected rows.
 struct Scene : StepScene<ForgetfulDevice> {
   explicit Scene(uint64_t seed, Forgets forgets = Forgets::kNothing, Below first_below = Below::kDram,
                  size_t partitions = 1)
@@ -175,7 +175,7 @@ struct Scene : StepScene<ForgetfulDevice> {
     table->apply_gradients(ids, gradients.data(), std::nullopt);
     plain->apply_gradients(ids, gradients.data(), std::nullopt);
   }
-  // Gives the keys from 0 rows, which then lie where they rank.
+  // Gives the keys from 0 on rows, and waits until these lie where they rank.
   std::vector<int64_t> train_first(size_t count) {
     std::vector<int64_t> keys = keys_from(0, count);
     train(keys);
@@ -188,7 +188,7 @@ struct Scene : StepScene<ForgetfulDevice> {
     return rows;
   }
 
-  // A look-up on a stream, with what it should give.
+  // A look-up on a stream, with its expected result.
   struct LookUp : BatchOnDevice {
     LookUp(gpu::Device& on, const std::vector<int64_t>& of, gpu::Stream put_on, std::vector<float> gives)
         : BatchOnDevice(on, of, kDim, put_on), expected(std::move(gives)) {}
@@ -223,7 +223,7 @@ struct Scene : StepScene<ForgetfulDevice> {
     device->puts_a_step(false);
   }
 
-  // What of all rows differs from the plain table; nothing if they are alike.
+  // Says in which respect the rows differ from those of the plain table; empty if they are the same.
   std::string difference_of_rows() const {
     for (Variable* const of : {table.get(), plain.get()}) of->drain();
     const ExportedRows mine = table->export_rows();
@@ -233,14 +233,14 @@ struct Scene : StepScene<ForgetfulDevice> {
     if (mine.versions != other.versions) return "the versions of rows";
     return mine.values != other.values || mine.slots != other.slots ? "the rows" : "";
   }
-  // That, and of where they lie.
+  // As difference_of_rows(), and also compares where rows lie.
   std::string difference() const {
     std::string of_rows = difference_of_rows();
     if (!of_rows.empty()) return of_rows;
     const std::vector<int64_t> keys = keys_from(0, kKeys + 1);
     return table->tiers_of(keys) == plain->tiers_of(keys) ? "" : "where rows lie";
   }
-  // Those of the keys whose rows are in a tier.
+  // Returns those of the keys whose rows are in the tier.
   std::vector<int64_t> keys_in(int32_t tier, const std::vector<int64_t>& keys) const {
     const std::vector<int32_t> tiers = table->tiers_of(keys);
     std::vector<int64_t> found;
@@ -249,7 +249,7 @@ struct Scene : StepScene<ForgetfulDevice> {
     }
     return found;
   }
-  // What came of it, when the stream is through.
+  // The look-up's result, once the stream has finished it.
   static std::vector<float> rows_of(const LookUp& look_up) {
     std::vector<float> rows(look_up.expected.size());
     look_up.rows.copy_to(rows.data(), rows.size(), look_up.stream);
@@ -265,7 +265,7 @@ struct Scene : StepScene<ForgetfulDevice> {
   std::unique_ptr<Variable> plain;
 };
 
-// Whether batches are asked for ahead of some of what is done, whoever trains them in the end.
+// Whether some batches are prefetched, no matter how they are trained in the end.
 enum class Ahead { kNothing, kBatches };
 
 void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) {
@@ -277,8 +277,8 @@ void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) 
   if (scene.below(8) == 0) scene.table->forget_prefetched();
 }
 
-// Steps on two streams between whatever the host does. What came to be otherwise than in a plain table; nothing if all is
-// alike.
+// Puts steps on two streams between random operations of the host. Says what differs from the plain table; empty if
+// nothing does.
 std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) {
   std::deque<std::unique_ptr<Scene::LookUp>> asked;
   std::deque<std::unique_ptr<Scene::LookUp>> look_ups;
@@ -344,10 +344,11 @@ void check_steps(Scene& scene, Ahead ahead) {
   }
 }
 
-// Variables of several partitions are as frequent as others.
+// Half of the scenes have variables with several partitions.
 size_t some_partitions(uint64_t seed) { return seed / 3 % 2 == 0 ? 1 : 2 + seed % 2; }
 
-// A step that forgets something is noticed in a fifth of them at least. Under the sanitizers there is one with a filter.
+// In at least a fifth of the scenes, a step that forgets something is noticed. Under the sanitizers, one scene has a
+// filter.
 constexpr uint64_t kScenes = kUnderSanitizer ? scenes(90) : 48;
 
 void check_scenes(Ahead ahead) {
@@ -397,14 +398,14 @@ TEST(rows_below_are_read_where_they_lie_unless_the_system_pins_none) {
     const auto look_up = scene.made(keys);
     scene.put(*look_up);
     check(Scene::is_right(*look_up), "what was read");
-    // A row that changes right behind the step is read as it was.
+    // A row that changes right after the step is read as it was.
     const auto before = scene.made(keys);
     scene.put(*before);
     scene.train(keys);
     check(Scene::is_right(*before), "what was read before a change");
     if (!*below.tier.is_pinned) continue;
     scene.table->drain();
-    // Whoever reads them where they lie can't if they aren't pinned.
+    // A kernel that reads the rows in place can't do so if they are no longer pinned.
     const Memory& memory = scene.table->all()[0]->parts().store->tiers().memory(2)->rows().memory();
     scene.device->unpin({memory.data(), memory.size_bytes()});
     const auto late = scene.made(keys);
@@ -415,7 +416,7 @@ TEST(rows_below_are_read_where_they_lie_unless_the_system_pins_none) {
   }
 }
 
-// Look-ups to train and to serve, and updates, of rows that are all in HBM.
+// Look-ups for training and for serving, and updates, of rows that are all in HBM.
 TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
   for (uint64_t seed = 0; seed < scenes(15); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -436,7 +437,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
     const std::vector<int64_t> is_left_out = {0, 1, 0, 1};
     left_out.copy_from(is_left_out.data(), is_left_out.size(), *scene.streams[0]);
     scene.device->synchronise(*scene.streams[0]);
-    // The first ones take memory, as many as may be in flight at once.
+    // The first steps allocate memory, for as many steps as may be in flight at once.
     gpu::OwnedEvent ends[] = {gpu::OwnedEvent(*scene.device), gpu::OwnedEvent(*scene.device)};
     const auto let_all_end = [&] {
       for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
@@ -484,7 +485,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
   }
 }
 
-// Returns when the eviction thread has done what it was at.
+// Returns when the eviction thread has finished its current work.
 void wait_for_the_eviction_thread() {
   struct Last final : EvictionPool::Job {
     bool run() noexcept override {
@@ -498,7 +499,7 @@ void wait_for_the_eviction_thread() {
   EvictionPool::instance().cancel(last);
 }
 
-// A batch is asked for while its rows are below, and again when they are up; then it's looked up and trained.
+// A batch is prefetched while its rows are below, and again when they are up; then it is looked up and trained.
 TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
   constexpr uint64_t kRows = 10;
   for (uint64_t seed = 0; seed < scenes(20); ++seed) {
@@ -529,7 +530,7 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
       for (size_t s = 0; s < 2; ++s) scene.device->record(ends[s], *scene.streams[s]);
       while (!scene.device->query(ends[0]) || !scene.device->query(ends[1])) {
       }
-      // The first ones take memory.
+      // The first ones allocate memory.
       check(round == 0 || scene.device->host_waits() == waits, "the host waited");
       const TableStats after = scene.table->stats();
       check(after.hits - before.hits == kRows && after.misses == before.misses, "a row was missed");
@@ -617,7 +618,7 @@ TEST(a_batch_may_be_empty_and_larger_than_the_tier) {
 }
 
 TEST(batches_that_miss_many_rows_are_read_and_updated_by_several_threads) {
-  constexpr size_t kMany = 6000;  // each of two threads has enough of them
+  constexpr size_t kMany = 6000;  // enough for each of two threads
   Scene scene(1);
   const auto batch = [&](int64_t first) {
     std::vector<int64_t> ids(kMany);
@@ -653,7 +654,7 @@ TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
   const std::vector<int64_t> upper = scene.keys_in(0, keys);
   const std::vector<int64_t> lower = scene.keys_in(1, keys);
   std::vector<float> rows(upper.size() * kDim);
-  constexpr uint64_t kServed = 3;  // of the lower, and more of the upper
+  constexpr uint64_t kServed = 3;  // of the lower rows; the upper rows are served more often
   for (uint64_t i = 0; i < 2 * kServed; ++i) scene.table->lookup(upper, rows.data(), LookUpFor::kServing);
   scene.table->drain();
   const uint64_t promoted = scene.table->stats().promotions;
@@ -769,7 +770,7 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
   check(std::accumulate(frequencies.begin(), frequencies.end(), int64_t{0}) == 199, "the last place is lost");
 }
 
-// What came and left before it is there for the step after it.
+// Changes of rows before such a batch are visible to the step after it.
 TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
   for (uint64_t seed = 1; seed <= scenes(60); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -798,8 +799,9 @@ TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
   }
 }
 
-// The table is what it is without them, on the stream and, while a save is under way, by the host. A batch may be refused by a number,
-// or for a gradient that isn't finite, unless its id or the batch is left out: then the next call says why.
+// The table is as if it had never got them, both on the stream and, while a save is under way, on the host. A batch is
+// refused by a number, or for a gradient that isn't finite, unless that id or the whole batch is left out; then the next
+// call says why.
 TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
   using Limits = std::numeric_limits<float>;
   for (uint64_t seed = 1; seed <= scenes(24); ++seed) {
@@ -849,13 +851,13 @@ TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
         Table& saved = scene.table->partition(random() % partitions);
         if (step % 4 == 3) save.emplace(saved.parts().steps.get(), DeviceSteps::Length::kLong);
         scene.table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt, conditions);
-        scene.device->synchronise(apply.stream);  // the arrays go
+        scene.device->synchronise(apply.stream);  // the arrays are freed
         save.reset();
         random() % 2 == 0 ? scene.table->synchronise() : scene.table->drain();
       } catch (const Error& error) {
         check(error.kind() == ErrorKind::kInvalidArgument, error.what());
         told = error.what();
-        scene.device->synchronise(apply.stream);  // the arrays go
+        scene.device->synchronise(apply.stream);  // the arrays are freed
       }
       check(told.empty() == reason.empty() && told.find(reason) != std::string::npos,
             "\"" + reason + "\" isn't told, but: " + told);
@@ -869,7 +871,7 @@ TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
   }
 }
 
-// Everything in files is turned to noise.
+// Overwrites the contents of all files with noise.
 void spoil(const std::string& directory) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
     if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
@@ -877,8 +879,8 @@ void spoil(const std::string& directory) {
   }
 }
 
-// A variable of one partition or of three, and the keys of one whose rows lie below HBM, in files that were damaged; and all
-// others.
+// A variable with one partition or three. `lost` are the keys of one partition whose rows lie below HBM, in files that
+// were damaged; `left` are all other keys.
 struct DamagedScene : Scene {
   DamagedScene(size_t partitions, size_t number)
       : Scene(5, Forgets::kNothing, Below::kSsd, partitions),
@@ -925,7 +927,7 @@ TEST(rows_that_cannot_be_read_are_nan_and_the_others_are_there_and_the_next_call
   });
 }
 
-// Whichever partition it is: those before it were prepared, and those after it weren't asked.
+// Any partition may fail: those before it were prepared, and those after it weren't asked.
 TEST(an_apply_that_fails_leaves_every_row_as_it_was_and_the_next_call_says_why) {
   for_each_damaged_partition([](DamagedScene& scene) {
     const std::vector<float> before = scene.expected(scene.left);
@@ -976,7 +978,7 @@ TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
   }
 }
 
-// Each in another order; so that one holds what the other waits for, if an order isn't kept.
+// Each thread uses another order, so that one would hold what the other waits for if steps didn't take tables in order.
 TEST(threads_may_put_steps_of_tables_in_any_order) {
   tested_case() = "";
   Scene scene(3);
@@ -1009,7 +1011,7 @@ TEST(threads_may_put_steps_of_tables_in_any_order) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Else it would wait as long as the use is.
+// Otherwise the step would wait until the long use ends.
 TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long) {
   Scene scene(1);
   DeviceSteps& steps = *scene.table->parts().steps;
@@ -1032,7 +1034,7 @@ TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long)
 
 // --- Several variables
 
-// Tables of all rules, of different dims, each with one that says what it should be.
+// Variables of all rules with different dims, each with a plain one that has the expected rows.
 struct Model {
   Model(Scene& of, size_t variables, size_t partitions = 1) : scene(of) {
     for (size_t v = 0; v < variables; ++v) {
@@ -1126,7 +1128,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
       for (size_t v = 0; v < batches.size(); ++v) model.check_rows(v, *batches[v]);
       model.put_applies(batches);
       for (size_t v = 0; v < batches.size(); ++v) model.apply_to_plain(v, *batches[v]);
-      scene.device->synchronise(model.stream());  // the arrays go
+      scene.device->synchronise(model.stream());  // the arrays are freed
       if (scene.below(3) == 0 && !save) {
         for (const auto& table : model.tables) table->drain();
       }
@@ -1147,9 +1149,9 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
     std::vector<std::unique_ptr<Model::Batch>> batches;
     for (size_t v = 0; v < model.tables.size(); ++v) batches.push_back(model.some_batch(v, ids));
     std::pair<uint64_t, uint64_t> counts;
-    for (int round = 0; round < 2; ++round) {  // the first gives ids rows, and takes memory
+    for (int round = 0; round < 2; ++round) {  // the first round gives ids rows, and takes memory
       for (const auto& table : model.tables) table->drain();
-      model.put_look_ups(batches, LookUpFor::kTraining);  // which brings mirrors up to date
+      model.put_look_ups(batches, LookUpFor::kTraining);  // brings mirrors up to date
       scene.device->synchronise(model.stream());
       counts = {scene.device->launches(), scene.device->host_waits()};
       model.put_look_ups(batches, LookUpFor::kTraining);
@@ -1161,11 +1163,11 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
     return counts;
   };
   tested_case() = "";
-  // Batches for several partitions are taken apart by kernels more.
+  // Batches for several partitions take more kernels, which sort their ids by partition.
   for (const size_t least : {1, 2}) {
     const auto [launches, waits] = launches_and_waits(1, least);
     check(waits == 0, "the host waited");
-    for (const size_t variables : {1, 2, 3}) {  // of as many tables as kernels take at once
+    for (const size_t variables : {1, 2, 3}) {  // with no more tables than a launch takes
       const size_t partitions = least == 1 ? 1 : 6 / variables;
       const auto [more_launches, more_waits] = launches_and_waits(variables, partitions);
       check(more_waits == 0, "the host waited");
@@ -1176,7 +1178,7 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
   }
 }
 
-// A launch takes time that lab/pmemlab/model/prediction/gpu_tier.py (KERNELS) reckons with.
+// lab/pmemlab/model/prediction/gpu_tier.py (KERNELS) counts on this number of launches.
 TEST(steps_launch_as_many_kernels_as_the_lab_says) {
   if (kUnderThreadSanitizer) return;
   constexpr uint64_t kOfALookUp = 6;
@@ -1201,7 +1203,7 @@ TEST(steps_launch_as_many_kernels_as_the_lab_says) {
   scene.device->synchronise(model.stream());
 }
 
-// A step's memory is its batches': partitions share it.
+// A step's memory depends on its batches: partitions share it.
 TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
   const auto step_bytes = [](size_t partitions) {
     Scene scene(1);
@@ -1229,7 +1231,7 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
   }
 }
 
-// However far ahead of the device a program is.
+// However far the program is ahead of the device.
 TEST(many_steps_take_the_memory_of_few) {
   Scene scene(1);
   Model model(scene, 1, 1);
@@ -1298,7 +1300,8 @@ TEST(a_batch_that_does_not_fit_on_the_device_stops_none_of_other_variables_and_i
   }
 }
 
-// Rows whose floats are alike and only grow: each look-up has whole rows, none of which is older than one read before.
+// All floats of a row are equal and only grow: each look-up must give whole rows, none older than a row that was read
+// before.
 void check_threads(size_t partitions) {
   tested_case() = std::to_string(partitions) + " partitions";
   Scene scene(8);
@@ -1347,7 +1350,7 @@ void check_threads(size_t partitions) {
           if (random() % 4 != 0) scene.device->synchronise(stream);
           if (random() % 4 == 0)
             table.lookup_on_device(apply.on_device(), apply.rows.address(), LookUpFor::kServing);
-          scene.device->synchronise(stream);  // the arrays go
+          scene.device->synchronise(stream);  // the arrays are freed
         }
         if (i % 20 == 0) table.drain();
       }

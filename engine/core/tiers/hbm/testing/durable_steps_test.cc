@@ -1,5 +1,5 @@
-// Tables with HBM above a durable pool, on the emulated device: checkpoints between and beside steps of the device and what the
-// host does have the rows of their moments, bit for bit.
+// Tests tables with HBM above a durable pool, on the emulated device: checkpoints that are made between and beside steps
+// on the device and operations of the host have the rows of their moments, bit for bit.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,9 +24,10 @@
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/hbm/testing/step_scene.h"
 
-// Whoever puts work on the emulated device may run a stream's function there and then, as HbmTier::join() does under the tier's
-// mutex. The function takes locks under which the host takes that mutex; but while a step is in flight, DeviceSteps keeps the host
-// from it, which the sanitizer doesn't know. On a GPU the function has a thread of its own.
+// On the emulated device, a thread that puts work on a stream may run a stream's function at once: HbmTier::join() does
+// so under the tier's mutex. That function takes locks under which the host takes the same mutex. But while a step is in
+// flight, DeviceSteps keeps the host from doing so, which the sanitizer doesn't know. On a GPU the function runs on a
+// thread of its own.
 extern "C" const char* __tsan_default_suppressions() { return "deadlock:embstore::HbmTier::join\n"; }
 
 namespace embstore {
@@ -42,10 +43,10 @@ constexpr uint64_t kDramRows = 20;
 constexpr int64_t kKeys = 120;
 constexpr const char* kReason = "it fell off the bus";
 
-// Rows that the tiers above a pool may have, with those on the move: in the stage, HBM and DRAM.
+// The most rows in the tiers above a pool, including rows on the move: in the stage, HBM and DRAM.
 constexpr uint64_t kRowsAbove = kHbmRows + kDramRows + 3 * 256;
 
-// A device on which the kernel of this name does nothing.
+// A device on which the kernel with this name does nothing.
 class ForgetfulDevice final : public EmulatedDevice {
  public:
   ForgetfulDevice(uint64_t seed, std::string_view forgotten)
@@ -83,7 +84,7 @@ std::vector<TierSpec> above_and_in_a_pool(const std::string& path, uint64_t pool
   return tiers;
 }
 
-// A table of HBM, DRAM and a pool, and one in DRAM that says what its rows should be.
+// A table of HBM, DRAM and a pool, and one in DRAM that has the expected rows.
 class Scene : public StepScene<ForgetfulDevice> {
  public:
   explicit Scene(uint64_t seed, Below below_pool = Below::kNothing, uint64_t pool_rows = 1000,
@@ -100,14 +101,15 @@ class Scene : public StepScene<ForgetfulDevice> {
   Scene& operator=(const Scene&) = delete;
 
   void open_table() {
-    std::vector<TierSpec> tiers = above_and_in_a_pool(directory / "rows", pool_rows_ + 16);  // and its header
+    std::vector<TierSpec> tiers =
+        above_and_in_a_pool(directory / "rows", pool_rows_ + 16);  // and for the header
     TierSpec ssd{"SSDHASH", directory / "rows.ssd", std::nullopt};
     ssd.ssd_hash.file_bytes = 32 << 10;
     ssd.ssd_hash.buffer_bytes = 128 << 10;
     if (below_ == Below::kSsd) tiers.push_back(ssd);
     table = std::make_unique<Table>(spec_of(tiers));
   }
-  // The process ends, and the next one opens the table on another device.
+  // Ends the process, so to speak, and opens the table again on another device.
   void reopen() {
     finish();
     table.reset();
@@ -122,7 +124,7 @@ class Scene : public StepScene<ForgetfulDevice> {
     table->apply_gradients(ids, gradients.data(), std::nullopt);
     plain.apply_gradients(ids, gradients.data(), std::nullopt);
   }
-  // All keys, whose rows then lie where they belong.
+  // Trains all keys, and waits until their rows lie where they belong.
   void train_all() {
     train(keys_from(0, kKeys));
     table->drain();
@@ -142,7 +144,7 @@ class Scene : public StepScene<ForgetfulDevice> {
     std::vector<float> rows(ids.size() * kDim);
     table->lookup(ids, rows.data(), LookUpFor::kServing);
   }
-  // On the device, where accesses are counted.
+  // Serves a batch on the device, where accesses are counted.
   void serve_on_device(const std::vector<int64_t>& ids) {
     const BatchOnDevice& look_up = batches_.emplace_back(*device, ids, kDim, *streams[below(streams.size())]);
     table->lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpFor::kServing);
@@ -151,7 +153,7 @@ class Scene : public StepScene<ForgetfulDevice> {
     check(table->drop(keys) == plain.drop(keys), "other keys had rows");
   }
 
-  // Begins a checkpoint, whose rows are those of now. Returns its number.
+  // Begins a checkpoint with the rows of now. Returns its number.
   uint64_t begin() {
     const std::string path = directory / ("state" + std::to_string(states_++));
     checkpoint::Writer file(path, RowLayout(kDim, /*slot_count=*/1), {});
@@ -188,7 +190,7 @@ class Scene : public StepScene<ForgetfulDevice> {
                              /*waiting_keys=*/false);
   }
   bool is_at(uint64_t number) const { return table->export_rows() == moments_.at(number).rows; }
-  // In the next process.
+  // Reopens the table, as another process would, and restores the checkpoint.
   void check_restored(uint64_t number, const char* what) {
     reopen();
     restore(number);
@@ -206,11 +208,11 @@ class Scene : public StepScene<ForgetfulDevice> {
     }
     return found;
   }
-  // Rows that were written to the pool so far: each a header and floats.
+  // How many rows were written to the pool so far: a header and floats for each.
   uint64_t written_to_pool() const {
     return accesses_of(2, [](Access access) { return access != Access::kLoad; }) / 2;
   }
-  // Rows that the device has updated so far.
+  // How many rows the device has updated so far.
   uint64_t updated_on_device() const {
     return accesses_of(0, [](Access access) { return access == Access::kUpdate; });
   }
@@ -225,7 +227,7 @@ class Scene : public StepScene<ForgetfulDevice> {
     }
     return accesses;
   }
-  // What is on streams uses memory that goes.
+  // Work on the streams uses memory that is about to be freed.
   void finish() {
     for (const auto& stream : streams)
       gpu::ignoring_a_lost_device([&] { device->synchronise(gpu::Stream(*stream)); });
@@ -253,7 +255,7 @@ class Scene : public StepScene<ForgetfulDevice> {
   std::deque<BatchOnDevice> batches_;
 };
 
-// Checkpoints beside steps of the device and what the host does. False where one of them isn't what it should be.
+// Makes checkpoints beside steps on the device and operations of the host. Returns false if one has wrong rows.
 bool are_checkpoints_right(Scene& scene) {
   for (int i = 0; i < 60; ++i) {
     switch (scene.below(12)) {
@@ -277,12 +279,12 @@ bool are_checkpoints_right(Scene& scene) {
   }
   if (!scene.is_plain()) return false;
   scene.persist();
-  scene.train_on_device(scene.some_ids(60));  // lost
+  scene.train_on_device(scene.some_ids(60));  // is lost
   scene.table->synchronise();
   std::vector<uint64_t> kept = scene.kept();
   scene.reopen();
   if (scene.kept() != kept) return false;
-  for (; !kept.empty(); kept.pop_back()) {  // a restore gives newer ones up
+  for (; !kept.empty(); kept.pop_back()) {  // a restore drops newer checkpoints
     scene.restore(kept.back());
     if (!scene.is_at(kept.back())) return false;
   }
@@ -324,7 +326,7 @@ TEST(a_checkpoint_writes_what_changed_alone) {
   const uint64_t before = scene.written_to_pool();
   scene.persist();
   check(scene.written_to_pool() == before, "rows were written that had not changed");
-  // Those of HBM, which the device changes again and again.
+  // Now rows of HBM, which the device changes again and again.
   std::vector<int64_t> in_hbm = scene.keys_in_level(0);
   check(in_hbm.size() == kHbmRows, "HBM isn't full");
   in_hbm.resize(7);
@@ -337,7 +339,7 @@ TEST(a_checkpoint_writes_what_changed_alone) {
   check(scene.is_plain(), "the rows are others");
 }
 
-// A copy of a row that nobody changed is the row again, wherever the row has been.
+// The copy of an unchanged row stays valid, wherever the row has been meanwhile.
 TEST(rows_that_did_not_change_go_down_to_their_copies) {
   Scene scene(2);
   scene.train_all();
@@ -364,7 +366,7 @@ TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
   check(scene.updated_on_device() == 0, "the device has updated rows");
   scene.drop({in_hbm[0], in_hbm[1]});
   scene.finish_one();
-  // From here on the device does it again.
+  // From here on the device updates rows again.
   scene.table->drain();
   const std::vector<int64_t> now_in_hbm = scene.keys_in_level(0);
   scene.train_on_device(now_in_hbm);
@@ -379,7 +381,7 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
   scene.train_all();
   scene.persist();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
-  // Rows that changed go down to DRAM, with others above that have not.
+  // Rows that changed go down to DRAM; the rows above them haven't changed.
   const std::vector<int64_t> below = scene.keys_in_level(2);
   scene.train({below.begin(), below.begin() + 10});
   for (int i = 0; i < 3; ++i) {
@@ -393,7 +395,7 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
   scene.train_on_device(in_hbm);
   scene.table->synchronise();
   check(scene.updated_on_device() == before + in_hbm.size(), "rows of HBM went by the host");
-  // Those that are still wanted come up, and go down to HBM.
+  // The rows that are still wanted come up, and go down to HBM.
   for (int i = 0; i < 3; ++i) {
     scene.serve({below.begin(), below.begin() + 10});
     scene.table->drain();
@@ -405,7 +407,7 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
   scene.check_restored(number, "the checkpoint has rows of later");
 }
 
-// And rows that the step was to change are what they were, copies too.
+// And the rows that the step was to change are as before, and so are their copies.
 TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
   Scene scene(10);
   scene.train_all();
@@ -420,7 +422,7 @@ TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
     check_throws(ErrorKind::kInvalidArgument, "a bad batch", [&] { scene.begin(); });
   }
   check(scene.kept().size() == 1, "a checkpoint was begun");
-  scene.plain.apply_gradients({}, nullptr, std::nullopt);  // it counts as one
+  scene.plain.apply_gradients({}, nullptr, std::nullopt);  // the refused batch counts as an apply
   scene.train_on_device(keys);
   const uint64_t number = scene.persist();
   scene.check_restored(number, "a row that changed was taken for its copy");
@@ -447,7 +449,7 @@ TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
   check(scene.is_plain(), "the rows are others");
 }
 
-// Whether a batch is refused for want of places in the pool; then nothing has changed.
+// Whether a batch is refused because the pool has too few places; then nothing may have changed.
 bool is_refused(Scene& scene, const std::vector<int64_t>& keys) {
   const ExportedRows before = scene.table->export_rows();
   const std::vector<float> gradients(keys.size() * kDim, 1.0f);
@@ -473,14 +475,15 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
   const uint64_t places = scene.table->parts().store->tiers().pool()->slot_count() - PoolTier::kHeadroomSlots;
   check(end == static_cast<int64_t>(places / kBatch * kBatch),
         "refused after " + std::to_string(end) + " rows of " + std::to_string(places));
-  // Rows of HBM have claims, so a checkpoint is possible; then they have copies, and no place is left for what changes.
+  // Rows of HBM have claims, so a checkpoint is possible. Afterwards they have copies, and no place is left for changed
+  // rows.
   scene.table->drain();
   scene.persist();
   check(is_refused(scene, keys_from(0, end)), "all rows have changed");
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0, end);
   check(!is_refused(scene, {in_hbm[0], in_hbm[1]}), "there is no room for two rows");
   check(scene.is_plain(), "the rows are others");
-  // A checkpoint more, without the one before: its places are free again.
+  // Makes one more checkpoint and drops the one before, which frees its places.
   scene.persist();
   scene.table->drop_persisted(scene.kept().front());
   const std::vector<uint64_t> kept = scene.kept();
@@ -489,7 +492,7 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
   check(scene.is_plain(), "the last checkpoint has other rows");
 }
 
-// What steps may need is claimed beforehand, and given back.
+// Steps claim all places that they may need in advance, and give back the rest.
 TEST(places_that_steps_do_not_need_are_free_again) {
   Scene scene(6);
   scene.train_all();
@@ -509,7 +512,7 @@ TEST(places_that_steps_do_not_need_are_free_again) {
   check(pool.free_slots() == before, "places were lost");
 }
 
-// What a step may need, until it has found out that it doesn't, is not another's loss.
+// Places that a step claims and turns out not to need must not be missing to another batch.
 TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_needs_none) {
   constexpr size_t kBatch = 50;
   Scene scene(8, Below::kNothing, /*pool_rows=*/200);
@@ -518,7 +521,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
   for (; pool.free_slots() >= PoolTier::kHeadroomSlots + 2 * kBatch; end += kBatch) {
     scene.train(keys_from(end, kBatch));
   }
-  // Rows that have places for what they are now, each several times in a batch.
+  // Rows that have changed already, so that they have places; each occurs several times in a batch.
   std::vector<int64_t> changed(kBatch);
   for (size_t i = 0; i < changed.size(); ++i) changed[i] = static_cast<int64_t>(i % 10);
   scene.train(changed);
@@ -528,7 +531,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
   const BatchOnDevice apply(*scene.device, changed, gradients, *scene.streams[0]);
   std::thread thread(
       [&] { scene.table->apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt); });
-  // It waits until this thread has used the rows.
+  // The step waits until this thread no longer uses the rows.
   for (int i = 0; i < 200 && pool.free_slots() == free; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -543,7 +546,7 @@ TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_need
   check(refused.empty(), refused);
   scene.plain.apply_gradients(changed, gradients.data(), std::nullopt);
   check(scene.is_plain(), "the rows are others");
-  scene.device->synchronise(apply.stream);  // the batch goes
+  scene.device->synchronise(apply.stream);  // the batch is freed
 }
 
 TEST(a_batch_on_the_device_makes_room_in_a_pool_above_ssd) {
@@ -554,7 +557,7 @@ TEST(a_batch_on_the_device_makes_room_in_a_pool_above_ssd) {
   check(scene.is_plain(), "the rows are others");
 }
 
-// Every batch adds 1 to the floats of its rows, so a row is as many as its frequency, at any moment.
+// Every batch adds 1 to the floats of its rows, so the floats of a row equal its frequency at any moment.
 TEST(threads_train_on_streams_while_others_make_checkpoints) {
   const TemporaryDirectory directory;
   const auto device = std::make_shared<ForgetfulDevice>(8, "");
@@ -594,7 +597,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
           } else {
             table.apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt);
           }
-          device->synchronise(gpu::Stream(stream));  // the batch goes
+          device->synchronise(gpu::Stream(stream));  // the batch is freed
         }
         --writing;
       });
@@ -642,7 +645,7 @@ TEST(the_last_checkpoint_comes_back_after_the_gpu_is_lost) {
     if (is_pending) scene.begin();
     scene.device->lose(kReason);
     if (is_pending) {
-      // Rows that it wants are lost.
+      // Rows that the checkpoint wants are lost.
       const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
       check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.finish_one(); });
       check_throws(ErrorKind::kDeviceLost, kReason, [&] { scene.table->drop(in_hbm); });

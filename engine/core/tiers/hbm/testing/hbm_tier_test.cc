@@ -1,4 +1,5 @@
-// The tier alone, on the emulated device: what was written comes back, whatever the device's schedule is.
+// Tests the tier alone, on the emulated device: rows that were written can be read back, whatever the device's schedule
+// is.
 #include "tiers/hbm/hbm_tier.h"
 
 #include <algorithm>
@@ -20,11 +21,11 @@ using gpu::EmulatedDevice;
 
 const RowLayout kLayout(/*dim=*/6, /*slot_count=*/1);
 constexpr uint64_t kSlots = 100;
-constexpr size_t kSmallPieces = 1000;  // of some rows: a batch takes several
+constexpr size_t kSmallPieces = 1000;  // a few rows each, so that a batch takes several pieces
 
 EmulatedDevice::Options options(uint64_t seed) { return {.memory_bytes = 4 << 20, .seed = seed}; }
 
-// What the row of a key is at a version: no two are alike.
+// The header and floats of a key's row at a version: no two rows are equal.
 RowHeader header_of(int64_t key, int64_t version) {
   return {.key = key,
           .frequency = static_cast<uint64_t>(key + version),
@@ -68,7 +69,7 @@ std::vector<Place> places_of(const std::vector<int64_t>& keys, const std::vector
   return places;
 }
 
-// A device on which whoever waits for an event goes on at once, in some of the calls: as if the tier forgot to wait.
+// A device that doesn't wait for events in some of the calls, as if the tier forgot to wait.
 class HastyDevice final : public EmulatedDevice {
  public:
   enum class Call { kNone, kWrite, kRead };
@@ -86,7 +87,7 @@ class HastyDevice final : public EmulatedDevice {
   Call now_in_ = Call::kNone;
 };
 
-// Rows that come and go at random. False where one came back as another.
+// Writes and erases random rows. Returns false if a row was read back wrong.
 bool holds(uint64_t seed, HastyDevice::Call hasty_in = HastyDevice::Call::kNone) {
   const auto device = std::make_shared<HastyDevice>(seed, hasty_in);
   HbmTier tier(kLayout, kSlots, device, kSmallPieces);
@@ -171,7 +172,7 @@ TEST(a_device_without_room_says_how_much_it_has) {
                [] { HbmTier(kLayout, 1 << 20, std::make_shared<EmulatedDevice>(options(3))); });
 }
 
-// Wherever its memory ends, and however far the device got with what the tier had begun on it.
+// The memory may run out at any point, and the device may have done any part of the tier's work by then.
 TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
   static constexpr uint64_t kManySlots = 4096;
   const auto make = [](const std::shared_ptr<EmulatedDevice>& device) {
@@ -213,7 +214,7 @@ TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
   check_throws(ErrorKind::kDeviceLost, "somebody pulled it out", [&] { tier.check_not_lost(); });
 }
 
-// Each reader reads slots that are given out again meanwhile: it has a row of one write or another, whole.
+// Readers read slots that are given out again meanwhile: each row must be one that was written, whole.
 TEST(threads_read_whole_rows_while_others_take_their_slots) {
   HbmTier tier(kLayout, kSlots, std::make_shared<EmulatedDevice>(options(5)), kSmallPieces);
   constexpr int64_t kKeys = 30;
@@ -230,7 +231,7 @@ TEST(threads_read_whole_rows_while_others_take_their_slots) {
         rows.set_places(first_places);
         tier.read_rows(rows, RowPart::kAll);
         for (size_t i = 0; i < rows.size(); ++i) {
-          // The key is that of the place; the floats tell whose row it was.
+          // read_rows() takes the key from the place; the floats say whose row it was.
           const int64_t version = rows.header(i).version;
           rows.header(i).key = (static_cast<int64_t>(rows.row(i)[0]) - version * 50) / 1000;
           check(is_row(rows, i, rows.header(i).key, version, RowPart::kAll), "a row is torn");

@@ -1,4 +1,4 @@
-// What scenes of steps on the emulated device have in common.
+// The common part of scenes with steps on the emulated device.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace embstore {
 
-// Ids in a device's memory, and a row of floats for each: what a look-up gives, or what an update is by.
+// Ids in a device's memory, and a row of floats for each: the result of a look-up, or the gradients of an update.
 struct BatchOnDevice {
   BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& of, int dim, gpu::Stream put_on)
       : stream(put_on), ids(on, of.size()), rows(on, of.size() * static_cast<size_t>(dim)) {
@@ -36,7 +36,7 @@ struct BatchOnDevice {
   gpu::DeviceArray<float> rows;
 };
 
-// A device that tables open as the emulated one, with two streams; and batches that a seed draws.
+// A device that tables open as the emulated one, with two streams, and batches that are drawn from a seed.
 template <class OfDevice>
 class StepScene {
  public:
@@ -46,7 +46,7 @@ class StepScene {
   }
 
   uint64_t below(uint64_t n) { return random() % n; }
-  // Some keys come often, and duplicates do.
+  // Some keys occur often, and batches have duplicates.
   std::vector<int64_t> some_ids(size_t most) {
     std::vector<int64_t> ids(1 + below(most));
     const auto keys = static_cast<uint64_t>(keys_);
@@ -66,7 +66,8 @@ class StepScene {
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 
  protected:
-  // Whoever opens the emulated device from now on has this one. REQUIRES: nobody has the one before any more.
+  // Makes this the device that opening the emulated device returns from now on. REQUIRES: the previous device is no
+  // longer in use.
   void open(std::shared_ptr<OfDevice> of) {
     opened_.reset();
     device = std::move(of);
