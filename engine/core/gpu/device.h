@@ -100,8 +100,9 @@ class Device {
     count_host_wait();
     wait_for(stream);
   }
-  // How often the host waited, or may have: counts synchronise(), copies from and to pageable memory, and allocations and
-  // frees, which CUDA may do only when all streams have ended. A step that is to be quick does none of these.
+  // Returns how often the host waited, or may have: counts synchronise(), copies from and to pageable memory, and
+  // allocations and frees, which CUDA may do only when all streams have ended. A step that is to be quick does none of
+  // these.
   uint64_t host_waits() const { return host_waits_.load(std::memory_order_relaxed); }
 
   // --- Work on streams

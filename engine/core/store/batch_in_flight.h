@@ -68,7 +68,7 @@ class BatchInFlight {
   // As read(), for look-ups and for rows that are to come up, but leaves out rows in memory tiers: the thread that uses
   // or moves such a row reads it in place.
   void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll);
-  // How many of the added rows read_to_come_up() reads.
+  // Returns the number of added rows that read_to_come_up() reads.
   size_t rows_outside_memory(const TierStack& tiers) const;
 
   bool empty() const { return found_.empty(); }
@@ -77,7 +77,7 @@ class BatchInFlight {
   // The rows of tier t that were read, in a form in which another tier can write them.
   const RowBatch& rows_of(size_t t) const { return tiers_[t]; }
 
-  // --- What was read. REQUIRES for row i: it was added to be read.
+  // --- The rows that were read. REQUIRES for row i: it was added to be read.
   // True if row i is still where it was when it was read; then what was read is the row, unless is_damaged(i). A change
   // of a neighbour in the index makes it false, too. REQUIRES: the guard that was held when rows were found still is.
   bool holds(size_t i) const { return found_[i].hit.holds(); }
@@ -107,9 +107,9 @@ class BatchInFlight {
   // All memory that the batch holds, including unused capacity.
   size_t memory_bytes() const;
 
-  // --- What a serving look-up read, kept until its accesses are counted: all of its ids, where each id's row was seen
-  // (empty for ids without a row), and the stamp of the batch's first id; the other ids have the stamps after it. A tag
-  // is a position among the ids.
+  // --- The results of a serving look-up, kept until its accesses are counted: all of its ids, where each id's row was
+  // seen (empty for ids without a row), and the stamp of the batch's first id; the other ids have the stamps after it. A
+  // tag is a position among the ids.
   PageVector<int64_t> ids;
   PageVector<RowRef> refs;
   uint64_t first_stamp = 0;
@@ -135,10 +135,10 @@ class BatchInFlight {
 
   PageVector<Found> found_;
   ShardBounds shard_bounds_{};
-  // Whether found_ is in the order of the shards, so that shard_bounds_ are valid.
+  // True if found_ is in the order of the shards, so that shard_bounds_ are valid.
   bool is_in_order_ = false;
   std::vector<RowBatch> tiers_;                              // kMaxTiers of them
-  std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // of each tier, before rows were found
+  std::array<uint64_t, RowRef::kMaxTiers> reused_places_{};  // each tier's, before rows were found
 };
 
 // One row of a batch in flight.

@@ -37,7 +37,7 @@ Slot InclusiveCache::write(RowRef at, int64_t key, bool is_live, Phase& phase) {
   return to;
 }
 
-// --- Where rows come, move and leave
+// --- Rows that come, move and leave
 
 bool InclusiveCache::came(RowRef at) {
   if (!is_here(at)) return false;

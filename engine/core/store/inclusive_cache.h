@@ -64,7 +64,7 @@ class InclusiveCache {
     return word != kChanged && (word & kWantedBit) == 0 ? std::optional<Slot>(word - 1) : std::nullopt;
   }
   bool is_wanted(RowRef at) const { return (load(at) & kWantedBit) != 0; }
-  // Whether an update of the row needs a claim.
+  // True if an update of the row needs a claim.
   bool update_needs_claim(RowRef at) const { return load(at) != kChanged; }
   void prefetch(RowRef at) const { prefetch_line(&word_of(at)); }
 
@@ -95,7 +95,7 @@ class InclusiveCache {
   // --- Room in the pool for rows that change; these need no mutex.
   // From now on look-ups, which bring rows up meanwhile, must leave this number of claims to updates.
   void set_aside(uint64_t claims) { pool_.set_aside(claims); }
-  // How many places must be freed before `count` more can be claimed.
+  // Returns the number of places that must be freed before `count` more can be claimed.
   uint64_t missing_places(uint64_t count) const {
     const uint64_t wanted = PoolTier::kHeadroomSlots + count;
     return wanted - std::min(wanted, pool_.free_slots());
@@ -138,9 +138,9 @@ class InclusiveCache {
   std::vector<RowRef> wanted() const;
   // Returns the key of the row that is there, or that was there last; needs no mutex.
   int64_t key(RowRef at) const { return levels_[at.tier()].is.ranked.key(at.slot()); }
-  // How many wanted rows are not durable in the pool yet. If it is 0, checkpoints have all rows that they want.
+  // The number of wanted rows that are not durable in the pool yet. If it is 0, checkpoints have all rows that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
-  // How many of these the host can't address. Once it is 0, it stays 0 until the next checkpoint.
+  // The number of these that the host can't address. Once it is 0, it stays 0 until the next checkpoint.
   uint64_t wanted_on_device() const { return wanted_on_device_.load(); }
   // The wanted row was written to `to` in the pool, and fenced.
   void was_written(RowRef at, Slot to);

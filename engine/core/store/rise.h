@@ -35,7 +35,7 @@ class Rise {
 
   // The claimed slots; new rows take theirs here, too.
   MemoryTierSlots& slots() { return slots_; }
-  // How many rows came up from a lower level.
+  // The number of rows that came up from a lower level.
   uint64_t promoted_rows() const { return promoted_; }
 
  private:
@@ -47,7 +47,7 @@ class Rise {
   MemoryTierSlots slots_;
   Transaction moves_;
   uint64_t promoted_ = 0;
-  std::vector<float> floats_;  // of one row
+  std::vector<float> floats_;  // floats of one row
 };
 
 }  // namespace embstore

@@ -52,9 +52,9 @@ class RowStore {
   uint64_t excess_rows(size_t t) const {
     return rows(t) > tiers_.capacity_rows(t) ? rows(t) - tiers_.capacity_rows(t) : 0;
   }
-  // Whether any tier but the last has more rows than its capacity.
+  // True if any tier but the last has more rows than its capacity.
   bool has_excess() const;
-  // How many new rows the table may still get.
+  // The number of new rows that the table may still get.
   uint64_t room() const { return counts_.room(); }
   uint64_t index_bytes() const;
 
@@ -65,7 +65,7 @@ class RowStore {
     return batch;
   }
 
-  // Whether a save is under way. A save begins only while moves are held off.
+  // True if a save is under way. A save begins only while moves are held off.
   bool is_being_saved() const { return is_being_saved_.load(std::memory_order_relaxed); }
   void set_being_saved(bool is) { is_being_saved_.store(is, std::memory_order_relaxed); }
 

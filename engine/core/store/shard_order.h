@@ -9,7 +9,7 @@
 
 namespace embstore {
 
-// Where each shard begins in that order, and where the last one ends.
+// The begin of each shard in that order, and the end of the last one.
 using ShardBounds = std::array<uint32_t, kShards + 1>;
 
 // Returns the numbers 0 to count-1 in the order of the shards of key_of(i); numbers of one shard stay in ascending order.

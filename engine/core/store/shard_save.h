@@ -92,7 +92,7 @@ class ShardSave {
 
   // --- For the save.
   struct Known {
-    bool is_known = false;              // whether the row has changed since the save's moment
+    bool is_known = false;              // true if the row has changed since the save's moment
     const RowHeader* header = nullptr;  // its image; null if there is nothing (more) to write
     const float* floats = nullptr;
   };

@@ -14,8 +14,8 @@ namespace embstore {
 class HelpingThreads {
  public:
   static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
-  // How many threads work at a time, including the caller. Until it is set: OMP_NUM_THREADS, or the number of processors
-  // if that isn't set, but at most 16.
+  // Returns the number of threads that work at a time, including the caller. Until it is set: OMP_NUM_THREADS, or the
+  // number of processors if that isn't set, but at most 16.
   static size_t most_threads();
   // REQUIRES: count is not 0.
   static void set_most_threads(size_t count);
@@ -33,8 +33,8 @@ class HelpingThreads {
     Call(const std::function<void()>& of, size_t others) : call(of), wanted(others) {}
 
     const std::function<void()>& call;
-    size_t wanted;         // how many threads may still begin
-    size_t under_way = 0;  // how many have begun and not ended
+    size_t wanted;         // number of threads that may still begin
+    size_t under_way = 0;  // number of threads that have begun and not ended
     Condition ended;
   };
   void start_threads(size_t count) REQUIRES(mutex_);

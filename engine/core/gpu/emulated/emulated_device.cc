@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kRememberedRuns = 200;
 constexpr uint64_t kEagernesses = 4;
 
-// Whether the calling thread is inside a host function, which must not use the device.
+// True if the calling thread is inside a host function, which must not use the device.
 thread_local bool in_host_function = false;
 
 }  // namespace
@@ -259,7 +259,7 @@ void EmulatedDevice::copy(const char* what, CopyEnd to, CopyEnd from, size_t byt
                                                         draws_));
 }
 
-// --- What runs when
+// --- Scheduling
 
 std::shared_ptr<Milestone>& EmulatedDevice::milestone_of(Event event) {
   const auto found = events_.find(event.handle);

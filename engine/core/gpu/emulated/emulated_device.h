@@ -77,8 +77,8 @@ class EmulatedDevice : public Device {
   class Call;
   struct Queue {
     std::deque<std::unique_ptr<emulated::Operation>> operations;
-    uint64_t put = 0;   // how many operations were ever put
-    uint64_t done = 0;  // how many of them are done
+    uint64_t put = 0;   // number of operations that were ever put
+    uint64_t done = 0;  // number of them that are done
     bool busy = false;  // in a function of the host
     bool destroyed = false;
   };
@@ -86,7 +86,7 @@ class EmulatedDevice : public Device {
     uintptr_t stream;
     uint64_t number;
     std::string label;
-    uint64_t parts;  // how many parts ran one after the other
+    uint64_t parts;  // number of parts that ran one after the other
   };
 
   void check_usable() const REQUIRES(mutex_);

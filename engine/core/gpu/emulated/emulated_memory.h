@@ -68,10 +68,10 @@ class EmulatedMemory {
   std::byte* view_ = nullptr;
 
   uint64_t used_ = 0;
-  uint64_t next_ = 0;                       // where the search for the next range begins
+  uint64_t next_ = 0;                       // begin of the search for the next range
   std::map<uint64_t, uint64_t> free_;       // ranges: offset and bytes
   std::map<uint64_t, uint64_t> allocated_;  // offset and bytes, as requested
-  std::vector<uint16_t> valid_;             // of each page: how many of its bytes are allocated
+  std::vector<uint16_t> valid_;             // number of allocated bytes of each page
   struct Pinned {
     uint64_t bytes;  // as requested
     bool is_own;

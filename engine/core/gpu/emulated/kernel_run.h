@@ -72,7 +72,7 @@ class KernelRun {
     std::vector<std::unique_ptr<Runner>> runners;
     std::vector<Runner*> idle;
     uint32_t ended = 0;
-    uint32_t phase = 0;  // how many barriers it has passed
+    uint32_t phase = 0;  // number of barriers that it has passed
     std::map<const void*, std::unique_ptr<std::byte[]>> shared;
     std::map<const std::byte*, const std::byte*> shared_ends;  // the end of each array, by its begin
     Races shared_races{};

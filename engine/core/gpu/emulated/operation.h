@@ -18,7 +18,7 @@ namespace embstore::gpu::emulated {
 // A point in a stream, made by one call of record(). The event and the operations that wait for it share it.
 struct Milestone {
   Stream stream;    // the stream that reaches it
-  uint64_t number;  // of the operation that reaches it, from 1
+  uint64_t number;  // number of the operation that reaches it, from 1
   bool reached = false;
 };
 
@@ -31,7 +31,7 @@ class Operation {
   virtual bool step() = 0;
   // The milestone that another stream must reach before this can run; null if there is none.
   virtual const Milestone* waits_for() const { return nullptr; }
-  // Whether it is a function of the host, which runs without the device's mutex.
+  // True if it is a function of the host, which runs without the device's mutex.
   virtual bool is_hosts() const { return false; }
   const std::string& label() const { return label_; }
 

@@ -17,7 +17,7 @@ class Races {
   struct By {
     uint32_t block = 0xffffffff;
     uint32_t thread = 0;
-    uint32_t phase = 0;  // how many barriers its block had passed
+    uint32_t phase = 0;  // number of barriers that its block had passed
   };
 
   // Notes the access. Returns a description of an access that races with it; empty if there is none.

@@ -11,8 +11,8 @@ struct FindArguments {
   MirrorArrays mirror;
   Global<const int64_t> ids;
   Places places;           // the places in `ids` that belong to the mirror's table
-  uint32_t blocks;         // of the run
-  Global<uint32_t> slots;  // of each id, or kNoSlot
+  uint32_t blocks;         // the run's number of blocks
+  Global<uint32_t> slots;  // each id's slot, or kNoSlot
 };
 
 EMBSTORE_KERNEL(find, FindArguments) {
@@ -27,7 +27,7 @@ struct MissesArguments {
   Global<const int64_t> ids;
   Global<const uint32_t> id_count;  // one element: how many of `ids` there are; empty: all
   Global<const uint32_t> slots;     // as find() wrote them
-  Global<uint32_t> block_misses;    // of each block: its misses, then the sum over the blocks before it
+  Global<uint32_t> block_misses;    // each block's number of misses, then the sum over the blocks before it
   Global<const uint32_t> order;     // if given: each id's position in the caller's batch
   Global<int64_t> missing_ids;      // in the order of `ids`
   Global<uint32_t> missing_places;  // in `ids`

@@ -12,8 +12,8 @@ template <class Unit>
 struct FindNotFiniteArguments {
   Global<const Unit> gradients;  // row_units a position, by position in the batch
   uint32_t row_units;
-  uint32_t blocks;             // of the run
-  Global<const int64_t> kept;  // of each position: 0 leaves it out; empty: all are kept
+  uint32_t blocks;             // the run's number of blocks
+  Global<const int64_t> kept;  // for each position: 0 leaves it out; empty: all are kept
   // One element, kAllFinite before: becomes the first position with such a gradient. May be in pinned memory.
   Global<uint32_t> first;
 };

@@ -17,13 +17,13 @@ struct BatchGradients {
   Global<const float> floats;  // by position in the batch
   uint32_t dim;
   uint32_t by_four;                  // 1: four floats can be read at once
-  Global<const uint32_t> positions;  // of the batch, by distinct id, in the batch's order for each
-  Global<const uint32_t> begins;     // of each distinct id, in `positions`
-  Global<const uint32_t> ends;       // of each distinct id, in `positions`
-  Global<Float4> long_sums;          // of long runs, at long_sum_at()
+  Global<const uint32_t> positions;  // the batch's positions by distinct id, in the batch's order for each
+  Global<const uint32_t> begins;     // each distinct id's begin in `positions`
+  Global<const uint32_t> ends;       // each distinct id's end in `positions`
+  Global<Float4> long_sums;          // the sums of long runs, at long_sum_at()
 };
 
-// How many units of four floats a row of `dim` has.
+// Returns the number of units of four floats in a row of `dim`.
 inline uint32_t units_of(uint32_t dim) { return (dim + 3) / 4; }
 // No two long runs have the same `begin / kLongRun`.
 inline uint64_t long_sum_at(const BatchGradients& gradients, uint64_t begin, uint32_t unit) {
@@ -39,7 +39,7 @@ inline void for_each_lane(uint32_t lanes, const F& f) {
   if (lanes > 3) f([](auto& unit) -> auto& { return unit.w; });
 }
 
-// How many floats of a unit belong to the row. The others are padding, which isn't changed.
+// Returns the number of a unit's floats that belong to the row. The others are padding, which isn't changed.
 inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
 
 inline Float4 gradient_by_four(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
@@ -85,10 +85,10 @@ inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct
 }
 
 struct FindRunsArguments {
-  Global<const uint32_t> sorted_numbers;  // of the distinct ids, each as often as its id occurs
+  Global<const uint32_t> sorted_numbers;  // the distinct ids' numbers, each as often as its id occurs
   Global<const uint32_t> distinct;        // one element: how many; numbers from there on are of left-out ids
-  Global<uint32_t> begins;                // of each number, in `sorted_numbers`
-  Global<uint32_t> ends;                  // of each number, in `sorted_numbers`
+  Global<uint32_t> begins;                // each number's begin in `sorted_numbers`
+  Global<uint32_t> ends;                  // each number's end in `sorted_numbers`
   Global<uint32_t> long_runs;             // numbers that have a long run, in any order
   Global<uint32_t> long_count;            // one element, 0 before: how many long runs there are
 };
@@ -113,10 +113,10 @@ struct SumLongRunsArguments {
   BatchGradients gradients;
   Global<const uint32_t> long_runs;
   Global<const uint32_t> long_count;
-  uint32_t blocks;  // of the run
+  uint32_t blocks;  // the run's number of blocks
 };
 
-// What a block sums at once: this many floats of a row, of this many rows.
+// The part that a block sums at once: this many floats of a row, of this many rows.
 inline constexpr uint32_t kTileFloats = 32;
 inline constexpr uint32_t kTileRows = 256;
 // One float more, so that threads neither write nor read at the same time in one bank of shared memory.
@@ -127,7 +127,7 @@ template <class Tile, class Gradient>
 inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gradient& gradient) {
   constexpr uint32_t kTileUnits = kTileFloats / 4;
   constexpr uint32_t kRowsAtOnce = kMostBlockThreads / kTileUnits;
-  constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // of a thread
+  constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // loads of a thread
   const BatchGradients& gradients = arguments.gradients;
   const uint32_t units = units_of(gradients.dim);
   const uint32_t slices = (units + kTileUnits - 1) / kTileUnits;
@@ -145,7 +145,7 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
       const uint64_t i = first + load * kRowsAtOnce + own_row;
       return i < end ? i : end - 1;
     };
-    uint32_t positions[kLoads];  // of the tile after the one in `loaded`
+    uint32_t positions[kLoads];  // positions of the tile after the one in `loaded`
     Float4 loaded[kLoads];
     const auto load_tile = [&](uint64_t first) {
       EMBSTORE_UNROLL
@@ -199,7 +199,7 @@ struct SumGradientsArguments {
   Global<const uint32_t> chosen;  // distinct ids whose gradients are summed
   Global<const uint32_t> count;   // one element: how many of `chosen` there are
   Global<float> sums;             // `dim` floats for each chosen id; may be in pinned memory
-  uint32_t blocks;                // of the run
+  uint32_t blocks;                // the run's number of blocks
 };
 
 // A thread sums units that are far apart, so that the grid need not be as large as the largest batch: most batches choose

@@ -10,7 +10,7 @@ struct SetMarksArguments {
   Global<uint8_t> marks;
   Global<const uint32_t> slots;  // none twice; kNoSlot is left out
   Places places;                 // in `slots`
-  uint32_t blocks;               // of the run
+  uint32_t blocks;               // the run's number of blocks
   uint8_t mark;
 };
 
@@ -22,9 +22,9 @@ EMBSTORE_KERNEL(set_marks, SetMarksArguments) {
 
 struct ListMarkedArguments {
   Global<const uint8_t> marks;
-  Global<const uint32_t> slots;   // of the batch; kNoSlot is left out
+  Global<const uint32_t> slots;   // the batch's slots; kNoSlot is left out
   Places places;                  // in `slots`
-  uint32_t blocks;                // of the run
+  uint32_t blocks;                // the run's number of blocks
   Global<uint32_t> marked;        // the marked slots of the batch, in any order, from the first place on
   Global<uint32_t> marked_count;  // one element, 0 before
 };

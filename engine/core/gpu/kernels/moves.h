@@ -61,7 +61,7 @@ EMBSTORE_KERNEL(insert, InsertArguments) {
 struct LocateArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;
-  Global<uint32_t> slots;        // of each key, or kNoSlot
+  Global<uint32_t> slots;        // each key's slot, or kNoSlot
   Global<const uint32_t> count;  // one element: how many of `keys` there are
 };
 
@@ -73,7 +73,7 @@ EMBSTORE_KERNEL(locate, LocateArguments) {
 struct EraseArguments {
   MirrorArrays mirror;
   Global<const int64_t> keys;    // none twice; empty: the keys that the mirror has for the slots
-  Global<const uint32_t> slots;  // of each key, as locate found them
+  Global<const uint32_t> slots;  // the keys' slots, as locate found them
   Global<const uint32_t> count;  // one element: how many slots there are
 };
 

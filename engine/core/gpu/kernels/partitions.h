@@ -8,9 +8,9 @@ namespace embstore::gpu {
 
 struct NumberPartitionsArguments {
   Global<const int64_t> ids;
-  Global<const int64_t> kept;  // of each id: 0 leaves it out of the batch; empty: all are kept
+  Global<const int64_t> kept;  // for each id: 0 leaves it out of the batch; empty: all are kept
   uint32_t partitions;
-  Global<uint32_t> numbers;  // of each id: its partition, or `partitions` if it is left out
+  Global<uint32_t> numbers;  // each id's partition, or `partitions` if it is left out
 };
 
 EMBSTORE_KERNEL(number_partitions, NumberPartitionsArguments) {
@@ -23,7 +23,7 @@ EMBSTORE_KERNEL(number_partitions, NumberPartitionsArguments) {
 
 struct TakeIdsArguments {
   Global<const int64_t> ids;
-  Global<const uint32_t> order;  // of each taken id: its position in `ids`
+  Global<const uint32_t> order;  // each taken id's position in `ids`
   Global<int64_t> taken;
 };
 

@@ -9,7 +9,7 @@ namespace embstore::gpu {
 struct Places {
   Global<const uint32_t> first = {};  // one element; empty: 0
   Global<const uint32_t> end = {};    // one element; empty: the end of the arrays
-  uint32_t tables = 1;                // that share the batch, each with about as many places
+  uint32_t tables = 1;                // number of tables that share the batch, each with about as many places
 };
 
 // Returns the places of table number `table`. `bounds` has one element more than there are tables.
@@ -52,7 +52,7 @@ struct FindBoundsArguments {
   Global<const uint32_t> values;         // ascending
   Global<const uint32_t> count;          // one element: how many of `values` there are; empty: all
   Global<const uint32_t> from;           // the least value of each part; empty: the part's number
-  Global<uint32_t> bounds;               // where each part begins in `values`
+  Global<uint32_t> bounds;               // each part's begin in `values`
   Global<uint32_t> bounds_on_host = {};  // if given: the same, in pinned memory
 };
 

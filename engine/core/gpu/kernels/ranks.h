@@ -1,6 +1,6 @@
-// What the device keeps of rows beside their floats, and how accesses change it: counts, versions, and the stamps by
-// which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an update;
-// two updates of one row may not run at once.
+// The data that the device keeps of rows beside their floats, and how accesses change it: counts, versions, and the
+// stamps by which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an
+// update; two updates of one row may not run at once.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -14,14 +14,14 @@ namespace embstore::gpu {
 struct RankArrays {
   Global<RowMeta> metas;
   Global<uint64_t> served;  // number of counted accesses by look-ups
-  Global<uint64_t> stamps;  // of the row's last access
+  Global<uint64_t> stamps;  // the stamp of the row's last access
 };
 
 struct CopyHeadersArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;  // of the batch's rows; none twice for put_headers
+  Global<const uint32_t> slots;  // the slots of the batch's rows; none twice for put_headers
   Global<const uint32_t> count;  // one element: how many rows the batch has
-  Global<RowHeader> headers;     // of the batch's rows
+  Global<RowHeader> headers;     // the headers of the batch's rows
 };
 
 EMBSTORE_KERNEL(put_headers, CopyHeadersArguments) {
@@ -53,18 +53,18 @@ EMBSTORE_KERNEL(take_headers, CopyHeadersArguments) {
 
 struct CountedUpdate {
   int64_t global_step;
-  uint64_t first_stamp;  // of the batch's first id
+  uint64_t first_stamp;  // the stamp of the batch's first id
   uint16_t save_span;
 };
 
 struct CountUpdatesArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;      // of each distinct id, none twice; kNoSlot is left out
+  Global<const uint32_t> slots;      // each distinct id's slot, none twice; kNoSlot is left out
   Places places;                     // in `slots`
-  uint32_t blocks;                   // of the run
-  Global<const uint32_t> positions;  // of the batch, by distinct id, in the batch's order for each
-  Global<const uint32_t> begins;     // of each distinct id, in `positions`
-  Global<const uint32_t> ends;       // of each distinct id, in `positions`
+  uint32_t blocks;                   // the run's number of blocks
+  Global<const uint32_t> positions;  // the batch's positions by distinct id, in the batch's order for each
+  Global<const uint32_t> begins;     // each distinct id's begin in `positions`
+  Global<const uint32_t> ends;       // each distinct id's end in `positions`
   CountedUpdate update;
 };
 
@@ -84,11 +84,11 @@ EMBSTORE_KERNEL(count_updates_of_rows, CountUpdatesArguments) {
 
 struct CountHitsArguments {
   RankArrays ranks;
-  Global<const uint32_t> slots;  // of each id of the batch; kNoSlot is left out
+  Global<const uint32_t> slots;  // the slot of each id of the batch; kNoSlot is left out
   Places places;                 // in `slots`
-  uint32_t blocks;               // of the run
+  uint32_t blocks;               // the run's number of blocks
   Global<const uint32_t> order;  // if given: each id's position in the caller's batch
-  uint64_t first_stamp;          // of the caller's first id
+  uint64_t first_stamp;          // the stamp of the caller's first id
 };
 
 inline constexpr uint32_t kHitsAThread = 4;

@@ -11,9 +11,9 @@ template <class Unit>
 struct CopyRowsArguments {
   Global<Unit> rows;  // row_units a slot
   uint32_t row_units;
-  Global<const uint32_t> slots;  // of the batch's rows; kNoSlot is left out
+  Global<const uint32_t> slots;  // the slots of the batch's rows; kNoSlot is left out
   Places places;                 // in `slots`
-  uint32_t blocks;               // of the run
+  uint32_t blocks;               // the run's number of blocks
   Global<const uint32_t> order;  // if given: the row of a place is row order[place] of the batch
   Global<Unit> batch;            // batch_units a row
   uint32_t batch_units;          // copied of each row; the weights alone are a row's first units
@@ -55,13 +55,13 @@ template <class Unit>
 struct FetchRowsArguments {
   Global<const Unit> batch;  // rows of row_units each, one after the other; may be in pinned memory
   uint32_t row_units;
-  // Of each row of the batch: its address in pinned host memory; no address if the row lies in the batch.
+  // The address of each of the batch's rows in pinned host memory; no address if the row lies in the batch.
   Global<const DeviceAddress> elsewhere;
-  Global<const uint32_t> places;  // of each row of the batch, in `rows`
+  Global<const uint32_t> places;  // the place in `rows` of each row of the batch
   Global<const uint32_t> order;   // if given: the row at a place is row order[place]
   Global<const uint32_t> count;   // one element: how many rows the batch has
   Global<Unit> rows;
-  uint32_t blocks;  // of the run
+  uint32_t blocks;  // the run's number of blocks
 };
 
 // A thread copies units that are far apart, so that the grid need not be as large as the largest batch: most batches are

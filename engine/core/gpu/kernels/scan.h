@@ -83,7 +83,7 @@ EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
   load(own_first);
   uint32_t sum = 0;
   for (uint64_t start = 0; start < count; start += tile) {
-    Words4 sums[kVectors];  // of the thread's counts before each
+    Words4 sums[kVectors];  // sums of the thread's counts before each
     uint32_t of_thread = 0;
     EMBSTORE_UNROLL
     for (uint32_t v = 0; v < kVectors; ++v) {

@@ -15,9 +15,9 @@ inline constexpr uint32_t kSortItems = 8;  // neighbouring items of one thread
 struct SortArguments {
   Global<const uint32_t> numbers;
   Global<const uint32_t> positions;  // empty, as before the first pass: the batch's positions in order
-  uint32_t shift;                    // of the digit
-  uint32_t blocks;                   // of the run
-  Global<uint32_t> block_digits;     // how many items have a digit: digit d of block b is at d * blocks + b
+  uint32_t shift;                    // of numbers, to the digit
+  uint32_t blocks;                   // the run's number of blocks
+  Global<uint32_t> block_digits;     // element d * blocks + b counts digit d in block b
   Global<uint32_t> sorted_numbers;
   Global<uint32_t> sorted_positions;
 };
@@ -55,7 +55,7 @@ inline constexpr uint32_t count_at(uint32_t i) { return i + i / kDigits; }
 // REQUIRES: block_digits as scan_counts left them, and the same number of threads a block as count_digits.
 EMBSTORE_KERNEL(move_by_digit, SortArguments) {
   EMBSTORE_SHARED(uint32_t, counts, count_at(kDigits * kSortThreads));  // digit by digit, for each thread
-  EMBSTORE_SHARED(uint32_t, starts, kDigits);  // of each digit, among the block's items
+  EMBSTORE_SHARED(uint32_t, starts, kDigits);  // each digit's begin among the block's items
   const uint32_t thread = thread_index();
   const uint32_t threads = block_threads();
   for (uint32_t digit = 0; digit < kDigits; ++digit) counts[count_at(digit * threads + thread)] = 0;

@@ -18,14 +18,14 @@ inline constexpr uint32_t kNoPosition = 0xffffffff;
 
 struct UniqueArguments {
   Global<const int64_t> ids;
-  Global<const int64_t> kept;        // of each id: 0 leaves it out of the batch; empty: all are kept
+  Global<const int64_t> kept;        // for each id: 0 leaves it out of the batch; empty: all are kept
   Global<const uint32_t> id_count;   // one element: how many of `ids` count, the rest is left out; empty: all
   Global<uint32_t> first_positions;  // the table: has more entries than ids, all kNoPosition at first
-  Global<uint32_t> numbers;          // of each entry: the number of its distinct id
-  Global<uint32_t> entries;          // of each id: its entry in the table
-  Global<uint32_t> block_firsts;  // of each block: its first occurrences; then the sum over blocks before it
-  Global<int64_t> keys;           // the distinct ids
-  // Of each id: its place in `keys`. A left-out id gets the last number that there could be.
+  Global<uint32_t> numbers;          // the number of each entry's distinct id
+  Global<uint32_t> entries;          // each id's entry in the table
+  Global<uint32_t> block_firsts;     // each block's first occurrences, then the sum over the blocks before
+  Global<int64_t> keys;              // the distinct ids
+  // Each id's place in `keys`. A left-out id gets the last number that there could be.
   Global<uint32_t> inverse;
 };
 

@@ -27,10 +27,10 @@ struct UpdateRowsArguments {
   Global<const Step> step;  // one element
   Global<Float4> rows;      // by slot: the weights, then the rule's slots, each block_units long
   uint32_t block_units;
-  uint32_t row_threads;          // that share a row; divides the threads of a block
-  Global<const uint32_t> slots;  // of each distinct id, none twice; kNoSlot is left out
+  uint32_t row_threads;          // threads that share a row; divides the threads of a block
+  Global<const uint32_t> slots;  // each distinct id's slot, none twice; kNoSlot is left out
   Places places;                 // in `slots`
-  uint32_t blocks;               // of the run
+  uint32_t blocks;               // the run's number of blocks
   BatchGradients gradients;
 };
 
@@ -116,7 +116,7 @@ template <class Power>
 inline void update_block(const UpdateRowsArguments<FtrlStep<Power>>& arguments, const FtrlStep<Power>& step,
                          const RowPart<FtrlStep<Power>>& part) {
   using Step = FtrlStep<Power>;
-  EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // of each row of the block
+  EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // for each row of the block
   if (part.exists) {
     part.for_each_unit([&](uint32_t unit) {
       Float4 g = part.gradient(unit);

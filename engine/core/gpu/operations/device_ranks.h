@@ -1,5 +1,5 @@
-// What a device keeps of its rows beside their floats, by slot. It counts accesses as the host's first tier does. See
-// kernels/ranks.h.
+// The data that a device keeps of its rows beside their floats, by slot. Accesses are counted as in the host's first
+// tier. See kernels/ranks.h.
 #pragma once
 
 #include <cstdint>

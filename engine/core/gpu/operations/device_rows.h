@@ -24,7 +24,7 @@ class DeviceRows {
     DeviceAddress rows;
     uint64_t most;
     Global<const uint32_t> slots;       // kNoSlot: this row is not copied
-    Places places = {};                 // of `slots`: the places of these rows
+    Places places = {};                 // the places of these rows in `slots`
     Global<const uint32_t> order = {};  // see CopyRowsArguments
   };
 

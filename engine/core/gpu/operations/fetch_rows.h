@@ -11,7 +11,7 @@ namespace embstore::gpu {
 
 struct FetchedRows {
   Global<const float> rows;  // `floats` each
-  // Of each row: the address where it lies instead, or no address. A multiple of 16 if `floats` is a multiple of 4.
+  // The address of each row that lies elsewhere, or no address. A multiple of 16 if `floats` is a multiple of 4.
   Global<const DeviceAddress> elsewhere;
 };
 

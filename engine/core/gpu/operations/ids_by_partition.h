@@ -58,9 +58,9 @@ class IdsByPartition {
   }
 
   const DeviceArray<int64_t>& ids() const { return ids_; }
-  // Of each of ids(): its position in the batch.
+  // The position in the batch of each of ids().
   Global<const uint32_t> order() const { return sort_.positions(); }
-  // Where each partition begins in ids(), and where the last one ends; left-out ids come after it.
+  // The begin of each partition in ids(), and the end of the last one; left-out ids come after it.
   Global<const uint32_t> bounds() const { return bounds_.constant(); }
   // One element: how many ids are kept.
   Global<const uint32_t> count() const { return {bounds_.address() + partitions_ * sizeof(uint32_t), 1}; }

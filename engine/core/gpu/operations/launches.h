@@ -24,8 +24,8 @@ class Launches {
   struct Group {
     Device::AnyKernel kernel;
     uint32_t block_threads;
-    std::vector<uint32_t> blocks;      // of each run
-    std::vector<std::byte> arguments;  // of each run
+    std::vector<uint32_t> blocks;      // number of blocks of each run
+    std::vector<std::byte> arguments;  // those of each run, one after the other
   };
 
   void add_any(const Device::AnyKernel& kernel, Grid grid, const void* arguments);

@@ -35,7 +35,7 @@ class Mirror {
   void erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count, Stream stream);
   // Removes the keys whose rows are in these slots. REQUIRES: the mirror has a key for each, and no slot is given twice.
   void erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream);
-  // How many keys ever found no entry. Any number but 0 is a bug of the caller's.
+  // The number of keys that ever found no entry. Any number but 0 is a bug of the caller's.
   Global<const uint32_t> refused() const { return refused_.constant(); }
 
  private:
@@ -60,13 +60,13 @@ class FoundBatch {
     std::vector<const Mirror*> mirrors;    // one for each table
     Global<const int64_t> ids;             // in the order of tables
     Global<const uint32_t> id_count = {};  // one element: how many ids there are; empty: all
-    // Where each table's ids begin, and where the last table's end. Empty: there is one table.
+    // The begin of each table's ids, and the end of the last table's. Empty: there is one table.
     Global<const uint32_t> bounds = {};
     Global<const uint32_t> order = {};        // if given: each id's position in the caller's batch
     Global<int64_t> missing_ids = {};         // if given: used instead of missing_ids()
-    Global<uint32_t> positions_on_host = {};  // of the missing ids, in the caller's batch
-    // Where each table's missing ids begin in their list, and where the last table's end. The first is 0; with one table
-    // it isn't written.
+    Global<uint32_t> positions_on_host = {};  // missing ids' positions in the caller's batch
+    // The begin of each table's missing ids in their list, and the end of the last table's. The first is 0; with one
+    // table it isn't written.
     Global<uint32_t> miss_bounds_on_host = {};
 
     // For one table.
@@ -84,7 +84,7 @@ class FoundBatch {
   static void find(std::span<const Input> batches, Stream stream);
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream);
 
-  const DeviceArray<uint32_t>& slots() const { return slots_; }  // of each id, or kNoSlot
+  const DeviceArray<uint32_t>& slots() const { return slots_; }  // each id's slot, or kNoSlot
   const DeviceArray<uint32_t>& miss_count() const { return miss_count_; }
   // In the order of the ids.
   const DeviceArray<int64_t>& missing_ids() const { return missing_ids_; }

@@ -15,8 +15,8 @@ class StableSort {
  public:
   StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads);
 
-  // A batch to sort into `to`: a number for each item, none above `most_number`. `positions` has what stands for the
-  // items in the result; empty: the items' indices from 0 on.
+  // A batch to sort into `to`: a number for each item, none above `most_number`. `positions` stand for the items
+  // in the result; empty: the items' indices from 0 on.
   struct Input {
     StableSort* to;
     Global<const uint32_t> numbers;
@@ -35,7 +35,7 @@ class StableSort {
  private:
   Grid grid(uint64_t items) const { return Grid::of((items + kSortItems - 1) / kSortItems, sort_threads_); }
 
-  struct Passes;  // of one batch
+  struct Passes;  // the passes over one batch
 
   Device& device_;
   const uint32_t sort_threads_;

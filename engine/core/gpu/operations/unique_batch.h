@@ -31,7 +31,7 @@ class UniqueBatch {
   const DeviceArray<uint32_t>& count() const { return count_; }  // one element: of distinct ids
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
-  // Of each kept id: its place in keys().
+  // The place in keys() of each kept id.
   const DeviceArray<uint32_t>& inverse() const { return inverse_; }
 
  private:

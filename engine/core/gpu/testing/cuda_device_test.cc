@@ -1,5 +1,5 @@
 // Tests the CUDA device with libraries that stand in for CUDA's: its calls of the driver, and which Error each of the
-// driver's errors becomes. What a GPU does with the calls is not tested here.
+// driver's errors becomes. The tests don't cover what a GPU does with the calls.
 #include "gpu/cuda/cuda_device.h"
 
 #include <dlfcn.h>
@@ -178,7 +178,7 @@ TEST(full_memory_is_an_error_that_changes_nothing) {
   device.free(device.allocate(5000));
 }
 
-// Whether the mapping at the address has the flag, according to the kernel.
+// True if the kernel says that the mapping at the address has the flag.
 bool has_flag(const void* address, const std::string& flag) {
   std::ifstream maps("/proc/self/smaps");
   std::string line;

@@ -7,7 +7,7 @@ struct FakeCuda {
   int calls;
   int retained;
   int pushed;
-  bool loaded_ptx;  // whether it was the text that the fake NVRTC returns
+  bool loaded_ptx;  // true if it was the text that the fake NVRTC returns
   int compiled;
   char architecture[64];
   const char* launched;

@@ -411,7 +411,7 @@ uint32_t some_dim(Scene& scene) { return std::array<uint32_t, 6>{1, 3, 4, 8, 12,
 TEST(gradients_are_summed_in_the_order_of_the_batch) {
   for_each_seed([](Scene& scene) {
     const GradientScene batch(scene, some_dim(scene));
-    // None of the distinct ids, some of them, or all.
+    // Chooses no distinct ids, some of them, or all.
     std::vector<uint32_t> chosen;
     const uint32_t one_in = 1 + scene.below(4);
     const auto distinct = static_cast<uint32_t>(UniqueIds(batch.ids).keys.size());

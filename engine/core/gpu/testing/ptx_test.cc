@@ -37,7 +37,7 @@ std::vector<std::string> parts_of(const std::string& instruction) {
   return parts;
 }
 
-// Whether the instruction computes with floats. Loads, stores, comparisons and conversions don't count.
+// True if the instruction computes with floats. Loads, stores, comparisons and conversions don't count.
 bool computes_floats(const std::vector<std::string>& parts) {
   static const std::set<std::string> kLeaveThemAsTheyAre = {
       "ld", "st", "mov", "selp", "setp", "set", "slct", "cvt", "abs", "neg", "min", "max", "atom", "red"};

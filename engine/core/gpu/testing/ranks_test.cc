@@ -76,7 +76,7 @@ struct RankedBatch {
   std::vector<uint32_t> slots;
   std::unordered_map<int64_t, uint32_t> slot_of;
   const DeviceArray<int64_t> device_ids;
-  DeviceArray<uint32_t> device_slots;  // of distinct ids
+  DeviceArray<uint32_t> device_slots;  // slots of distinct ids
   DeviceArray<uint32_t> slots_of_ids;
   UniqueBatch unique;
   GradientSums sums;

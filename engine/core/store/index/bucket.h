@@ -31,7 +31,7 @@ struct alignas(64) Bucket {
   // In a bucket of tags: the array's stash (bucket_array.h) has a key whose home is this bucket.
   static constexpr uint32_t kHasStashed = RowGuard::kThirdOwnersFlag;
 
-  RowGuard guard;  // of the entries, and of the rows that they refer to
+  RowGuard guard;  // guards the entries, and the rows that they refer to
   // References, which are zero if the entry has no row; behind them tags or keys.
   std::atomic<uint32_t> words[15];
 
@@ -62,8 +62,8 @@ struct alignas(64) Bucket {
     return matches;
 #else
     const __m128i tags = _mm_set1_epi16(static_cast<int16_t>(sought));
-    const __m128i first = _mm_cmpeq_epi16(load(kTagged), tags);     // of entries 0 to 7
-    const __m128i last = _mm_cmpeq_epi16(load(kTagged + 1), tags);  // of entries 2 to 9
+    const __m128i first = _mm_cmpeq_epi16(load(kTagged), tags);     // entries 0 to 7
+    const __m128i last = _mm_cmpeq_epi16(load(kTagged + 1), tags);  // entries 2 to 9
     const auto both = static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(first, last)));
     return (both & 0xff) | (both >> 6 & 0x300);
 #endif

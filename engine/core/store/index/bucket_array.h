@@ -103,7 +103,7 @@ class BucketArray : public Retirable {
   const Memory stash_memory_;
   const CompactBuckets compact_;
   const WideBuckets wide_;
-  bool uses_stash_ = false;  // whether it holds keys, or ever held one
+  bool uses_stash_ = false;  // true if it holds keys, or ever held one
 };
 
 }  // namespace embstore

@@ -19,7 +19,7 @@ class Buckets {
  public:
   Buckets(Bucket* first, uint32_t count) : first_(first), count_(count) {}
 
-  // How many buckets are needed for `keys` keys, with `keys_a_bucket` on average.
+  // Returns the number of buckets for `keys` keys, with `keys_a_bucket` on average.
   static uint32_t count_for(uint64_t keys, double keys_a_bucket) {
     return static_cast<uint32_t>(std::ceil(static_cast<double>(keys) / keys_a_bucket));
   }

@@ -14,8 +14,8 @@
 
 namespace embstore {
 
-// Where a search for a key of one shard begins, and how it goes on. It is as small as possible: readers have one for each
-// shard.
+// Says where a search for a key of one shard begins, and how it goes on. It is as small as possible: readers have one for
+// each shard.
 struct CompactHomes {
   static constexpr int kRestBits = 10;
   // One more would make kNoTag possible.
@@ -93,7 +93,7 @@ class CompactBuckets : public Buckets {
     const uint32_t passed_on = passed(i, entry);
     return {i >= passed_on ? i - passed_on : i + count_ - passed_on, first_[i].tag(entry) & kRestMask};
   }
-  // How many buckets passed on the key of this entry.
+  // Returns the number of buckets that passed on the key of this entry.
   uint32_t passed(uint32_t i, int entry) const { return uint32_t{first_[i].tag(entry)} >> kRestBits; }
 
  private:

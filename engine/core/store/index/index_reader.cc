@@ -60,7 +60,7 @@ class Search {
 }  // namespace
 
 IndexHit IndexReader::find_further(const Home& home, int64_t key) {
-  prefetch_line(home.bucket + 1);  // where the key is nearly always
+  prefetch_line(home.bucket + 1);  // the key is nearly always there
   const int shard = shard_of_key(key);
   CompactHomes compact_homes = compact_[static_cast<size_t>(shard)];
   WideHomes wide_homes = wide_[static_cast<size_t>(shard)];

@@ -14,7 +14,8 @@
 
 namespace embstore {
 
-// What a reader found: a reference (empty: no such key) that is valid while `bucket` is unchanged since `state`.
+// The result of a reader's search: a reference (empty: no such key) that is valid while `bucket` is unchanged since
+// `state`.
 struct IndexHit {
   const Bucket* bucket;
   uint32_t state;

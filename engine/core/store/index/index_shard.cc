@@ -17,7 +17,7 @@ constexpr double kGrowth = 4.0 / 3.0;
 constexpr uint64_t kLastPart = 100;
 // A smaller array is copied at once.
 constexpr uint64_t kFewestLast = 16;
-// How many buckets are sampled to learn what kind of keys an array has.
+// The number of buckets that are sampled to learn what kind of keys an array has.
 constexpr uint32_t kSampledBuckets = 64;
 // Each stashed key may take a page, so if more than a few keys must be stashed, wide buckets are better for all.
 constexpr uint32_t kFittingAStashed = 16;
@@ -34,7 +34,7 @@ void mark_moved(RowGuard& guard) {
 #endif
 }
 
-// Whether readers see the array that is being changed.
+// Says if readers see the array that is being changed.
 enum class Seen { kYes, kNo };
 
 template <Seen kSeen>

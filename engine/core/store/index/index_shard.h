@@ -28,8 +28,8 @@ namespace embstore {
 
 class ShardSave;
 
-// What a writer found; `bucket` is null if there is no such key. It is valid until the shard's mutex is released, room is
-// reserved, or any entry is erased.
+// An entry that a writer found; `bucket` is null if there is no such key. It is valid until the shard's mutex is
+// released, room is reserved, or any entry is erased.
 struct IndexEntry {
   Bucket* bucket = nullptr;
   int position = -1;
@@ -50,7 +50,7 @@ class alignas(64) IndexShard {
   // Guards every change to the shard's entries and to the rows that they refer to.
   Mutex mutex;
 
-  // What the current save keeps of the shard (store/shard_save.h); null if no save is under way.
+  // The data that the current save keeps of the shard (store/shard_save.h); null if no save is under way.
   ShardSave* save GUARDED_BY(mutex) PT_GUARDED_BY(mutex) = nullptr;
 
   // Returns the array that readers start from. REQUIRES: a guard of the epochs is held as long as the array is used. The
@@ -60,7 +60,7 @@ class alignas(64) IndexShard {
   // --- For writers.
   IndexEntry entry(int64_t key) const REQUIRES(mutex);
 
-  // How many more inserts the array has room for, beside those that are reserved.
+  // The number of further inserts for which the array has room, beside those that are reserved.
   uint64_t room() const REQUIRES(mutex);
   // Makes room for the next `count` inserts, which then can't fail as long as the mutex stays held. Gives memory back if
   // most entries were erased. `one` is one of the keys to come; it says for which kind of keys the first array is made.

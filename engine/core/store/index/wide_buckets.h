@@ -7,7 +7,7 @@
 
 namespace embstore {
 
-// Where a search for a key of one shard begins, and how it goes on.
+// Says where a search for a key of one shard begins, and how it goes on.
 struct WideHomes {
   // The home bucket of a key, and the key to look for.
   struct Sought {
@@ -42,7 +42,7 @@ class WideBuckets : public Buckets {
   }
   int64_t key(uint32_t i, int entry) const { return first_[i].key(entry); }
   Sought sought_at(uint32_t i, int entry) const { return seek(key(i, entry)); }
-  // How many buckets passed on the key of this entry.
+  // Returns the number of buckets that passed on the key of this entry.
   uint32_t passed(uint32_t i, int entry) const { return distance(sought_at(i, entry).home, i); }
 };
 

@@ -32,7 +32,7 @@
 
 namespace embstore {
 
-// What a step keeps until its stream has finished it.
+// The data that a step keeps until its stream has finished it.
 class StepInFlight {
  public:
   explicit StepInFlight(gpu::Device& device) : end_(device) {}
@@ -54,9 +54,10 @@ class DeviceSteps {
   // One step runs, and the others are ready to follow; more would only take memory.
   static constexpr size_t kMostInFlight = 4;
 
-  // What a step does to the rows on the device. A step that uses none is not ordered with others, and waits for no use.
+  // The effect of a step on the rows on the device. A step that uses none is not ordered with others, and waits for no
+  // use.
   enum class Effect { kUsesNone, kReads, kChanges };
-  // What a table keeps of a step; several tables may keep the same.
+  // A step as a table keeps it; several tables may keep the same one.
   struct StepOfTable {
     DeviceSteps* table;
     std::shared_ptr<const StepInFlight> step;

@@ -46,7 +46,7 @@ class HbmTier final : public Tier, public RankedTier {
   // Large enough for a bus's bandwidth, small beside the memory of a table.
   static constexpr size_t kPieceBytes = size_t{4} << 20;
 
-  // Whether rows may have clean copies in a tier below, so that marks are needed.
+  // Says if rows may have clean copies in a tier below, so that marks are needed.
   enum class Copies { kNone, kInPool };
   // Throws Error(kStoreFull) if the device has too little memory. Rows cross the bus in pieces of at most piece_bytes,
   // but of at least one row.

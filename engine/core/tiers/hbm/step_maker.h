@@ -32,7 +32,7 @@ class StepMaker {
   template <class Batch>
   struct InFlight {
     Batch* batch;
-    std::shared_ptr<Memory> memory;  // of the batch's first table
+    std::shared_ptr<Memory> memory;  // memory of the batch's first table
   };
   // Calls put(in_flight), which puts a step of all batches on their stream, in order with the steps of all tables. Waits
   // for no stream, unless too many steps are in flight. Returns false, and does nothing, if one of the tables has a long

@@ -42,7 +42,7 @@ constexpr size_t kBlockBytes = 8 * sizeof(float);
 constexpr uint64_t kHbmRows = 40;
 constexpr int64_t kKeys = 150;
 
-// What a table forgets to do, if anything.
+// The call that a table forgets to make, if any.
 enum class Forgets { kNothing, kToWaitForMoves, kToWaitForSteps, kToOrderSteps, kToEraseFromTheMirror };
 
 // A device on which some calls do nothing, as if they hadn't been made.
@@ -85,7 +85,7 @@ class ForgetfulDevice final : public EmulatedDevice {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate_pinned(bytes);
   }
-  // How many bytes were allocated so far, on the device and on the host.
+  // Returns the number of bytes that were allocated so far, on the device and on the host.
   uint64_t allocated_bytes() const { return allocated_bytes_; }
 
  private:
@@ -114,7 +114,7 @@ class ForgetfulDevice final : public EmulatedDevice {
 struct Rule {
   std::string name;
   OptimizerParams params;
-  uint64_t blocks;  // of a row: its weights, and the rule's slots
+  uint64_t blocks;  // blocks of a row: its weights, and the rule's slots
 };
 const Rule& rule_of(uint64_t seed) {
   static const std::vector<Rule> rules = {
@@ -265,7 +265,7 @@ struct Scene : StepScene<ForgetfulDevice> {
   std::unique_ptr<Variable> plain;
 };
 
-// Whether some batches are prefetched, no matter how they are trained in the end.
+// Says if some batches are prefetched, no matter how they are trained in the end.
 enum class Ahead { kNothing, kBatches };
 
 void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) {
@@ -299,14 +299,14 @@ std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) 
         if (scene.table->drop(keys) != scene.plain->drop(keys)) wrong = "which keys had rows";
         break;
       }
-      case 4: {  // which brings rows up
+      case 4: {  // brings rows up
         std::vector<float> rows(30 * kDim);
         const std::vector<int64_t> ids = scene.some_ids(30);
         scene.table->lookup(ids, rows.data(), LookUpFor::kServing);
         scene.serve(ids);
         break;
       }
-      case 5: {  // what is read is kept for an update
+      case 5: {  // the rows that were read are kept for an update
         std::vector<float> rows(30 * kDim);
         scene.table->lookup(scene.some_ids(30), rows.data(), LookUpFor::kTraining);
         break;
@@ -654,7 +654,7 @@ TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
   const std::vector<int64_t> upper = scene.keys_in(0, keys);
   const std::vector<int64_t> lower = scene.keys_in(1, keys);
   std::vector<float> rows(upper.size() * kDim);
-  constexpr uint64_t kServed = 3;  // of the lower rows; the upper rows are served more often
+  constexpr uint64_t kServed = 3;  // for the lower rows; the upper rows are served more often
   for (uint64_t i = 0; i < 2 * kServed; ++i) scene.table->lookup(upper, rows.data(), LookUpFor::kServing);
   scene.table->drain();
   const uint64_t promoted = scene.table->stats().promotions;
@@ -1119,7 +1119,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
         if (scene.below(8) == 0) ids.clear();
         batches.push_back(model.some_batch(v, ids));
       }
-      std::optional<DeviceSteps::HostUse> save;  // of one of them
+      std::optional<DeviceSteps::HostUse> save;  // a save of one of them
       if (scene.below(4) == 0) {
         Variable& saved = *model.tables[scene.below(model.tables.size())];
         save.emplace(saved.partition(saved.partitions() - 1).parts().steps.get(), DeviceSteps::Length::kLong);
@@ -1144,7 +1144,7 @@ TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_
   if (kUnderThreadSanitizer) return;  // counts are no race; the steps are those of the test above
   const auto launches_and_waits = [](size_t variables, size_t partitions) {
     Scene scene(1);
-    Model model(scene, 3 * variables, partitions);  // of all three rules
+    Model model(scene, 3 * variables, partitions);  // variables of all three rules
     std::vector<int64_t> ids = keys_from(0, 20);
     std::vector<std::unique_ptr<Model::Batch>> batches;
     for (size_t v = 0; v < model.tables.size(); ++v) batches.push_back(model.some_batch(v, ids));

@@ -37,7 +37,7 @@ using gpu::EmulatedDevice;
 
 constexpr int kDim = 4;
 constexpr uint64_t kRowBytes = 2 * kDim * sizeof(float);
-constexpr uint64_t kRecordBytes = 256;  // of a pool
+constexpr uint64_t kRecordBytes = 256;  // of a record in a pool
 constexpr uint64_t kHbmRows = 30;
 constexpr uint64_t kDramRows = 20;
 constexpr int64_t kKeys = 120;
@@ -208,11 +208,11 @@ class Scene : public StepScene<ForgetfulDevice> {
     }
     return found;
   }
-  // How many rows were written to the pool so far: a header and floats for each.
+  // Returns the number of rows that were written to the pool so far: a header and floats for each.
   uint64_t written_to_pool() const {
     return accesses_of(2, [](Access access) { return access != Access::kLoad; }) / 2;
   }
-  // How many rows the device has updated so far.
+  // Returns the number of rows that the device has updated so far.
   uint64_t updated_on_device() const {
     return accesses_of(0, [](Access access) { return access == Access::kUpdate; });
   }
@@ -302,7 +302,7 @@ TEST(checkpoints_between_steps_have_the_rows_of_their_moments) {
 }
 
 TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
-  if (kUnderThreadSanitizer) return;  // what is noticed is no race; the steps are those of the test above
+  if (kUnderThreadSanitizer) return;  // the mistakes are no races; the steps are those of the test above
   for (const std::string_view forgotten : {"embstore_list_marked", "embstore_set_marks"}) {
     tested_case() = forgotten;
     uint64_t noticed = 0;
@@ -449,7 +449,7 @@ TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
   check(scene.is_plain(), "the rows are others");
 }
 
-// Whether a batch is refused because the pool has too few places; then nothing may have changed.
+// Returns true if a batch is refused because the pool has too few places; then nothing may have changed.
 bool is_refused(Scene& scene, const std::vector<int64_t>& keys) {
   const ExportedRows before = scene.table->export_rows();
   const std::vector<float> gradients(keys.size() * kDim, 1.0f);
