@@ -50,7 +50,7 @@ void check_not_opened(CudaDevice::Options options, ErrorKind kind, const std::st
   check(fake().pushed == 0, "the context is still current");
 }
 
-TEST(what_is_missing_is_named_with_what_to_do) {
+TEST(errors_say_what_is_missing_and_what_to_do) {
   CudaDevice::Options options = fake_options();
   options.driver = "libno-such-driver.so.1";
   check_not_opened(options, ErrorKind::kMissingLibrary, "install NVIDIA's driver");
@@ -195,7 +195,7 @@ bool has_flag(const void* address, const std::string& flag) {
   return false;
 }
 
-TEST(memory_of_others_is_pinned_and_no_child_has_it) {
+TEST(pinned_host_memory_is_not_inherited_by_a_child) {
   CudaDevice device(fake_options());
   const std::string not_copied_on_fork = "dc";
   const PageRange others(8192, 8192, PageSize::kSmall);
@@ -226,7 +226,7 @@ TEST(an_error_of_one_call_leaves_the_device_as_it_is) {
   device.free(device.allocate(5000));
 }
 
-TEST(a_lost_device_is_lost_for_good_and_asked_no_more) {
+TEST(a_lost_device_stays_lost_and_the_driver_is_not_called_again) {
   for (const int result :
        {4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}) {
     CudaDevice device(fake_options());

@@ -176,7 +176,7 @@ TEST(a_wait_is_for_the_last_record_before_it) {
   check_always_right(scene, "a stream waited for another record of the event");
 }
 
-TEST(a_query_comes_to_yes_and_means_it) {
+TEST(a_query_becomes_true_only_once_the_stream_has_got_there) {
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);
     OwnedEvent event(device);
@@ -292,7 +292,7 @@ TEST(a_read_before_the_copy_ended_is_noticed) {
   check_noticed([&](EmulatedDevice& device) { return scene(device, false); }, "an early read");
 }
 
-TEST(a_copy_that_others_see_a_part_of_shows_it) {
+TEST(a_reader_that_does_not_wait_may_see_a_part_of_a_copy) {
   const auto sees_a_part = [](EmulatedDevice& device) {
     OwnedStream writes(device), reads(device);
     DeviceArray<uint32_t> source(device, 100), to(device, 100), seen(device, 100);
@@ -310,7 +310,7 @@ TEST(a_copy_that_others_see_a_part_of_shows_it) {
 
 // --- Memory
 
-TEST(the_host_that_follows_a_device_address_is_ended) {
+TEST(a_host_that_follows_a_device_address_crashes) {
   const pid_t child = start_child([] {
     EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
     const DeviceAddress address = device.allocate(64);
@@ -321,7 +321,7 @@ TEST(the_host_that_follows_a_device_address_is_ended) {
   check(end_of_child(child) != 0, "the host read the device's memory");
 }
 
-TEST(a_full_device_says_so_and_stays_as_it_is) {
+TEST(a_full_device_throws_and_stays_unchanged) {
   EmulatedDevice device({.memory_bytes = 64 << 10, .seed = 1});
   const DeviceAddress most = device.allocate(60 << 10);
   const std::string message = error_of(ErrorKind::kStoreFull, [&] { device.allocate(5000); });
@@ -332,7 +332,7 @@ TEST(a_full_device_says_so_and_stays_as_it_is) {
   check(device.memory().free_bytes == 64 << 10, "all is free again");
 }
 
-TEST(memory_is_given_out_and_taken_back_for_ever) {
+TEST(freed_memory_can_be_allocated_again_without_end) {
   EmulatedDevice device({.memory_bytes = 256 << 10, .seed = 5});
   emulated::Draws draws(7);
   std::vector<DeviceAddress> held;
@@ -453,7 +453,7 @@ TEST(an_access_out_of_bounds_is_found) {
             "0x0 is no address");
 }
 
-TEST(what_is_no_stream_no_event_or_no_memory_is_refused) {
+TEST(invalid_streams_events_and_addresses_are_refused) {
   EmulatedDevice device({.memory_bytes = 1 << 20, .seed = 1});
   Stream gone;
   {
@@ -621,7 +621,7 @@ TEST(a_kernel_reaches_pinned_memory) {
   check_always_right(scene, "a kernel on pinned memory");
 }
 
-TEST(a_kernel_reaches_memory_of_others_as_long_as_it_is_pinned) {
+TEST(a_kernel_reaches_host_memory_as_long_as_it_is_pinned) {
   constexpr size_t kBytes = 8192;
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);
@@ -658,7 +658,7 @@ TEST(a_kernel_reaches_memory_of_others_as_long_as_it_is_pinned) {
 
 // --- Functions of the host
 
-TEST(a_stream_calls_the_host_in_its_order) {
+TEST(a_stream_calls_host_functions_in_its_order) {
   const auto scene = [](EmulatedDevice& device) {
     OwnedStream stream(device);
     PinnedArray<uint32_t> asked(device, 1), answer(device, 1);

@@ -213,7 +213,7 @@ TEST(a_mirror_has_what_was_inserted_and_not_erased) {
   });
 }
 
-TEST(a_mirror_without_a_free_entry_misses_nothing_and_has_all) {
+TEST(a_full_mirror_finds_all_of_its_keys) {
   for_each_seed([](Scene& scene) {
     const uint32_t slots = kBucketEntries * (1 + scene.below(6));
     MirrorScene mirror(scene, slots, slots / kBucketEntries);
@@ -231,7 +231,7 @@ TEST(a_mirror_without_a_free_entry_misses_nothing_and_has_all) {
   });
 }
 
-TEST(a_mirror_refuses_a_key_for_which_there_is_no_entry_and_says_so) {
+TEST(a_mirror_counts_a_key_that_finds_no_entry) {
   for_each_seed([](Scene& scene) {
     constexpr uint32_t kKeys = kBucketEntries + 1;
     MirrorScene scene_of(scene, kKeys, 1);
@@ -272,7 +272,7 @@ TEST(ids_are_made_distinct_in_the_order_of_their_first_occurrence) {
 }
 
 // Left-out ids count as if they weren't in the batch, even if their key is also that of a kept id.
-TEST(ids_that_are_left_out_are_in_no_distinct_id) {
+TEST(left_out_ids_belong_to_no_distinct_id) {
   for_each_seed([](Scene& scene) {
     const std::vector<int64_t> ids = scene.ids(scene.batch_size());
     const auto count = static_cast<uint32_t>(ids.size());
@@ -444,7 +444,7 @@ TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) 
   tested_case().clear();
 }
 
-TEST(the_first_gradient_that_is_not_finite_is_found_of_those_that_are_kept) {
+TEST(the_first_kept_gradient_that_is_not_finite_is_found) {
   for_each_seed([](Scene& scene) {
     const uint32_t dim = some_dim(scene);
     const uint32_t count = scene.batch_size();
@@ -566,7 +566,7 @@ struct PartedBatch {
 };
 
 // Batches of different sizes, for variables with different numbers of partitions.
-TEST(several_batches_at_once_are_what_each_is_alone) {
+TEST(several_batches_at_once_give_what_each_gives_alone) {
   for (uint64_t seed = 0; seed < scenes(200); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
@@ -770,7 +770,7 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
          scene.on_host(after.slots(), kIds) == expected_after;
 }
 
-TEST(moves_between_finds_of_two_streams_are_exact) {
+TEST(finds_before_and_after_a_move_on_another_stream_are_exact) {
   for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
     check(moves_between_finds(seed, true, true),
           [&] { return "seed " + std::to_string(seed) + ": another slot was found"; });

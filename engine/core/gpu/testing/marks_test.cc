@@ -40,7 +40,7 @@ struct SomePlaces {
   DeviceArray<uint32_t> end_on_device;
 };
 
-TEST(those_of_a_batch_are_listed_that_are_marked) {
+TEST(the_marked_slots_of_a_batch_are_listed) {
   for_each_seed([](Scene& scene) {
     const uint32_t slots = 1 + scene.batch_size();
     SlotMarks marks(scene.device, slots, scene.stream);

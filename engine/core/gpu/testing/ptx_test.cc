@@ -123,14 +123,14 @@ TEST(an_architecture_is_chosen_that_the_gpu_runs) {
   check_throws(ErrorKind::kMissingDevice, "compute capability is 2.0", [&] { nvrtc.architecture_for(20); });
 }
 
-TEST(what_does_not_compile_is_told_in_the_compilers_words) {
+TEST(a_compile_error_has_the_compilers_log) {
   const cuda::Nvrtc nvrtc(nvrtc_path());
   const std::vector<KernelSource> broken = {
       {"gpu/kernels/all.h", "__global__ void kernel() { no_such_name(); }"}};
   check_throws(ErrorKind::kMissingLibrary, "no_such_name", [&] { nvrtc.compile(broken, "compute_90"); });
 }
 
-TEST(a_contraction_would_be_seen) {
+TEST(a_fused_operation_would_be_noticed) {
   // The engine compiles without fused operations only because of the option that it sets.
   const cuda::Nvrtc nvrtc(nvrtc_path());
   const std::vector<KernelSource> fused = {

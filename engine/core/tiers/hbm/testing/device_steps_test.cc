@@ -362,8 +362,8 @@ void check_scenes(Ahead ahead) {
       check(level.rows <= level.capacity_rows, "a tier has more rows than its capacity");
   }
 }
-TEST(steps_between_what_the_host_does_give_what_a_plain_table_is) { check_scenes(Ahead::kNothing); }
-TEST(steps_whose_rows_were_asked_for_ahead_give_what_a_plain_table_is) { check_scenes(Ahead::kBatches); }
+TEST(steps_between_operations_of_the_host_give_a_plain_tables_rows) { check_scenes(Ahead::kNothing); }
+TEST(prefetched_steps_give_a_plain_tables_rows) { check_scenes(Ahead::kBatches); }
 
 TEST(a_step_that_forgets_something_is_noticed) {
   if (kUnderSanitizer) return;  // some mistakes are races
@@ -388,7 +388,7 @@ TEST(a_step_that_forgets_something_is_noticed) {
   }
 }
 
-TEST(rows_below_are_read_where_they_lie_unless_the_system_pins_none) {
+TEST(rows_below_are_read_in_place_if_their_memory_is_pinned) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
@@ -500,7 +500,7 @@ void wait_for_the_eviction_thread() {
 }
 
 // A batch is prefetched while its rows are below, and again when they are up; then it is looked up and trained.
-TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
+TEST(a_prefetched_step_waits_for_nothing) {
   constexpr uint64_t kRows = 10;
   for (uint64_t seed = 0; seed < scenes(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -541,7 +541,7 @@ TEST(a_step_whose_rows_came_up_ahead_waits_for_nothing) {
   }
 }
 
-TEST(rows_that_come_up_ahead_keep_how_they_rank) {
+TEST(prefetched_rows_keep_their_ranks) {
   Scene scene(2);
   std::vector<int64_t> keys = keys_from(0, kKeys);
   scene.train(keys);
@@ -570,7 +570,7 @@ TEST(rows_that_come_up_ahead_keep_how_they_rank) {
   check(scene.table->stats().promotions >= promoted + kKeys - kHbmRows, "rows haven't come up");
 }
 
-TEST(batches_that_overlap_may_be_asked_for_on_two_streams) {
+TEST(overlapping_batches_may_be_prefetched_on_two_streams) {
   for (uint64_t seed = 0; seed < scenes(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed / 11 * 11 + seed % 10);  // without a filter
@@ -681,7 +681,7 @@ TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
   check(scene.table->stats().promotions == promoted, "a row came up that ranks lower");
 }
 
-TEST(a_save_under_way_lets_steps_through_by_the_host) {
+TEST(the_host_does_the_work_of_steps_during_a_save) {
   Scene scene(3);
   scene.train(scene.some_ids(100));
   scene.table->drain();
@@ -701,7 +701,7 @@ TEST(a_save_under_way_lets_steps_through_by_the_host) {
     check(Scene::is_right(**look_up), "a row is another");
 }
 
-TEST(a_thread_that_is_to_apply_a_batch_may_look_rows_up_meanwhile) {
+TEST(a_thread_with_a_prepared_apply_may_look_rows_up) {
   Scene scene(4);
   const std::vector<int64_t> ids = scene.some_ids(100);
   scene.train(ids);
@@ -712,7 +712,7 @@ TEST(a_thread_that_is_to_apply_a_batch_may_look_rows_up_meanwhile) {
   check(Scene::is_right(*look_up), "a row is another");
 }
 
-TEST(a_lost_device_is_told_by_whoever_looks_rows_up_there) {
+TEST(a_look_up_on_a_lost_device_says_that_it_is_lost) {
   Scene scene(6);
   const auto look_up = scene.made(scene.some_ids(50));
   scene.put(*look_up);
@@ -743,7 +743,7 @@ TEST(a_table_without_hbm_takes_no_ids_on_a_device) {
                [&] { scene.plain->lookup_on_device({}, {}, LookUpFor::kTraining); });
 }
 
-TEST(an_apply_without_room_changes_nothing_and_the_next_call_says_so) {
+TEST(an_apply_without_room_changes_nothing_and_the_next_call_throws) {
   Scene scene(9);
   const TableSpec spec =
       spec_of({hbm(scene.rule), {"DRAM", std::nullopt, 60 * scene.rule.blocks * kBlockBytes}}, scene.rule);
@@ -802,7 +802,7 @@ TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
 // The table is as if it had never got them, both on the stream and, while a save is under way, on the host. A batch is
 // refused by a number, or for a gradient that isn't finite, unless that id or the whole batch is left out; then the next
 // call says why.
-TEST(ids_and_batches_that_the_device_leaves_out_or_refuses_are_not_trained) {
+TEST(left_out_ids_and_refused_batches_are_not_trained) {
   using Limits = std::numeric_limits<float>;
   for (uint64_t seed = 1; seed <= scenes(24); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -909,7 +909,7 @@ void for_each_damaged_partition(const Test& test) {
   }
 }
 
-TEST(rows_that_cannot_be_read_are_nan_and_the_others_are_there_and_the_next_call_says_why) {
+TEST(damaged_rows_read_nan_and_the_next_call_says_why) {
   for_each_damaged_partition([](DamagedScene& scene) {
     const auto look_up = scene.made(scene.keys);
     scene.put(*look_up);
@@ -928,7 +928,7 @@ TEST(rows_that_cannot_be_read_are_nan_and_the_others_are_there_and_the_next_call
 }
 
 // Any partition may fail: those before it were prepared, and those after it weren't asked.
-TEST(an_apply_that_fails_leaves_every_row_as_it_was_and_the_next_call_says_why) {
+TEST(a_failed_apply_changes_no_row_and_the_next_call_says_why) {
   for_each_damaged_partition([](DamagedScene& scene) {
     const std::vector<float> before = scene.expected(scene.left);
     const Scene::Apply all(*scene.device, scene.keys, scene.some_gradients(scene.keys.size()),
@@ -1012,7 +1012,7 @@ TEST(threads_may_put_steps_of_tables_in_any_order) {
 }
 
 // Otherwise the step would wait until the long use ends.
-TEST(a_step_that_waits_for_a_use_is_refused_when_its_thread_begins_one_for_long) {
+TEST(a_waiting_step_is_refused_when_a_long_use_begins) {
   Scene scene(1);
   DeviceSteps& steps = *scene.table->parts().steps;
   std::optional<DeviceSteps::HostUse> use(std::in_place, &steps, DeviceSteps::Length::kShort);
@@ -1140,7 +1140,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
   }
 }
 
-TEST(a_step_of_many_tables_launches_as_many_kernels_as_one_of_one_and_waits_for_nothing) {
+TEST(a_step_of_many_tables_launches_no_more_kernels_than_one_table_and_waits_for_nothing) {
   if (kUnderThreadSanitizer) return;  // counts are no race; the steps are those of the test above
   const auto launches_and_waits = [](size_t variables, size_t partitions) {
     Scene scene(1);
@@ -1251,7 +1251,7 @@ TEST(many_steps_take_the_memory_of_few) {
   scene.device->synchronise(model.stream());
 }
 
-TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
+TEST(a_variable_whose_apply_fails_does_not_stop_others) {
   tested_case() = "";
   Scene scene(2);
   Model model(scene, 3);
@@ -1276,7 +1276,7 @@ TEST(a_variable_that_cannot_apply_its_batch_stops_no_other) {
   }
 }
 
-TEST(a_batch_that_does_not_fit_on_the_device_stops_none_of_other_variables_and_is_told_by_name) {
+TEST(a_batch_that_does_not_fit_on_the_device_names_its_variable_and_does_not_stop_others) {
   for (const size_t large : {0, 2}) {
     tested_case() = "variable " + std::to_string(large);
     Scene scene(2);

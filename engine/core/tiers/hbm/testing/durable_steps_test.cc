@@ -301,7 +301,7 @@ TEST(checkpoints_between_steps_have_the_rows_of_their_moments) {
   }
 }
 
-TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
+TEST(a_step_that_does_not_report_the_rows_it_changes_is_noticed) {
   if (kUnderThreadSanitizer) return;  // the mistakes are no races; the steps are those of the test above
   for (const std::string_view forgotten : {"embstore_list_marked", "embstore_set_marks"}) {
     tested_case() = forgotten;
@@ -319,7 +319,7 @@ TEST(a_step_that_says_nothing_of_the_rows_it_changes_is_noticed) {
   tested_case() = "";
 }
 
-TEST(a_checkpoint_writes_what_changed_alone) {
+TEST(a_checkpoint_writes_changed_rows_only) {
   Scene scene(1);
   scene.train_all();
   scene.persist();
@@ -376,7 +376,7 @@ TEST(the_device_changes_no_row_that_a_checkpoint_still_wants) {
   scene.check_restored(number, "the checkpoint has rows of later");
 }
 
-TEST(the_device_goes_on_while_rows_below_it_are_written) {
+TEST(the_device_updates_rows_while_rows_below_it_are_written) {
   Scene scene(9);
   scene.train_all();
   scene.persist();
@@ -408,7 +408,7 @@ TEST(the_device_goes_on_while_rows_below_it_are_written) {
 }
 
 // And the rows that the step was to change are as before, and so are their copies.
-TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
+TEST(a_checkpoint_reports_a_steps_error_instead_of_beginning) {
   Scene scene(10);
   scene.train_all();
   scene.persist();
@@ -428,7 +428,7 @@ TEST(a_checkpoint_is_not_begun_over_what_a_step_met) {
   scene.check_restored(number, "a row that changed was taken for its copy");
 }
 
-TEST(a_step_with_rows_that_were_copied_waits_for_nothing) {
+TEST(a_step_that_changes_rows_with_clean_copies_waits_for_nothing) {
   Scene scene(4);
   scene.train_all();
   const std::vector<int64_t> in_hbm = scene.keys_in_level(0);
@@ -493,7 +493,7 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
 }
 
 // Steps claim all places that they may need in advance, and give back the rest.
-TEST(places_that_steps_do_not_need_are_free_again) {
+TEST(places_that_steps_do_not_need_are_given_back) {
   Scene scene(6);
   scene.train_all();
   scene.persist();
@@ -513,7 +513,7 @@ TEST(places_that_steps_do_not_need_are_free_again) {
 }
 
 // Places that a step claims and turns out not to need must not be missing to another batch.
-TEST(a_batch_on_the_host_gets_the_last_places_beside_one_on_the_device_that_needs_none) {
+TEST(the_host_gets_the_last_places_that_a_waiting_step_does_not_need) {
   constexpr size_t kBatch = 50;
   Scene scene(8, Below::kNothing, /*pool_rows=*/200);
   const PoolTier& pool = *scene.table->parts().store->tiers().pool();
@@ -630,7 +630,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
   }
 }
 
-TEST(the_last_checkpoint_comes_back_after_the_gpu_is_lost) {
+TEST(the_last_checkpoint_can_be_restored_after_the_gpu_is_lost) {
   for (uint64_t seed = 0; seed < scenes(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);

@@ -139,7 +139,7 @@ TEST(a_wait_that_is_left_out_is_noticed) {
   }
 }
 
-TEST(what_ranks_and_finds_rows_lies_on_the_host) {
+TEST(keys_and_ranks_of_rows_lie_on_the_host) {
   HbmTier tier(kLayout, kSlots, std::make_shared<EmulatedDevice>(options(1)));
   const std::vector<int64_t> keys = {5, 7};
   std::vector<Slot> slots(2);
@@ -173,7 +173,7 @@ TEST(a_device_without_room_says_how_much_it_has) {
 }
 
 // The memory may run out at any point, and the device may have done any part of the tier's work by then.
-TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
+TEST(a_device_that_had_no_room_for_a_tier_takes_a_smaller_one) {
   static constexpr uint64_t kManySlots = 4096;
   const auto make = [](const std::shared_ptr<EmulatedDevice>& device) {
     return std::make_unique<HbmTier>(kLayout, kManySlots, device, kSmallPieces, HbmTier::Copies::kInPool);
@@ -194,7 +194,7 @@ TEST(a_device_without_room_for_a_tier_is_as_good_as_before) {
   }
 }
 
-TEST(rows_of_a_lost_device_are_damaged_and_no_new_ones_come) {
+TEST(rows_of_a_lost_device_are_damaged_and_no_rows_can_be_written) {
   const auto device = std::make_shared<EmulatedDevice>(options(4));
   HbmTier tier(kLayout, kSlots, device, kSmallPieces);
   const std::vector<int64_t> keys = keys_from(0, 50);
@@ -248,7 +248,7 @@ TEST(threads_read_whole_rows_while_others_take_their_slots) {
   for (std::thread& reader : readers) reader.join();
 }
 
-TEST(a_tier_that_ends_leaves_the_device_to_others) {
+TEST(a_closed_tier_frees_its_memory_and_leaves_the_device_usable) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const auto device = std::make_shared<EmulatedDevice>(options(seed));
@@ -264,7 +264,7 @@ TEST(a_tier_that_ends_leaves_the_device_to_others) {
   }
 }
 
-TEST(tables_of_a_process_share_a_device_as_long_as_any_uses_it) {
+TEST(tables_of_a_process_share_a_device_while_one_uses_it) {
   const auto open = [] { return gpu::open_device({.name = "emulated", .nvrtc = "", .cache_directory = ""}); };
   std::shared_ptr<gpu::Device> device = open();
   check(open() == device, "it was opened twice");
@@ -273,7 +273,7 @@ TEST(tables_of_a_process_share_a_device_as_long_as_any_uses_it) {
   check(known.expired(), "it stays open");
 }
 
-TEST(a_device_that_there_is_not_is_refused_by_name) {
+TEST(an_unknown_device_name_is_refused) {
   for (const char* const name :
        {"", "cuda:", "cuda:-1", "cuda:1x", "Cuda", "emulated:0", "cuda:99999999999"}) {
     tested_case() = name;
