@@ -65,8 +65,8 @@ class BatchInFlight {
   // Reads the added rows, those of each tier in one call. REQUIRES: a guard of the epochs was held since the rows were
   // found, and stays held.
   void read(const TierStack& tiers);
-  // As read(), for look-ups and for rows that are to come up, but leaves out rows in memory tiers: the thread that uses
-  // or moves such a row reads it in place.
+  // Reads as read() does, for look-ups and rows that are to come up, but leaves out rows in memory tiers: the thread that
+  // uses or moves such a row reads it in place.
   void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll);
   // Returns the number of added rows that read_to_come_up() reads.
   size_t rows_outside_memory(const TierStack& tiers) const;
@@ -113,17 +113,17 @@ class BatchInFlight {
   PageVector<int64_t> ids;
   PageVector<RowRef> refs;
   uint64_t first_stamp = 0;
-  // For each id, its last position in the batch and how often it occurs. Empty if ids are the whole batch, and each is
-  // its own access.
+  // For each of `ids`, its last position in the batch and how often it occurs. Empty if `ids` is the whole batch in its
+  // order, and each id is one access.
   PageVector<uint32_t> last_positions;
   PageVector<uint32_t> occurrences;
   ServedAccesses accesses(size_t i) const {
     if (last_positions.empty()) return {first_stamp + i, 1};
     return {first_stamp + last_positions[i], occurrences[i]};
   }
-  // Gives all accesses to a row that was found several times the time of the last one. Otherwise one access might bring
-  // the row to a middle tier by its own time, while a later one, which is ranked without the first, makes the row wait
-  // for a higher tier; and files keep no times.
+  // If a row was found several times, sets the time of all these accesses to that of the last one. Otherwise one access
+  // might bring the row to a middle tier by its own time, while a later one, which is ranked without the first, makes the
+  // row wait for a higher tier; and files keep no times.
   void share_last_times();
   uint64_t access_count() const {
     return occurrences.empty() ? ids.size()

@@ -93,7 +93,7 @@ class InclusiveCache {
   bool try_claim(RowRef from, For whom, PoolClaim* places);
 
   // --- Room in the pool for rows that change; these need no mutex.
-  // From now on look-ups, which bring rows up meanwhile, must leave this number of claims to updates.
+  // From now on, look-ups, which bring rows up meanwhile, must leave this number of claims to updates.
   void set_aside(uint64_t claims) { pool_.set_aside(claims); }
   // Returns the number of places that must be freed before `count` more can be claimed.
   uint64_t missing_places(uint64_t count) const {
@@ -196,7 +196,7 @@ class InclusiveCache {
   std::atomic<uint64_t> newest_wanting_{0};
 };
 
-// Claims on places of a pool that no row owns yet. Its end gives them back.
+// Claims on places of a pool that no row owns yet. The destructor gives them back.
 class PoolClaim {
  public:
   // Further claims come from `from`, which outlives this, or from the pool if it is null.

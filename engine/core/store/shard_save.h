@@ -136,7 +136,7 @@ class ShardSave {
   Images images_;
 };
 
-// The room that a batch has reserved in the saves of its shards. Its end gives back what is reserved.
+// The room that a batch has reserved in the saves of its shards. The destructor gives it back.
 class ImageRoom {
  public:
   explicit ImageRoom(const Index& index) : index_(index) {}

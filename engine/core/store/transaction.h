@@ -1,9 +1,8 @@
 // A batch of changes to where rows are: rows are inserted, moved and removed.
 //
 // All that may fail comes before the first change: room is reserved, slots are claimed, copies are written. A change
-// itself can't fail. The end of a transaction, however it is reached, settles the accounts: it erases in their tiers the
-// places that nothing refers to any more, gives back what was reserved but not used, and brings the tiers' counts up to
-// date.
+// itself can't fail. The destructor, which also runs after an exception, settles the accounts: it erases places in their
+// tiers to which nothing refers any more, gives back what was reserved but not used, and updates the tiers' counts.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +57,7 @@ class Transaction {
   uint64_t moved_ = 0;
 };
 
-// Copies of rows in a tier, to which nothing refers yet. Copies to which nothing refers at the end are erased.
+// Copies of rows in a tier, to which nothing refers yet. The destructor erases copies to which nothing refers by then.
 class RowCopies {
  public:
   // Writes the copies. Throws what the tier throws, and then nothing was written.

@@ -5,7 +5,8 @@
 // more. Kernels and copies run in parts, between which other streams run. The same calls with the same seed run in the
 // same order, so the schedule of a failed test can be repeated.
 //
-// A copy, kernel or free() whose effect CUDA leaves undefined loses the device, with an error that says what happened.
+// A copy or kernel whose effect CUDA leaves undefined loses the device, with an error that says what happened. A free()
+// of memory that isn't allocated throws Error(kInvalidArgument).
 #pragma once
 
 #include <cstddef>

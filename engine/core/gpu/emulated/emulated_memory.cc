@@ -28,7 +28,7 @@ std::byte* map(int file, uint64_t bytes, int protection) {
 }
 
 void fill_with_pattern(std::byte* memory, uint64_t bytes, Draws& draws) {
-  // The pattern is large as a float, out of range as an index, and no two of its words have the same bytes.
+  // The pattern is large as a float, out of range as an index, and its two words differ.
   const uint64_t pattern = draws.next() | 0xf000'0000'f000'0000;
   for (uint64_t i = 0; i < bytes; i += sizeof(pattern)) std::memcpy(memory + i, &pattern, sizeof(pattern));
 }
@@ -102,7 +102,7 @@ void EmulatedMemory::free(DeviceAddress address) {
   give_range_back(offset, pages + kPage);
 }
 
-// Takes the range, whose last page is a guard page that is never allocated, and sets where the next search begins.
+// Returns the offset of a free range, or mapped_ if there is none. `bytes` includes a guard page, which stays out of reach.
 uint64_t EmulatedMemory::take_range(uint64_t bytes) {
   const auto fits = [&](const auto& range) { return range.second >= bytes; };
   auto found = std::find_if(free_.lower_bound(next_), free_.end(), fits);

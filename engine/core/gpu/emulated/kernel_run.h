@@ -1,9 +1,9 @@
 // One launch of a kernel on the emulated device, which runs slice by slice.
 //
 // Some blocks run at once, in a drawn order, and so do the threads of each block. A thread runs until it waits at a
-// barrier, ends, or is drawn to give way before an atomic access. So a kernel that reads another thread's write without a
-// barrier or an atomic access in between fails under some schedule at least. Some runs also look for races, which takes
-// longer, and finds them whatever the schedule is.
+// barrier, ends, or is drawn to give way before an atomic access. So under some schedules a thread doesn't see another
+// thread's write unless a barrier or the order of atomic accesses guarantees it. Some runs also look for races, which
+// takes longer, and finds them whatever the schedule is.
 #pragma once
 
 #include <cstddef>

@@ -104,7 +104,7 @@ struct CopyEnd {
   std::byte* reach(const EmulatedMemory& memory, size_t offset, size_t count);
 };
 
-// Copies in pieces, from either end, so that a reader who doesn't wait sees a partial copy.
+// Copies in pieces, from either end, so that a reader that doesn't wait sees a partial copy.
 class CopyOperation final : public Operation {
  public:
   CopyOperation(std::string label, CopyEnd to, CopyEnd from, size_t bytes, const EmulatedMemory& memory,

@@ -11,7 +11,7 @@ namespace embstore::gpu {
 
 struct FetchedRows {
   Global<const float> rows;  // `floats` each
-  // The address of each row that lies elsewhere, or no address. A multiple of 16 if `floats` is a multiple of 4.
+  // Each row's address if it lies elsewhere, else no address. Multiples of 16 if `floats` is a multiple of 4.
   Global<const DeviceAddress> elsewhere;
 };
 

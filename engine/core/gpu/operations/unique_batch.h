@@ -28,7 +28,7 @@ class UniqueBatch {
   // count(), keys() and inverse() hold the result when the stream has got there. Several batches share kernel launches.
   static void make_unique(std::span<const Input> batches, Stream stream);
 
-  const DeviceArray<uint32_t>& count() const { return count_; }  // one element: of distinct ids
+  const DeviceArray<uint32_t>& count() const { return count_; }  // one element: number of distinct ids
   // In the order of their first occurrence.
   const DeviceArray<int64_t>& keys() const { return keys_; }
   // The place in keys() of each kept id.

@@ -1,10 +1,10 @@
 // Buckets whose entries have tags of 16 bits in place of keys, so that ten of them fit a cache line.
 //
 // A bijection of the numbers below 2^bits scrambles a key. In the product of the scrambled key and the count of buckets,
-// the upper bits are the key's home, and the bits behind them are the rest: home and rest together identify the key (J.
-// G. Cleary, "Compact Hash Tables Using Bidirectional Linear Probing", IEEE Transactions on Computers, 1984). A tag has
-// the rest and the number of buckets that passed the key on. So two keys never look alike. The cost: keys must be below
-// some 64 to 128 times the number of keys that there is room for, or they are kept elsewhere.
+// the upper bits are the key's home, and the next lower bits are the rest: home and rest together identify the key
+// (J. G. Cleary, "Compact Hash Tables Using Bidirectional Linear Probing", IEEE Transactions on Computers, 1984). A tag
+// has the rest and the number of buckets that passed the key on. So two keys never look alike. The cost: keys must be
+// below some 64 to 128 times the number of keys that there is room for, or they are kept elsewhere.
 #pragma once
 
 #include <bit>

@@ -24,8 +24,8 @@ constexpr uint32_t kFittingAStashed = 16;
 
 uint64_t last_entries(const BucketArray& array) { return array.capacity() / kLastPart; }
 
-// No other thread changes the state, since the shard's mutex is held. The caller puts it between two release fences: a
-// reader that sees the mark finds the new array, and a reader of a row that is written later sees the mark.
+// No other thread changes the state, since the shard's mutex is held. The caller calls this between two release fences:
+// a reader that sees the mark finds the new array, and a reader of a row that is written later sees the mark.
 void mark_moved(RowGuard& guard) {
 #if defined(__SANITIZE_THREAD__)  // it doesn't model fences
   guard.state.fetch_or(Bucket::kMoved, std::memory_order_acq_rel);

@@ -130,7 +130,7 @@ class alignas(64) IndexShard {
   std::atomic<const BucketArray*> buckets_;  // array_, for readers
 };
 
-// Room for inserts, which then can't fail. Its end gives the unused part back, for which it takes the shard's mutex.
+// Room for inserts, which then can't fail. The destructor gives the unused part back, and takes the shard's mutex for it.
 class IndexShard::Room {
  public:
   Room() = default;  // an empty room

@@ -90,8 +90,8 @@ class HbmTier final : public Tier, public RankedTier {
   }
 
   // --- Marks, for a tier with copies.
-  // Says whether there is a clean copy of the row. REQUIRES: the mutex of the row's shard is held; no step on the device
-  // is under way.
+  // Marks the row if it has a clean copy, and else clears its mark. REQUIRES: the mutex of the row's shard is held; no
+  // step on the device is under way.
   void mark(Slot slot, bool has_copy);
   // A step clears the marks of the rows that it changes, on the device alone. Null if there are no marks. REQUIRES:
   // join() was called for the stream on which they are used.

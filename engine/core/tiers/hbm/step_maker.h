@@ -34,7 +34,7 @@ class StepMaker {
     Batch* batch;
     std::shared_ptr<Memory> memory;  // memory of the batch's first table
   };
-  // Calls put(in_flight), which puts a step of all batches on their stream, in order with the steps of all tables. Waits
+  // Calls put(in_flight), which puts a step of all batches on their stream, ordered with the steps of all tables. Waits
   // for no stream, unless too many steps are in flight. Returns false, and does nothing, if one of the tables has a long
   // use by the host, if this thread uses rows of one, or if is_possible() returns false, which is called when no use is
   // under way. Throws Error(kStoreFull) if the device has too little memory, and then has done nothing. REQUIRES: all
