@@ -102,7 +102,7 @@ void EmulatedMemory::free(DeviceAddress address) {
   give_range_back(offset, pages + kPage);
 }
 
-// Returns the offset of a free range, or mapped_ if there is none. `bytes` includes a guard page, which stays out of reach.
+// Returns the offset of a free range, or mapped_ if there is none. `bytes` includes a guard page, which nothing may reach.
 uint64_t EmulatedMemory::take_range(uint64_t bytes) {
   const auto fits = [&](const auto& range) { return range.second >= bytes; };
   auto found = std::find_if(free_.lower_bound(next_), free_.end(), fits);

@@ -15,7 +15,7 @@ inline constexpr uint32_t kSortItems = 8;  // neighbouring items of one thread
 struct SortArguments {
   Global<const uint32_t> numbers;
   Global<const uint32_t> positions;  // empty, as before the first pass: the batch's positions in order
-  uint32_t shift;                    // of numbers, to the digit
+  uint32_t shift;                    // bits of a number below the digit
   uint32_t blocks;                   // the run's number of blocks
   Global<uint32_t> block_digits;     // element d * blocks + b counts digit d in block b
   Global<uint32_t> sorted_numbers;
