@@ -1,4 +1,4 @@
-// DeepRec's AdamAsync with apply_sparse_rmsprop, an RMSProp with momentum (without, it is Adam):
+// DeepRec's AdamAsync with apply_sparse_rmsprop, an RMSProp with momentum (without that option it is Adam):
 // v += (1 - beta2) * (g^2 - v); m = beta1 * m + learning_rate * g / sqrt(v + epsilon); w -= m.
 #pragma once
 

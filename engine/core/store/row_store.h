@@ -3,7 +3,7 @@
 //
 // Locks, in the order in which they are taken:
 // - the table's locks: its apply gate, and the mover's right to move (movement/mover.h).
-// - a shard's mutex (index/index.h): guards its entries and their rows against other writers. Readers take no
+// - a shard's mutex (index/index_shard.h): guards its entries and their rows against other writers. Readers take no
 //   lock; they rely on the buckets' guards. At most one shard's mutex is held at a time.
 // - a tier's own locks, innermost.
 #pragma once

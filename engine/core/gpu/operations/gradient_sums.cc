@@ -8,7 +8,7 @@
 namespace embstore::gpu {
 namespace {
 
-constexpr uint32_t kMostBlocks = 1024;  // more than run at once
+constexpr uint32_t kMostBlocks = 1024;  // more blocks than run at once
 
 uint64_t most_long_runs(uint64_t ids) { return ids / kLongRun + 1; }
 

@@ -58,7 +58,7 @@ class FoundBatch {
   struct Input {
     FoundBatch* to;
     std::vector<const Mirror*> mirrors;    // one for each table
-    Global<const int64_t> ids;             // in the order of tables
+    Global<const int64_t> ids;             // in the order of the tables
     Global<const uint32_t> id_count = {};  // one element: how many ids there are; empty: all
     // The begin of each table's ids, and the end of the last table's. Empty: there is one table.
     Global<const uint32_t> bounds = {};

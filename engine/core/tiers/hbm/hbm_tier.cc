@@ -306,7 +306,7 @@ void HbmTier::put_changes(Change change, std::span<const Slot> slots) {
   }
 }
 
-// --- Giving up
+// --- Erasing
 
 void HbmTier::erase(std::span<const Place> places) {
   for (const Place& place : places) {
