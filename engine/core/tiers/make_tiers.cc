@@ -17,8 +17,8 @@
 namespace embstore {
 namespace {
 
-// Enough to evict in batches worth a scan of the tier, and to let writers go on meanwhile; little beside
-// the tier itself.
+// Enough to evict in batches that are worth a scan of the tier, and to let writers go on meanwhile; small
+// beside the tier itself.
 constexpr uint64_t kLeastHeadroomRows = 256;
 constexpr uint64_t kMostHeadroomRows = 16384;
 
@@ -26,7 +26,7 @@ constexpr const char* kHbm = "HBM";
 constexpr const char* kMemkind = "PMEM_MEMKIND";
 constexpr const char* kPool = "PMEM_POOL";
 
-// Of a pool's file, beside which its checkpoints lie.
+// The ending of a pool's file. Its checkpoints lie beside it.
 constexpr const char* kPoolEnding = ".pool";
 
 const std::string& path_of(const TierSpec& spec) {
@@ -34,8 +34,9 @@ const std::string& path_of(const TierSpec& spec) {
   throw Error(ErrorKind::kInvalidArgument, "storage_path: a " + spec.kind + " tier needs one");
 }
 
-// Beyond a first tier's headroom, for batches that bring more rows than there is room for: addresses alone, until
-// one comes. As much as the rows of a batch can take whose gradients a computer has memory for.
+// Limits on what a first tier may grow by beyond its headroom, for batches that bring more rows than there is
+// room for. Only addresses are reserved until such a batch comes. The limits are the rows of the largest batch
+// whose gradients fit into a computer's memory.
 constexpr uint64_t kMostBytesOfOneBatch = uint64_t{64} << 30;
 constexpr uint64_t kMostRowsOfOneBatch = uint64_t{1} << 26;
 
@@ -106,8 +107,8 @@ std::unique_ptr<PoolTier> make_pool(const log::Checkpoints& checkpoints, const T
                                     tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
 }
 
-// Rows that a pool may hold above another tier. Those of the tiers above have their places in it too; a quarter of what is
-// left is for rows that change between two checkpoints.
+// Returns how many rows a pool above another tier may hold. Rows of the tiers above have places in it too; a quarter of
+// the rest is for rows that change between two checkpoints.
 uint64_t middle_capacity_of(const PoolTier& pool, uint64_t rows_above) {
   const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
   if (slots <= rows_above) {
@@ -121,7 +122,8 @@ uint64_t middle_capacity_of(const PoolTier& pool, uint64_t rows_above) {
   return std::max<uint64_t>(1, left - left / 4);
 }
 
-// What tiers share, unless the spec says otherwise: a GPU, the computer's DRAM, memkind's nodes, or what a directory lies on.
+// Returns the medium that tiers share, unless the spec names one: a GPU, the computer's DRAM, memkind's nodes, or the device
+// of a directory.
 std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
   if (spec.medium != nullptr) return spec.medium;
   if (spec.kind == kHbm) return SharedMedium::named(kHbm + (" of " + spec.gpu.name));
@@ -150,7 +152,7 @@ uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
   return rows;
 }
 
-// Where the table's checkpoints lie; nothing where it has none.
+// Returns the path prefix of the table's checkpoints; nullopt if it has none.
 std::optional<std::string> checkpoints_prefix(const std::vector<TierSpec>& specs) {
   for (size_t t = 0; t < specs.size(); ++t) {
     if (specs[t].kind == kPool && specs.back().kind == "LEVELDB") {
@@ -165,7 +167,7 @@ std::optional<std::string> checkpoints_prefix(const std::vector<TierSpec>& specs
 
 void make_pool_level(MadeTiers& made, size_t t, const TierSpec& spec, size_t tiers) {
   MadeTier& level = made.tiers[t];
-  const size_t above = made.has_stage ? 2 : 0;  // where there is HBM, it, and its stage, lie above DRAM
+  const size_t above = made.has_stage ? 2 : 0;  // HBM and its stage lie above DRAM
   if (t != above + 1 || made.tiers[above].memory == nullptr) {
     throw Error(ErrorKind::kInvalidArgument,
                 "tiers: PMEM_POOL can only be right below DRAM, which is the first, or below HBM");
@@ -210,7 +212,7 @@ uint64_t headroom_of(uint64_t capacity_rows) {
   return std::clamp(capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
 }
 
-// No row stays in it, so that it has headroom alone.
+// Makes the stage above HBM. It has headroom only, since no row stays in it.
 void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout) {
   MadeTier& level = made.tiers[0];
   level.headroom_rows = headroom_rows;
@@ -261,8 +263,8 @@ void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const Ro
   }
   if (tiers > 1) level.headroom_rows = headroom_of(level.capacity_rows);
   auto tier = make_memory_tier(spec, layout, role_of(t, tiers), level.capacity_rows + level.headroom_rows);
-  // What is watched passes through the host, whose accesses are those that are recorded and paced. Pages of memkind's nodes may
-  // not be movable any more when they are pinned, and those of files can't be.
+  // Rows of watched tiers aren't pinned: the watcher records and paces accesses of the host. Pages of memkind's nodes may
+  // become unmovable when pinned, and pages of files can't be pinned.
   if (made.hbm != nullptr && spec.kind == "DRAM" && spec.watcher == nullptr) {
     tier->pin_rows(made.hbm->shared_device());
   }

@@ -1,4 +1,5 @@
-// Makes the tiers of a table from what was asked for: the one place that knows which kinds there are.
+// Makes the tiers of a table from their specifications: the only file that knows which kinds of tiers there
+// are.
 #pragma once
 
 #include <cstdint>
@@ -28,21 +29,21 @@ inline constexpr size_t kMostTiersAskedFor = 4;
 struct TierSpec {
   // "HBM", "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "PMEM_POOL", "SSDHASH" or "LEVELDB"
   std::string kind;
-  std::optional<std::string> path;     // of a tier that is kept in files
-  std::optional<uint64_t> size_bytes;  // nothing: unlimited, which only a last tier in files may be
-  std::vector<int> nodes = {};         // of a DRAM tier: the NUMA nodes that alone have its rows; none: any
-  SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; how it compacts is the environment's to say
+  std::optional<std::string> path;     // directory or file of a tier in files
+  std::optional<uint64_t> size_bytes;  // nullopt: unlimited, only for a last tier in files
+  std::vector<int> nodes = {};         // of a DRAM tier: rows lie on these NUMA nodes only; empty: on any
+  SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; the environment sets `compaction`
   gpu::DeviceChoice gpu = {};          // of an HBM tier
-  std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: of rows that go over the bus at once
-  bool keeps_rows = false;  // of an SSDHASH tier without a pool above: closing the table makes a checkpoint
-  std::shared_ptr<SharedMedium> medium = nullptr;  // null: one for all tiers in its directory, or of its kind
-  std::shared_ptr<PhaseWatcher> watcher = nullptr;  // as long as the tier lives
+  std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: rows cross the bus in pieces of this
+  bool keeps_rows = false;  // of an SSDHASH tier without a pool above: close() makes a checkpoint
+  std::shared_ptr<SharedMedium> medium = nullptr;   // null: shared by all tiers of the directory, or kind
+  std::shared_ptr<PhaseWatcher> watcher = nullptr;  // may be null; lives as long as the tier
 };
 
 struct MadeTier {
   std::unique_ptr<Tier> tier;
-  MemoryTier* memory = nullptr;    // if it's one of memory
-  RankedTier* ranked = nullptr;    // if rows go on from it to the next by how they rank
+  MemoryTier* memory = nullptr;    // if it's a memory tier
+  RankedTier* ranked = nullptr;    // if rows move on to the next tier by their ranks
   DurableTier* durable = nullptr;  // if its rows belong to checkpoints
   uint64_t capacity_rows = 0;
   uint64_t headroom_rows = 0;  // slots beyond the capacity, for rows on the move
@@ -50,16 +51,17 @@ struct MadeTier {
 
 struct MadeTiers {
   std::unique_ptr<log::Checkpoints> checkpoints;  // null where no tier is durable
-  std::vector<MadeTier> tiers;                    // first to last; they go before the checkpoints do
+  std::vector<MadeTier> tiers;                    // first to last; destroyed before `checkpoints`
   PoolTier* pool = nullptr;                       // the durable tier below the first, if there is one
   HbmTier* hbm = nullptr;                         // the tier in a GPU's memory, if there is one
-  bool has_stage = false;              // the first tier is one that nobody asked for, see TierStack
-  uint64_t least_free_pool_slots = 0;  // below it, a pool above another tier is short
-  bool keeps_rows = false;             // closing the table makes a checkpoint
+  bool has_stage = false;                         // the first tier wasn't asked for, see TierStack
+  uint64_t least_free_pool_slots = 0;             // with fewer, a pool above another tier is short
+  bool keeps_rows = false;                        // closing the table makes a checkpoint
 };
 
-// Throws Error(kInvalidArgument), or whatever a tier needs and can't have. All tiers but the last are of memory, or a GPU's,
-// since rows are ranked there. `optimizer`: whose rows these are.
+// Makes the tiers that `specs` describe; `optimizer` is the name of the optimizer of the rows. All tiers but the last are in
+// memory, a GPU's or a pool, since rows are ranked there. Throws Error(kInvalidArgument), or an error that names what a tier
+// needs and can't have.
 MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
                      const std::vector<TierSpec>& specs);
 

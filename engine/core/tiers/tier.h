@@ -1,7 +1,7 @@
-// One level of storage below or at the top of a table, in batches.
+// The interface of a tier: one level of a table's storage, which reads and writes rows in batches.
 //
-// A tier stores whole rows and says where; it decides nothing. What lies where, how many rows a tier may
-// hold, and who may touch a row while it moves is the business of the index and the mover.
+// A tier stores whole rows and returns their places; it decides nothing. The index and the mover decide which
+// rows lie in it, how many it may hold, and who may touch a row while it moves.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,24 @@ class TierMeter;
 struct TierStats {
   std::string name;
   uint64_t rows;
-  uint64_t row_bytes;     // of a row's floats
-  uintptr_t address;      // of the first row; 0 where rows can't be addressed
-  uint64_t mapped_bytes;  // of address space or of files
+  uint64_t row_bytes;     // bytes of one row's floats
+  uintptr_t address;      // of the first row; 0 if rows have no addresses
+  uint64_t mapped_bytes;  // bytes of address space or of files
   std::optional<std::string> path;
   std::optional<bool> is_pmem;
-  std::optional<std::string> io_scheme = {};  // by which files are read; nothing where that is no question
-  std::optional<std::string> gpu = {};        // whose memory it is, as a person calls it
-  // Whether a GPU reads rows where they lie, of a tier of memory below that of a GPU; nothing of others.
+  std::optional<std::string> io_scheme = {};  // how files are read; only SSDHASH sets it
+  std::optional<std::string> gpu = {};        // name of the GPU that has the memory
+  // Set only for a memory tier below an HBM tier: whether the GPU reads its rows in place.
   std::optional<bool> is_pinned = {};
 };
 
-// Told by a tier that moves rows on its own accord (compaction).
+// What a tier calls when it moves rows of its own accord (compaction).
 class Relocator {
  public:
   virtual ~Relocator() = default;
-  // Makes the index refer to `to` in place of `from`, for each of `rows`, and says which it did: where a key
-  // isn't at `from` any more, `to` is garbage. The tier holds no lock of its own while it calls this;
-  // erase() may be called by others meanwhile, with the index's locks held.
+  // For each of `rows`, makes the index refer to `to` instead of `from`, and sets `done`. If the key is no
+  // longer at `from`, `done` stays false and `to` is garbage. The tier holds no lock of its own during the
+  // call; other threads may call erase() meanwhile, with the index's locks held.
   struct Relocation {
     int64_t key;
     Slot from;
@@ -58,63 +58,67 @@ class Tier {
   Tier(const Tier&) = delete;
   Tier& operator=(const Tier&) = delete;
 
-  // Counts how the tier's rows are touched: by the tier itself, and by those who reach rows of memory without it.
+  // Counts the accesses to the tier's rows: its own, and those of callers that reach rows in memory directly.
   TierMeter& meter() const { return *meter_; }
 
-  // Stores every row of `rows` and says where. All or nothing: on an error (Error(kStorage), naming the
-  // file) no place is taken. A row of a key that the tier has already is a new row; the old place stays
-  // until it's erased.
+  // Stores every row of `rows` and sets `slots` to their places. All or nothing: on an error
+  // (Error(kStorage), naming the file) no place is taken. A key that the tier already has gets a second row;
+  // the old place stays until it's erased.
   virtual void write(const RowBatch& rows, std::span<Slot> slots) = 0;
-  // So many rows may be written before others are erased.
+  // Returns how many rows can be written before some must be erased.
   virtual uint64_t free_places() const { return std::numeric_limits<uint64_t>::max(); }
 
-  // Fills `rows` with the rows at rows.places(), in order; of kWeights the floats after the weights are
-  // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that was not erased yields its row, or the row is damaged: never is a damaged row
-  // given back as whole, and never does an error keep other rows from being read.
+  // Fills `rows` with the rows at rows.places(), in order. With kWeights, the floats after the weights are unspecified. A place
+  // that was erased meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that was not
+  // erased yields its row, or the row is reported as damaged: a damaged row is never returned as whole, and an error never
+  // keeps other rows from being read.
   virtual void read_rows(RowBatch& rows, RowPart part) const = 0;
-  // Fills `rows` with the rows at `places` for callers who need every row: throws DamagedRowsError, which has the
-  // keys. Where a place may have been erased meanwhile, that error may speak of a row that isn't wanted any more.
+  // Fills `rows` with the rows at `places`, for callers that need every row: throws DamagedRowsError with the
+  // keys of damaged rows. If a place may have been erased meanwhile, the error may name a row that is no longer
+  // wanted.
   void read(std::span<const Place> places, RowBatch& rows, RowPart part = RowPart::kAll) const;
-  // Throws Error(kDeviceLost) where all rows are damaged since the device that had them is lost: for those who would go on to
-  // read others.
+  // Throws Error(kDeviceLost) if the device that holds the rows is lost, so that all of them are damaged. For callers that
+  // would otherwise go on to read more.
   virtual void check_not_lost() const {}
 
-  // A number that changes before a place is given out that was given out before. So if it's the same as
-  // before a place was read, and the place is still the row's, then the row is what was read.
+  // Returns a number that changes before a place is given out a second time. If the number is the same as
+  // before a place was read, and the place is still the row's, then that row is what was read.
   virtual uint64_t reused_places() const = 0;
 
-  // REQUIRES: nothing refers to the places any more. Readers of them may still be under way.
+  // REQUIRES: nothing refers to the places any more. Threads may still be reading them.
   virtual void erase(std::span<const Place> places) = 0;
 
   virtual TierStats stats() const = 0;
 
-  // --- How rows rank that stay where they are while serving look-ups ask for them. REQUIRES, unless it's said otherwise: the
-  // mutex of the row's shard, and that the slot is the row's.
+  // --- The ranks of rows that stay here while serving look-ups ask for them. REQUIRES, unless stated otherwise: the mutex of
+  // the row's shard is held, and the row is in the slot.
 
-  // Has what these touch fetched; needs no mutex.
+  // Prefetches the memory that these functions touch; needs no mutex.
   virtual void prefetch_rank(Slot) const {}
-  // Brings the rank in the row's header, as read_rows() gave it, up to date.
+  // Updates the rank in a header that read_rows() returned.
   virtual void update_rank(Slot, RowHeader&) const {}
-  // The row ranks as the header says from now on. False, and it ranks as before, where the tier can't keep that.
+  // Ranks the row as the header says from now on. Returns false, and leaves the rank as it was, if the tier
+  // can't store it.
   virtual bool try_set_rank(Slot, const RowHeader&) { return false; }
-  // Whether it can, but for rows that were asked for too often. Needs no mutex.
+  // Whether try_set_rank() works, except for rows with too many accesses. Needs no mutex.
   virtual bool can_set_ranks() const { return false; }
-  // The row, which was copied from one slot to the other, ranks there as it did.
+  // Gives the second slot the rank of the first, from which its row was copied.
   virtual void carry_rank(Slot, Slot) {}
-  // Whether the medium doesn't have the rank.
+  // Whether the rank is only in memory, not on the medium.
   virtual bool rank_goes_with_process(Slot) const { return false; }
 
-  // --- Upkeep. To be called without locks, and free where there is nothing to do.
+  // --- Upkeep. Called without locks; cheap if there is nothing to do.
 
-  // Rows may be moved by the tier itself from now on. `relocator` outlives the tier's use.
+  // Lets the tier move rows from now on. `relocator` outlives the tier's use of it.
   virtual void start_compaction(Relocator&) {}
-  // After erasures: gets the space back that they leave. Throws no Error, since those are made: drain() tells.
+  // Called after erasures: gets their space back. Throws no Error, since the erasures are done; drain()
+  // reports errors.
   virtual void compact() {}
-  // Returns when that is done.
+  // Returns when the space of all erased rows is back.
   virtual void drain() {}
 
-  // Gives everything back, or leaves it whole where checkpoints are kept. Throws Error(kStorage) if that fails, and may be called
-  // again. REQUIRES: no other call is under way, nor any after it.
+  // Releases everything, or leaves the rows on the medium if checkpoints are kept. Throws Error(kStorage) if that fails, and
+  // may be called again. REQUIRES: no other call is under way or follows.
   virtual void close() {}
 
  private:

@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What LevelDB leaves of a database that it couldn't finish making.
+// Returns whether LevelDB leaves such a file of a database that it couldn't finish creating.
 bool is_unfinished(const fs::path& file) {
   const std::string name = file.filename().string();
   return name == "LOCK" || name == "LOG" || name == "LOG.old" || name.starts_with("MANIFEST-") ||
          name.ends_with(".dbtmp");
 }
 
-// LevelDB tells of errors by text alone.
+// LevelDB reports errors as text only.
 bool is_about_descriptors(const std::string& reason) {
   return reason.find(std::strerror(EMFILE)) != std::string::npos;
 }
@@ -47,7 +47,8 @@ LevelDbDatabase::LevelDbDatabase(std::string path, const RowLayout& layout, cons
       open_options_(calls_, options),
       read_options_(calls_.readoptions_create(), {calls_.readoptions_destroy}),
       write_options_(calls_.writeoptions_create(), {calls_.writeoptions_destroy}) {
-  // Records carry a checksum of their own: a block's would cost a pass over the block for every row.
+  // No block checksums, since records have their own: a block's would cost a pass over the block for every
+  // row.
   calls_.readoptions_set_verify_checksums(read_options_.get(), 0);
   try {
     make_empty(layout);
@@ -66,7 +67,7 @@ LevelDbDatabase::~LevelDbDatabase() {
 
 uint64_t LevelDbDatabase::file_bytes() const {
   uint64_t total = 0;
-  std::error_code ignored;  // files come and go meanwhile
+  std::error_code ignored;  // files are created and removed meanwhile
   for (fs::directory_iterator file(path_, ignored), end; !ignored && file != end; file.increment(ignored)) {
     std::error_code gone;
     const uintmax_t bytes = file->file_size(gone);
@@ -81,7 +82,7 @@ void LevelDbDatabase::make_empty(const RowLayout& layout) {
   std::error_code error;
   const fs::file_status status = fs::status(path_, error);
   if (fs::exists(status) && !fs::is_directory(status)) fail("is a file; give a directory");
-  // Where it can't be asked, LevelDB says what's wrong.
+  // If this fails, LevelDB's own error says what is wrong.
   if (fs::exists(fs::path(path_) / "CURRENT", error)) {
     refuse_fifos();
     remove_leftover();
@@ -138,7 +139,7 @@ void LevelDbDatabase::refuse_foreign_files() const {
   if (error) fail("can't be listed: " + error.message());
 }
 
-// LevelDB would wait for another process to open them.
+// Refuses FIFOs: LevelDB would wait for another process to open them.
 void LevelDbDatabase::refuse_fifos() const {
   std::error_code error;
   for (fs::directory_iterator file(path_, error), end; !error && file != end; file.increment(error)) {

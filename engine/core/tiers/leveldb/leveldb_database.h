@@ -1,5 +1,4 @@
-// A LevelDB database in a directory of its own, for as long as the process has it open: it's made empty, and
-// removed in the end.
+// A LevelDB database in a directory of its own: it's created empty, and removed when the process closes it.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +15,16 @@ namespace embstore {
 // Any number of threads may read and write.
 class LevelDbDatabase {
  public:
-  // A record's value; it ends with this.
+  // A record's value. The object owns the bytes.
   struct Value {
-    LevelDbOwned<char> data;  // null where there is no such record
+    LevelDbOwned<char> data;  // null if there is no such record
     size_t size;
     std::string_view bytes() const { return {data.get(), size}; }
   };
   using Batch = LevelDbOwned<LevelDbLibrary::WriteBatch>;
 
-  // Makes the database at the directory `path`; empties one that a process left when it died. Throws
-  // Error(kMissingLibrary), InUseError, or Error(kStorage), which names `path`: there is something else.
+  // Creates the database in the directory `path`; empties a database that a dead process left there. Throws
+  // Error(kMissingLibrary), InUseError, or Error(kStorage), which names `path`, if something else is there.
   LevelDbDatabase(std::string path, const RowLayout& layout, const LevelDbOptions& options);
   ~LevelDbDatabase();
   LevelDbDatabase(const LevelDbDatabase&) = delete;
@@ -39,7 +38,7 @@ class LevelDbDatabase {
   void remove(Batch& batch, std::string_view key) const;
   void append(Batch& batch, const Batch& more) const;
   void clear(Batch& batch) const;
-  // All of it or nothing. Throws Error(kStorage).
+  // Writes all of the batch or nothing. Throws Error(kStorage).
   void write(const Batch& batch);
   // Throws Error(kStorage).
   Value get(std::string_view key) const;
@@ -55,12 +54,13 @@ class LevelDbDatabase {
   void refuse_fifos() const;
   void open(bool make);
   void close() noexcept;
-  // Throws where `error`, which is freed, isn't null.
+  // Frees `error`, and throws what it says, if it isn't null.
   void check(char* error, const char* what, const char* advice = "") const;
 
   const LevelDbLibrary& calls_;
   const std::string path_;
-  // LevelDB's own lock is let go of between two of its calls, and is a file that destroy_db() removes.
+  // LevelDB's own lock isn't enough: it's released between two of its calls, and is a file that destroy_db()
+  // removes.
   const files::PathLock lock_;
   const LevelDbOpenOptions open_options_;
   const LevelDbOwned<LevelDbLibrary::ReadOptions> read_options_;

@@ -51,8 +51,8 @@ const LevelDbLibrary& leveldb_library() {
   static constinit std::atomic<ForkGeneration> loaded_in{0};
   const ForkGeneration earlier = loaded_in.load(std::memory_order_relaxed);
   if (earlier != 0 && inherited(earlier)) {
-    // Its own thread, which writes and merges files, is one a process and doesn't exist here; nor can the
-    // library be told to start another, so a database would stop at its first full buffer.
+    // LevelDB's thread, which writes and merges files, is one per process and isn't in this one; nor can the
+    // library be made to start another, so a database would hang at its first full buffer.
     throw Error(
         ErrorKind::kForked,
         "LevelDB was in use in the process that this one was forked from, and can't be used here; start "

@@ -1,5 +1,5 @@
-// The calls of LevelDB's C interface that the engine makes, as a table that is filled when the first
-// LevelDB tier is made: the engine imports on a machine without the library.
+// The functions of LevelDB's C interface that the engine calls, as a table that is filled when the first
+// LevelDB tier is made: so the engine can be imported on a machine without the library.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace embstore {
 
-// A C object, and the call that ends it.
+// An owning pointer to a C object, and the function that destroys it.
 template <class Object>
 struct LevelDbDestroy {
   void (*destroy)(Object*);
@@ -17,7 +17,7 @@ struct LevelDbDestroy {
 template <class Object>
 using LevelDbOwned = std::unique_ptr<Object, LevelDbDestroy<Object>>;
 
-// Signatures as in leveldb/c.h. A call that can fail sets *error to a message that free_text() takes back.
+// Signatures as in leveldb/c.h. A function that fails sets *error to a message, to be freed by free_text().
 struct LevelDbLibrary {
   struct Database;
   struct Options;
@@ -32,7 +32,7 @@ struct LevelDbLibrary {
   Database* (*open)(const Options*, const char* path, char** error);
   void (*close)(Database*);
   void (*destroy_db)(const Options*, const char* path, char** error);
-  void (*free_text)(char*);  // leveldb_free: takes a value or an error, or null
+  void (*free_text)(char*);  // leveldb_free: frees a value or an error; null is allowed
 
   void (*write)(Database*, const WriteOptions*, WriteBatch*, char** error);
   char* (*get)(Database*, const ReadOptions*, const char* key, size_t key_bytes, size_t* value_bytes,
@@ -69,8 +69,8 @@ struct LevelDbLibrary {
   void (*writeoptions_destroy)(WriteOptions*);
 };
 
-// Loads the library at the first call; throws Error(kMissingLibrary), or Error(kForked) where the process that
-// this one was forked from had loaded it.
+// Loads the library at the first call. Throws Error(kMissingLibrary), or Error(kForked) if the parent process
+// had loaded it before it forked this one.
 const LevelDbLibrary& leveldb_library();
 
 }  // namespace embstore

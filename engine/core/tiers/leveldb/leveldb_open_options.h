@@ -1,4 +1,5 @@
-// How a LevelDB database is opened: the same for the tier and for the benchmarks' yardstick.
+// The options with which a LevelDB database is opened, by the tier and by the benchmarks that compare with
+// plain LevelDB.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +8,16 @@
 
 namespace embstore {
 
-// bench/leveldb_options.cc measures what the defaults were chosen by.
+// bench/leveldb_options.cc measures the rates that the defaults were chosen by.
 struct LevelDbOptions {
-  size_t write_buffer_bytes = size_t{4} << 20;  // held up to twice in memory
+  size_t write_buffer_bytes = size_t{4} << 20;  // up to two are in memory
   size_t max_file_bytes = size_t{16} << 20;
   size_t block_bytes = size_t{4} << 10;
-  size_t block_cache_bytes = size_t{8} << 20;  // only for files that can't be mapped: the first 1000 are
+  size_t block_cache_bytes = size_t{8} << 20;  // for unmapped files; LevelDB maps the first 1000
   int bloom_bits_per_row = 10;                 // 0: none
 };
 
-// What LevelDB wants kept as long as the database is open.
+// The objects that must live as long as the database is open.
 struct LevelDbOpenOptions {
   LevelDbOpenOptions(const LevelDbLibrary& calls, const LevelDbOptions& options)
       : bloom(nullptr, {calls.filterpolicy_destroy}),
@@ -30,7 +31,7 @@ struct LevelDbOpenOptions {
     calls.options_set_write_buffer_size(handle.get(), options.write_buffer_bytes);
     calls.options_set_max_file_size(handle.get(), options.max_file_bytes);
     calls.options_set_block_size(handle.get(), options.block_bytes);
-    // Weights don't shrink.
+    // Weights don't compress.
     calls.options_set_compression(handle.get(), LevelDbLibrary::kNoCompression);
   }
 

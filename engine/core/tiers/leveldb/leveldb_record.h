@@ -1,4 +1,4 @@
-// The records of a LevelDB tier, as FORMAT.md has them.
+// The records of a LevelDB tier. FORMAT.md describes their bytes.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace embstore {
 
-// Says what a database holds.
+// The record that says what a database holds.
 struct LevelDbFormatRecord {
   static constexpr std::string_view kKey = "format";
   static constexpr std::array<char, 8> kMagic = {'E', 'M', 'B', 'S', 'T', 'L', 'D', 'B'};
   static constexpr uint32_t kVersion = 2;
-  // Of earlier versions of the engine, below a durable pool: the rows belong to checkpoints.
+  // Written by earlier versions of the engine below a durable pool: the rows belong to checkpoints.
   static constexpr uint32_t kCheckpointsVersion = 3;
 
   std::array<char, 8> magic;
@@ -31,8 +31,8 @@ struct LevelDbFormatRecord {
   std::string_view bytes() const;
 };
 
-// 'r', the number of the table in the database, the row's key with its sign flipped, the slot; the numbers
-// big-endian, so that LevelDB's order is the keys' order.
+// The key of a row's record: 'r', the number of the table in the database, the row's key with its sign bit
+// flipped, the slot. The numbers are big-endian, so that LevelDB's order is the order of the keys.
 using LevelDbRowKey = std::array<char, 1 + sizeof(uint32_t) + sizeof(int64_t) + sizeof(Slot)>;
 LevelDbRowKey leveldb_row_key(uint32_t table, const Place& place);
 
@@ -42,9 +42,9 @@ class LevelDbRowValue {
   explicit LevelDbRowValue(const RowLayout& layout);
 
   size_t bytes() const { return bytes_; }
-  // Fills bytes() bytes.
+  // Writes bytes() bytes to `value`.
   void encode(uint64_t sequence, const RowHeader& header, const float* floats, char* value) const;
-  // Says whether the value is whole; header and floats are unspecified where it isn't.
+  // Returns whether the value is whole; if not, header and floats are unspecified.
   bool decode(std::string_view value, uint64_t& sequence, RowHeader& header, float* floats) const;
 
  private:

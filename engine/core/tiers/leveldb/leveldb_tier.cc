@@ -47,7 +47,7 @@ void LevelDbTier::write(const RowBatch& rows, std::span<Slot> slots) {
 void LevelDbTier::read_rows(RowBatch& rows, RowPart) const {
   rows.start_reading(/*are_whole=*/true);
   const std::span<const Place> places = rows.places();
-  // Neighbours in this order share LevelDB's blocks.
+  // Neighbours in key order share LevelDB's blocks.
   std::vector<uint32_t> order(places.size());
   std::iota(order.begin(), order.end(), 0u);
   Phase phase(meter());
@@ -85,13 +85,13 @@ void LevelDbTier::note_erased(std::span<const Place> places) noexcept {
   try {
     erased_.insert(erased_.end(), places.begin(), places.end());
   } catch (const std::bad_alloc&) {
-    // Then the records stay as long as the database. Nothing refers to them, and a place that is given out again gets a
+    // The records stay as long as the database does. Nothing refers to them, and a place that is given out again gets a
     // new record in place of the old.
   }
 }
 
-// If rows only leave, no write() comes to delete their records. An error isn't the caller's, whose change is made: the places
-// wait on, and the next write() or drain() tells what is wrong.
+// If rows only leave, no write() comes to delete their records. The caller doesn't get an error, since its change is made:
+// the places stay noted, and the next write() or drain() reports the error.
 void LevelDbTier::compact() {
   const size_t waiting = [this] {
     const MutexLock lock(erased_mutex_);
@@ -101,7 +101,7 @@ void LevelDbTier::compact() {
   try {
     drain();
   } catch (const Error&) {
-    compact_from_.store(2 * waiting, std::memory_order_relaxed);  // not with each batch
+    compact_from_.store(2 * waiting, std::memory_order_relaxed);  // so that not every batch tries again
   }
 }
 

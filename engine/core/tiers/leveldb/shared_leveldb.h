@@ -1,10 +1,10 @@
-// LevelDB databases that the tables of a process share.
+// Shares LevelDB databases between the tables of a process.
 //
 // An open database holds five descriptors (its lock; LevelDB's LOCK, LOG, MANIFEST and log) and up to two write
-// buffers, whatever its size: a database for each partition of each variable would run out of them. So the partitions
-// of a variable, which are given one directory, share one, where each has a number of its own.
-// The files of rows need none up to 1000 in the process, which are mapped; of the others LevelDB keeps as many
-// open, of all databases together, as a fifth of the process's limit.
+// buffers, whatever its size: with a database for each partition of each variable, descriptors would run out. So
+// the partitions of a variable, which are given one directory, share a database, in which each has its number.
+// LevelDB maps up to 1000 row files of the process, which need no descriptor; of the others it keeps as many open,
+// in all databases together, as a fifth of the process's limit.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,12 @@
 
 namespace embstore {
 
-// One table's share of the database at a directory. The first table makes it, the last one removes it.
+// One table's share of the database in a directory. The first table creates the database, the last one
+// removes it.
 class SharedLevelDb {
  public:
-  // Throws what LevelDbDatabase's constructor throws; InUseError too where a table of that name, or one
-  // of another layout, has the directory. `options` count where the database isn't open yet.
+  // Throws what LevelDbDatabase's constructor throws, and InUseError if a table of the same name, or one of
+  // another layout, uses the directory. `options` only count if the database isn't open yet.
   SharedLevelDb(const std::string& path, const std::string& table_name, const RowLayout& layout,
                 const LevelDbOptions& options);
   ~SharedLevelDb();
@@ -28,13 +29,13 @@ class SharedLevelDb {
   SharedLevelDb& operator=(const SharedLevelDb&) = delete;
 
   LevelDbDatabase& database() const { return *database_; }
-  // No two tables of a database get the same one, not even one after the other.
+  // The table's number in the database. It's never given out again, even after the table has closed.
   uint32_t number() const { return number_; }
-  // How many tables share it now.
+  // Returns how many tables share the database now.
   size_t table_count() const;
 
  private:
-  const std::string directory_;  // in one spelling
+  const std::string directory_;  // canonical
   const std::string table_name_;
   LevelDbDatabase* database_ = nullptr;
   uint32_t number_ = 0;

@@ -1,4 +1,4 @@
-// Records that are being gathered for the end of one file.
+// The buffer that gathers records for the end of one file.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@
 
 namespace embstore::log {
 
-// Laid out as in the file, from base_offset on, so that whole blocks go out as they are.
+// Laid out as in the file, from base_offset on, so that whole blocks are written as they are.
 struct AppendBuffer {
-  // Memory of buffers that no reader is in any more.
+  // The memory of buffers that no reader uses any more.
   using SpareMemory = Spares<medium::AlignedBytes>;
 
   AppendBuffer(std::shared_ptr<SpareMemory> memory, size_t buffer_bytes, std::shared_ptr<LogFile> log_file)
@@ -32,10 +32,10 @@ struct AppendBuffer {
   const std::shared_ptr<SpareMemory> spare;
   const std::shared_ptr<LogFile> file;
   medium::AlignedBytes bytes;
-  uint64_t base_offset = 0;        // in the file; a whole number of blocks
-  uint32_t first_record = 0;       // of the file
-  uint32_t capacity = 0;           // records, from first_record on
-  std::atomic<uint32_t> count{0};  // records whose numbers were given; stored under the log's lock
+  uint64_t base_offset = 0;        // in the file; a multiple of the block size
+  uint32_t first_record = 0;       // record number in the file
+  uint32_t capacity = 0;           // in records, from first_record on
+  std::atomic<uint32_t> count{0};  // records with a number; stored under the log's lock
 };
 
 }  // namespace embstore::log

@@ -92,7 +92,7 @@ void Checkpoints::commit(uint64_t number, const CheckpointId& id) {
       throw Error(ErrorKind::kStorage,
                   table_.table_name + ": there's no pending checkpoint " + std::to_string(number));
     }
-    checkpoint->is_being_committed = true;  // so it stays
+    checkpoint->is_being_committed = true;  // so that drop() refuses it
     manifest.moment = checkpoint->is.moment;
   }
   try {
@@ -197,7 +197,7 @@ void Checkpoints::drop_pending() noexcept {
     try {
       drop(checkpoints_.begin() + static_cast<ptrdiff_t>(i));
     } catch (const std::exception&) {
-      // It's kept: whoever opens the table next finds its manifest, or not.
+      // It's kept: the process that opens the table next finds its manifest, or doesn't.
     }
   }
 }

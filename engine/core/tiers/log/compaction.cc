@@ -16,7 +16,7 @@ constexpr auto kSetAsideFor = std::chrono::seconds(5);
 
 }  // namespace
 
-// Held for a whole compaction. False where another is under way and one doesn't wait for it.
+// Held during a whole compaction. Not `mine_` if another thread has the turn and `wait` is false.
 Compaction::Turn::Turn(Compaction& compaction, bool wait) : compaction_(compaction) {
   const MutexLock lock(compaction_.turn_mutex_);
   if (compaction_.compacting_ && !wait) return;
@@ -51,7 +51,7 @@ uint64_t Compaction::bound_file_bytes() const {
   return bytes - std::min(bytes, aside);
 }
 
-// First with all files, which costs less to ask.
+// Tries all files first, which costs less.
 bool Compaction::is_over(uint64_t bound, uint64_t more_bytes) const {
   return log_.file_bytes() + more_bytes > bound && bound_file_bytes() + more_bytes > bound;
 }
@@ -65,7 +65,7 @@ bool Compaction::is_over_hard_bound(uint64_t more_bytes) const {
 }
 
 void Compaction::make_room() {
-  // A buffer with its last record and block, and the next file's header.
+  // A buffer with its last record and block, and the header of the next file.
   const uint64_t more_bytes = shape_.flush_bytes + shape_.record.stride + 2 * medium::kBlockBytes;
   if (!is_over_soft_bound(more_bytes)) return;
   if (is_over_hard_bound(more_bytes)) {
@@ -134,7 +134,7 @@ void Compaction::note_failure(const Work& work) {
 }
 
 void Compaction::compact_files(const Round& round) {
-  remove_emptied_files();  // what dropped checkpoints needed
+  remove_emptied_files();  // files that only dropped checkpoints needed
   uint64_t last_number = 0;
   for (const auto& file : log_.files()) last_number = file->number;
   std::vector<uint64_t> taken;  // their numbers
@@ -157,8 +157,8 @@ void Compaction::compact_files(const Round& round) {
   }
 }
 
-// The one that wins most for what is moved: rows that are seldom asked for lie in the oldest files, nearly all of them
-// live.
+// Returns the file that frees the most space for the rows moved: the one with the smallest live share. The oldest
+// would be worse: it has rows that are seldom asked for, nearly all of them live.
 std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken,
                                                  uint64_t last_number) const {
   std::shared_ptr<LogFile> best;
@@ -182,7 +182,7 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
 struct Compaction::Moving {
   std::vector<std::byte> records;  // one after another
   std::vector<Slot> from;
-  std::vector<std::string> faults;  // empty where the record is whole
+  std::vector<std::string> faults;  // empty if the record
 };
 
 void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
@@ -209,7 +209,7 @@ void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
     move_records(*victim, moving, left);
   }
   if (left.count == 0) {
-    // One that can go now has a problem still if it can't be removed.
+    // A file that can be removed now keeps its problem until it's removed.
     if (victim->rows.live() > 0 || victim->rows.has_any()) forget_problem(victim->number);
     return;
   }
@@ -219,8 +219,8 @@ void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
   set_aside(*victim, std::move(left.first_reason), left.count);
 }
 
-// Appends copies, and has the index refer to them. A damaged row moves as it is, so that whoever reads it is told; its
-// key may be right.
+// Appends copies and makes the index refer to them. A damaged row is moved as it is, so that its reader gets an error;
+// its key may be right.
 void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& left) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
   const size_t stride = shape_.record.stride;
@@ -244,7 +244,7 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
     try {
       relocator.relocate(relocations);
     } catch (...) {
-      end();  // lets the buffer go out again
+      end();  // so that the buffer can be written
       throw;
     }
     end();
@@ -262,8 +262,8 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
   }
 }
 
-// A file that keeps some rows (their owner is about to erase them, or has not told the index of them yet) stays for the
-// next round.
+// Removes files without live rows. A file that keeps some (their owner is about to erase them, or hasn't put them into
+// the index yet) stays for the next round.
 void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
   for (const auto& file : log_.files()) {

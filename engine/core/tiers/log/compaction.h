@@ -1,16 +1,16 @@
-// Keeps the files within twice the live records plus one buffer, by moving what is live in a file to the end
-// of the log and removing the file: the one of which the least share is live.
+// Keeps the files within twice the live records plus one buffer: moves the live records of a file to the end
+// of the log and removes the file. The file with the smallest share of live records comes first.
 //
 // Let L be the bytes of live records, F those of the files, B the buffer (at least eight records), of which
-// B/8 goes out at once. Writers start to compact where F passes the soft bound, 7/4 L + B/4, a file for
-// each buffer; where F would pass the hard bound, 15/8 L + 5/8 B, they compact before they write. A file
-// is L/8 or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit
-// below 2 L + B. Files without live rows that a checkpoint needs come on top: they don't count, nor are they
-// compacted again, and go when it's dropped. Live rows that a checkpoint needs as well may move; it keeps the place
-// where they were.
+// B/8 is written at once. If F exceeds the soft bound, 7/4 L + B/4, a writer compacts one file for each buffer
+// that it writes; if F would exceed the hard bound, 15/8 L + 5/8 B, it compacts before it writes. A file is L/8
+// or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit below 2 L + B.
+// Files without live rows that a checkpoint needs come on top: they don't count, aren't compacted again, and are
+// removed when the checkpoint is dropped. A live row that a checkpoint needs as well may move; the checkpoint
+// keeps its old place.
 //
-// A file that can't be compacted, since records in it are damaged or unreadable, or since it can't be
-// removed, concerns nobody else: it's set aside for a while, and the bound holds for the others.
+// A file that can't be compacted, because some of its records are damaged or unreadable or because it can't
+// be removed, doesn't stop the others: it's set aside for a while, and the bound holds for the rest.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@
 
 namespace embstore::log {
 
-// Thread-safe but for start() and stop(), which are the owner's. Nothing but drain() throws.
+// Thread-safe except for start() and stop(), which only the owner calls. Only drain() throws.
 class Compaction {
  public:
   Compaction(RecordLog& log, const LogShape& shape);
@@ -37,26 +37,26 @@ class Compaction {
   Compaction(const Compaction&) = delete;
   Compaction& operator=(const Compaction&) = delete;
 
-  // Without it nothing is compacted. `relocator` must stay until stop().
+  // Nothing is compacted before this call. `relocator` must live until stop().
   void start(Relocator& relocator);
   void stop();
 
-  // Before another buffer is written out.
+  // Makes room for another buffer, before it's written.
   void make_room();
-  // After erasures. Costs two loads where there is nothing to do.
+  // Compacts after erasures. Costs two loads if there is nothing to do.
   void compact();
-  // Returns when the files are within their bound. Throws Error(kStorage) that says what couldn't be done,
-  // once for each that wasn't told of before.
+  // Returns when the files are within their bound. Throws Error(kStorage), which says what couldn't be done,
+  // once for each problem.
   void drain();
-  // After a checkpoint was dropped: files that nobody needs go. Moves nothing, and doesn't wait for a compaction that is
-  // under way: that one removes them, or the next does.
+  // Removes the files that no checkpoint and no live row needs, after a checkpoint was dropped. Moves nothing, and
+  // doesn't wait for a compaction that is under way: that one removes the files, or the next does.
   void remove_unneeded();
 
-  // One thread's at a time, which alone may compact meanwhile: whoever doesn't keeps rows from being moved. REQUIRES: no
-  // lock is held that relocate() takes; and who has it writes nothing to the tier.
+  // The right to compact, which one thread has at a time: a thread that has it and doesn't compact keeps rows from being
+  // moved. REQUIRES: the thread holds no lock that relocate() takes, and writes nothing to the tier meanwhile.
   class Turn {
    public:
-    // wait: for that of another, rather than go without.
+    // With `wait`, waits while another thread has the turn; without, goes without it.
     Turn(Compaction& compaction, bool wait);
     ~Turn();
     Turn(const Turn&) = delete;
@@ -70,7 +70,7 @@ class Compaction {
 
   uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
   uint64_t damaged_records() const;
-  std::string error() const;  // the first that still holds; else empty
+  std::string error() const;  // the first problem that persists; else empty
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -79,7 +79,7 @@ class Compaction {
   struct Problem {
     std::string text;
     uint64_t file_bytes;
-    uint32_t rows_left;  // damaged ones that couldn't be moved
+    uint32_t rows_left;  // damaged rows that couldn't be moved
     bool told;
     Clock::time_point retry_at;
   };
@@ -91,22 +91,22 @@ class Compaction {
   bool is_over(uint64_t bound, uint64_t more_bytes) const;
   bool is_over_soft_bound(uint64_t more_bytes) const;
   bool is_over_hard_bound(uint64_t more_bytes) const;
-  uint64_t bound_file_bytes() const;  // of the files that the bound holds for
+  uint64_t bound_file_bytes() const;  // bytes of the files that the bound holds for
 
   struct Round {
-    uint64_t more_bytes = 0;  // that are about to be written
+    uint64_t more_bytes = 0;  // bytes that are about to be written
     size_t max_files = SIZE_MAX;
-    bool wait = true;             // for a round that is under way, rather than leave it at that
-    bool retry_problems = false;  // of files that were set aside, whatever the bound says
+    bool wait = true;             // for another thread's round; else do nothing
+    bool retry_problems = false;  // compact files that were set aside, whatever the bound says
   };
-  // As long as the soft bound is passed, of the files that there are now, each once.
+  // Compacts the files that exist now, each at most once, as long as they exceed the soft bound.
   void run(const Round& round);
-  // Notes what it throws.
+  // Calls work(), and stores the error that it throws.
   template <class Work>
   void note_failure(const Work& work);
   void compact_files(const Round& round);
   std::shared_ptr<LogFile> next_victim(std::span<const uint64_t> taken, uint64_t last_number) const;
-  // Sets it aside where some stay.
+  // Sets the file aside if some rows stay.
   void move_rows_out(const std::shared_ptr<LogFile>& victim);
   struct Moving;
   void move_records(LogFile& victim, const Moving& moving, RowsLeft& left);
@@ -116,7 +116,7 @@ class Compaction {
   void forget_problem(uint64_t file_number);
   bool has_problem(const LogFile& file) const;
   bool is_set_aside(const LogFile& file) const;
-  bool retry_all();  // false where no problem is known
+  bool retry_all();  // false if no problem is known
   void update_set_aside_bytes() REQUIRES(problems_mutex_);
 
   void wake_thread();
@@ -127,15 +127,15 @@ class Compaction {
   const bool has_thread_;
   std::atomic<Relocator*> relocator_{nullptr};
 
-  // A flag rather than a held mutex, since relocate() runs meanwhile. Of the locks here none is held while
-  // another, or the log's, is taken.
+  // A flag instead of a held mutex, since relocate() runs meanwhile. No lock of this class is held while
+  // another one, or the log's, is taken.
   Mutex turn_mutex_;
   Condition turn_ended_;
   bool compacting_ GUARDED_BY(turn_mutex_) = false;
 
   mutable Mutex problems_mutex_;
   std::map<uint64_t, Problem> problems_ GUARDED_BY(problems_mutex_);  // by file number
-  std::string failure_ GUARDED_BY(problems_mutex_);  // of no one file: what ended the last compaction
+  std::string failure_ GUARDED_BY(problems_mutex_);  // the error that ended the last compaction, if any
   bool failure_told_ GUARDED_BY(problems_mutex_) = false;
   std::atomic<uint64_t> set_aside_bytes_{0};
   std::atomic<Clock::rep> next_retry_{0};

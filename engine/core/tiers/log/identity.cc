@@ -15,7 +15,7 @@
 namespace embstore::log {
 namespace {
 
-// What files of earlier versions of the engine begin with, whose rows outlive the process.
+// The first bytes of files of earlier versions of the engine whose rows outlive the process.
 constexpr const char* kEarlierMagics[] = {"ESPMROWS", "ESPMCKPT", "ESSSDHSH", "ESSSDCKP", "ESSSDSEQ"};
 
 [[noreturn]] void refuse_variable(const std::string& path, const std::string& why) {

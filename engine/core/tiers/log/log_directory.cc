@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStem = "rows-";
 constexpr std::string_view kEnding = ".ssdhash";
 
-// True of a file with rows of an earlier version that weren't to outlive its process.
+// Whether a file has rows of an earlier version that weren't to outlive their process.
 bool is_spill_of_earlier_version(const FileHeader& header) {
   constexpr size_t kFlagsAt = 52;
   uint32_t flags = 0;
@@ -37,7 +37,7 @@ std::string record_file_name(uint64_t number) { return numbered_name(kStem, numb
 LogDirectory::LogDirectory(std::string path, files::FileCalls& calls)
     : path_(std::move(path)), calls_(calls) {
   std::error_code code;
-  fs::create_directories(fs::absolute(path_).parent_path(), code);  // where the lock is
+  fs::create_directories(fs::absolute(path_).parent_path(), code);  // the lock is there
   if (!code) {
     lock_.emplace(path_);
     made_ = fs::create_directory(path_, code);
@@ -50,7 +50,7 @@ void LogDirectory::check_direct_io(int open_flags) const {
   struct Remove {
     files::FileCalls& calls;
     const std::string& file;
-    ~Remove() { calls.unlink(file.c_str()); }  // there even where it can't be opened
+    ~Remove() { calls.unlink(file.c_str()); }  // the file exists even if opening it failed
   } const remove_scratch{calls_, scratch};
   files::File(calls_, scratch, open_flags | O_CREAT | O_TRUNC);
 }
@@ -62,7 +62,7 @@ void LogDirectory::check_is_leftover(const std::string& path, const FileHeader& 
   if (kind == HeaderIs::kBlank || is_spill_of_earlier_version(header)) return;
   bool is_refused = kind == HeaderIs::kLater;
   if (keeps_checkpoints) {
-    // Of a file that no checkpoint needs nothing was brought to the medium: a power cut leaves what it likes.
+    // A file that no checkpoint needs was never synced: a power cut leaves anything in it.
     is_refused =
         is_refused || (kind == HeaderIs::kOurs && !goes_with_process &&
                        std::string_view(header.table_name, header.table_name_bytes) != table.table_name);
@@ -79,7 +79,7 @@ void LogDirectory::check_is_leftover(const std::string& path, const FileHeader& 
 LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keeps_checkpoints) const {
   Leftovers found;
   std::map<std::string, FileHeader>
-      headers;  // by path, so that errors don't depend on the order of the directory
+      headers;  // sorted by path, so that errors don't depend on the directory's order
   std::error_code code;
   for (fs::directory_iterator at(path_, code), end; !code && at != end; at.increment(code)) {
     const std::string path = at->path().string();
@@ -104,14 +104,14 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
 void LogDirectory::remove(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     files::remove_file(calls_, path);
-    made_ = true;  // by the tier that left the file
+    made_ = true;  // created by the tier that left
   }
 }
 
 void LogDirectory::close() {
   if (made_) {
     std::error_code code;
-    fs::remove(path_, code);  // stays if others put something there, or files were kept
+    fs::remove(path_, code);  // it stays if other files are in it, or files were kept
   }
   lock_.reset();
 }

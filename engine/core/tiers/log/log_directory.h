@@ -1,4 +1,4 @@
-// The directory of one tier: taken for itself alone, and what lies in it.
+// The directory of one tier: its lock, and the files in it.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,32 @@ std::string record_file_name(uint64_t number);
 
 class LogDirectory {
  public:
-  // Makes it where it's missing, and locks it. Throws Error(kStorage) where it can't be used, InUseError.
+  // Creates the directory if it's missing, and locks it. Throws Error(kStorage) if it can't be used, or
+  // InUseError.
   LogDirectory(std::string path, files::FileCalls& calls);
 
   struct Leftovers {
     std::vector<std::string> paths;
-    uint64_t last_number = 0;  // of a file of records; 0 where there's none
+    uint64_t last_number = 0;  // the highest number of a file of records; 0 if there is none
   };
-  // The files of tiers that were here before. Changes nothing. Throws, naming the file, where one isn't this tier's to
-  // remove: it's of another program, version or table, or may belong to a checkpoint of a table that this tier isn't of.
+  // Returns the files that earlier tiers left. Changes nothing. Throws, naming the file, if one isn't this tier's to
+  // remove: it's another program's, version's or table's, or may belong to a checkpoint of a table that isn't this
+  // tier's.
   Leftovers find(const TableIdentity& table, bool keeps_checkpoints) const;
-  // Throws Error(kStorage) where one can't be removed.
+  // Throws Error(kStorage) if one can't be removed.
   void remove(const std::vector<std::string>& paths);
 
-  // Throws Error(kStorage) where the file system has no O_DIRECT: rather here than when the first row leaves
-  // memory.
+  // Throws Error(kStorage) if the file system has no O_DIRECT, so that the error comes before the first row
+  // leaves memory.
   void check_direct_io(int open_flags) const;
 
-  // Gives it up; it goes if this tier, or one that left files behind, had made it and it's empty.
+  // Unlocks the directory; removes it if it's empty and was created by this tier or by one that left files
+  // behind.
   void close();
 
  private:
-  // Throws as find(), unless nobody needs the file of this header any more, but perhaps a checkpoint of this table.
+  // Throws as find() does, unless no checkpoint needs the file of this header, other than perhaps one of this
+  // table.
   void check_is_leftover(const std::string& path, const FileHeader& header, const TableIdentity& table,
                          bool keeps_checkpoints) const;
 

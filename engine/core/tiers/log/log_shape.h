@@ -1,4 +1,4 @@
-// What every part of the tier knows of its files: the options, and what follows from them.
+// What all parts of the tier know of its files: the options, and what follows from them.
 #pragma once
 
 #include <fcntl.h>
@@ -19,15 +19,16 @@ namespace embstore::log {
 
 struct LogShape {
   SsdHashOptions options;
-  TableIdentity table;  // its uuid is 0 where the files go with the process
+  TableIdentity table;  // its uuid is 0 if the files go with the process
   std::string directory;
   RecordShape record;
-  size_t flush_bytes;         // gathered before they go out
-  uint32_t records_per_file;  // of slots
+  size_t flush_bytes;         // bytes gathered before they are written
+  uint32_t records_per_file;  // slots that each file has
   TierMeter* meter;
 
   uint32_t max_files() const { return RowRef::kMaxSlots / records_per_file; }
-  // Rows that the page cache has are read from there. O_DIRECT is there to spare it, and who names a scheme means it.
+  // Whether rows in the page cache are read from mapped pages. Not with O_DIRECT, which is there to bypass the page
+  // cache, nor if the user chose a scheme.
   bool maps_files() const { return options.io_scheme == medium::IoScheme::kAuto && !options.direct; }
   std::string path_of(uint64_t number) const { return directory + "/" + record_file_name(number); }
   int open_flags() const { return O_RDWR | (options.direct ? O_DIRECT : 0); }

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What follows the header: this; for each tier its number of extents, u64; for each extent ExtentHeader and its words; and
-// the CRC-32C of all that, u32.
+// What follows the header: a Body; for each tier its number of extents, u64; for each extent an ExtentHeader and its
+// words; and the CRC-32C of all that, u32.
 struct Body {
   uint8_t id[16];
   int64_t apply_count;
@@ -53,7 +53,7 @@ class Writing {
   std::vector<std::byte> bytes_;
 };
 
-// Takes the body of a manifest apart, and never goes beyond its end.
+// Parses the body of a manifest, and never reads beyond its end.
 class Reading {
  public:
   Reading(const std::string& path, std::span<const std::byte> bytes) : path_(path), rest_(bytes) {}
@@ -65,7 +65,7 @@ class Reading {
   }
   void take(void* to, size_t bytes) {
     if (rest_.size() < bytes) refuse(path_, "is damaged: it ends too early");
-    std::copy_n(rest_.data(), bytes, static_cast<std::byte*>(to));  // which may be nothing, to nowhere
+    std::copy_n(rest_.data(), bytes, static_cast<std::byte*>(to));  // `bytes` may be 0, and `to` null
     rest_ = rest_.subspan(bytes);
   }
   size_t left() const { return rest_.size(); }
@@ -175,7 +175,8 @@ std::map<uint64_t, std::string> Manifests::find(bool unfinished) const {
 }
 
 std::vector<Manifest> Manifests::load(TableIdentity& table) const {
-  // A killed process may have named or removed a manifest and not synced that: what is found, and what isn't, must last.
+  // A killed process may have renamed or removed a manifest without syncing the directory: this load's result must be
+  // durable, whether a manifest is there or not.
   if (fs::exists(directory_)) files::sync_directory(calls_, directory_);
   std::vector<Manifest> manifests;
   for (const auto& [number, path] : find(/*unfinished=*/false)) {
@@ -209,7 +210,7 @@ void Manifests::write(const Manifest& manifest, const TableIdentity& table) cons
     is_named = true;
     files::sync_directory(calls_, directory_);
   } catch (...) {
-    // If a process opens the table next without a power cut in between, the checkpoint isn't there.
+    // Without a power cut before the table is opened next, the checkpoint doesn't exist.
     calls_.unlink((is_named ? path : unfinished).c_str());
     throw;
   }

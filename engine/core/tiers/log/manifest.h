@@ -1,7 +1,8 @@
-// The manifests of a table: a file for each of its checkpoints, which says where the checkpoint's rows are, in every durable
-// tier, and what the table was beside its rows. A checkpoint is there when its manifest has its name.
+// The manifests of a table: a file for each of its checkpoints, which says where the checkpoint's rows are in every durable
+// tier, and has the table's state beside its rows. A checkpoint exists if its manifest has its final name.
 //
-// engine/FORMAT.md, section LOG, has the bytes, and why a power cut leaves a checkpoint whole or not there.
+// engine/FORMAT.md, section LOG, describes the bytes, and why a power cut leaves a checkpoint either whole or
+// absent.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,19 @@ namespace embstore::log {
 
 using CheckpointId = std::array<uint8_t, 16>;
 
-// What the table was, beside its rows.
+// The table's state beside its rows.
 struct TableMoment {
   int64_t apply_count = 0;
   double beta1_power = 0;
   double beta2_power = 0;
   double learning_rate = 0;
-  uint64_t clock = 0;  // of rows' stamps
+  uint64_t clock = 0;  // for rows' stamps
   bool operator==(const TableMoment&) const = default;
 };
 
 struct Manifest {
   uint64_t number = 0;  // ascending in a table
-  CheckpointId id{};    // drawn at random by whoever began the checkpoint
+  CheckpointId id{};    // random, drawn by the code that began the checkpoint
   TableMoment moment;
   std::vector<std::vector<ExtentRows>> tiers;  // in the order of the durable tiers, the upper first
 
@@ -39,20 +40,21 @@ struct Manifest {
 // Not thread-safe.
 class Manifests {
  public:
-  // Files are named `prefix` and the number of the checkpoint. Nothing is read or changed yet.
+  // A manifest's file name is `prefix` and the number of the checkpoint. Nothing is read or changed yet.
   Manifests(std::string prefix, files::FileCalls& calls);
 
-  // Those that are there, ascending; takes their uuid for the table's, or draws one where there are none. Throws, naming the
-  // file, Error(kStorage) where one is damaged, of another format version, or of several tables; Error(kInvalidArgument)
-  // where it is of another variable. Changes nothing.
+  // Returns the manifests that exist, in ascending order, and sets the table's uuid to theirs, or draws one if there are
+  // none. Throws, naming the file: Error(kStorage) if a manifest is damaged or of another format version, or if they are of
+  // several tables; Error(kInvalidArgument) if one is another variable's. Changes nothing.
   std::vector<Manifest> load(TableIdentity& table) const;
-  // Removes what writes that died have left.
+  // Removes the unfinished files of writes that died.
   void remove_unfinished() const;
 
-  // The manifest is durable when this returns. When it throws Error(kStorage), the manifest may be on the medium, and isn't for
-  // certain only after remove(). REQUIRES: all that it names is on its medium.
+  // Writes a manifest, which is durable when this returns. If this throws Error(kStorage), the manifest may be on the medium,
+  // and is certainly gone only after remove(). REQUIRES: all that it names is on its medium.
   void write(const Manifest& manifest, const TableIdentity& table) const;
-  // The manifest is certainly not on the medium when this returns. Throws Error(kStorage); then it may be there or not.
+  // Removes a manifest: it's certainly not on the medium when this returns. If this throws Error(kStorage), it may be
+  // there or not.
   void remove(uint64_t number) const;
 
   std::string path_of(uint64_t number) const;
@@ -61,7 +63,7 @@ class Manifests {
   std::map<uint64_t, std::string> find(bool unfinished) const;  // paths by number
 
   const std::string prefix_;
-  const std::string directory_;  // of the manifests
+  const std::string directory_;  // where the manifests are
   files::FileCalls& calls_;
 };
 

@@ -23,10 +23,11 @@ void refuse_earlier(const std::string& path) {
   if (exists(beside)) refuse(beside, kEarlierVersionRefusal);
 }
 
-// The file gets its name when its header is on the medium: so a file of that name is whole, or somebody else's.
+// Creates a pool. The file gets its final name when its header is on the medium, so a file of that name is
+// whole, or another program's.
 std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdentity& table, uint64_t records,
                                        const LibPmem& libpmem, files::FileCalls& calls) {
-  // What isn't a pool's is somebody's, and stays.
+  // A file that isn't a pool's belongs to another program, and stays.
   if (exists(path)) {
     const FileHeader header = read_header(calls, path);
     if (kind_of(header, kRowsMagic) != HeaderIs::kOurs) check_header(path, header, kRowsMagic, table);
@@ -72,7 +73,8 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
                     " was made with: it has room for " + std::to_string(records_so_far) + " rows, not " +
                     std::to_string(records) + ", and never less");
   }
-  // Where a growth ended early, there may be no room behind its end: a store there would end the process.
+  // If an earlier extension was cut short, there may be no space behind the file's end: a store there would
+  // end the process.
   if (records == records_so_far && taken_bytes(path) >= file_bytes) {
     return std::make_unique<medium::PmemFile>(libpmem, path);
   }
@@ -81,7 +83,7 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
     longer =
         std::make_unique<medium::PmemFile>(libpmem, path, shape.file_bytes(records), LibPmem::kFileCreate);
   } catch (...) {
-    // libpmem makes it longer before it asks for room.
+    // libpmem extends the file before it allocates space.
     std::error_code ignored;
     fs::resize_file(path, file_bytes, ignored);
     throw;

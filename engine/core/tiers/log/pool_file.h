@@ -1,4 +1,4 @@
-// The file of a pool: opened, made, made longer.
+// Opens, creates and extends the file of a pool.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 namespace embstore::log {
 
 RecordShape shape_in_pool(const RowLayout& layout);
-// How many records fit into a file of so many bytes, which is so long if it is made for them.
+// Returns how many records fit into a file of `file_bytes` bytes.
 uint64_t records_that_fit(const RowLayout& layout, uint64_t file_bytes);
 
-// The pool at `path`, of size_bytes at most.
-// is_needed: checkpoints have rows there. Otherwise the pool is made anew. Throws Error(kStorage): missing, damaged, of
-// another format; Error(kInvalidArgument): of another table, or longer than size_bytes. Each names the file.
+// Opens the pool at `path`, of at most size_bytes. If is_needed, checkpoints have rows there; otherwise the pool is
+// created anew. Throws, naming the file: Error(kStorage) if it's missing, damaged, or of another format;
+// Error(kInvalidArgument) if it's another table's, or longer than size_bytes.
 std::unique_ptr<medium::PmemFile> open_pool_file(const std::string& path, const TableIdentity& table,
                                                  uint64_t size_bytes, bool is_needed, const LibPmem& libpmem,
                                                  files::FileCalls& calls);

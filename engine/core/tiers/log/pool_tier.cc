@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kRowsFetchedAhead = 8;
 
-// By floats, since that copy may race; see row_copy.h.
+// Copied as floats, since the copy may race with a write; see row_copy.h.
 log::RecordHeader copy_record_header(const std::byte* record) {
   constexpr int kFloats = sizeof(log::RecordHeader) / sizeof(float);
   float bits[kFloats];
@@ -26,7 +26,7 @@ log::RecordHeader copy_record_header(const std::byte* record) {
   return header;
 }
 
-// Beyond it, all slots are looked at.
+// Returns how many arrivals are noted. If there are more, all slots are looked at.
 uint64_t most_arrivals(PoolRole role, uint64_t slots) {
   return role == PoolRole::kMiddle ? std::max<uint64_t>(slots / 32, 256) : 0;
 }
@@ -67,7 +67,7 @@ void PoolTier::write(const RowBatch& rows, std::span<Slot> slots) {
                                            "; give it a larger storage_size");
   }
   slots_.take(slots);
-  std::sort(slots.begin(), slots.end());  // media are written best in the order of their lines
+  std::sort(slots.begin(), slots.end());  // media are written fastest in address order
   Phase phase(meter());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kRowsFetchedAhead < rows.size()) ranks_->prefetch(slots[i + kRowsFetchedAhead]);
@@ -293,7 +293,7 @@ void PoolTier::read_headers(std::span<const Slot> slots, uint64_t number,
 }
 
 void PoolTier::restore(uint64_t number, int threads, const Restored& visit) {
-  constexpr size_t kRecordsAtOnce = 4096;  // so many that visitors get long batches
+  constexpr size_t kRecordsAtOnce = 4096;  // enough to give visitors long batches
   const log::ExtentSlots pool{.first = 0, .rows = references_.rows_of(number)};
   try {
     log::restore_rows(

@@ -1,9 +1,10 @@
-// The log in persistent memory: one extent, all of a pool, whose records are written in any order and given out again.
+// The log in persistent memory: one extent, all of a pool, whose records are written in any order and reused.
 //
-// Rows are written out of place. The slots of a checkpoint that is kept are never written. engine/FORMAT.md, section LOG, has the
+// Rows are written out of place. The slots of a kept checkpoint are never written. engine/FORMAT.md, section LOG, describes the
 // bytes, and why this is correct.
 //
-// Locks: a tier's own are innermost. A thread that wrote calls fence() before others may know of the rows.
+// Locks: a tier's own are innermost. A thread that wrote rows calls fence() before other threads may learn of
+// them.
 #pragma once
 
 #include <array>
@@ -36,35 +37,36 @@ namespace embstore {
 
 class Phase;
 
-// Whether rows go on from the pool to a tier below it.
+// Whether rows move on from the pool to a tier below it.
 enum class PoolRole { kLast, kMiddle };
 
 class PoolTier final : public Tier, public RankedTier, public DurableTier {
  public:
-  // Slots that stay for copies that may not be needed; see try_claim().
+  // Slots that are kept free for copies of rows that may not be needed; see try_claim().
   static constexpr uint64_t kHeadroomSlots = 4096;
 
-  // How many rows a pool of so many bytes has slots for, headroom included. 0 where there's no room for any.
+  // Returns how many slots a pool of size_bytes has, headroom included; 0 if there's no room for any.
   static uint64_t slots_for(const RowLayout& layout, uint64_t size_bytes);
 
-  // Opens the pool at `path`, or makes it. is_needed: checkpoints have
-  // rows there, which take_up() is told of. Throws as open_pool_file() does.
+  // Opens the pool at `path`, or creates it. If is_needed, checkpoints have rows there, which take_up() gets.
+  // Throws what open_pool_file() throws.
   PoolTier(const std::string& path, const log::TableIdentity& table, uint64_t size_bytes, bool is_needed,
            const LibPmem& libpmem = embstore::libpmem(), files::FileCalls& calls = files::system_file_calls(),
            PoolRole role = PoolRole::kLast);
   ~PoolTier() override;
 
   // --- Tier
-  // Claims for itself, headroom included; fenced.
+  // Claims the slots itself, and may use the headroom; calls fence().
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  // A row whose checksum is wrong is damaged. Those of rows that this process wrote, or has read, aren't computed.
+  // A row whose checksum is wrong is damaged. The checksum of a row that this process wrote, or has read before,
+  // isn't checked again.
   void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override;
-  // Places of a checkpoint stay taken until it's dropped. Doesn't fail.
+  // A place that a checkpoint has stays taken until the checkpoint is dropped. Doesn't fail.
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
   void close() override;
-  // What is counted here, checkpoints don't keep.
+  // Checkpoints don't keep the accesses that are counted here.
   void prefetch_rank(Slot slot) const override { ranks_->prefetch(slot); }
   void update_rank(Slot slot, RowHeader& header) const override;
   bool try_set_rank(Slot slot, const RowHeader& header) override {
@@ -74,8 +76,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   bool can_set_ranks() const override { return true; }
 
   // --- RankedTier
-  // Of rows in the slots: by what they rank, as `served` and `stamp` were when they came. Of a pool in the middle, only of
-  // those that are here: a clean copy of a row above has none.
+  // The ranks of the rows in the slots; `served` and `stamp` are set when a row comes. In a middle pool, only rows
+  // that live here have a rank: a clean copy of a row above has none.
   SlotRanks& ranks() const override { return *ranks_; }
   uint64_t slot_count() const override { return slots_.slots(); }
   uint64_t most_slots() const override { return slots_.slots(); }
@@ -85,44 +87,45 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   bool keys_lie_apart() const override { return false; }
   bool is_first() const override { return false; }
 
-  uint64_t free_slots() const { return slots_.free_slots(); }  // neither taken nor claimed
-  // Which pool has how many of them, for an error that says that they are too few.
+  uint64_t free_slots() const { return slots_.free_slots(); }  // slots neither taken nor claimed
+  // Names the pool and its free slots, for an error that says that there are too few.
   std::string described_room() const;
 
-  // --- Claims: a row that changed above has a right to a slot.
-  // False, and nothing is claimed, where that would leave less than the headroom.
+  // --- Claims: a row that changed in a tier above has the right to a slot.
+  // Claims slots. Returns false, and claims nothing, if that would leave less than the headroom.
   bool try_claim(uint64_t count) { return slots_.try_claim(count, kHeadroomSlots); }
-  // The same, for whoever can do without: so many slots are left that were set aside.
+  // The same, for callers that can do without the slots: also leaves the slots that set_aside() reserved.
   bool try_claim_spare(uint64_t count) {
     return slots_.try_claim(count, kHeadroomSlots + set_aside_.load(std::memory_order_relaxed));
   }
   void set_aside(uint64_t slots) { set_aside_.store(slots, std::memory_order_relaxed); }
   void give_claim_back(uint64_t count) { slots_.give_claim_back(count); }
-  // Writes a row for which a slot was claimed, and says where it is. Not fenced. Can't fail.
-  // is_live: something will refer to it; else it's written for checkpoints alone.
+  // Writes a row for which a slot was claimed, and returns its slot. Doesn't call fence(). Can't fail.
+  // is_live: something will refer to the row; else only checkpoints have it.
   Slot write_claimed(const RowHeader& header, const float* floats, bool is_live) noexcept;
-  // One of several rows, which the caller's phase at this tier counts.
+  // The same for one of several rows, whose accesses the caller's phase at this tier counts.
   Slot write_claimed(const RowHeader& header, const float* floats, bool is_live, Phase& phase) noexcept;
-  // A clean copy is the row again. How it ranks now, the copy doesn't keep durably.
+  // Makes a clean copy the row again. Its new rank isn't stored durably.
   void was_copy(Slot slot, const RowHeader& header) noexcept;
-  // The row is above from now on, and what is in the slot is its clean copy.
+  // Makes the row in the slot a clean copy: the row itself is in a tier above from now on.
   void is_copy(Slot slot) noexcept {
     if (role_ == PoolRole::kMiddle) ranks_->empty(slot);
   }
-  // What this thread wrote is durable when this returns.
+  // Makes what this thread wrote durable.
   void fence() noexcept { rows_->drain(); }
 
   // --- DurableTier
   void take_up(std::span<const TierRows> kept) override;
   void begin_checkpoint(uint64_t number) override;
-  // REQUIRES: fence() was called by all who wrote for it, and nothing will be added to it any more.
+  // REQUIRES: all threads that wrote for the checkpoint have called fence(), and nothing more will be added
+  // to it.
   std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
   void drop_checkpoint(uint64_t number) noexcept override;
-  // Reads nothing but headers: floats are checked when they are read.
+  // Reads headers only: floats are checked when a row is read.
   void restore(uint64_t number, int threads, const Restored& visit) override;
 
-  // The row in `slot` belongs to every pending checkpoint from `first_number` on. Where there's none any more, and the row
-  // isn't live, the slot is free.
+  // Adds the row in `slot` to every pending checkpoint from `first_number` on. If there's none any more and the row isn't
+  // live, frees the slot.
   void add_to_checkpoints(uint64_t first_number, Slot slot) noexcept;
 
  private:
@@ -130,7 +133,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
 
   void put(Slot slot, const RowHeader& header, const float* floats, Phase& phase) noexcept;
   void fill_rank(Slot slot, const RowHeader& header) noexcept;
-  void rank(Slot slot, const RowHeader& header) noexcept;  // of a row that came to the slot
+  void rank(Slot slot, const RowHeader& header) noexcept;  // for a row that came to the slot
   static bool is_of(const log::RecordHeader& record, const Place& place);
   void read_headers(std::span<const Slot> slots, uint64_t number, std::vector<RowHeader>& headers) const;
   void note_pending() REQUIRES(mutex_);
@@ -145,8 +148,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   std::unique_ptr<SlotRanks> ranks_;
   std::atomic<uint64_t> set_aside_{0};
   log::RecordReferences references_;
-  // Of rows that an earlier process wrote, and that weren't read as a whole yet: what this one writes comes back as it
-  // was, and what didn't reach the medium shows only to the next.
+  // The rows that an earlier process wrote, and that weren't read in full yet. Only those need a check: rows that this
+  // process wrote come back as they were, and what didn't reach the medium is seen only by the next process.
   mutable log::RowBits unverified_;
 
   Mutex arrivals_mutex_;
@@ -154,7 +157,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
 
   Mutex mutex_;
   uint64_t newest_checkpoint_ GUARDED_BY(mutex_) = 0;
-  std::atomic<uint64_t> next_checkpoint_{1};  // the first that a record which is written now may belong to
+  std::atomic<uint64_t> next_checkpoint_{1};  // the first that a record written now may belong to
 };
 
 }  // namespace embstore

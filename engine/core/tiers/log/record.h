@@ -1,8 +1,8 @@
-// One row as it lies on a durable medium: a header of 64 bytes, then the row's floats. engine/FORMAT.md, section LOG, has the
-// same in words; whoever changes one changes the other, and the version.
+// One row on a durable medium: a header of 64 bytes, then the row's floats. engine/FORMAT.md, section LOG, describes the
+// same; a change to one must change the other, and the version.
 //
-// The record has three checksums, so that a reader checks what it reads and no more: of the header, of the weights, and of the
-// optimizer's slots.
+// A record has three checksums, of the header, of the weights, and of the optimizer's slots, so that a reader checks only what
+// it reads.
 #pragma once
 
 #include <bit>
@@ -21,8 +21,8 @@ namespace embstore::log {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-inline constexpr size_t kHeaderBytes = medium::kBlockBytes;  // of a file; its records follow
-// The unit in which persistent memory is written: what shares such a line may be torn with it.
+inline constexpr size_t kHeaderBytes = medium::kBlockBytes;  // at a file's start; its records follow
+// The unit in which persistent memory is written: all bytes that share such a line may be torn together.
 inline constexpr size_t kMediaLineBytes = 256;
 
 struct RecordHeader {
@@ -30,10 +30,10 @@ struct RecordHeader {
   uint64_t frequency : 48;
   uint64_t save_span : 16;
   int64_t version;
-  uint64_t served;  // this and the next: by which tiers rank the row, as they were when it was written
+  uint64_t served;  // this and `stamp`: the row's rank when the record was written
   uint64_t stamp;
-  uint64_t epoch;             // no checkpoint of a smaller number has this record
-  uint32_t record;            // the number of the record in its extent
+  uint64_t epoch;             // no checkpoint with a smaller number has this record
+  uint32_t record;            // number of the record in its extent
   uint32_t weights_checksum;  // CRC-32C of the first block of floats
   uint32_t slots_checksum;    // CRC-32C of the other blocks
   uint32_t checksum;          // CRC-32C of the bytes before it
@@ -57,9 +57,9 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 64);
 
-// How long the records of a table are, and where they lie in a file.
+// The length of a table's records, and their offsets in a file.
 struct RecordShape {
-  // stride_unit: each record begins at a multiple of so many bytes, from the first on.
+  // stride_unit: each record begins at a multiple of this many bytes after the first record.
   RecordShape(const RowLayout& layout, size_t stride_unit)
       : weights_bytes(layout.block_floats() * sizeof(float)),
         row_bytes(layout.row_bytes()),
@@ -72,7 +72,7 @@ struct RecordShape {
   uint32_t checksum_of_slots(const void* floats) const {
     return crc32c(static_cast<const std::byte*>(floats) + weights_bytes, row_bytes - weights_bytes);
   }
-  // Gives the header the checksums of these floats, and its own.
+  // Sets the header's checksums of these floats, and its own.
   void seal(RecordHeader& header, const void* floats) const {
     header.weights_checksum = checksum_of_weights(floats);
     header.slots_checksum = checksum_of_slots(floats);
@@ -90,19 +90,19 @@ inline RecordHeader header_of(const std::byte* record) {
   return header;
 }
 
-// Null, or what is wrong with the header that was read as that of record `record` of its extent.
+// Returns what is wrong with a header that was read as that of record `record` of its extent, or null.
 inline const char* fault_of_header(const RecordHeader& header, uint32_t record) {
   if (!header.is_whole()) return "its header's checksum is wrong";
   if (header.record != record) return "it's the record of another place";
   return nullptr;
 }
-// The same for a record that checkpoint `number` is to have.
+// The same for a record that checkpoint `number` should have.
 inline const char* fault_of_header(const RecordHeader& header, uint32_t record, uint64_t number) {
   if (const char* const fault = fault_of_header(header, record)) return fault;
   return header.epoch > number ? "it's of a later checkpoint" : nullptr;
 }
 
-// Null, or what is wrong with the record, with as many of its floats as `all_floats` says.
+// Returns what is wrong with the record, or null. Checks all floats if `all_floats`, else the weights only.
 inline const char* fault_of(const RecordHeader& header, uint32_t record, const void* floats, bool all_floats,
                             const RecordShape& shape) {
   if (const char* const fault = fault_of_header(header, record)) return fault;

@@ -11,8 +11,8 @@
 namespace embstore::log {
 namespace {
 
-// A file's index comes into use again only after this many others: whoever still has a place of the file
-// that is gone then finds no file, rather than another's rows.
+// A file's index is reused only after this many others: so a thread that still has a place of a removed file
+// finds no file there, rather than another file's rows.
 constexpr size_t kIndexesAtRest = 1024;
 constexpr size_t kMostSpareBuffers = 2;
 
@@ -34,7 +34,7 @@ void RecordLog::publish(std::shared_ptr<const LogFiles> files, std::shared_ptr<A
   files_by_index_ = std::move(files);
   buffer_ = std::move(buffer);
   const MutexLock lock(view_mutex_);
-  view_.swap(next);  // the old one is let go of after the lock
+  view_.swap(next);  // the old view is released after the lock
 }
 
 void RecordLog::publish_files() {
@@ -77,7 +77,7 @@ void RecordLog::write_header(files::File& to, const LogFile& file) const {
 }
 
 void RecordLog::open_file() {
-  // An eighth of the live rows, so that compaction never has much in its hands.
+  // An eighth of the live rows, so that a compaction never moves many at once.
   const uint64_t wanted_bytes = std::max<uint64_t>(live_bytes() / 8, shape_.flush_bytes);
   const auto capacity = static_cast<uint32_t>(
       std::clamp<uint64_t>(wanted_bytes / shape_.record.stride, 1, shape_.records_per_file));
@@ -115,7 +115,8 @@ void RecordLog::open_buffer() {
   const size_t stride = shape_.record.stride;
   const uint64_t fitting = (next->base_offset + shape_.flush_bytes - offset + stride - 1) / stride;
   next->capacity = static_cast<uint32_t>(std::min<uint64_t>(fitting, active_->capacity - records));
-  // The block that the records before end in goes out once more, with the records after; unless they have another.
+  // The block in which the earlier records end is written again with the new records, unless they begin in another
+  // block.
   const uint64_t before = offset - next->base_offset;
   if (buffer_ == nullptr) {
     std::memset(next->bytes.data(), 0, before);
@@ -143,14 +144,14 @@ void RecordLog::flush_buffer() {
   bytes_written_.fetch_add(to - from - added, std::memory_order_relaxed);
   add_file_bytes(added);
   active_->written_bytes = to;
-  // Up to the last block that is full: the others change as more is written.
+  // Up to the last full block: later blocks change as more is written.
   active_->mapped_bytes.store(medium::round_down_to_block(end_of_records), std::memory_order_release);
 }
 
 void RecordLog::seal_active_file() {
   const std::shared_ptr<LogFile> file = active_;
   flush_buffer();
-  if (active_ != file) return;  // another thread was faster
+  if (active_ != file) return;  // another thread sealed it while this one waited
   publish(files_by_index_, nullptr);
   file->sealed = true;
   file->mapped_bytes.store(file->written_bytes, std::memory_order_release);
@@ -321,7 +322,8 @@ void RecordLog::take_up(std::deque<std::shared_ptr<LogFile>> files, uint64_t nex
   publish_files();
 }
 
-// The numbers of records that would begin in the block of the last one are given to nobody.
+// Starts the next record in a new block. The numbers of records that would begin in the current one are
+// skipped.
 void RecordLog::begin_another_block() {
   if (buffer_ == nullptr) return;  // nothing was appended since the last time
   const uint64_t end = shape_.record.offset(active_->records);
@@ -335,7 +337,7 @@ void RecordLog::begin_checkpoint(uint64_t number) {
   const MutexLock lock(mutex_);
   checkpoint_begins_ = true;
   try {
-    flush_buffer();  // which waits for those that are under way
+    flush_buffer();  // waits for copies
     begin_another_block();
     for (const auto& file : files_) {
       if (file->rows.live() > 0) file->rows.begin(number);
@@ -356,7 +358,7 @@ LogFiles RecordLog::files_of(uint64_t checkpoint) const {
   return files;
 }
 
-// The lock isn't held while the medium is waited for, but where it refused a file.
+// Holds the lock while it waits for the medium only if the medium refused a file.
 void RecordLog::bring_to_medium(const LogFiles& files) {
   for (const auto& log_file : files) {
     files::File& file = log_file->file();
@@ -367,7 +369,7 @@ void RecordLog::bring_to_medium(const LogFiles& files) {
       if (!file.in_doubt()) throw;
     }
     const MutexLock lock(mutex_);
-    make_sound(*log_file);  // unless another thread did that meanwhile
+    make_sound(*log_file);  // does nothing if another thread did it meanwhile
   }
 }
 
@@ -401,7 +403,8 @@ void RecordLog::make_sound(LogFile& file) {
   if (file.file().in_doubt()) write_anew(file);
 }
 
-// Its rows go into a new file, which takes its name once the medium has it. They keep their places.
+// Copies the rows into a new file, which gets the old name once it's on the medium. The rows keep their
+// places.
 void RecordLog::write_anew(LogFile& file) {
   const std::string path = file.file().path();
   auto fresh = shape_.open(path + std::string(kUnfinished), O_CREAT | O_TRUNC);
@@ -419,9 +422,10 @@ void RecordLog::write_anew(LogFile& file) {
   file.replace_file(std::move(fresh));
 }
 
-// Those that are live and those that checkpoints need. What can't be read is left out: whoever reads the row is told.
+// Copies the records that are live or that checkpoints need. Unreadable live ones are left out: the threads that read
+// those rows get an error.
 void RecordLog::copy_rows(const LogFile& from, files::File& to) {
-  // So many that each chunk begins with a block, since records are a multiple of 16 bytes long.
+  // So many that each chunk begins at a block, since records are a multiple of 16 bytes long.
   constexpr uint32_t kRecords = medium::kBlockBytes / 16;
   const size_t stride = shape_.record.stride;
   const medium::AlignedBytes chunk(kRecords * stride);

@@ -108,9 +108,10 @@ void RecordReferences::settle(uint64_t number) {
 
 void RecordReferences::drop(uint64_t number, const Freed& freed) {
   const size_t dropped = find(number);
-  // A thread that adds to it holds the stripe of the record: it either sees this, or is seen below.
+  // A thread that adds to the checkpoint holds the record's stripe: it either sees this store, or its bit is
+  // seen below.
   checkpoints_[dropped].pending.store(0, std::memory_order_relaxed);
-  std::array<Slot, kWordsARun * 64> free;  // of a run; filled from the end, so that the highest comes first
+  std::array<Slot, kWordsARun * 64> free;  // of one run; filled from the end, so that the highest comes first
   const size_t runs = (words_ + kWordsARun - 1) / kWordsARun;
   for (size_t run = runs; run-- > 0;) {
     const size_t first = run * kWordsARun;

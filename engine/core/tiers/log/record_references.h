@@ -1,4 +1,5 @@
-// What refers to each record of an extent: a live row, and checkpoints. A record that nothing refers to is free, or garbage.
+// The references to each record of an extent: from a live row, and from checkpoints. A record without references is free, or
+// garbage.
 #pragma once
 
 #include <array>
@@ -18,53 +19,55 @@ namespace embstore::log {
 
 class RecordReferences {
  public:
-  // With no checkpoints, live rows alone refer to records.
+  // kNone: only live rows refer to records.
   enum class Checkpoints { kNone, kSome };
   explicit RecordReferences(uint64_t records, Checkpoints checkpoints = Checkpoints::kSome);
 
   // --- Live rows. Thread-safe.
   bool is_live(uint64_t record) const { return bits_.contains(record); }
-  // REQUIRES: it isn't live.
+  // REQUIRES: the record isn't live.
   void add_live(uint64_t record) {
     bits_.add(record);
     live_.fetch_add(1, std::memory_order_acq_rel);
   }
-  // False where it wasn't live.
+  // Returns false if the record wasn't live.
   bool remove_live(uint64_t record);
-  // The same, for an extent whose free records are written again. True: nothing refers to the record any more. Of the callers that
-  // take references to a record away, by this, drop() and add_to_pending(), the last is told so, and no other.
+  // The same, for an extent whose free records are reused. Returns true if nothing refers to the record any more. If several
+  // callers remove references to a record, by this, drop() and add_to_pending(), only the last one gets true.
   bool free_live(uint64_t record);
   uint64_t live() const { return live_.load(std::memory_order_acquire); }
 
-  // --- Checkpoints, by their numbers. REQUIRES, unless said otherwise: no other call about checkpoints is under way.
-  // All that is live belongs to it, and it's pending. REQUIRES: rows neither come nor go meanwhile.
+  // --- Checkpoints, by their numbers. REQUIRES, unless stated otherwise: no other call about checkpoints is under way.
+  // Begins a pending checkpoint that has all live records. REQUIRES: rows neither come nor go meanwhile.
   void begin(uint64_t number);
-  // One that is kept, from an earlier process.
+  // Adds a kept checkpoint of an earlier process.
   void load(uint64_t number, std::span<const uint64_t> words);
-  // The records of the checkpoint are live, and nothing else. REQUIRES: no other call.
+  // Makes the records of the checkpoint live, and no others. REQUIRES: no other call.
   void make_live(uint64_t number) noexcept;
-  RowWords taken() const;  // all that something refers to
+  RowWords taken() const;  // all records with a reference
   bool has(uint64_t number) const { return find(number) < kMostCheckpoints; }
   bool has_any() const;  // thread-safe
   bool any_has(uint64_t record) const;
   RowWords rows_of(uint64_t number) const;
-  // The smallest that is pending; 0 where none is.
+  // Returns the smallest pending number; 0 if none is pending.
   uint64_t oldest_pending() const;
-  // To each pending one from `first_number` on. True: nothing refers to the record, for there's none. Thread-safe.
+  // Adds the record to each pending checkpoint from `first_number` on. Returns true if there's none and nothing
+  // else refers to the record. Thread-safe.
   bool add_to_pending(uint64_t first_number, uint64_t record);
-  // It's pending no more, and its bits don't change until it's dropped. Thread-safe.
+  // Ends the pending state: the checkpoint's bits don't change until it's dropped. Thread-safe.
   void settle(uint64_t number);
-  // Takes its references away, and tells of records that nothing refers to any more, the highest first. Thread-safe.
+  // Removes the checkpoint's references, and calls `freed` with the records that have none left, the highest first.
+  // Thread-safe.
   using Freed = std::function<void(std::span<const Slot> records)>;
   void drop(uint64_t number, const Freed& freed);
 
  private:
   struct Checkpoint {
     std::atomic<uint64_t> number{0};   // 0: no checkpoint, and its bits are 0
-    std::atomic<uint64_t> pending{0};  // the number; 0 where it isn't pending
+    std::atomic<uint64_t> pending{0};  // the number; 0 if not pending
   };
-  // Records that lie together share a lock. Those who take references away hold it: of two at once, one must see that it was
-  // the last.
+  // Neighbouring records share a lock. Callers that remove references hold it: of two at once, one must see that it was the
+  // last.
   static constexpr size_t kMostStripes = 64;
   static constexpr size_t kWordsARun = 64;
   struct alignas(64) Stripe {
@@ -72,10 +75,10 @@ class RecordReferences {
   };
   Mutex& stripe(size_t word) { return stripes_[word / kWordsARun % stripe_count_].mutex; }
 
-  // In bits_, the live records come first, and then those of each of checkpoints_.
+  // bits_ has the set of live records first, then the sets of each of checkpoints_.
   size_t first_word(size_t checkpoint) const { return (checkpoint + 1) * words_; }
   uint64_t word(size_t checkpoint, size_t i) const { return bits_.word(first_word(checkpoint) + i); }
-  size_t find(uint64_t number) const;  // its place in checkpoints_; kMostCheckpoints where there's none
+  size_t find(uint64_t number) const;  // its index in checkpoints_, or kMostCheckpoints
 
   const size_t words_;  // of one set
   RowBits bits_;

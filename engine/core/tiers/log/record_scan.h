@@ -1,5 +1,5 @@
-// Records of one file, one after another. What can't be read in one piece is read record by record, so that
-// an error of the medium concerns no more records than it must.
+// Reads records of one file, one after another. A chunk that can't be read is read record by record, so that
+// an error of the medium affects no more records than it must.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace embstore::log {
 
 struct ScannedRecord {
   uint32_t number;
-  const std::byte* bytes;  // null where they aren't all there
-  std::string failure;     // why they can't be read; empty where the file ends
+  const std::byte* bytes;  // null if they aren't all there
+  std::string failure;     // why they can't be read; empty if the file ends
 };
 
-// What is wrong with a record, as errors say it; empty if it is what was written. check(header) says what is wrong with a
-// record that could be read, or returns null.
+// Returns what is wrong with a record, worded for errors; empty if it is what was written. check(header) returns what is
+// wrong with a record that could be read, or null.
 template <class Check>
 std::string fault_of(const ScannedRecord& record, const Check& check) {
   if (record.bytes == nullptr) {
@@ -44,8 +44,8 @@ class RecordScan {
 
   uint32_t records_a_chunk() const { return records_a_chunk_; }
 
-  // visit(ScannedRecord) for the records from `first` to before `last` for whose numbers wanted(number) is true; their
-  // bytes are valid until it returns.
+  // Calls visit(ScannedRecord) for each record from `first` to before `last` with wanted(number); its bytes are valid
+  // until visit returns.
   template <class Wanted, class Visit>
   void visit(uint32_t first, uint32_t last, const Wanted& wanted, const Visit& visit_record) {
     while (first < last && !wanted(first)) ++first;

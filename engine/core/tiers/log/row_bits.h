@@ -14,7 +14,7 @@
 
 namespace embstore::log {
 
-// A set that doesn't change, as manifests have it.
+// A constant set, as manifests store it.
 using RowWords = std::vector<uint64_t>;
 
 constexpr size_t words_for(uint64_t records) { return (records + 63) / 64; }
@@ -26,20 +26,20 @@ inline uint64_t count_rows(std::span<const uint64_t> words) {
   for (const uint64_t word : words) rows += static_cast<uint64_t>(std::popcount(word));
   return rows;
 }
-// One more than the last record of the set; 0 of an empty one.
+// Returns the last record of the set plus 1; 0 for an empty set.
 inline uint64_t end_of_rows(std::span<const uint64_t> words) {
   for (size_t i = words.size(); i > 0; --i) {
     if (words[i - 1] != 0) return i * 64 - static_cast<size_t>(std::countl_zero(words[i - 1]));
   }
   return 0;
 }
-// Calls visit(record) for each bit of the word, whose lowest bit is record `first`.
+// Calls visit(record) for each bit that is set in the word, whose lowest bit is record `first`.
 template <class Visit>
 void for_each_row(uint64_t word, uint64_t first, Visit visit) {
   for (; word != 0; word &= word - 1) visit(first + static_cast<uint64_t>(std::countr_zero(word)));
 }
 
-// Bits that several threads change at once: one set, or several whose words lie one after another.
+// Bits that several threads change at once: one set, or several whose words follow each other.
 class RowBits {
  public:
   explicit RowBits(uint64_t records) {
@@ -58,12 +58,12 @@ class RowBits {
 
   bool contains(uint64_t record) const { return (word(record / 64) >> (record % 64) & 1) != 0; }
   void add(uint64_t record) { words_[record / 64].fetch_or(bit(record), std::memory_order_acq_rel); }
-  // False where it wasn't in the set.
+  // Returns false if it wasn't in the set.
   bool remove(uint64_t record) {
     return (words_[record / 64].fetch_and(~bit(record), std::memory_order_acq_rel) & bit(record)) != 0;
   }
-  // Of `count` words from `first` on: those that `from` has, and zeros; and a copy of them. REQUIRES, for a set of one moment: nobody
-  // changes it meanwhile.
+  // assign() sets `count` words from `first` on to those of `from`, then zeros; copy() returns them. REQUIRES, for a set of one
+  // moment: no thread changes it meanwhile.
   void assign(size_t first, size_t count, std::span<const uint64_t> from) {
     for (size_t i = 0; i < count; ++i) set_word(first + i, i < from.size() ? from[i] : 0);
   }
@@ -75,8 +75,8 @@ class RowBits {
 
  private:
   using Word = std::atomic<uint64_t>;
-  // Shorter ones don't have pages of their own: there may be one for each of many files, and the system gives a process some
-  // tens of thousands of ranges of pages.
+  // Shorter sets don't have pages of their own: there may be one for each of many files, and the system allows a process
+  // some tens of thousands of page ranges.
   static constexpr size_t kLeastPages = size_t{32} << 10;
 
   static uint64_t bit(uint64_t record) { return uint64_t{1} << (record % 64); }

@@ -15,21 +15,22 @@
 namespace embstore::log {
 namespace {
 
-// Rows this close to each other are read at once: copying the bytes between them costs less than a call.
+// Rows this close to each other are read in one request: copying the bytes between them costs less than a
+// call.
 constexpr uint64_t kMaxGapBytes = 2048;
 constexpr uint64_t kMaxSpanBytes = 64 << 10;
 constexpr size_t kMaxRequests = 128;
 constexpr size_t kStagingBytes = 512 << 10;
 
-// So many mapped rows are fetched from memory at once, while those before them are copied. Each lies on a
-// page of its own, and only fetches that are close to each other wait for their addresses together.
+// This many mapped rows are prefetched at once, while those before them are copied. Each lies on a page of
+// its own, and only prefetches that are close to each other overlap their address translations.
 constexpr size_t kRowsFetchedTogether = 8;
 constexpr size_t kPrefetchBytes = 320;
 
 bool is_auto(const LogShape& shape) { return shape.options.io_scheme == medium::IoScheme::kAuto; }
 
 constexpr size_t kMaxIdleScratch = 8;
-constexpr size_t kMaxIdleRows = size_t{1} << 16;  // of the batch that it served
+constexpr size_t kMaxIdleRows = size_t{1} << 16;  // of the largest batch that it served
 
 }  // namespace
 
@@ -44,7 +45,7 @@ struct RowReader::Batch {
   }
 };
 
-// What one batch works with; kept for the next.
+// The working memory of one batch; kept for the next.
 struct RowReader::Scratch {
   struct Span {
     uint64_t offset;
@@ -53,10 +54,10 @@ struct RowReader::Scratch {
   enum Way : uint8_t { kUnknown, kMapped, kRead };
 
   std::vector<Way> ways;                   // by file
-  PageVector<const std::byte*> addresses;  // of mapped records, by number in the batch; else null
-  PageVector<uint64_t> to_read;            // slot << 32 | number in the batch
+  PageVector<const std::byte*> addresses;  // of mapped records, by position in the batch; null for others
+  PageVector<uint64_t> to_read;            // slot << 32 | position in
   std::vector<medium::ReadRequest> requests;
-  std::vector<Span> spans;  // of the requests
+  std::vector<Span> spans;  // one for each request
   std::optional<medium::AlignedBytes> staging;
   std::unique_ptr<medium::BatchReader> pread_reader;
 };
@@ -137,14 +138,14 @@ bool RowReader::copy_if_whole(const Batch& batch, const std::byte* bytes, size_t
   const RecordHeader header = header_of(bytes);
   const std::byte* const floats = bytes + sizeof header;
   if (fault_of(header, shape_.record_of(place.slot), floats, all, shape_.record) != nullptr) return false;
-  // Another key's row, whole: the place was erased and its file's index used again.
+  // A whole row of another key: the place was erased, and the index of its file was reused.
   if (header.key != place.key) return true;
   batch.rows.header(row) = header.row();
   std::memcpy(batch.rows.row(row), floats, all ? shape_.record.row_bytes : shape_.record.weights_bytes);
   return true;
 }
 
-// Leaves the addresses of those rows that aren't whole, and takes away the others.
+// Copies the mapped rows. Clears the address of each row that was whole, and leaves the others.
 void RowReader::copy_mapped_guarded(void* mapped_copy, medium::GuardedRange& range) {
   auto& copy = *static_cast<MappedCopy*>(mapped_copy);
   const RowReader& reader = copy.reader;
@@ -183,7 +184,7 @@ void RowReader::copy_mapped(const Batch& batch, Scratch& scratch) const {
   };
   MappedCopy copy{*this, batch, scratch};
   while (!medium::guarded_copy(&copy_mapped_guarded, &copy)) {
-    // The file's rows are read by calls from now on, which say what is wrong with it.
+    // The file's rows are read by calls from now on, whose errors say what is wrong with it.
     const std::shared_ptr<LogFile>& file = batch.file_of(batch.places[copy.next].slot, shape_);
     if (const medium::Mapping* mapping = file->mapping()) mapping->give_up();
     for (size_t row = copy.next; row < addresses.size(); ++row) {
@@ -270,7 +271,7 @@ void RowReader::take_rows(const Batch& batch, const Scratch& scratch, size_t req
   const medium::ReadRequest& request = scratch.requests[request_number];
   const Scratch::Span& span = scratch.spans[request_number];
   if (!request.failure.empty() && span.last - span.first > 1) {
-    // The error may be of one of the rows, or of the bytes between them.
+    // The error may be in one of the rows, or in the bytes between them.
     for (size_t n = span.first; n < span.last; ++n) take_row_alone(batch, scratch.to_read[n]);
     return;
   }
@@ -299,7 +300,7 @@ void RowReader::take_row_alone(const Batch& batch, uint64_t slot_and_row) const 
 void RowReader::take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record,
                          size_t row) const {
   if (record.bytes != nullptr && copy_if_whole(batch, record.bytes, row)) return;
-  // Live now means live all along.
+  // A row that is live now was live during the read, too.
   if (!file.rows.is_live(record.number)) return;
   batch.rows.add_damaged(row, shape_.name_of(file, record.number) + " (key " +
                                   std::to_string(batch.places[row].key) + ") " +

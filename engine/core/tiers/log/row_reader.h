@@ -1,4 +1,5 @@
-// Reads rows by their places: out of the buffer, out of mapped files, and by calls, neighbours at once.
+// Reads rows by their places: from the buffer, from mapped files, and by system calls, which read neighbours
+// together.
 #pragma once
 
 #include <atomic>
@@ -21,16 +22,16 @@ namespace embstore::log {
 
 class RowReader {
  public:
-  // Throws Error(kStorage) where the scheme that is asked for can't be had.
+  // Throws Error(kStorage) if the requested I/O scheme isn't available.
   explicit RowReader(const LogShape& shape);
   ~RowReader();
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // Fills `rows`, as Tier::read_rows() says, as far as `seen` has them.
+  // Fills `rows` as Tier::read_rows() says, as far as `seen` has them.
   void read(const LogView& seen, RowBatch& rows, RowPart part) const;
 
-  medium::IoScheme scheme() const { return scheme_; }  // what kAuto came to
+  medium::IoScheme scheme() const { return scheme_; }  // the one in use, never kAuto
   const std::string& scheme_reason() const { return scheme_reason_; }
   uint64_t mapped_rows() const { return mapped_rows_.load(std::memory_order_relaxed); }
   uint64_t read_requests() const { return read_requests_.load(std::memory_order_relaxed); }
@@ -40,20 +41,21 @@ class RowReader {
   struct Batch;  // the arguments of one read()
   struct MappedCopy;
 
-  // Copies what the buffer has, and sorts the others into those that are mapped and those to be read.
-  // False where none is mapped.
+  // Copies the rows in the buffer, and sorts the others into mapped ones and ones to read. Returns false if
+  // none is mapped.
   bool sort_places(const Batch& batch, Scratch& scratch) const;
-  // Those that turn out not to be whole, or to be in a file whose pages can't be read, are to be read, too.
+  // Copies the mapped rows. Those that aren't whole, or lie in a file with unreadable pages, become ones to
+  // read.
   void copy_mapped(const Batch& batch, Scratch& scratch) const;
   static void copy_mapped_guarded(void* mapped_copy, medium::GuardedRange& range);
   void read_files(const Batch& batch, Scratch& scratch) const;
-  // Makes requests of the rows from `next` on, as many as there is memory for; returns the first that isn't
-  // among them.
+  // Makes requests for the rows from `next` on, as many as there is memory for; returns the first row that
+  // isn't among them.
   size_t make_requests(const Batch& batch, Scratch& scratch, size_t next) const;
   void take_rows(const Batch& batch, const Scratch& scratch, size_t request) const;
   void take_row_alone(const Batch& batch, uint64_t slot_and_row) const;
 
-  // Copies a record that is whole into the batch. False where it isn't whole.
+  // Copies a record into the batch if it's whole; else returns false.
   bool copy_if_whole(const Batch& batch, const std::byte* bytes, size_t row) const;
   void take_row(const Batch& batch, const LogFile& file, const ScannedRecord& record, size_t row) const;
 

@@ -1,6 +1,6 @@
-// How often serving look-ups have asked for rows that lie in files, whose records stay as they were written.
+// Counts how often serving look-ups asked for rows in files, whose records stay as they were written.
 //
-// Four bytes a record, of those that were asked for: memory is backed where it's first written.
+// Four bytes for each record that was asked for: a page takes memory only once it's written.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace embstore::log {
 
-// Several threads may use it, each of other slots.
+// Several threads may use it, each with other slots.
 class ServedCounts {
  public:
   ServedCounts() : chunks_(kChunks, PageSize::kSmall) {}
@@ -24,7 +24,7 @@ class ServedCounts {
   ServedCounts(const ServedCounts&) = delete;
   ServedCounts& operator=(const ServedCounts&) = delete;
 
-  // All accesses that were counted, those in the record among them; 0: none but those.
+  // Returns the number of all accesses, those in the record included; 0 if none were counted beyond those.
   uint32_t of(Slot slot) const {
     const Chunk* const chunk = chunk_of(slot);
     return chunk == nullptr ? 0 : (*chunk)[slot % kSlotsAChunk].load(std::memory_order_relaxed);
@@ -32,7 +32,7 @@ class ServedCounts {
   void prefetch(Slot slot) const {
     if (const Chunk* const chunk = chunk_of(slot)) prefetch_line(&(*chunk)[slot % kSlotsAChunk]);
   }
-  // Throws Error(kStorage) where there is no memory for it; never of 0.
+  // Throws Error(kStorage) if there is no memory for it, but never with 0.
   void set(Slot slot, uint32_t count) {
     const Chunk* chunk = chunk_of(slot);
     if (chunk == nullptr) {
@@ -42,7 +42,7 @@ class ServedCounts {
     std::atomic<uint32_t>& word = (*chunk)[slot % kSlotsAChunk];
     if (word.load(std::memory_order_relaxed) != count) word.store(count, std::memory_order_relaxed);
   }
-  // Gives back memory of slots `begin` to `end`, which hold no rows. What they had may stay.
+  // Frees memory of slots `begin` to `end`, which hold no rows. Some counts may stay.
   void discard(uint64_t begin, uint64_t end) const {
     while (begin < end) {
       const uint64_t first = begin % kSlotsAChunk;

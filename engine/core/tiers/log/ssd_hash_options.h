@@ -1,4 +1,4 @@
-// How rows are kept in files; each field says its default.
+// The options of rows in files; each field's comment says its default.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,30 @@
 namespace embstore {
 
 enum class CompactionMode {
-  kWritingThread,  // the thread that writes makes the room for what it writes
-  kOwnThread,      // one thread of the tier's own; writers help where it falls behind
+  kWritingThread,  // the writing thread makes the room that it needs
+  kOwnThread,      // a thread of the tier; writers help if it falls behind
 };
 
 struct SsdHashOptions {
-  // Default: what is quickest. detailed_stats() says what it came to, and why.
+  // Default: the fastest. detailed_stats() says which scheme was chosen, and why.
   medium::IoScheme io_scheme = medium::IoScheme::kAuto;
 
-  // Default false: through the page cache. True: O_DIRECT, an error where the file system has none.
+  // Default false: through the page cache. True: O_DIRECT; an error if the file system has none.
   bool direct = false;
 
-  // Default 64 MiB. The largest file; files are shorter while there are few rows, so that space comes
-  // back in small pieces.
+  // Default 64 MiB: the largest file. Files are shorter while there are few rows, so that space is freed in
+  // small pieces.
   uint64_t file_bytes = uint64_t{64} << 20;
 
-  // Default 4 MiB, at least 128 KiB; eight records where that is more. The files take at most twice the live
+  // Default 4 MiB, at least 128 KiB, and at least eight records. The files take at most twice the live
   // records plus this. Writes are gathered into an eighth of it.
   uint64_t buffer_bytes = uint64_t{4} << 20;
 
   // Default: the writing thread.
   CompactionMode compaction = CompactionMode::kWritingThread;
 
-  // Default false: the files go when the tier is closed, and those of a killed process when the next tier opens the
-  // directory. True: files that a kept checkpoint needs stay, for take_up() and restore().
+  // Default false: the files are removed when the tier is closed; those of a killed process, when the next tier
+  // opens the directory. True: files that a kept checkpoint needs stay, for take_up() and restore().
   bool keeps_checkpoints = false;
 
   // Default: the system's. Not owned.

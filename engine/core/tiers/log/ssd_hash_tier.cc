@@ -23,14 +23,14 @@ using medium::kBlockBytes;
 
 namespace {
 
-// Below that, headers of files would take more than the bound leaves.
+// With less, file headers would take more than the bound leaves.
 constexpr uint64_t kMinBufferBytes = 128 << 10;
 constexpr uint64_t kMaxBufferBytes = 1 << 30;
 constexpr uint64_t kMinFileBytes = 2 * medium::kBlockBytes;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 
-// Slots are numbered so that there may be so many files, however long one may be. The first ones are short: it takes some fifty
-// until they have their full length, and each has the slots of a long one.
+// Slots are numbered so that there may be at least this many files, whatever the length of one. The first files are short: it
+// takes about fifty until they have their full length, and each has the slots of a full one.
 constexpr uint32_t kLeastFiles = 512;
 
 LogShape checked_shape(log::TableIdentity table, std::string directory, const SsdHashOptions& options,
@@ -45,7 +45,7 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
   }
   if (!options.keeps_checkpoints) table.uuid = {};
   const log::RecordShape record(table.layout, /*stride_unit=*/8);
-  // Rather now than when the first row leaves memory: throws where a name doesn't fit.
+  // Throws now if a name doesn't fit, instead of when the first row leaves memory.
   log::make_header(log::kRowsMagic, table, 0, 0, static_cast<uint32_t>(record.stride));
   return {.options = options,
           .table = std::move(table),
@@ -58,11 +58,11 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
           .meter = &meter};
 }
 
-constexpr size_t kScanBytes = 1 << 20;  // of a restore
+constexpr size_t kScanBytes = 1 << 20;  // read at once by a restore
 
 const char* name_of(IoScheme scheme) { return scheme == IoScheme::kIoUring ? "io_uring" : "pread"; }
 
-// A file with records that checkpoints need. It's never written again.
+// Opens a file with records that checkpoints need. It's never written again.
 std::shared_ptr<LogFile> open_extent(const LogShape& shape, const ExtentRows& extent, size_t index) {
   const std::string path = shape.path_of(extent.extent);
   const log::FileHeader header = log::read_extent_header(*shape.options.file_calls, path, shape.table,
@@ -113,7 +113,7 @@ SsdHashTier::~SsdHashTier() {
   try {
     close();
   } catch (...) {
-    // Whoever wants to know calls close().
+    // A caller that wants the error calls
   }
 }
 
@@ -243,7 +243,7 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
       records_of_longest = std::max(records_of_longest, file->capacity);
     }
   }
-  // New files are no longer than leaves room for as many as there are, and more.
+  // New files are short enough to leave room for as many files as there are, and kLeastFiles more.
   const auto records_per_file = std::max(
       records_of_longest, std::min(shape_.records_per_file,
                                    static_cast<uint32_t>(RowRef::kMaxSlots / (kLeastFiles + files.size()))));
@@ -251,7 +251,7 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }
   std::erase_if(found_.paths, [&](const std::string& path) { return needed.contains(path); });
-  // Nothing has changed so far.
+  // Nothing was changed before this line.
   directory_.remove(found_.paths);
   shape_.records_per_file = records_per_file;
   std::deque<std::shared_ptr<LogFile>> oldest_first;
@@ -293,8 +293,7 @@ void SsdHashTier::drop_checkpoint(uint64_t number) noexcept {
 void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
   check_keeps_checkpoints();
   check_usable();
-  // A compaction that goes on from before would take rows that come back in their old places for those that it was
-  // about to move.
+  // A compaction from before would confuse rows restored to their old places with those that it was about to move.
   const log::Compaction::Turn turn(compaction_, /*wait=*/true);
   if (log_.live_rows() > 0) {
     throw Error(ErrorKind::kInvalidArgument,

@@ -1,8 +1,8 @@
-// Rows in log-structured files of fixed-size records.
+// A tier of rows in log-structured files of fixed-size records.
 //
-// Rows are appended to one log, gathered in a buffer that goes out in whole blocks (log.h). A row is read by
-// its place alone (row_reader.h): the index that says where a key is belongs to the table. Compaction gets the
-// space back that rows leave which were written anew or erased (compaction.h). To a checkpoint a file is an extent.
+// Rows are appended to one log, gathered in a buffer that is written in whole blocks (record_log.h). A row is read
+// by its place alone (row_reader.h): the index that maps keys to places belongs to the table. Compaction gets back
+// the space of rows that were rewritten or erased (compaction.h). For checkpoints, a file is an extent.
 #pragma once
 
 #include <atomic>
@@ -25,44 +25,45 @@ namespace embstore {
 
 struct SsdHashStats {
   std::string io_scheme;         // "io_uring" or "pread"
-  std::string io_scheme_reason;  // why `auto` came to pread; else empty
+  std::string io_scheme_reason;  // why `auto` chose pread; else empty
   bool direct;
   uint64_t live_rows;
-  uint64_t record_bytes;  // of one row with its header
+  uint64_t record_bytes;  // bytes of one row with its header
   uint64_t files;
   uint64_t file_bytes;
   uint64_t file_bytes_peak;  // the most that the files ever took
-  uint64_t bytes_written;    // to files, by whatever cause
-  uint64_t mapped_rows;      // read from the page cache's pages
-  uint64_t read_requests;    // to files, neighbours being read at once
+  uint64_t bytes_written;    // to files, for any reason
+  uint64_t mapped_rows;      // rows read from mapped pages
+  uint64_t read_requests;    // to files; neighbours are read together
   uint64_t compacted_files;
-  uint64_t damaged_records;      // live ones, seen by compaction; again each time that they move
-  std::string compaction_error;  // what keeps it from a file, or ended it; empty once it went well
-  uint64_t rewritten_files;      // since the medium refused what was written to them
-  uint64_t lost_records;         // live ones, that couldn't be read back then
-  uint64_t held_bytes;           // of files that are there for checkpoints alone
+  uint64_t damaged_records;      // live records seen by compaction; counted again each time they move
+  std::string compaction_error;  // why a file can't be compacted, or the last run ended; else empty
+  uint64_t rewritten_files;      // because the medium refused what was written to them
+  uint64_t lost_records;         // live records that couldn't be read back for that
+  uint64_t held_bytes;           // bytes of files kept only for checkpoints
 };
 
-// Thread-safe but for the constructor, take_up(), restore(), start_compaction() and close(), which are the owner's.
+// Thread-safe except for the constructor, take_up(), restore(), start_compaction() and close(), which only the
+// owner calls.
 class SsdHashTier final : public Tier, public DurableTier {
  public:
-  // Takes `directory` (made where it is missing) for itself alone; each tier has its own. What a process left there that
-  // kept no checkpoints is removed; where checkpoints are kept, everything stays as it is until take_up().
-  // Throws Error(kInvalidArgument) for options or names that make no sense, and for another variable's files;
-  // Error(kStorage) where the directory can't be used or holds files of another program or version, or of a table
-  // that keeps checkpoints where this doesn't, and where the I/O that is asked for can't be had; InUseError.
+  // Takes `directory` (created if missing) for itself alone; each tier has its own. Files that a process without
+  // checkpoints left there are removed; if checkpoints are kept, everything stays as it is until take_up(). Throws
+  // Error(kInvalidArgument) for invalid options or names, and for another variable's files; Error(kStorage) if the
+  // directory can't be used, if it holds files of another program or version, or of a table that keeps checkpoints while
+  // this one doesn't, and if the requested I/O scheme isn't available; InUseError.
   SsdHashTier(log::TableIdentity table, std::string directory, const SsdHashOptions& options = {});
   ~SsdHashTier() override;
 
-  // Throws where the medium refuses the rows. What keeps compaction from other files is no error here.
+  // Throws if the medium refuses the rows. A problem that keeps compaction from other files is no error here.
   void write(const RowBatch& rows, std::span<Slot> slots) override;
   void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return log_.reused_indexes(); }
-  // Only counts: safe and cheap under the index's locks. The space comes back by compact().
+  // Only marks the records: safe and cheap under the index's locks. compact() gets the space back.
   void erase(std::span<const Place> places) override { log_.erase(places); }
   TierStats stats() const override;
-  // Of accesses that are counted here their number is kept, as long as it fits 32 bits, and not the time of the last.
-  // Checkpoints keep neither.
+  // The tier keeps the number of the accesses that are counted here, as long as it fits 32 bits, but not the time of
+  // the last one. Checkpoints keep neither.
   void prefetch_rank(Slot slot) const override { log_.served().prefetch(slot); }
   void update_rank(Slot slot, RowHeader& header) const override;
   bool try_set_rank(Slot slot, const RowHeader& header) override;
@@ -70,33 +71,33 @@ class SsdHashTier final : public Tier, public DurableTier {
   void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().of(from)); }
   bool rank_goes_with_process(Slot slot) const override { return log_.served().of(slot) != 0; }
 
-  // --- DurableTier, where checkpoints are kept; elsewhere every call but drop_checkpoint() is an
-  // Error(kInvalidArgument). The files take at most twice the live records, the buffer, and what checkpoints hold: all of
-  // each file with a record that one of them needs.
+  // --- DurableTier, if checkpoints are kept; else every call but drop_checkpoint() throws Error(kInvalidArgument). The
+  // files take at most twice the live records, the buffer, and what checkpoints hold: all of each file with a record that
+  // one of them needs.
   void take_up(std::span<const TierRows> kept) override;
-  // Writes out what is gathered. Copies of compaction that are under way are waited for, so REQUIRES besides: no lock is
-  // held that relocate() takes.
+  // Writes out the buffer. Waits for copies of compaction that are under way, so it also REQUIRES: no lock is held that
+  // relocate() takes.
   void begin_checkpoint(uint64_t number) override;
-  // Others are hardly held up: the medium is waited for without a lock.
+  // Hardly delays other threads: waits for the medium without a lock.
   std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
-  // Removes files that nobody needs any more, and moves no rows.
+  // Removes files that nothing needs any more, and moves no rows.
   void drop_checkpoint(uint64_t number) noexcept override;
-  // Every record's header is checked. Damage of its floats is told when the row is read.
+  // Checks every record's header. Damage to the floats is reported when the row is read.
   void restore(uint64_t number, int threads, const Restored& visit) override;
 
-  // Rows may be moved from now on. Without it nothing is compacted. `relocator` must stay until close().
+  // Lets the tier move rows from now on; nothing is compacted before. `relocator` must live until close().
   void start_compaction(Relocator& relocator) override;
 
-  // To be called after erasures, without locks: brings the files within their bound, or, with a thread of
-  // its own, has that done. Costs two loads where there is nothing to do, and throws nothing: stats() and
-  // drain() tell. write() does the same for itself.
+  // Called after erasures, without locks: brings the files within their bound, or wakes the tier's own thread
+  // to do so. Costs two loads if there is nothing to do, and throws nothing: stats() and drain() report
+  // errors. write() does the same for itself.
   void compact() override;
 
   // Returns when the files are within their bound. Throws Error(kStorage) for files that can't be brought
-  // there, once each; everything else is done, and goes on.
+  // there, once each, after all other files are done.
   void drain() override;
 
-  // Removes the files but for those that checkpoints need, or all of which stay if they weren't taken up; throws
+  // Removes the files, except those that checkpoints need; removes none if they weren't taken up. Throws
   // Error(kStorage) if that fails, and may be called again. Later calls of other methods throw Error(kClosed).
   void close() override;
 
@@ -107,14 +108,14 @@ class SsdHashTier final : public Tier, public DurableTier {
   void check_usable() const;
   void check_keeps_checkpoints() const;
 
-  log::LogShape shape_;  // the same from take_up() on
+  log::LogShape shape_;  // constant from take_up() on
   const log::RowReader reader_;
   log::LogDirectory directory_;
-  log::LogDirectory::Leftovers found_;  // until they are taken up or removed
+  log::LogDirectory::Leftovers found_;  // until take_up(), or until they are removed
   log::RecordLog log_;
   log::Compaction compaction_;
   std::atomic<bool> is_ready_{false};
-  std::atomic<bool> directory_is_on_medium_{false};  // its own name
+  std::atomic<bool> directory_is_on_medium_{false};  // the directory's own name
   std::atomic<bool> closed_{false};
 };
 

@@ -1,4 +1,4 @@
-// Blocks of a file, and memory for them that O_DIRECT takes.
+// Blocks of a file, and block-aligned memory, which O_DIRECT requires.
 #pragma once
 
 #include <cstddef>

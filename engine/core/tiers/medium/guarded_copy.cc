@@ -19,14 +19,14 @@ struct Escape {
   GuardedRange range;
 };
 
-// Of initial-exec storage, so that the handler allocates nothing.
+// Initial-exec TLS, so that the handler allocates nothing.
 __attribute__((tls_model("initial-exec"))) thread_local Escape* volatile escape_of_thread = nullptr;
 
-// How many handlers the thread's signal has been handed to: one that puts itself out of the way and raises
-// it anew comes back here.
+// How many handlers this thread's signal was passed to: a handler that uninstalls itself and raises the
+// signal again comes back to ours.
 __attribute__((tls_model("initial-exec"))) thread_local volatile unsigned handed_on = 0;
 
-// Who handled the signal before, the first at the bottom. Entries stay as they are once they are counted.
+// The handlers before ours, the oldest first. An entry is constant once it's counted.
 constexpr unsigned kMostHandlers = 8;
 struct sigaction earlier_handlers[kMostHandlers];
 std::atomic<unsigned> earlier_count{0};
@@ -50,12 +50,12 @@ void hand_on(int signal, siginfo_t* info, void* context) {
       handed_on = tried;
       return;
     }
-    if (earlier.sa_handler == SIG_IGN && info->si_code <= 0) {  // somebody's kill(), which may be ignored
+    if (earlier.sa_handler == SIG_IGN && info->si_code <= 0) {  // sent by kill(), which may be ignored
       handed_on = tried;
       return;
     }
   }
-  // What the system does by itself: the process ends. A fault comes again on return, a kill() has to.
+  // The system's default: the process ends. A fault is raised again when this returns, a kill() must be.
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(signal, &by_default, nullptr);
@@ -77,7 +77,8 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
 
 bool guarded_copy(void (*copy)(void* argument, GuardedRange& range), void* argument) {
   Escape escape;
-  // Without the mask, which would be a system call: the handler leaves it as it is (SA_NODEFER).
+  // Doesn't save the signal mask, which would take a system call: the handler leaves it as it is
+  // (SA_NODEFER).
   if (sigsetjmp(escape.to, 0) != 0) {
     escape_of_thread = nullptr;
     return false;
@@ -97,7 +98,8 @@ void catch_bus_errors() {
   if (is_ours(now)) return;
   const MutexLock lock(ProcessLocal<Installation>::get().mutex);
   if (sigaction(SIGBUS, nullptr, &now) != 0 || is_ours(now)) return;
-  // Whoever came back (say, faulthandler switched off and on) is there already, with those above it.
+  // A handler that came back (for example, faulthandler disabled and enabled) is in the list already; keep it
+  // and those before it.
   unsigned count = earlier_count.load(std::memory_order_relaxed);
   for (unsigned i = 0; i < count; ++i) {
     if (std::memcmp(&earlier_handlers[i].sa_sigaction, &now.sa_sigaction, sizeof now.sa_sigaction) == 0) {

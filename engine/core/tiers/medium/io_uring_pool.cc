@@ -25,7 +25,7 @@ IoUringPool::Loan IoUringPool::borrow() {
       return loan;
     }
     if (readers_ < most_readers()) {
-      idle_.reserve(readers_ + 1);  // so that giving one back can't fail
+      idle_.reserve(readers_ + 1);  // so that give_back() can't fail
       try {
         Loan loan(*this, make_io_uring_reader());
         ++readers_;

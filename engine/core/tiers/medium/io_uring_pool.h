@@ -1,6 +1,6 @@
-// The process's io_uring readers. A ring is a descriptor and memory of the kernel, and a few of them keep a
-// device busy, however many tables and threads there are. Idle ones give way where descriptors run out. A forked child
-// makes its own: a ring that two processes used would give each the other's completions.
+// The process's io_uring readers. A ring takes a descriptor and kernel memory, and a few rings keep a device busy,
+// however many tables and threads there are. Idle rings are closed if descriptors run out. A forked child makes its
+// own: if two processes used one ring, each would get the other's completions.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class IoUringPool {
  public:
   static IoUringPool& of_process();
 
-  // One of them, given back in the end.
+  // A borrowed reader; the destructor gives it back.
   class Loan {
    public:
     Loan(IoUringPool& pool, std::unique_ptr<BatchReader> reader) : pool_(&pool), reader_(std::move(reader)) {}
@@ -32,8 +32,8 @@ class IoUringPool {
     std::unique_ptr<BatchReader> reader_;
   };
 
-  // Waits until one is idle where all are lent. REQUIRES: the caller has none. Throws Error(kStorage) where
-  // the first one can't be made.
+  // Borrows a reader; waits if all are lent. REQUIRES: the caller has none. Throws Error(kStorage) if the
+  // first reader can't be made.
   Loan borrow();
 
  private:

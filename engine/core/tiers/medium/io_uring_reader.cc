@@ -9,7 +9,7 @@
 
 #if defined(EMBSTORE_HAS_LIBURING)
 
-// liburing's inline functions answer to its own warnings, not to ours.
+// liburing's inline functions don't compile cleanly with our warnings.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
 #pragma GCC diagnostic ignored "-Wconversion"
@@ -22,7 +22,7 @@ namespace {
 
 constexpr unsigned kDepth = 128;
 
-// A ring, which is closed while it's idle and others need its descriptor.
+// A ring, which is closed while it's idle and its descriptor is needed elsewhere.
 class Ring final : public files::CachedDescriptor {
  public:
   Ring() { open(); }
@@ -52,7 +52,7 @@ class Ring final : public files::CachedDescriptor {
 
 class IoUringReader final : public BatchReader {
  public:
-  IoUringReader() {  // a read that ran out of memory would leave its files pinned
+  IoUringReader() {  // reserves, since a read that ran out of memory would leave its files pinned
     pins_.reserve(kDepth);
     descriptors_.reserve(kDepth);
   }
@@ -69,7 +69,7 @@ class IoUringReader final : public BatchReader {
       } else {
         requests[first].bytes_read = 0;
       }
-      // What the ring left (the file's end, an error) is settled by pread, which names the file.
+      // pread completes what the ring left (the file's end, an error), and names the file in its errors.
       for (ReadRequest& request : requests.subspan(first, count)) {
         if (request.bytes_read < request.bytes) read_rest(request);
       }
@@ -78,7 +78,7 @@ class IoUringReader final : public BatchReader {
   }
 
  private:
-  // Nothing where the ring isn't to be had, or to be used, any more.
+  // Returns an empty pin if the ring isn't available, or broke.
   files::CachedDescriptor::Pin pin_ring() const {
     if (broken_) return {};
     try {
@@ -88,8 +88,8 @@ class IoUringReader final : public BatchReader {
     }
   }
 
-  // Pins the files of the first requests, as many as the ring takes and there are descriptors for. Says how
-  // many requests: at least one, which is left to pread where its file can't be opened.
+  // Pins the files of the first requests, as many as the ring takes and there are descriptors for. Returns
+  // the number of requests: at least one, which pread gets if its file can't be opened.
   size_t pin_files(std::span<ReadRequest> requests) {
     size_t count = 0;
     const files::File* last = nullptr;
@@ -111,7 +111,7 @@ class IoUringReader final : public BatchReader {
     return std::max<size_t>(count, 1);
   }
 
-  // Those of them whose files are pinned. REQUIRES: none under way.
+  // Reads the requests whose files are pinned. REQUIRES: none is under way.
   void read_some(std::span<ReadRequest> requests) {
     for (size_t i = 0; i < requests.size(); ++i) {
       ReadRequest& request = requests[i];
@@ -122,7 +122,7 @@ class IoUringReader final : public BatchReader {
                          request.offset);
       io_uring_sqe_set_data(entry, &request);
     }
-    // Until the last is done, whatever happens: the kernel writes to the requests' memory.
+    // Waits for the last one, whatever happens: the kernel writes to the requests' memory.
     auto unsubmitted = static_cast<unsigned>(descriptors_.size());
     unsigned under_way = 0;
     while (unsubmitted + under_way > 0) {
@@ -131,7 +131,7 @@ class IoUringReader final : public BatchReader {
         unsubmitted -= static_cast<unsigned>(submitted);
         under_way += static_cast<unsigned>(submitted);
       } else if (submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
-        // The ring holds requests that it doesn't take: it isn't used again.
+        // The ring holds requests that the kernel refuses: it isn't used again.
         broken_ = true;
         await(under_way);
         return;
@@ -161,7 +161,7 @@ class IoUringReader final : public BatchReader {
   Ring ring_;
   bool broken_ = false;
   std::vector<files::File::Pin> pins_;
-  std::vector<int> descriptors_;  // of the first requests
+  std::vector<int> descriptors_;  // of the requests' files
 };
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kResidentForNs = 1'000'000'000;
 constexpr int64_t kAbsentForNs = 3'000'000'000;
 
-// 16 windows of 32 pages: a file of which 1 % is missing passes one time in two hundred if single pages are
-// missing, and the page cache takes them in runs.
+// A sample has 16 windows of 32 pages. If 1 % of a file's pages are missing, one by one, a sample misses that
+// one time in two hundred; usually the page cache drops pages in runs.
 constexpr uint64_t kWindows = 16;
 constexpr uint64_t kWindowPages = 32;
 
@@ -26,7 +26,7 @@ int64_t now_ns() {
       .count();
 }
 
-// Of all tables; in a forked child with its parent's.
+// The mappings of all tables; a forked child counts its parent's, too.
 std::atomic<size_t> mappings{0};
 
 }  // namespace

@@ -24,7 +24,7 @@ void PmemFile::map(size_t size_bytes, int flags) {
   data_ = mapped.data;
   size_bytes_ = mapped.size_bytes;
   is_pmem_ = mapped.is_pmem;
-  // A forked child has no business here, and a stray store of its own would be durable.
+  // A forked child must not use the mapping: a stray store of its own would be durable.
   if (madvise(data_, size_bytes_, MADV_DONTFORK) != 0) {
     const int reason = errno;
     calls_.unmap(data_, size_bytes_);

@@ -1,7 +1,7 @@
-// A file on persistent memory, mapped by libpmem: what a thread wrote is durable once the thread has drained.
+// A file on persistent memory, mapped by libpmem: a thread's writes are durable once it has called drain().
 //
-// If libpmem says that the mapping isn't persistent memory, draining does nothing, and sync() makes the bytes durable. A caller
-// that does both need not ask which it is.
+// If libpmem says that the mapping isn't persistent memory, drain() does nothing, and sync() makes the bytes durable. A caller
+// that calls both need not ask which it is.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace embstore::medium {
 
 class PmemFile {
  public:
-  // Maps the file that is there, whole. Throws Error(kStorage), which names it.
+  // Maps all of an existing file. Throws Error(kStorage), which names it.
   PmemFile(const LibPmem& calls, std::string path);
-  // Makes the file, or changes its length. `flags` as of libpmem.
+  // Creates the file, or changes its length. `flags` are libpmem's.
   PmemFile(const LibPmem& calls, std::string path, size_t size_bytes, int flags);
-  // In a forked child it leaves the mapping alone, which isn't there.
+  // In a forked child it doesn't unmap, since the child doesn't have the mapping.
   ~PmemFile();
   PmemFile(const PmemFile&) = delete;
   PmemFile& operator=(const PmemFile&) = delete;
@@ -30,15 +30,15 @@ class PmemFile {
   bool is_pmem() const { return is_pmem_; }
 
   void write(size_t offset, const void* from, size_t bytes) noexcept;
-  // How write() stores so many bytes.
+  // Returns how write() stores `bytes` bytes.
   Access access_of_write(size_t bytes) const {
     return is_pmem_ ? access_of_memcpy(calls_, bytes) : Access::kStore;
   }
-  // What this thread wrote and flushed is durable, if this is persistent memory.
+  // Makes durable what this thread wrote, if this is persistent memory.
   void drain() noexcept;
-  // What anybody wrote there is durable, if this isn't persistent memory. Throws Error(kStorage).
+  // Makes durable what any thread wrote there, if this isn't persistent memory. Throws Error(kStorage).
   void sync(size_t offset, size_t bytes);
-  // Both.
+  // Calls drain() and sync().
   void settle(size_t offset, size_t bytes) {
     drain();
     sync(offset, bytes);

@@ -21,8 +21,8 @@ RowArray::Beside beside_of(MemoryRole role) {
   return RowArray::Beside::kHeader;
 }
 
-// Arrivals that are noted between two looks at them. A first tier's slots may be filled later than they are taken, so
-// each counts; below it, where there are too many, all slots are looked at.
+// Returns how many arrivals are noted between two looks at them. A first tier's slots may be filled later than they
+// are taken, so each is noted; in a tier below, all slots are looked at if there are too many.
 uint64_t most_arrivals(MemoryRole role, uint64_t slots, uint64_t most_slots) {
   switch (role) {
     case MemoryRole::kFirst: return most_slots;
@@ -123,14 +123,14 @@ void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
   constexpr size_t kPageBytes = 4096;
   const size_t bytes = slots_.slots() * layout_.row_bytes();
   is_below_gpu_ = true;
-  // The index, ranks, and what lies beside the row, about: none of it is taken yet, nor that of tables before this one. And others
-  // need something, too.
+  // Memory for the index, the ranks and what lies beside rows, roughly: neither this tier's share nor that of tables before it
+  // has been allocated yet. An eighth is left for other uses.
   constexpr size_t kBytesBesideARow = 128;
   to_come_.add(slots_.slots() * kBytesBesideARow);
   const std::optional<uint64_t> available = available_memory_bytes();
   if (available && bytes + to_come_.of_process() > *available - *available / 8) return;
   pinned_.emplace(device, std::span(rows_.memory().data(), round_up(bytes, kPageBytes)));
-  if (!pinned_->address()) rows_.discard(0, slots_.slots());  // it was backed before it was refused
+  if (!pinned_->address()) rows_.discard(0, slots_.slots());  // pages were allocated before it was refused
 }
 
 void MemoryTier::add_slots(uint64_t count) {

@@ -1,5 +1,5 @@
-// Rows in addressable memory: DRAM, a libpmem mapping, or memkind's nodes. As a table's first tier its rows
-// are read and updated in place.
+// A tier of rows in addressable memory: DRAM, a libpmem mapping, or memkind's nodes. If it's a table's first
+// tier, its rows are read and updated in place.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,8 @@
 
 namespace embstore {
 
-// Where a memory tier stands among a table's, which says what it must keep in DRAM of each row.
+// The position of a memory tier among a table's tiers, which says what it must keep of each row beside the
+// floats.
 enum class MemoryRole {
   kOnly,    // nothing moves: nothing
   kFirst,   // rows are accessed, pinned and ranked
@@ -31,11 +32,12 @@ enum class MemoryRole {
 
 class MemoryTier final : public Tier, public RankedTier {
  public:
-  // How much memory a tier of so many slots needs.
+  // Returns how many bytes of memory a tier with `slots` slots needs.
   static size_t bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots);
-  // How many bytes a first tier needs for each slot that it may get later, with what is kept of it beside the row.
+  // Returns how many bytes a first tier needs for each slot that it may get later, with what is kept beside the
+  // row.
   static size_t bytes_per_added_slot(const RowLayout& layout);
-  // `memory` has bytes_for() of `slots`; of a first tier it may grow to that of `most_slots`.
+  // `memory` has bytes_for() of `slots`; in a first tier it may grow to that of `most_slots`.
   MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots, uint64_t most_slots,
              std::unique_ptr<Memory> memory);
 
@@ -53,7 +55,7 @@ class MemoryTier final : public Tier, public RankedTier {
   bool can_set_ranks() const override { return role_ == MemoryRole::kMiddle || role_ == MemoryRole::kLast; }
 
   // --- RankedTier. REQUIRES: is_ranked().
-  SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says what guards them
+  SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says which locks guard them
   uint64_t slot_count() const override { return slots_.slots(); }
   uint64_t most_slots() const override { return slots_.most_slots(); }
   uint64_t untouched_from() const override { return slots_.untouched_from(); }
@@ -67,47 +69,48 @@ class MemoryTier final : public Tier, public RankedTier {
   bool is_ranked() const { return role_ == MemoryRole::kFirst || role_ == MemoryRole::kMiddle; }
   SlotAllocator& slots() { return slots_; }
   const SlotAllocator& slots() const { return slots_; }
-  // The hot path's way to the rows; whoever takes it counts what is touched.
+  // The rows, for the hot path; the caller counts the accesses.
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
 
-  // Has a GPU read rows where they lie, from now on, unless the system refuses, or hasn't the memory to spare: all of the tier's is
-  // taken then. REQUIRES: no first tier; memory of the process alone.
+  // Lets a GPU read rows in place from now on, unless the system refuses or has too little memory to spare: pinning takes all
+  // of the tier's memory. REQUIRES: not a first tier; memory of this process alone.
   void pin_rows(const std::shared_ptr<gpu::Device>& device);
   bool has_pinned_rows() const { return pinned_ && pinned_->address(); }
-  // Where the device finds a row. REQUIRES: has_pinned_rows().
+  // Returns the row's address on the device. REQUIRES: has_pinned_rows().
   gpu::DeviceAddress row_on_device(Slot slot) const {
     return pinned_->address() + slot * layout_.row_bytes();
   }
 
-  // More slots, beyond those that the tier is made with. Throws Error(kStorage) where there's no memory for
-  // them, and Error(kStoreFull) beyond most_slots. Serialised by the caller. REQUIRES: a first tier.
+  // Adds slots to those that the tier was made with. Throws Error(kStorage) if there is no memory for them,
+  // and Error(kStoreFull) beyond most_slots. The caller serialises calls. REQUIRES: a first tier.
   void add_slots(uint64_t count);
-  // Takes those slots away again and gives back their memory, if all of them are free.
+  // Removes the added slots and frees their memory, if all of them are free.
   void remove_added_slots();
 
-  // Fills a slot that was taken.
+  // Fills a taken slot.
   void put(Slot slot, const RowHeader& header, const float* floats);
-  // Fills a slot that was taken with a new row: see RowArray::start().
+  // Fills a taken slot with a new row: see RowArray::start().
   void start(Slot slot, int64_t key, const float* weights, const float* slot_values, uint64_t frequency);
-  // Gives back slots that were taken, whether filled or not. Nothing refers to them.
+  // Gives back taken slots, filled or not. REQUIRES: nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
-  // An update of the row, in which its key occurs so often. Returns all accesses to it. REQUIRES: the mutex of its shard; the tier isn't
-  // the only one.
+  // Counts an update of the row by a batch in which its key occurs `occurrences` times. Returns the number of all accesses to
+  // the row. REQUIRES: the mutex of its shard is held; the table has other tiers.
   uint64_t count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
                         uint64_t stamp);
-  // A row that was touched whole, with what lies beside it in the same memory. The phase is at the tier's meter.
+  // Counts an access to a whole row, with what lies beside it in the same memory. `phase` is at this tier's
+  // meter.
   void count_row(Phase& phase, Access access, Slot slot) const {
     count_row(phase, access, slot, layout_.row_bytes());
   }
-  // Only the first so many bytes of its floats.
+  // Counts only the first `bytes` bytes of its floats.
   void count_row(Phase& phase, Access access, Slot slot, size_t bytes) const {
     count_rows(phase, access, 1, bytes, [slot](size_t) { return slot; });
   }
-  // Only what lies beside it.
+  // Counts only what lies beside the row.
   void count_header(Phase& phase, Access access, Slot slot) const;
-  // The same of several rows; slot_of(i) says where each was.
+  // Counts accesses to several rows; slot_of(i) is the slot of row i.
   template <class SlotOf>
   void count_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
     phase.count_at(meter(), access, rows, bytes);
@@ -115,7 +118,7 @@ class MemoryTier final : public Tier, public RankedTier {
     if (phase.wants_places()) [[unlikely]]
       touch_rows(phase, access, rows, bytes, slot_of);
   }
-  // Where rows were that are counted elsewhere. To be called where phase.wants_places().
+  // Reports the addresses of rows that are counted elsewhere. Call it only if phase.wants_places().
   template <class SlotOf>
   void touch_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
     for (size_t i = 0; i < rows; ++i) touch(phase, access, slot_of(i), bytes);
@@ -137,10 +140,10 @@ class MemoryTier final : public Tier, public RankedTier {
   const MemoryRole role_;
   RowArray rows_;
   SlotAllocator slots_;
-  const std::unique_ptr<SlotRanks> ranks_;  // null where nothing is ranked
+  const std::unique_ptr<SlotRanks> ranks_;  // null if rows aren't ranked
   bool is_below_gpu_ = false;
   std::optional<gpu::PinnedRange> pinned_;
-  MemoryToCome to_come_;  // where rows may be pinned
+  MemoryToCome to_come_;  // if rows may be pinned
 };
 
 }  // namespace embstore

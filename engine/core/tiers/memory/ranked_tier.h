@@ -1,4 +1,4 @@
-// A tier that gives up the coldest of its rows, as they see it who look for those.
+// A tier that gives up its coldest rows, as the code that looks for cold rows sees it.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ class RankedTier {
 
   virtual SlotRanks& ranks() const = 0;
   virtual uint64_t slot_count() const = 0;
-  virtual uint64_t most_slots() const = 0;  // that there may ever be
-  // Slots from here on were never taken.
+  virtual uint64_t most_slots() const = 0;  // the most that there may ever be
+  // Returns the first slot that was never taken.
   virtual uint64_t untouched_from() const = 0;
-  // Of the row that fills the slot, or filled it last.
+  // Returns the key of the row that fills the slot, or filled it last.
   virtual int64_t key(Slot slot) const = 0;
-  // Keys lie with the ranks, so that asking for one touches no row.
+  // Whether keys lie with the ranks, so that asking for a key touches no row.
   virtual bool keys_lie_apart() const = 0;
-  // Adds to `slots` those that rows came to since the last call, each once. False where there were too many to be noted.
+  // Appends to `slots` those that rows came to since the last call, each once. Returns false if there were too many to
+  // note.
   virtual bool take_arrivals(std::vector<Slot>& slots) = 0;
-  // A first tier's slots may be noted before rows fill them.
+  // Whether this is the first tier, whose slots may be noted as arrivals before rows fill them.
   virtual bool is_first() const = 0;
 
-  // Accesses may be counted elsewhere first: a row's rank here is then no higher than it is. Nothing counts while rows are
+  // Whether accesses may be counted elsewhere first: a rank here is then a lower bound. Nothing is counted while rows are
   // chosen.
   virtual bool ranks_lag() const { return false; }
   // Brings the ranks of the rows in these slots up to date. Throws Error(kDeviceLost).

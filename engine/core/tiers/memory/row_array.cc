@@ -71,7 +71,7 @@ void RowArray::put(Slot slot, const RowHeader& header, const float* floats) {
 
 void RowArray::put_header(Slot slot, const RowHeader& header) {
   RowHeader& kept = headers_[slot];
-  // Whoever looks for rows to move may ask for the key of a slot that is being filled.
+  // Atomic, since a thread that looks for rows to move may read the key of a slot that is being filled.
   std::atomic_ref(kept.key).store(header.key, std::memory_order_relaxed);
   kept.frequency = header.frequency;
   kept.version = header.version;

@@ -1,7 +1,7 @@
 // The rows of a memory tier, by slot: their floats, and what is kept beside them.
 //
-// What works on many rows takes them in one call, so that rows may lie where each call is dear. Who may touch
-// a slot is the store's business.
+// Functions that work on many rows take them in one call, so that rows may lie where each call is expensive.
+// The store decides who may touch a slot.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace embstore {
 
 class RowArray {
  public:
-  // What lies beside a row's floats.
+  // The data that is kept beside a row's floats, and where.
   enum class Beside {
     kMeta,        // RowMeta, in the same memory
     kMetaInDram,  // RowMeta, in DRAM, so that the memory can be made longer
@@ -33,24 +33,24 @@ class RowArray {
   };
   static size_t bytes_for(const RowLayout& layout, Beside beside, uint64_t slots);
 
-  // `memory` has bytes_for() of `slots`. Only with kMetaInDram may most_slots be more.
+  // `memory` has bytes_for() of `slots`. most_slots may be more only with kMetaInDram.
   RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint64_t most_slots,
            std::unique_ptr<Memory> memory);
 
   const Memory& memory() const { return *memory_; }
-  // What lies beside each row in the same memory; 0 where nothing does.
+  // Returns how many bytes lie beside each row in the same memory; 0 if none.
   size_t beside_bytes() const;
   // REQUIRES: beside_bytes() != 0.
   const void* beside(Slot slot) const {
     return headers_ != nullptr ? static_cast<const void*>(&headers_[slot]) : &meta_[slot];
   }
-  // Makes room for so many. Throws Error(kStorage).
+  // Makes room for `slots` slots. Throws Error(kStorage).
   void extend_to(uint64_t slots);
-  // Gives back what is behind slots `begin` to `end`, which hold no rows.
+  // Frees the memory behind slots `begin` to `end`, which hold no rows.
   void discard(uint64_t begin, uint64_t end);
 
-  // Calls work(gather) once, with a RowGather to which it adds the rows whose weights are to be copied to
-  // out + position * dim. kByDim: by code that is compiled for each usual dim, which is quicker.
+  // Calls work(gather) once, with a RowGather to which work adds the rows whose weights are to be copied to
+  // out + position * dim. With kByDim, code compiled for each usual dim is used, which is faster.
   template <bool kByDim = true, class Changed, class Work>
   void gather(float* out, Changed changed, Work work) const {
     with_row_gather<kByDim>(floats_, row_floats_, layout_.dim(), out, std::move(changed), std::move(work));
@@ -58,20 +58,22 @@ class RowArray {
 
   // Puts a row into a slot that nothing refers to.
   void put(Slot slot, const RowHeader& header, const float* floats);
-  // A new row: dim weights, and each of the layout's slots filled with one value.
+  // Puts a new row into a slot: dim weights, and each of the layout's optimizer slots filled with one value.
   void start(Slot slot, const float* weights, const float* slot_values, uint64_t frequency);
-  // What is kept beside the row: of kMeta without served and stamp, which are then zero.
+  // Returns what is kept beside the row. With kMeta and kMetaInDram, served and stamp aren't kept and are
+  // zero.
   RowHeader header(Slot slot, int64_t key) const;
-  // REQUIRES, of these three: kHeader.
+  // The next three REQUIRE kHeader.
   int64_t key(Slot slot) const;
   void set_rank(Slot slot, uint64_t served, uint64_t stamp);
   void put_header(Slot slot, const RowHeader& header);
   void copy_floats(Slot slot, size_t floats, float* out) const;
-  // REQUIRES, to write: the mutex of the row's shard is held, and its guard says that it's being written.
+  // REQUIRES, before writing: the mutex of the row's shard is held, and the row's guard says that it's being
+  // written.
   float* row(Slot slot) const { return floats_ + slot * row_floats_; }
 
   RowMeta& meta(Slot slot) const { return meta_[slot]; }
-  // What work on a slot starts with.
+  // Prefetches what work on a slot touches first.
   void prefetch(Slot slot, size_t floats) const {
     prefetch_row(row(slot), floats);
     prefetch_beside(slot);
@@ -92,8 +94,8 @@ class RowArray {
   const std::unique_ptr<Memory> memory_;
   float* const floats_;
   std::optional<PageArray<RowMeta>> meta_in_dram_;
-  RowMeta* meta_ = nullptr;       // of kMeta and kMetaInDram
-  RowHeader* headers_ = nullptr;  // of kHeader
+  RowMeta* meta_ = nullptr;       // only with kMeta and kMetaInDram
+  RowHeader* headers_ = nullptr;  // only with kHeader
 };
 
 }  // namespace embstore

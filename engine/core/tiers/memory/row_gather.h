@@ -1,4 +1,4 @@
-// Copies of many rows' weights, each of which is checked afterwards.
+// Copies the weights of many rows, and checks each copy afterwards.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace embstore {
 
-// A row that a reader found, and by which it knows whether the copy is whole.
+// A row that a reader found, with what tells the reader whether its copy is whole.
 struct SeenRow {
   const RowGuard* guard;
   uint32_t state;  // of the guard, before the row was found
@@ -20,12 +20,12 @@ struct SeenRow {
   size_t position;  // of its copy
 };
 
-// A batch of copies, as rows in the host's memory are copied: one by one, each some rows after it was fetched. So a
-// copy doesn't wait for its own cache misses, the fetches of long rows don't queue up, and both overlap with the
-// search for the rows that come next.
+// Copies a batch of rows out of the host's memory one by one, each some rows after it was prefetched. So a copy
+// doesn't wait for its own cache misses, the prefetches of long rows don't queue up, and both overlap with the
+// search for the next rows.
 //
-// `changed(position)` is called for rows that were written meanwhile, whose copies are not to be used. kDim is `dim`
-// where the compiler may know it, else 0.
+// Calls `changed(position)` for rows that were written meanwhile, whose copies must not be used. kDim is `dim` if
+// the compiler may know it, else 0.
 template <int kDim, class Changed>
 class RowGather {
  public:
@@ -38,7 +38,7 @@ class RowGather {
   static constexpr size_t kRowsFetchedAhead = 16;
   using Ring = std::array<Fetched, kRowsFetchedAhead>;
 
-  // `ring` outlives this. It's apart, so that the other members can stay in registers.
+  // `ring` outlives this object. It's separate, so that the other members can stay in registers.
   RowGather(const float* rows, size_t row_floats, size_t dim, float* out, Changed& changed, Ring& ring)
       : rows_(rows),
         row_floats_(row_floats),
@@ -47,7 +47,7 @@ class RowGather {
         changed_(changed),
         fetched_(ring.data()) {}
 
-  // The row is copied to out + position * dim by the time that finish() returns.
+  // Has the row copied to out + position * dim by the time that finish() returns.
   [[gnu::always_inline]] void add(const SeenRow& row) {
     Fetched& fetched = fetched_[added_ % kRowsFetchedAhead];
     if (added_ >= kRowsFetchedAhead) [[likely]]
@@ -79,7 +79,7 @@ class RowGather {
   size_t added_ = 0;
 };
 
-// Calls work(gather) with a RowGather: the one that fits `dim`, or where kByDim is false one code for all.
+// Calls work(gather) with the RowGather for `dim`, or, without kByDim, with the one for any dim.
 template <bool kByDim, class Changed, class Work>
 void with_row_gather(const float* rows, size_t row_floats, int dim, float* out, Changed changed, Work work) {
   const auto gather_of = [&]<int kDim>() {

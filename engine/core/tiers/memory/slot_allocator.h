@@ -1,7 +1,7 @@
-// Hands out the slots of a memory tier.
+// Allocates the slots of a memory tier.
 //
-// Whoever needs slots claims how many first, and may fail or wait there; taking what was claimed, and giving
-// slots back, can't fail.
+// A caller first claims a number of slots, which may fail or wait. Taking claimed slots and giving slots back
+// can't fail.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace embstore {
 
 class SlotAllocator {
  public:
-  // `slots` to begin with, `most_slots` at most. So many slots that were taken are noted for take_arrivals().
+  // Starts with `slots` slots, and can grow to `most_slots`. Notes up to `most_arrivals` taken slots for
+  // take_arrivals().
   SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals);
 
   static constexpr size_t kBytesPerSlot = 2 * sizeof(Slot) + 1;  // free_list_, arrivals_
@@ -28,18 +29,19 @@ class SlotAllocator {
   uint64_t most_slots() const { return most_slots_; }
   uint64_t taken_slots() const;
 
-  // Neither taken nor claimed.
+  // Returns how many slots are neither taken nor claimed.
   uint64_t free_slots() const {
     return static_cast<uint64_t>(std::max(free_slots_.load(std::memory_order_relaxed), int64_t{0}));
   }
-  // The right to take `count` slots; false, and nothing is claimed, where that would leave fewer than `leave` free.
+  // Claims the right to take `count` slots. Returns false, and claims nothing, if that would leave fewer than
+  // `leave` free.
   bool try_claim(uint64_t count, uint64_t leave = 0);
   void give_claim_back(uint64_t count) { free_slots_.fetch_add(static_cast<int64_t>(count)); }
-  // Adds `count` slots, which their memory is there for, to those that are free.
+  // Adds `count` free slots, for which there is memory already.
   void add_slots(uint64_t count);
 
-  // Where none of the slots that were added is taken, and no claim needs them, there are none of them any more: calls
-  // give_back(begin, end) with the numbers of those that ever were, before any is taken again.
+  // Removes the added slots if none of them is taken and no claim needs them: calls give_back(begin, end) with the
+  // range of those that were ever taken, before any is taken again.
   template <class GiveBack>
   void remove_added(GiveBack give_back) {
     MutexLock lock(mutex_);
@@ -50,23 +52,24 @@ class SlotAllocator {
     added_touched_ = 0;
     added_back_ = 0;
   }
-  uint64_t first_slots() const { return first_slots_; }  // to begin with
+  uint64_t first_slots() const { return first_slots_; }  // the number at construction
 
-  // Takes the slots whose bits are set, slot s being bit s mod 64 of word s / 64; the others will be taken in ascending
+  // Takes the slots whose bits are set (slot s is bit s mod 64 of word s / 64); the others will be taken in ascending
   // order. REQUIRES: nothing was claimed or taken yet.
   void begin_with(std::span<const uint64_t> taken);
-  // REQUIRES: as many were claimed. Slots that were added come last.
+  // REQUIRES: slots.size() slots were claimed. Added slots are taken last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
   void give_back(std::span<const Place> places);
-  // Gives slots back that go on being claimed: they may be taken again without another claim.
+  // Gives back slots that stay claimed: they can be taken again without another claim.
   void untake(std::span<const Slot> slots);
 
-  // A number that changes before a slot is taken that was taken before.
+  // Returns a number that changes before a slot is taken a second time.
   uint64_t reused_slots() const { return reused_slots_.load(std::memory_order_acquire); }
-  // Slots from here on were never taken.
+  // Returns the first slot that was never taken.
   uint64_t untouched_from() const;
-  // Adds to `slots` those that were taken since the last call, each once. False where there were too many to be noted.
+  // Appends to `slots` those that were taken since the last call, each once. Returns false if there were too many to
+  // note.
   bool take_arrivals(std::vector<Slot>& slots);
 
  private:
@@ -75,23 +78,24 @@ class SlotAllocator {
   const uint64_t first_slots_;
   const uint64_t most_slots_;
   std::atomic<uint64_t> slots_;
-  std::atomic<int64_t> free_slots_;  // less what is claimed
+  std::atomic<int64_t> free_slots_;  // claimed slots aren't counted
   std::atomic<uint64_t> reused_slots_{0};
 
   mutable Mutex mutex_;
-  // Of the first slots, and of those that were added: how many were ever taken, and how many of them are back.
+  // For the first slots and for the added ones: how many were ever taken, and how many of these are free
+  // again.
   uint64_t touched_ GUARDED_BY(mutex_) = 0;
   uint64_t back_ GUARDED_BY(mutex_) = 0;
   uint64_t added_touched_ GUARDED_BY(mutex_) = 0;
   uint64_t added_back_ GUARDED_BY(mutex_) = 0;
   uint64_t added_high_water_ GUARDED_BY(mutex_) = 0;
-  // Stacks of slots, in memory that is there beforehand: neither taking nor giving back may fail. The first slots' from
-  // the front, the others' from the back.
+  // Two stacks of free slots, the first slots' from the front and the added ones' from the back. Their memory is
+  // allocated in advance: neither taking nor giving back may fail.
   const PageArray<Slot> free_list_;
   SlotArrivals arrivals_ GUARDED_BY(mutex_);
 };
 
-// Slots that were claimed and not taken yet; given back at the end.
+// Slots that were claimed and not taken yet; the destructor gives them back.
 class SlotClaim {
  public:
   // REQUIRES: `count` slots of `slots` were claimed.
@@ -109,7 +113,7 @@ class SlotClaim {
   ~SlotClaim() { slots_->give_claim_back(count_); }
 
   uint64_t count() const { return count_; }
-  // So many of them. REQUIRES: there are as many.
+  // Splits `count` off this claim. REQUIRES: there are as many.
   SlotClaim split(uint64_t count) {
     count_ -= count;
     return SlotClaim(*slots_, count);
@@ -119,7 +123,7 @@ class SlotClaim {
     slots_->take(slots);
     count_ -= slots.size();
   }
-  // Gives back slots that were taken and weren't needed: the claim has them again.
+  // Gives back taken slots that weren't needed, to this claim.
   void untake(std::span<const Slot> slots) {
     slots_->untake(slots);
     count_ += slots.size();

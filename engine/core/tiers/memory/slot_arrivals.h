@@ -1,4 +1,5 @@
-// Slots that rows came to since the last look, each once, in memory that is there beforehand: noting one can't fail.
+// The slots that rows came to since the last take(), each once. The memory is allocated in advance: noting a slot
+// can't fail.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 
 namespace embstore {
 
-// Guarded by its owner.
+// Not thread-safe: the owner's lock guards it.
 class SlotArrivals {
  public:
-  // At most `most` of `slots` are noted between two looks; none ever, if that's 0.
+  // Notes at most `most` of `slots` slots between two calls of take(); with 0, none ever.
   SlotArrivals(uint64_t slots, uint64_t most)
       : most_(most), noted_(most + 1, PageSize::kSmall), is_noted_(most == 0 ? 1 : slots) {}
 
@@ -28,7 +29,7 @@ class SlotArrivals {
     noted_[count_++] = slot;
   }
   void note_too_many() { missed_any_ = most_ != 0; }
-  // Adds them to `slots`. False where there were too many to be noted.
+  // Appends the noted slots to `slots`. Returns false if there were too many to note.
   bool take(std::vector<Slot>& slots) {
     for (uint64_t i = 0; i < count_; ++i) is_noted_.remove(noted_[i]);
     slots.insert(slots.end(), noted_.data(), noted_.data() + count_);

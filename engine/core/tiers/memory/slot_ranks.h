@@ -1,8 +1,9 @@
-// By what a memory tier ranks the rows in its slots: kept in DRAM, apart from the rows, so that finding the
-// coldest of them reads nothing else.
+// The ranks of the rows in a memory tier's slots: kept in DRAM, apart from the rows, so that the search for
+// the coldest rows reads nothing else.
 //
-// Of a first tier, where rows are accessed, 32 bytes a slot: who fills it, and accesses of both kinds apart,
-// since two threads count them. Below it, where rows mostly come and go, 16. In both, whether it's pinned.
+// A first tier, where rows are accessed, has 32 bytes a slot: its key, and updates and served accesses apart,
+// since two threads count them. A tier below it has 16 bytes, since rows mostly come and go there. Both have
+// the pins.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ class SlotRanks {
 
   void discard(uint64_t begin, uint64_t end) { words_.discard(begin * words_a_slot_, end * words_a_slot_); }
 
-  // Of a row that comes to a slot.
+  // Sets the rank of a row that comes to a slot.
   void fill(Slot slot, int64_t key, uint64_t frequency, uint64_t served, uint64_t stamp) {
     std::atomic<uint64_t>* const words = of(slot);
     if (words_a_slot_ == 4) {
@@ -40,7 +41,7 @@ class SlotRanks {
     // Last: only now is the slot filled.
     words[kStamp].store(std::max(stamp, AccessClock::kFirstStamp), std::memory_order_release);
   }
-  // The row ranks so from now on, and stays pinned as it is. REQUIRES: below a first tier, and the mutex of the row's shard.
+  // Changes the row's rank; its pins stay. REQUIRES: below a first tier, and the mutex of the row's shard is held.
   void set(Slot slot, uint64_t count, uint64_t stamp) { count_update(slot, count, stamp, pins(slot)); }
   void empty(Slot slot) { of(slot)[kStamp].store(0, std::memory_order_relaxed); }
   bool is_filled(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_acquire) != 0; }
@@ -53,23 +54,23 @@ class SlotRanks {
   }
   void prefetch(Slot slot) const { prefetch_line(of(slot)); }
 
-  // --- Of a first tier.
-  // Of the row that fills the slot, or filled it last.
+  // --- Only in a first tier.
+  // Returns the key of the row that fills the slot, or filled it last.
   int64_t key(Slot slot) const {
     return static_cast<int64_t>(of(slot)[kKey].load(std::memory_order_relaxed));
   }
   uint64_t served(Slot slot) const { return of(slot)[kServed].load(std::memory_order_relaxed); }
   uint64_t stamp(Slot slot) const { return of(slot)[kStamp].load(std::memory_order_relaxed); }
-  // Counts serving look-ups' accesses to the key's row in the slot. False, and nothing is counted, if the row isn't there
-  // any more. By one thread at a time.
+  // Counts serving look-ups' accesses to the key's row in the slot. Returns false, and counts nothing, if the row has
+  // left. One thread at a time may call it.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses) {
     std::atomic<uint64_t>* const words = of(slot);
     uint64_t last = words[kStamp].load(std::memory_order_acquire);
     if (last == 0 || this->key(slot) != key) return false;
     words[kServed].store(words[kServed].load(std::memory_order_relaxed) + accesses.count,
                          std::memory_order_relaxed);
-    // An update may stamp the row at the same time. A stamp replaces a stamp only: the slot of a row that leaves
-    // meanwhile stays free.
+    // An update may stamp the row at the same time. Only a nonzero stamp is replaced: the slot of a row that
+    // leaves meanwhile stays free.
     while (last != 0 && last < accesses.stamp &&
            !words[kStamp].compare_exchange_weak(last, accesses.stamp, std::memory_order_relaxed)) {
     }
@@ -86,11 +87,11 @@ class SlotRanks {
     count.store(count.load(std::memory_order_relaxed) - kOnePin, std::memory_order_relaxed);
   }
   uint64_t pins(Slot slot) const { return of(slot)[kCount].load(std::memory_order_relaxed) / kOnePin; }
-  // An update at `stamp` that brought the row's frequency to what it is.
+  // Records an update at `stamp` that brought the row's frequency to `frequency`.
   void count_update(Slot slot, uint64_t frequency, uint64_t stamp) {
     count_update(slot, frequency, stamp, pins(slot));
   }
-  // The same by somebody whose pin ends with it.
+  // The same, by an update whose pin ends with it.
   void count_update_and_unpin(Slot slot, uint64_t frequency, uint64_t stamp) {
     count_update(slot, frequency, stamp, pins(slot) - 1);
   }
@@ -103,8 +104,8 @@ class SlotRanks {
     if (last.load(std::memory_order_relaxed) < stamp) last.store(stamp, std::memory_order_relaxed);
   }
 
-  // The words of a slot. A stamp of 0: the slot is free. The count of a first tier is the updates', with the
-  // pins above its lower 48 bits; elsewhere it's that of all accesses.
+  // The words of a slot. A stamp of 0 means that the slot is free. In a first tier the count is that of
+  // updates, elsewhere that of all accesses; the pins are above its lower 48 bits.
   static constexpr size_t kCount = 0;
   static constexpr size_t kStamp = 1;
   static constexpr size_t kServed = 2;

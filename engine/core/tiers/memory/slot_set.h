@@ -1,4 +1,4 @@
-// A set of slots: one bit a slot, backed only where slots are used.
+// A set of slots, one bit each. Only the pages of slots that are used take memory.
 #pragma once
 
 #include <cstdint>
