@@ -1,4 +1,4 @@
-// The file of a pool: its length, its growth, and pools beside it.
+// Tests of a pool's file: its length, its growth, and pools beside it.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -37,13 +37,13 @@ TEST(a_pool_grows_and_keeps_what_it_has) {
   }
   check_throws(ErrorKind::kInvalidArgument, directory / "var.pool was made with",
                [&] { PoolTable(directory / "var", kLayout, 99000); });
-  // What no checkpoint needs is made anew, shorter or not.
+  // A pool that no checkpoint needs is created anew, shorter or not.
   PoolTable(directory / "var", kLayout, 100100).checkpoints->drop_all();
   check(PoolTable(directory / "var", kLayout, 1000).tier->slot_count() < 5000,
         "an old pool without rows stays");
 }
 
-// A pool with a checkpoint, and nobody who has it open.
+// Creates a pool with a checkpoint, and closes it.
 void make_pool(const TemporaryDirectory& directory) {
   PoolTable pool(directory / "var", kLayout, 1000);
   pool.write(keys_from(0, 300), 1);
@@ -54,7 +54,7 @@ TEST(a_growth_that_finds_no_room_leaves_the_pool_as_it_was) {
   const TemporaryDirectory directory;
   make_pool(directory);
   LibPmem on_full_disk = libpmem();
-  // As libpmem does: the file is longer before it asks for room.
+  // Like libpmem, which extends the file before it allocates space.
   on_full_disk.map_file = [](const char* path, size_t length, int flags, mode_t mode, size_t* mapped,
                              int* is_pmem) -> void* {
     if (length == 0) return libpmem().map_file(path, length, flags, mode, mapped, is_pmem);
@@ -130,7 +130,7 @@ TEST(a_file_that_is_no_pools_stays) {
     check(bytes_of(directory / "var.pool") == content, "it was changed");
   }
   fs::remove(directory / "var.pool");
-  put_file(directory / "var.checkpoints", "ESPMCKPT");  // of an earlier version, beside its rows
+  put_file(directory / "var.checkpoints", "ESPMCKPT");  // an earlier version's, beside its rows
   check_throws(ErrorKind::kStorage, directory / "var.checkpoints: is of an earlier version",
                [&] { PoolTable(directory / "var", kLayout, 1000); });
 }

@@ -1,4 +1,4 @@
-// What is asked of the medium, and in which order: as little as the protocol allows.
+// Tests of the calls to a pool's medium, and their order: as few as the protocol allows.
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -50,7 +50,7 @@ TEST(a_batch_is_drained_once_and_in_the_end) {
   check(medium.take_notes() == std::vector<Noted>{{Call::kDrain, "", 0, 0}}, "a fence is more than a drain");
 }
 
-// What is asked of the system to make files last, and to name them; empty of another call.
+// Returns the name of a call that makes files durable, or names or removes them; empty for other calls.
 std::string noted(const FileCall& call) {
   const auto file = [](const std::filesystem::path& path) { return path.filename().string(); };
   switch (call.kind) {
@@ -164,7 +164,7 @@ TEST(a_sync_that_fails_leaves_the_checkpoint_pending) {
   check(!pool.checkpoints->has_pending() && pool.checkpoints->kept().size() == 1, "it can't be tried again");
 }
 
-// Of writes, syncs and namings, one fails when some have been made.
+// File calls of which one write, sync or naming fails, after `left` of them.
 struct FailsLater {
   FailsLater() {
     calls.before = [this](const FileCall& call) {
@@ -174,7 +174,7 @@ struct FailsLater {
     };
   }
   WatchedCalls calls;
-  int left = -1;  // until then; none below 0
+  int left = -1;  // calls before the failure; below 0, none fails
 };
 
 TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
@@ -208,7 +208,8 @@ TEST(a_manifest_that_cant_be_written_leaves_the_checkpoint_pending) {
   check(failed == 4, "other calls were made than a write, a sync, a naming and a sync of the directory");
 }
 
-// The manifest was named, and it isn't known whether the medium has the name: after a power cut it may be back.
+// The manifest was named, and it isn't known whether the name is on the medium: it may be there after a power
+// cut.
 TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone) {
   const TemporaryDirectory directory;
   FailsLater failing;
@@ -233,7 +234,7 @@ TEST(a_checkpoint_whose_commit_failed_keeps_its_slots_until_it_is_certainly_gone
   pool.check_taken(0);
   check(pool.checkpoints->kept().empty(), "it's kept still");
 
-  // In the end of a table nobody is told, and nothing is freed either.
+  // When a table ends, no error is reported, and nothing is freed either.
   pool.write(keys_from(0, 100), 2);
   const uint64_t next = pool.begin();
   failing.left = 3;

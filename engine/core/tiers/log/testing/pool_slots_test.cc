@@ -1,4 +1,4 @@
-// The slots of a pool: claims, ranks, and who needs each slot.
+// Tests of a pool's slots: claims, ranks, and the references to each slot.
 #include <map>
 #include <string>
 
@@ -38,7 +38,7 @@ TEST(rows_rank_as_they_were_last_told_to) {
 
 TEST(a_pool_can_be_filled_to_its_last_slot) {
   const TemporaryDirectory directory;
-  constexpr int64_t kSlots = 4096 + 48;  // which fill whole pages, and no whole number of words
+  constexpr int64_t kSlots = 4096 + 48;  // they fill whole pages, but no whole number of 64-bit words
   PoolTable pool(directory / "var", kLayout, kSlots);
   check(pool.tier->slot_count() == kSlots, "the pool has another number of slots");
   pool.write(keys_from(0, kSlots), 1);
@@ -60,7 +60,7 @@ TEST(claims_leave_the_headroom) {
   check(!pool.tier->try_claim(97), "the headroom was claimed");
   check(pool.tier->try_claim(96) && !pool.tier->try_claim(1), "slots above the headroom are refused");
   check(pool.tier->free_slots() == PoolTier::kHeadroomSlots, "claimed slots are free");
-  // Writes take of the headroom; claims stay good.
+  // Writes use the headroom; claims stay valid.
   pool.write(keys_from(0, PoolTier::kHeadroomSlots), 1);
   check_throws(ErrorKind::kStoreFull, "no 1 free slots", [&] { pool.write(keys_from(0, 1), 2); });
   for (int64_t i = 0; i < 96; ++i) pool.write_one(-1 - i, 1);
@@ -79,7 +79,7 @@ TEST(a_restore_that_fails_leaves_slots_and_ranks_as_they_were) {
   PoolTable pool(directory / "var", kLayout, 1000);
   pool.write(0, 100, 1);
   pool.checkpoint();
-  pool.write(0, 10, 2);  // of no checkpoint
+  pool.write(0, 10, 2);  // in no checkpoint
   pool.reopen();
   flip(directory / "var.pool", pool.shape.offset(50) + 17);
   check_throws(ErrorKind::kStorage, "its header's checksum is wrong", [&] { pool.restore(1); });

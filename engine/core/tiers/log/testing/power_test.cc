@@ -1,4 +1,4 @@
-// The power goes at any moment: what is left has every checkpoint that was committed, whole.
+// Tests that cut the power at any moment: what is left has every committed checkpoint, whole.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -19,7 +19,7 @@ using medium::testing::Sync;
 
 struct Cuts {
   uint64_t all = 0;
-  uint64_t in_commits = 0;  // and in drops, which are few calls, and matter most
+  uint64_t in_commits = 0;  // commits and drops are few calls, and matter most
   uint64_t faults = 0;
   std::string first_fault;
 };
@@ -28,9 +28,9 @@ enum class Rows {
   kInPmem,
   kInPageCache,
   kInFiles
-};  // a pool on persistent memory, one of a plain file, or files
+};  // a pool on persistent memory, a pool in a plain file, or files
 
-// How seldom the power goes at a call; in commits and drops; and between steps.
+// The power is cut at one in this many calls, calls of commits and drops, and steps.
 struct Odds {
   uint64_t call;
   uint64_t commit;
@@ -42,10 +42,10 @@ struct Run {
   uint64_t seed;
   Sync left_out = Sync::kNone;
   bool leaves_out_drains = false;
-  bool fails_syncs = false;  // now and then
+  bool fails_syncs = false;  // some syncs fail
 };
 
-// A place on a medium that loses its power. A pool's rows are on one medium, the files on another.
+// A site whose medium loses its power. A pool's rows are on one medium, all other files on another.
 class Machine {
  public:
   Machine(Rows rows, const std::string& root, uint64_t seed) : random_(seed + 1000), files_(root, seed) {
@@ -58,10 +58,10 @@ class Machine {
     if (pmem_) site.libpmem = &pmem_->calls();
     std::filesystem::create_directories(root + "/manifests");
   }
-  // Writes to `to` what a power cut now leaves, and says how it is opened by another process.
+  // Writes to `to` what a power cut now leaves, and returns the site by which another process opens it.
   Site cut(const std::string& to) {
     files_.cut(to);
-    // From hardly anything to nearly everything.
+    // Anything from hardly any bytes to nearly all may survive.
     if (pmem_) pmem_->cut(site.root + "/manifests", to + "/manifests", random_() % 101, random_);
     Site left = site;
     left.root = to;
@@ -96,8 +96,8 @@ Odds odds_of(Rows rows) {
   }
 }
 
-// One table through several lives, each of which ends by a power cut; and before each call on a file the power goes by
-// chance in a world of its own, of which nobody here knows.
+// Runs one table through several lives, each of which ends with a power cut. Before calls on files, at random, it also
+// tests what a power cut at that call would leave, in a copy that the table knows nothing of.
 void run(const Run& of, Cuts& cuts) {
   constexpr int kLives = 4;
   const int steps = of.rows == Rows::kInFiles ? 150 : 80;
@@ -132,12 +132,12 @@ void run(const Run& of, Cuts& cuts) {
       try {
         workload->step();
       } catch (const Error& error) {
-        // A commit whose sync failed may be tried again.
+        // The commit whose sync failed may be repeated.
         check(of.fails_syncs && std::string(error.what()).find("brought to its medium") != std::string::npos,
               error.what());
       }
       cut_by_chance(odds.step);
-      // What a fault left isn't gone on with.
+      // Stops after a fault.
       if (cuts.faults > 0) return machine->before_each_call(nullptr);
     }
     machine->before_each_call(nullptr);
@@ -145,7 +145,7 @@ void run(const Run& of, Cuts& cuts) {
     root = directory / std::to_string(life);
     machine->cut(root);
     workload->end();
-    machine.reset();  // of persistent memory there is one at a time
+    machine.reset();  // only one PmemMedium may exist
     machine = std::make_unique<Machine>(of.rows, root, of.seed * 100 + static_cast<uint64_t>(life));
     workload->restart_at(machine->site);
     listen();
@@ -160,7 +160,7 @@ void every_checkpoint_survives_a_power_cut(Rows rows, uint64_t seeds, bool fails
   check(cuts.faults == 0, cuts.first_fault);
   std::printf("%llu power cuts, %llu of them in commits and drops\n",
               static_cast<unsigned long long>(cuts.all), static_cast<unsigned long long>(cuts.in_commits));
-  const uint64_t least = rows == Rows::kInFiles ? 180 : 50;  // of a seed
+  const uint64_t least = rows == Rows::kInFiles ? 180 : 50;  // for each seed
   check(cuts.all > least * seeds && cuts.in_commits > least / 5 * seeds, "the power hardly ever went");
 }
 TEST(every_checkpoint_in_persistent_memory_survives_a_power_cut) {
@@ -179,8 +179,8 @@ TEST(every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail) {
   every_checkpoint_survives_a_power_cut(Rows::kInFiles, 3, /*fails_syncs=*/true);
 }
 
-// A process that is killed may have named or removed a manifest, and not synced the directory. The next process finds
-// the directory as it was left, and relies on it: so it must be on the medium before.
+// A killed process may have named or removed a manifest without syncing the directory. The next process relies on the
+// directory as it finds it, so it must make it durable first.
 void what_the_next_process_finds_lasts(Rows rows, Sync left_out, uint64_t commits, uint64_t drops) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
@@ -204,7 +204,7 @@ void what_the_next_process_finds_lasts(Rows rows, Sync left_out, uint64_t commit
     }
     machine.files().leave_out(Sync::kNone);
     const std::unique_ptr<Table> table = machine.site.open();
-    table->write(0, 1000, 9);  // where nothing is kept, in files of numbers that were given before
+    table->write(0, 1000, 9);  // if nothing is kept, the files reuse earlier numbers
     for (int cut = 0; cut < 20; ++cut) {
       const std::string fault = fault_after_cut(machine.cut(other / "left"), certain, {});
       check(fault.empty(), fault);
@@ -223,7 +223,7 @@ TEST(a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_c
   }
 }
 
-// Or the tests above would hold whatever the tier does.
+// Checks that a missing sync is detected. Otherwise the tests above would pass whatever the tier does.
 void someone_misses(Run of) {
   Cuts cuts;
   for (; of.seed < 20 && cuts.faults == 0; ++of.seed) run(of, cuts);

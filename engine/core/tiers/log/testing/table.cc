@@ -83,7 +83,7 @@ size_t PlainIndex::size() const {
 
 namespace {
 
-// What the table is, beside its rows, when a checkpoint begins: another thing for each.
+// Returns the table's state beside its rows, different for each checkpoint.
 TableMoment moment_of(uint64_t number) {
   return {.apply_count = static_cast<int64_t>(number) * 7,
           .beta1_power = 1.0 / static_cast<double>(number + 1),
@@ -157,7 +157,7 @@ void Table::check_rows() const {
     for (size_t i = 0; i < places.size(); ++i) {
       auto now = index.find(places[i].key);
       const RowBatch* read = &batch;
-      // A compaction thread may be at work: what it moved is read anew, until it's caught.
+      // A compaction thread may be running: a row that it moved is read again, until it's found.
       while (now->slot != places[i].slot) {
         places[i].slot = now->slot;
         rows().read(std::span(&places[i], 1), row);
@@ -199,7 +199,7 @@ void Table::restore(uint64_t number, int threads) {
     checkpoints->restore(number, threads, visit);
     checkpoints->drop_newer(number);
   } catch (...) {
-    // The tier made nothing live; or a newer checkpoint couldn't be dropped when it had.
+    // Either the tier made nothing live, or it did and then a newer checkpoint couldn't be dropped.
     if (rows().stats().rows == 0) {
       index.clear();
     } else {
@@ -324,7 +324,7 @@ void FileTable::check_space() const {
   const std::string path = *tier->stats().path;
   SsdHashStats stats = tier->detailed_stats();
   uint64_t bytes = bytes_in(path);
-  // A thread of the tier's own may be at it between the two.
+  // The tier's compaction thread may change the files between the two.
   for (int again = 0; again < 200 && bytes != stats.file_bytes; ++again) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stats = tier->detailed_stats();

@@ -1,4 +1,4 @@
-// A table of one durable tier, and the plainest index that the tier can be asked by. There is a table for each kind of tier, and
+// A table with one durable tier, and the simplest index that serves the tier. There is a class for each kind of tier, and
 // scenarios run on both.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace embstore::log::testing {
 
-// Where a row is, and of what version.
+// The place of a row, and its version.
 struct Entry {
   Slot slot;
   int64_t version;
@@ -35,11 +35,11 @@ class PlainIndex final : public Relocator {
   // Returns where the row was before.
   std::optional<Entry> put(int64_t key, Slot slot, int64_t version);
   std::optional<Entry> find(int64_t key) const;
-  Entry at(int64_t key) const;  // fails where there is none
+  Entry at(int64_t key) const;  // fails if there is none
   bool contains(int64_t key) const { return find(key).has_value(); }
   std::optional<Entry> take(int64_t key);  // removes it
   void clear();
-  // Everything, keys ascending.
+  // Returns all entries, in ascending order of keys.
   std::vector<std::pair<int64_t, Entry>> all() const;
   std::vector<int64_t> keys() const;
   std::vector<Place> places() const;
@@ -50,46 +50,48 @@ class PlainIndex final : public Relocator {
   std::map<int64_t, Entry> entries_ GUARDED_BY(mutex_);
 };
 
-// Of 160 bytes a record in a file: records cross blocks, and several lie in one.
+// A record in a file has 160 bytes, so that records cross blocks and a block has several.
 inline const RowLayout kLayout(9, 1);
-inline const RecordShape kRecord(kLayout, 8);  // of a file
+inline const RecordShape kRecord(kLayout, 8);  // in a file
 
 TableIdentity table_of(const RowLayout& layout = kLayout, const std::string& name = "var");
-// Fails if `rows` isn't the row of `key` in this version.
+// Fails unless row i of `rows` is the row of `key` in this version.
 void check_row(const RowBatch& rows, size_t i, int64_t key, int64_t version);
 
-// The table in one process after another.
+// A table that is opened by one process after another.
 class Table {
  public:
   virtual ~Table() = default;
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
 
-  // The process ends, and the next one opens the table. Pending checkpoints are given up before, or left as they are.
+  // Ends the process, and opens the table in the next one. Pending checkpoints are dropped first, or left as they
+  // are.
   enum class Pending { kDropped, kLeft };
   void reopen(Pending pending = Pending::kDropped);
 
-  // Writes rows, refers to them, and erases those that they replace.
+  // Writes rows, puts them into the index, and erases those that they replace.
   void write(std::span<const int64_t> keys, int64_t version);
   void write(int64_t first, int64_t count, int64_t version) { write(keys_from(first, count), version); }
   void erase(std::span<const int64_t> keys);
   void erase(int64_t first, int64_t count) { erase(keys_from(first, count)); }
   void erase_all() { erase(index.keys()); }
-  // Every row of the index is in the tier, whole and of its version, and no other row is.
+  // Fails unless the tier has exactly the rows of the index, each whole and of its version.
   void check_rows() const;
-  // No row's space is lost, nor more taken than is due.
+  // Fails if the space of a row is lost, or the tier takes more space than it may.
   virtual void check_space() const = 0;
   Versions versions() const;
 
   uint64_t begin();
   void commit(uint64_t number) { checkpoints->commit(number, id_of(number)); }
   uint64_t checkpoint();  // begins and commits it
-  // What was live is erased.
+  // Erases the live rows, then restores.
   void restore(uint64_t number, int threads = 2);
   std::vector<uint64_t> kept() const;
 
   virtual Tier& rows() const = 0;
-  // The file and the byte of the record of a row, and what errors call the record when its row is read, or restored.
+  // The file and the offset of a row's record, and the text by which an error names the record when its row is read,
+  // or restored.
   struct Record {
     std::string file;
     uint64_t offset;
@@ -100,12 +102,12 @@ class Table {
 
   const TableIdentity identity;
   const RecordShape shape;
-  PlainIndex index;                          // outlives the tier's own thread
-  std::unique_ptr<Checkpoints> checkpoints;  // null where none are kept
+  PlainIndex index;                          // outlives the tier's compaction thread
+  std::unique_ptr<Checkpoints> checkpoints;  // null if none are kept
 
-  // Gives up pending checkpoints, and closes the table.
+  // Drops pending checkpoints, and closes the table.
   void end();
-  // As at the end of a process that leaves pending checkpoints as they are.
+  // Closes the table as a process does that leaves pending checkpoints as they are.
   virtual void close() = 0;
 
  protected:
@@ -120,7 +122,7 @@ class Table {
 
 class PoolTable final : public Table {
  public:
-  // Of so many slots, or a few more, to whole pages; in the file `where`.pool.
+  // A pool of `slots` slots, or a few more, to whole pages; in the file `where`.pool.
   PoolTable(const std::string& where, const TableIdentity& table, uint64_t slots,
             const LibPmem& calls = libpmem(), files::FileCalls& file_calls = files::system_file_calls());
   PoolTable(const std::string& where, const RowLayout& layout, uint64_t slots,
@@ -128,9 +130,9 @@ class PoolTable final : public Table {
       : PoolTable(where, table_of(layout), slots, calls, file_calls) {}
   ~PoolTable() override { end(); }
 
-  // By a claim.
+  // Writes a row to a claimed slot.
   void write_one(int64_t key, int64_t version);
-  // Fails unless so many slots are taken or claimed.
+  // Fails unless this many slots are taken or claimed.
   void check_taken(uint64_t slots) const;
   void check_space() const override;
   Tier& rows() const override { return *tier; }
@@ -148,22 +150,23 @@ class PoolTable final : public Table {
   const LibPmem& libpmem_calls_;
   files::FileCalls& file_calls_;
 };
-// The least size that has so many slots.
+// Returns the least file size that has this many slots.
 uint64_t size_for(const RowLayout& layout, uint64_t slots);
 
-// So small that a few thousand rows fill and compact many files.
+// Options for files so small that a few thousand rows fill and compact many of them.
 SsdHashOptions small_files(files::FileCalls& calls = files::system_file_calls());
 SsdHashOptions small_files_for_checkpoints(files::FileCalls& calls = files::system_file_calls());
 
-// Its rows lie in `root`/rows and, where checkpoints are kept, its manifests, named table, in `root`/manifests.
+// A table in files. Its rows lie in `root`/rows and, if checkpoints are kept, its manifests, named table, in
+// `root`/manifests.
 class FileTable final : public Table {
  public:
-  // relocator: who is told of rows that move (default: the table's own index).
+  // relocator: gets the rows that move (default: the table's own index).
   explicit FileTable(std::string root, const SsdHashOptions& options = small_files(),
                      const TableIdentity& table = table_of(), Relocator* relocator = nullptr);
   ~FileTable() override { end(); }
 
-  // The files are within their bound, and nothing is lost. Drains.
+  // Drains, and fails unless the files are within their bound and nothing is lost.
   void check_space() const override;
   Tier& rows() const override { return *tier; }
   Record record_of(int64_t key) const override;
@@ -179,10 +182,10 @@ class FileTable final : public Table {
   Relocator& relocator_;
 };
 
-// Where a table of one kind lies, and how it is opened.
+// The place of a table of one kind, and how it is opened.
 struct Site {
   bool is_pool;
-  std::string root;  // with the folder manifests, where the rows of a pool are too, and the folder rows
+  std::string root;  // has the folders rows and manifests; a pool is in manifests
   uint64_t slots = PoolTier::kHeadroomSlots + 16000;
   const LibPmem* libpmem = &embstore::libpmem();
   SsdHashOptions options = small_files_for_checkpoints();
@@ -194,7 +197,7 @@ struct Site {
   std::vector<std::string> row_files() const;
   void remove_all() const;
 };
-// Runs a scenario in an empty place on either medium.
+// Runs a scenario in an empty directory, once with a pool and once with files.
 void on_both_media(const std::function<void(const Site&)>& scenario);
 
 }  // namespace embstore::log::testing

@@ -16,7 +16,7 @@ uint64_t bits_of(int64_t key, int64_t version) {
          static_cast<uint64_t>(version) * 0x632be59bd9b4e019ULL;
 }
 
-// By which a pool ranks the row, so the sum with the frequency is within what a rank holds.
+// Small, since a pool ranks the row by its sum with the frequency, which must fit into a rank.
 uint64_t served_of(uint64_t bits) { return bits % 1000; }
 
 }  // namespace

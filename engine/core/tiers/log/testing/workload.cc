@@ -11,7 +11,7 @@ Workload::Workload(Site site, uint64_t seed) : site_(std::move(site)), random_(s
 
 void Workload::open() {
   table_ = site_.open();
-  // The power may have gone before.
+  // A power cut may have come before a commit or drop was complete.
   for (const uint64_t number : table_->kept()) {
     if (const auto found = uncertain_.find(number); found != uncertain_.end()) certain_.insert(*found);
   }
@@ -24,7 +24,7 @@ void Workload::open() {
 }
 
 void Workload::step() {
-  changes_manifests_ = false;  // where a commit failed
+  changes_manifests_ = false;  // in case a commit failed
   switch (below(24)) {
     case 0:
     case 1: return begin();
@@ -67,7 +67,8 @@ void Workload::commit() {
   completes(pending_.begin()->second);
   uncertain_[number] = pending_.begin()->second;
   changes_manifests_ = true;
-  // By another thread, whose drains are none of what this one wrote. Where a sync fails it may be tried again.
+  // In another thread, whose drains don't cover this one's writes. If a sync fails, the commit may be
+  // repeated.
   std::async(std::launch::async, [&] { table_->commit(number); }).get();
   changes_manifests_ = false;
   uncertain_.erase(number);
@@ -88,14 +89,14 @@ void Workload::restore(uint64_t number) {
   const Versions expected = certain_.at(number).versions;
   while (certain_.rbegin()->first > number) uncertain_.insert(certain_.extract(certain_.rbegin()->first));
   table_->restore(number, 1 + static_cast<int>(below(3)));
-  // An older one whose drop failed may still be there.
+  // An older checkpoint whose drop failed may still be there.
   uncertain_.erase(uncertain_.upper_bound(number), uncertain_.end());
   check(table_->versions() == expected, "other rows came back than the checkpoint had");
   table_->check_rows();
 }
 
 void Workload::restart() {
-  // A process that is killed gives up nothing.
+  // A killed process closes nothing.
   if (table_ != nullptr && below(2) == 0) table_->close();
   table_.reset();
   changes_manifests_ = false;
@@ -181,14 +182,14 @@ class PoolWorkload final : public Workload {
     }
   }
 
-  // Rows that come down, and were not changed since they went up.
+  // Writes rows that come down unchanged since they went up.
   void write() {
     std::vector<int64_t> keys = some_keys(60);
     std::erase_if(keys, [this](int64_t key) { return changed_.contains(key); });
     table().write(keys, next_version());
   }
 
-  // Writes a row that changed above, for whatever checkpoints need it.
+  // Writes a row that changed above, and adds it to the checkpoints that need it.
   Slot put(int64_t key, int64_t version, bool is_live) {
     RowBatch rows(kLayout);
     rows.resize(1);
@@ -207,7 +208,7 @@ class PoolWorkload final : public Workload {
     return slot;
   }
 
-  // To be called before the row of `key` is another. False where there is no claim for a copy.
+  // Called before the row of `key` changes. Returns false if no slot can be claimed for a copy.
   bool write_for_checkpoints(int64_t key) {
     const bool needed = std::any_of(pending().begin(), pending().end(), [key](const auto& account) {
       return account.second.unwritten.contains(key);
@@ -262,12 +263,12 @@ class PoolWorkload final : public Workload {
   void completes(const Account& account) override {
     const Versions unwritten = account.unwritten;
     for (const auto& row : unwritten) {
-      // It may have changed no more since, and is a clean copy then.
+      // The row may not have changed since; then it's a clean copy.
       check(changed_.at(row.first) == row.second,
             "the test is wrong: a changed row wasn't kept for a checkpoint");
       write_back(row);
     }
-    if (!unwritten.empty()) tier().fence();  // nor does it drain what write() should have
+    if (!unwritten.empty()) tier().fence();  // only then, or it might hide a drain missing in write()
   }
 
   void gives_up_rows(bool with_process) override {
@@ -275,7 +276,7 @@ class PoolWorkload final : public Workload {
     changed_.clear();
   }
 
-  Versions changed_;  // rows above that have a claim
+  Versions changed_;  // rows above the pool, each with a claim
 };
 
 }  // namespace
@@ -299,7 +300,7 @@ std::string fault_after_cut(const Site& site, const Accounts& certain, const Acc
         return "checkpoint " + std::to_string(number) + " is gone";
       }
     }
-    // The newest first.
+    // Newest first.
     for (auto number = kept.rbegin(); number != kept.rend(); ++number) {
       const bool is_certain = certain.contains(*number);
       if (!is_certain && !uncertain.contains(*number)) return "a checkpoint is there that was dropped";

@@ -1,5 +1,5 @@
-// A table at random: rows come and go, checkpoints begin, are committed, dropped, given up and restored, and processes end. And
-// the plainest account of what must then hold.
+// A random workload on a table: rows come and go, checkpoints begin, are committed, dropped and restored, and processes end. It
+// keeps the simplest possible account of what must then hold.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace embstore::log::testing {
 
-// What a checkpoint has.
+// The rows of a checkpoint.
 struct Account {
   Versions versions;
-  // Of a pool: the slots that are written, and the versions of rows above that aren't written yet.
+  // In a pool: the slots that are written, and the versions of rows above the pool that aren't written yet.
   std::set<Slot> slots;
   Versions unwritten;
 };
@@ -29,18 +29,19 @@ class Workload {
   virtual ~Workload() = default;
 
   void step();
-  // Ends the process, and restores one of the checkpoints, or gives all up.
+  // Ends the process, and restores one of the checkpoints, or drops all.
   void restart();
-  // The same after a power cut: end() comes before, and what it left is in another place.
+  // Restarts at another site, which has what a power cut left. Call end() before.
   void end() { table_.reset(); }
   void restart_at(const Site& site);
-  // Every row is there, the space is accounted for, and the table names the right checkpoints.
+  // Checks that every row is there, that no space is lost, and that the table lists the right checkpoints.
   void expect();
 
-  // Committed. If the power goes now, all of them must be there, and some of those that are being committed or dropped.
+  // certain(): the committed checkpoints, all of which must survive a power cut now. uncertain(): those being committed
+  // or dropped, each of which may survive.
   const Accounts& certain() const { return certain_; }
   const Accounts& uncertain() const { return uncertain_; }
-  bool changes_manifests() const { return changes_manifests_; }  // in a commit or a drop
+  bool changes_manifests() const { return changes_manifests_; }  // during a commit or a drop
 
  protected:
   static constexpr int64_t kKeys = 900;
@@ -48,13 +49,13 @@ class Workload {
   uint64_t below(uint64_t end) { return random_() % end; }
   std::vector<int64_t> some_keys(uint64_t most);
   virtual void check_space() { table_->check_space(); }
-  // A step that is none of checkpoints.
+  // A step that doesn't concern checkpoints.
   virtual void work() = 0;
-  // Adds to an account of what is in the tier.
+  // Completes the account of a checkpoint that begins, beyond the rows in the tier.
   virtual void begins(Account&) {}
-  // Writes what a checkpoint still needs.
+  // Writes the rows that a checkpoint still needs.
   virtual void completes(const Account&) {}
-  // The process is another, or its rows are given up.
+  // Forgets rows above the tier: the process has ended, or its rows were given up.
   virtual void gives_up_rows(bool /*with_process*/) {}
 
   Table& table() { return *table_; }
@@ -79,10 +80,10 @@ class Workload {
   bool changes_manifests_ = false;
 };
 
-// In a pool, rows also go up, change there under a claim, and are written back.
+// Makes a workload. In a pool, rows also move up, change there under a claim, and are written back.
 std::unique_ptr<Workload> make_workload(const Site& site, uint64_t seed);
 
-// What somebody finds who opens what a power cut left: empty where everything is as it must be.
+// Opens what a power cut left, and returns what is wrong with it; empty if nothing is.
 std::string fault_after_cut(const Site& site, const Accounts& certain, const Accounts& uncertain);
 
 }  // namespace embstore::log::testing

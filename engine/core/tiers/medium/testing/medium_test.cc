@@ -1,4 +1,4 @@
-// The pieces of a medium: bytes of pages that are gone, reads by io_uring, files whose sync failed.
+// Tests of the parts of a medium: copies from mapped files, reads by io_uring, files whose sync failed.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -73,8 +73,8 @@ TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
   check(Mapping(file, 4096).data() != nullptr, "a mapping that is gone counts");
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which puts itself in between: a handler that gives up is called for ever
-// Touches a page of a file that was cut off, as somebody else's code might.
+#if !defined(__SANITIZE_THREAD__)  // its own handler interferes: one that gives up is called for ever
+// Touches a page of a truncated file, as code outside the engine might.
 void touch_a_page_that_is_gone(const std::string& path) {
   put_file(path, std::string(8192, 'x'));
   const int descriptor = open(path.c_str(), O_RDONLY);
@@ -112,7 +112,7 @@ TEST(bus_errors_of_others_are_handed_on) {
           raise(SIGBUS);
         })) == 42,
         "a signal that was sent isn't handed on");
-  // As faulthandler: it puts back what was there before it, and raises the signal anew.
+  // A handler like faulthandler's, which reinstalls the earlier handler and raises the signal again.
   check(end_of_child(start_child([&] {
           handle_bus_errors(SIG_DFL);
           catch_bus_errors();
@@ -143,7 +143,7 @@ TEST(io_uring_settles_what_it_cannot_read_by_pread) {
   calls.before = [reads = 0](const FileCall& call) mutable {
     return call.kind == FileCall::kRead && ++reads % 3 == 0 ? EINTR : 0;
   };
-  // A descriptor that the ring can't read: each of its requests fails, and pread tells why.
+  // A descriptor that the ring can't read: each of its requests fails, and pread reports why.
   const files::File file(calls, path, O_RDONLY);
   constexpr size_t kRequests = 300;
   std::vector<std::byte> bytes(kRequests * 1000);
@@ -194,7 +194,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   const DescriptorLimit few(64);
   const files::File file(files::system_file_calls(), path, O_RDONLY);
   check(descriptors() - others <= kMostOfFew, "idle rings keep their descriptors");
-  // Those whose descriptors are gone are opened again.
+  // Rings whose descriptors were closed are opened again.
   const std::vector<IoUringPool::Loan> rings = borrow_all();
   for (const IoUringPool::Loan& ring : rings) {
     std::byte bytes[4];

@@ -32,7 +32,7 @@ struct Mapping {
 struct Range {
   std::byte* address;
   size_t bytes;
-  std::thread::id thread;  // only it drains what it wrote and flushed
+  std::thread::id thread;  // only this thread can drain its writes
 };
 
 struct State {
@@ -41,7 +41,7 @@ struct State {
   bool fails GUARDED_BY(mutex) = false;
   bool leaves_out_drains GUARDED_BY(mutex) = false;
   std::vector<Mapping> mappings GUARDED_BY(mutex);
-  // What was durable of files that were mapped before: a process that ends doesn't drain what it wrote.
+  // The durable bytes of files that were mapped before: a process that ends doesn't drain its writes.
   std::map<ino_t, std::string> unmapped GUARDED_BY(mutex);
   std::vector<Range> undrained GUARDED_BY(mutex);  // written and flushed
   std::vector<Noted> notes GUARDED_BY(mutex);
@@ -65,7 +65,7 @@ struct State {
     notes.push_back({call, mapping.path,
                      static_cast<size_t>(static_cast<const std::byte*>(address) - mapping.address), bytes});
   }
-  // In whole lines, as a processor does.
+  // Adds whole lines, as a processor flushes.
   void add_undrained(const void* address, size_t bytes) REQUIRES(mutex) {
     const auto first = reinterpret_cast<uintptr_t>(address) / kLineBytes * kLineBytes;
     const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
@@ -101,7 +101,7 @@ void* map_file(const char* path, size_t length, int flags, mode_t mode, size_t* 
   *is_pmem = state->is_pmem ? 1 : 0;
   Mapping mapping{path, inode_of(path), static_cast<std::byte*>(address),
                   std::string(static_cast<const char*>(address), *mapped)};
-  if ((flags & LibPmem::kFileExcl) != 0) state->unmapped.erase(mapping.inode);  // of a file that was removed
+  if ((flags & LibPmem::kFileExcl) != 0) state->unmapped.erase(mapping.inode);  // left by a removed file
   const auto before = state->unmapped.find(mapping.inode);
   if (before != state->unmapped.end() && before->second.size() == *mapped) mapping.durable = before->second;
   state->mappings.push_back(std::move(mapping));

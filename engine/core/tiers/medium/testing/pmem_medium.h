@@ -1,5 +1,5 @@
-// A medium that keeps what was flushed and drained, behind libpmem's calls: what a power cut would leave of the rest is
-// drawn at random. And it notes what it's asked for.
+// A persistent memory behind libpmem's calls that keeps only what was flushed and drained: which part of the rest a
+// power cut leaves is drawn at random. It also records the calls.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,23 @@
 
 namespace embstore::medium::testing {
 
-// What a power cut leaves whole or not at all, of any medium.
+// The unit that a power cut leaves either whole or not at all, on any medium.
 inline constexpr size_t kWordBytes = 8;
 
 enum class Call { kWrite, kDrain, kSync };
 
 struct Noted {
   Call call;
-  std::string file;  // empty of a drain
+  std::string file;  // empty for a drain
   size_t offset;
   size_t bytes;
   bool operator==(const Noted&) const = default;
 };
 
-// One at a time; the calls may come from several threads.
+// Only one object may exist at a time; the calls may come from several threads.
 class PmemMedium {
  public:
-  // What is mapped while it lives is persistent memory, if `is_pmem`.
+  // Files mapped during its life count as persistent memory if `is_pmem`.
   explicit PmemMedium(bool is_pmem);
   ~PmemMedium();
   PmemMedium(const PmemMedium&) = delete;
@@ -37,17 +37,18 @@ class PmemMedium {
 
   const LibPmem& calls() const;
 
-  // What was asked for since the last time, in order.
+  // Returns the calls since the last take_notes(), in order.
   std::vector<Noted> take_notes();
-  size_t notes_so_far() const;  // since then
-  // Syncs fail with EIO from now on, or do not.
+  size_t notes_so_far() const;  // since the last take_notes()
+  // Makes syncs fail with EIO from now on, or succeed again.
   void fail_syncs(bool fail);
-  // Drains do nothing from now on, or do what they should.
+  // Makes drains do nothing from now on, or work again.
   void leave_out_drains(bool leave_out);
-  // Is called before every call, but for its own. REQUIRES: the calls come one at a time.
+  // Sets a function that runs before every call, except calls that it makes itself. REQUIRES: the calls come
+  // one at a time.
   void before_each_call(std::function<void()> call);
-  // Writes the files of directory `from` that are mapped to directory `to` as a power cut now would leave them: of the words
-  // of eight bytes that differ from what was drained, so many in a hundred have reached the medium.
+  // Writes the mapped files of directory `from` to directory `to` as a power cut now would leave them: of the eight-byte
+  // words that differ from what was drained, `percent` in a hundred have reached the medium.
   void cut(const std::string& from, const std::string& to, uint64_t percent, std::mt19937_64& random) const;
 };
 

@@ -107,7 +107,7 @@ ssize_t PowerMedium::pwrite(int descriptor, const void* data, size_t bytes, off_
   announce();
   const ssize_t written = FileCalls::pwrite(descriptor, data, bytes, offset);
   if (written <= 0) return written;
-  // The system writes some pages back whenever it likes.
+  // The system may write some pages back at any time.
   const MutexLock lock(mutex_);
   Node& node = node_of(descriptor, {});
   const std::string now = current(node);
@@ -220,7 +220,7 @@ std::string PowerMedium::left_of(const Node& node, uint64_t percent) {
 void PowerMedium::cut(const std::string& to) {
   fs::remove_all(to);
   const MutexLock lock(mutex_);
-  // From hardly anything to nearly everything.
+  // Anything from hardly any bytes to nearly all may survive.
   const uint64_t percent = below(101);
   fs::create_directories(to + "/manifests");
   const bool has_rows = rows_is_durable_ || (fs::exists(rows_) && below(2) == 0);

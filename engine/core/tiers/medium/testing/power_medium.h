@@ -1,5 +1,5 @@
-// Files whose medium may lose its power at any call: what was synced stays; of the rest, names, lengths and words of
-// eight bytes, each is there or not, by chance.
+// Files whose medium may lose its power at any call: synced data stays; of the rest, each name, length and
+// eight-byte word is there or not, at random.
 #pragma once
 
 #include <sys/types.h>
@@ -21,29 +21,30 @@ enum class Sync {
   kNone,
   kRecords,
   kRecordsWrittenAnew,
-  kDirectory,        // of the tier's files
-  kParentDirectory,  // of that directory
+  kDirectory,        // the one of the tier's files
+  kParentDirectory,  // the parent of that directory
   kManifest,
-  kManifestNamed,    // the directory of manifests, when one got its name
-  kManifestRemoved,  // and when one was removed
+  kManifestNamed,    // the directory of manifests, after a manifest got its name
+  kManifestRemoved,  // the same, after one was removed
 };
 
 class PowerMedium final : public files::FileCalls {
  public:
-  // Of a table in `root` (see TestTable), of which the directory of rows needn't be there yet. What is there is on the
-  // medium already.
+  // For a table in `root` (see FileTable), whose directory of rows need not exist yet. Existing files count as
+  // durable.
   PowerMedium(std::string root, uint64_t seed);
   ~PowerMedium() override;
 
-  // Such syncs do nothing from now on.
+  // Makes syncs of this kind do nothing from now on.
   void leave_out(Sync which) { left_out_ = which; }
-  // One sync fails, after so many that don't. That of a file drops what it was to bring to the medium, as Linux does it.
+  // Makes one sync fail, after `syncs` that don't. A file whose sync fails loses the data that should have become
+  // durable, as on Linux.
   void fail_sync_after(int syncs) { syncs_until_failure_ = syncs; }
-  // Before everything that changes files or syncs them, but for making them, when the cache of descriptors is locked.
-  // REQUIRES: such calls come one at a time.
+  // Sets a function that runs before every call that changes or syncs files, except calls that create them, since the
+  // cache of descriptors is locked then. REQUIRES: such calls come one at a time.
   void before_each_call(std::function<void()> call) { before_call_ = std::move(call); }
 
-  // Makes `to` with what a power cut now would leave.
+  // Writes what a power cut now would leave to `to`.
   void cut(const std::string& to);
 
   int open(const char* path, int flags, mode_t mode) override;
@@ -55,8 +56,8 @@ class PowerMedium final : public files::FileCalls {
 
  private:
   struct Node {
-    int descriptor;       // of ours, so that what was unlinked can be read
-    std::string path;     // that it was last opened by
+    int descriptor;       // our own, so that an unlinked file can be read
+    std::string path;     // by which it was last opened or renamed
     std::string durable;  // its bytes on the medium
     bool forgets = false;
   };
@@ -69,7 +70,7 @@ class PowerMedium final : public files::FileCalls {
   void settle_names(const std::string& directory) REQUIRES(mutex_);
   bool is_ours(const std::string& path) const;
   void announce();
-  bool fails();  // a sync that is asked for now
+  bool fails();  // whether the current sync fails
   uint64_t below(uint64_t end) REQUIRES(mutex_) { return random_() % end; }
 
   const std::string root_;
@@ -78,12 +79,12 @@ class PowerMedium final : public files::FileCalls {
   Mutex mutex_;
   std::mt19937_64 random_ GUARDED_BY(mutex_);
   std::map<ino_t, Node> nodes_ GUARDED_BY(mutex_);
-  // What each name may stand for on the medium; the last is what it stands for.
+  // For each name, the files that it may stand for on the medium; the last is the current one.
   std::map<std::string, std::vector<ino_t>> names_ GUARDED_BY(mutex_);
-  bool rows_is_durable_ GUARDED_BY(mutex_) = false;  // the directory's name
+  bool rows_is_durable_ GUARDED_BY(mutex_) = false;  // the name of the directory of rows
   bool manifest_was_named_ GUARDED_BY(mutex_) = false;
   Sync left_out_ = Sync::kNone;
-  int syncs_until_failure_ = -1;  // none fails below 0
+  int syncs_until_failure_ = -1;  // below 0, none fails
   std::function<void()> before_call_;
   bool is_calling_ = false;
 };
