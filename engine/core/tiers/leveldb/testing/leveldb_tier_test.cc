@@ -1,5 +1,5 @@
-// The LevelDB tier: what it keeps, gives back and refuses; against a plain map, and from many threads.
-// With arguments, this program is another process with a database.
+// Tests of the LevelDB tier: the rows that it keeps and returns, compared with a plain map; its refusals; and
+// use by many threads. With arguments, this program is another process with a database.
 #include "tiers/leveldb/leveldb_tier.h"
 
 #include <fcntl.h>
@@ -103,7 +103,7 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
   expect_rows(tier, {second}, 2);
   check(!is_there(tier, first), "the erased place is gone");
 
-  // Two places of one key, as two evictors leave them; the one that lost is erased.
+  // One key has two places, as after an eviction by two threads; the one that lost is erased.
   const Place third = write(tier, {1}, 3)[0];
   expect_rows(tier, {second}, 2);
   expect_rows(tier, {third}, 3);
@@ -114,7 +114,7 @@ void a_row_that_comes_back_outlives_its_erased_place(const std::string& path) {
   check(tier.stats().rows == 1, "one row is left");
 }
 
-// As if the disk were full.
+// Lets no file grow, as on a full disk.
 class NoFileGrows {
  public:
   NoFileGrows() {
@@ -131,7 +131,7 @@ class NoFileGrows {
   rlimit before_{};
 };
 
-// What compact() is called after is done already: an update whose rows came up, say.
+// compact() is called after a change that is already made, for example an update whose rows came up.
 void records_that_cannot_be_deleted_are_told_of_by_drain_alone(const std::string& path) {
   LevelDbTier tier("var", kLayout, path);
   std::vector<int64_t> many = keys_from(100, size_t{1} << 16);
@@ -152,7 +152,7 @@ void tables_share_the_database_of_a_directory(const std::string& path) {
   auto first = std::make_unique<LevelDbTier>("var.part0 of 2", kLayout, path);
   const std::vector<Place> kept = write(*first, {1, 2, 3}, 1);
   {
-    // In another spelling.
+    // The same directory in another spelling.
     LevelDbTier second("var.part1 of 2", kLayout, path + "/../" + fs::path(path).filename().string());
     const std::vector<Place> places = write(second, {1, 2, 3}, 2);
     check(places[0].slot == kept[0].slot, "the same keys at the same places");
@@ -209,7 +209,7 @@ void what_is_not_this_tiers_is_refused(const TemporaryDirectory& directory) {
   says(error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path + "/a/b"); }), path);
 }
 
-// Another program's database, or another version's.
+// A database of another program, or of another version.
 class OthersDatabase {
  public:
   explicit OthersDatabase(const std::string& path)
@@ -251,7 +251,7 @@ class OthersDatabase {
   LevelDbLibrary::Database* database_ = nullptr;
 };
 
-// The error that names the path of a database with these records, whose records are still there afterwards.
+// Returns the error for a database with these records. It must name the path, and the records must stay.
 std::string refusal_of(const std::string& path, const std::map<std::string, std::string>& records) {
   {
     OthersDatabase others(path);
@@ -280,7 +280,7 @@ void databases_of_others_are_refused_and_stay(const TemporaryDirectory& director
   check(later.find("has format version 4; this program writes version 2") != std::string::npos, later);
 }
 
-// Earlier versions kept rows below a durable pool in version 3, which nothing reads any more.
+// Earlier versions kept rows below a durable pool in version 3, which is no longer read.
 void rows_of_earlier_versions_checkpoints_are_refused_with_the_way_out_and_stay(const std::string& path) {
   const std::string row(leveldb_row_key(0, {7, 3}).data(), sizeof(LevelDbRowKey));
   const std::string message = refusal_of(
@@ -293,7 +293,7 @@ void rows_of_earlier_versions_checkpoints_are_refused_with_the_way_out_and_stay(
         message);
 }
 
-// This program itself, started anew with these arguments, since LevelDB can't be used in a forked child.
+// This program, executed again with these arguments, since LevelDB can't be used in a forked child.
 class AnotherProcess {
  public:
   AnotherProcess(const char* what, const std::string& path) {
@@ -310,12 +310,12 @@ class AnotherProcess {
     stdin_ = to_child[1];
     stdout_ = to_parent[0];
   }
-  // Waits for a byte that it writes; false where it is gone.
+  // Waits for a byte from the process; returns false if it has ended.
   bool answers() const {
     char byte = 0;
     return ::read(stdout_, &byte, 1) == 1;
   }
-  // By closing its stdin; fails unless it ends well.
+  // Ends it by closing its stdin; fails unless it ends well.
   void end() {
     close(stdin_);
     check(end_of_child(child_) == 0, "another process failed");
@@ -328,16 +328,16 @@ class AnotherProcess {
   int stdout_ = -1;
 };
 
-// What such processes do: one opens a tier, writes a byte to stdout, and waits for the end of stdin.
+// The work of such a process: opens a tier, writes a byte to stdout, and waits for the end of stdin.
 void hold_a_database(const std::string& path) {
   const LevelDbTier tier("var", kLayout, path);
   char byte = 'x';
   check(::write(STDOUT_FILENO, &byte, 1) == 1, "the parent listens");
   check(::read(STDIN_FILENO, &byte, 1) == 0, "the parent closes");
 }
-// The other writes a row and dies.
+// The work of another one: writes a row and dies.
 void leave_a_database(const std::string& path) {
-  LevelDbTier tier("var", RowLayout(1, 0), path);  // of another layout, too
+  LevelDbTier tier("var", RowLayout(1, 0), path);  // with another layout, too
   RowBatch rows(RowLayout(1, 0));
   rows.resize(1);
   rows.header(0) = {5, 1, 1, 1, 1, 1};
@@ -404,7 +404,7 @@ void a_leftover_of_a_dead_process_is_emptied(const std::string& path) {
   check(!is_there(tier, {5, 0}), "the tier starts empty");
 }
 
-// Random batches against a map from places to what was written there.
+// Compares random batches with a map from places to what was written there.
 void it_is_a_map_of_places(const std::string& path, uint64_t seed) {
   std::mt19937_64 random(seed);
   LevelDbTier tier("var", kLayout, path, {.write_buffer_bytes = size_t{64} << 10});
@@ -501,7 +501,7 @@ void test_rows() {
 }  // namespace
 }  // namespace embstore
 
-// LevelDB is not built with the sanitizer, which therefore doesn't see how its threads agree.
+// LevelDB isn't built with the sanitizer, which therefore doesn't see how its threads synchronize.
 extern "C" const char* __tsan_default_suppressions() {
   return "called_from_lib:libleveldb.so\nrace:leveldb::\n";
 }

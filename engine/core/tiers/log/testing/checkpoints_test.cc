@@ -1,5 +1,5 @@
-// The limits of checkpoints, and damage to them. That a checkpoint has what was live when it began, until it's dropped, whatever
-// happens since and whoever opens the table: random_test.cc.
+// Tests of the limits of checkpoints, and of damage to them. random_test.cc checks that a checkpoint has the rows that were
+// live when it began, until it's dropped, whatever happens since and whichever process opens the table.
 #include <fcntl.h>
 
 #include <string>
@@ -82,11 +82,11 @@ TEST(a_record_whose_header_is_damaged_is_named_and_nothing_is_live_then) {
     };
     const auto flip_key = [&] { flip(at.file, at.offset + 6); };
     refused(at, "its header's checksum is wrong", flip_key);
-    table->restore(2);  // which doesn't need that record
+    table->restore(2);  // it doesn't need that record
     check(table->index.size() == 9000, "rows are missing");
     table->check_rows();
     flip_key();
-    // A record that was made after the checkpoint began isn't of it, however whole.
+    // A record that was written after the checkpoint began doesn't belong to it, even if it's whole.
     const auto set_epoch = [&](uint64_t epoch) {
       files::File file(files::system_file_calls(), other.file, O_RDWR);
       RecordHeader header{};
@@ -97,7 +97,7 @@ TEST(a_record_whose_header_is_damaged_is_named_and_nothing_is_live_then) {
     };
     refused(other, "it's of a later checkpoint", [&] { set_epoch(2); });
     set_epoch(1);
-    // What a visitor throws comes through, and the restore may be tried again.
+    // An error of the visitor is rethrown, and the restore may be repeated.
     int visits = 0;
     check_throws(ErrorKind::kStoreFull, "no room", [&] {
       table->checkpoints->restore(1, 1, [&](size_t, std::span<const RowHeader>, std::span<const Slot>) {

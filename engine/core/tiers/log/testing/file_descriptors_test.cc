@@ -1,4 +1,4 @@
-// Tables have more files than the process may have descriptors.
+// Tests of tables with more files than the process may have descriptors.
 #include <fcntl.h>
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace embstore::log::testing {
 namespace {
 
 SsdHashOptions tiny_files(SsdHashOptions options, IoScheme scheme) {
-  options.file_bytes = 20 << 10;  // of which the header is a fifth
+  options.file_bytes = 20 << 10;  // a fifth of which is the header
   options.io_scheme = scheme;
   return options;
 }

@@ -1,4 +1,4 @@
-// What lies in the directory: when it goes, when it stays, and what is refused.
+// Tests of the files in the tier's directory: when they are removed, when they stay, and which are refused.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Leaves in `root` what a process does that is killed.
+// Leaves in `root` the files of a killed process.
 void leave(const std::string& root, const SsdHashOptions& options, const TableIdentity& table = table_of()) {
   const pid_t child = start_child([&] {
     FileTable left(root, options, table);
@@ -34,7 +34,7 @@ TEST(files_go_when_the_tier_closes) {
       FileTable table(directory.path(), options);
       table.write(0, 3000, 1);
       check(!files_in(directory / "rows").empty(), "nothing was written");
-      if (options.keeps_checkpoints) table.begin();  // which nobody commits
+      if (options.keeps_checkpoints) table.begin();  // never committed
     }
     check(!fs::exists(directory / "rows"), "files stayed");
   }
@@ -55,9 +55,9 @@ TEST(what_a_killed_process_left_goes_when_it_is_found) {
   for (const SsdHashOptions& next : {small_files(), small_files_for_checkpoints()}) {
     leave(directory.path(), small_files());
     put_file(directory / "rows/rows-0000000099.ssdhash.new", "of a file that was written anew");
-    put_file(directory / "rows/rows-0000000100.ssdhash", "");  // the power went, too
+    put_file(directory / "rows/rows-0000000100.ssdhash", "");  // after a power cut
     put_file(directory / "rows/rows-0000000101.ssdhash", std::string(8192, '\0'));
-    // Of an earlier version: magic, version, and no flag that its files are to be kept.
+    // An earlier version's: magic, version, and no flag that its files are to be kept.
     put_file(directory / "rows/rows-0000000102.ssdhash", "ESSSDHSH" + std::string(72, '\0'));
     {
       const FileTable table(directory.path(), next);
@@ -100,7 +100,7 @@ TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
   for (const SsdHashOptions& options : {spill, durable}) {
     refused(ErrorKind::kStorage, "has format version 2", options,
             [&] { overwrite(path, 8, std::string(1, '\2')); });
-    // What earlier versions kept: files with a flag, a note of their numbers, checkpoints of a pool's.
+    // Files that earlier versions kept: files with a flag, a record of their numbers, checkpoints of a pool.
     refused(ErrorKind::kStorage, kEarlierVersionRefusal, options,
             [&] { put_file(path, "ESSSDHSH" + std::string(44, '\0') + '\1' + std::string(4043, '\0')); });
     for (const char* const magic : {"ESSSDSEQ", "ESSSDCKP"}) {
@@ -114,7 +114,8 @@ TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
 }
 
 TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order_they_are_listed) {
-  // What that version left of kept rows: rows, of which one file is of no checkpoint; a note of numbers; checkpoints.
+  // The kept rows of an earlier version: files of rows, one of which no checkpoint needs, a record of numbers, and a
+  // checkpoint.
   std::vector<std::pair<std::string, std::string>> files = {
       {"checkpoint-0000000001.ssdhash", "ESSSDCKP" + std::string(120, '\0')},
       {"rows-0000000001.ssdhash", std::string(4096, '\0')},

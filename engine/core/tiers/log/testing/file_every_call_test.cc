@@ -1,4 +1,4 @@
-// One scenario, in which every system call on a file fails once, each in turn.
+// Runs one scenario repeatedly; in each run another system call on a file fails once.
 #include <cstdio>
 #include <optional>
 #include <random>
@@ -11,7 +11,7 @@
 namespace embstore::log::testing {
 namespace {
 
-// Does `step` again where it fails, which it may once.
+// Repeats `step` if it fails, which it may once.
 template <class Step>
 void with_one_retry(const FailingCalls& calls, const Step& step) {
   const bool struck_before = calls.struck();
@@ -25,7 +25,7 @@ void with_one_retry(const FailingCalls& calls, const Step& step) {
   }
 }
 
-// Of one thread: it tells which of the calls read and write.
+// Calls of one thread, which records which of them are reads and writes.
 class NotedCalls final : public FailingCalls {
  public:
   using FailingCalls::FailingCalls;
@@ -61,7 +61,7 @@ void run(SsdHashOptions options, NotedCalls& calls) {
   std::mt19937_64 random(7);
   for (int64_t step = 1; step <= 14; ++step) {
     const auto first = static_cast<int64_t>(random() % 500);
-    // All or nothing: a try that failed left every row as it was.
+    // All or nothing: a write that failed left every row as it was.
     retried([&] {
       const uint64_t rows = table->tier->stats().rows;
       try {
@@ -100,7 +100,7 @@ void run(SsdHashOptions options, NotedCalls& calls) {
     retried(close);
   }
   table.reset();
-  // What couldn't be removed goes with the next table.
+  // Files that couldn't be removed are removed by the next table.
   retried(open);
   table.reset();
   check(files_in(directory / "rows").empty(), "files stay");
@@ -113,7 +113,7 @@ void nothing_is_lost_whichever_call_fails(const SsdHashOptions& options) {
   NotedCalls all({INT64_MAX, Fault::kIoError});
   run(options, all);
   check(all.calls() > 100, "too few calls for this test");
-  // Others can't be short, and a read needs no space: such runs would be repeated ones.
+  // Only reads and writes can be short, and a read needs no space: such runs would repeat others.
   const auto may_have = [&all](int64_t call, Fault fault) {
     const bool reads = all.reads.contains(call);
     return fault == Fault::kShort ? reads || all.writes.contains(call) : fault == Fault::kIoError || !reads;

@@ -1,4 +1,4 @@
-// Checkpoints of files: whole files are held, and compaction moves rows meanwhile.
+// Tests of checkpoints in files: whole files are held, and compaction moves rows meanwhile.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TEST(files_of_no_checkpoint_go_when_the_table_closes_and_files_of_other_sizes_ar
     FileTable table(directory.path(), options);
     table.write(0, 3000, 1);
     table.checkpoint();
-    table.write(0, 3000, 2);  // no checkpoint has these
+    table.write(0, 3000, 2);  // these are in no checkpoint
     const size_t files = files_in(directory / "rows").size();
     table.reopen();
     check(files_in(directory / "rows").size() < files, "files of no checkpoint stay when the table closes");
@@ -37,7 +37,7 @@ TEST(files_of_no_checkpoint_go_when_the_table_closes_and_files_of_other_sizes_ar
     newest.read_at(&header, sizeof header, kRecord.offset(0));
     check(header.is_whole() && header.epoch == 2, "a record says that it's of an earlier checkpoint, too");
   }
-  // Larger and smaller files than the options say now.
+  // The files are larger and smaller than the options now say.
   options.file_bytes = 20 << 10;
   FileTable table(directory.path(), options);
   table.restore(2);
@@ -47,7 +47,7 @@ TEST(files_of_no_checkpoint_go_when_the_table_closes_and_files_of_other_sizes_ar
   table.check_space();
 }
 
-// Each file takes the numbers of as many slots as the longest one may have.
+// Each file takes as many slot numbers as the longest one may have.
 TEST(files_that_may_be_long_leave_numbers_to_others_while_they_are_short) {
   const TemporaryDirectory directory;
   SsdHashOptions options = small_files_for_checkpoints();
@@ -67,7 +67,7 @@ TEST(files_that_may_be_long_leave_numbers_to_others_while_they_are_short) {
   }
 }
 
-// Of which the system gives a process some tens of thousands.
+// The system allows a process some tens of thousands of page ranges.
 TEST(a_short_file_takes_no_range_of_pages_but_its_mapping) {
   const auto ranges = [] {
     std::ifstream maps("/proc/self/maps");
@@ -88,8 +88,8 @@ TEST(a_short_file_takes_no_range_of_pages_but_its_mapping) {
   }
 }
 
-// Where the blocks end in which rows of a file lie that belong to checkpoint `number`, the newest.
-// `before`: where they ended when the one before was begun.
+// Returns the end of the blocks in which rows of a file lie that belong to the newest checkpoint, `number`.
+// `before` is that end for the checkpoint before.
 uint64_t end_of_rows(const FileTable& table, const std::string& path, uint64_t before, uint64_t number) {
   const files::File file(files::system_file_calls(), path, O_RDONLY);
   uint64_t end = kHeaderBytes;
@@ -105,9 +105,9 @@ uint64_t end_of_rows(const FileTable& table, const std::string& path, uint64_t b
   return round_up_to_block(end);
 }
 
-// No byte of a block with rows of a checkpoint changes, whatever is written next.
+// Checks that no byte of a block with rows of a checkpoint changes, whatever is written next.
 TEST(blocks_of_a_checkpoint_are_not_written_again) {
-  std::map<std::string, uint64_t> below_end;  // files, and where nothing may be written
+  std::map<std::string, uint64_t> below_end;  // per file, the end of what may not be written
   WatchedCalls calls;
   calls.before = [&below_end](const FileCall& call) {
     if (call.kind != FileCall::kWrite) return 0;
@@ -140,7 +140,7 @@ TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   table.check_space();
   check(table.tier->detailed_stats().held_bytes > 3000 * kRecord.stride * 9 / 10,
         "what a checkpoint needs went");
-  // Nor is there more to compact for what a checkpoint holds.
+  // What a checkpoint holds doesn't cause more compaction either.
   const uint64_t compacted = table.tier->detailed_stats().compacted_files;
   table.write(0, 3000, 2);
   check(table.tier->detailed_stats().compacted_files == compacted, "files are compacted that are all live");
@@ -151,7 +151,7 @@ TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   check(bytes <= (128 << 10), "files that nobody needs stay: " + std::to_string(bytes));
 }
 
-// Begins a checkpoint in the middle of the first compaction: where some rows are both in their old and their new place.
+// Begins a checkpoint in the middle of the first compaction, when some rows are in both their old and their new place.
 class BeginsWhileRowsMove final : public Relocator {
  public:
   explicit BeginsWhileRowsMove(FileTable& table) : table_(table) {}
@@ -163,7 +163,7 @@ class BeginsWhileRowsMove final : public Relocator {
       });
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    // One row was written anew meanwhile, say: its copy is refused.
+    // As if one row had been rewritten meanwhile: its copy is refused.
     table_.index.relocate(rows.subspan(1));
     is_early_ = is_early_ || (!is_over_ && has_begun_);
     is_over_ = true;
@@ -181,7 +181,7 @@ class BeginsWhileRowsMove final : public Relocator {
   bool is_over_ = false;
 };
 
-// All but every eighth.
+// Erases all rows but every eighth.
 void erase_most(FileTable& table) {
   std::vector<int64_t> keys;
   for (const auto& [key, version] : table.versions()) {
@@ -201,12 +201,13 @@ TEST(a_checkpoint_begins_when_no_row_is_in_two_places) {
   check(!relocator.was_early(), "a checkpoint began while rows were on the move");
   table.commit(1);
   const Versions versions = table.versions();
-  table.restore(1);  // with the number of rows that the manifest has
+  table.restore(1);  // checks the number of rows in the manifest, too
   table.check_rows();
   check(table.versions() == versions, "other rows came back");
 }
 
-// Moves its first rows when those of a checkpoint have come back to their places, or evidently wait for it.
+// Moves its first rows when a checkpoint's rows are back in their places, or, after a while, because the
+// restore evidently waits for the move.
 class MovesDuringRestore final : public Relocator {
  public:
   explicit MovesDuringRestore(PlainIndex& index) : index_(index) {}

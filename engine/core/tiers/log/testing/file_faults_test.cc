@@ -1,5 +1,5 @@
-// System calls that fail: the error names the file, what was acknowledged stays readable, and the tier goes
-// on when the fault is gone.
+// Tests of system calls that fail: the error names the file, acknowledged rows stay readable, and the tier
+// works again when the fault is gone.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace embstore::log::testing {
 namespace {
 
-// Calls that fail on order.
+// File calls that fail as the test says.
 struct Faults {
   Faults() {
     calls.before = [this](FileCall& call) { return fault_of(call); };
@@ -21,8 +21,8 @@ struct Faults {
 
   WatchedCalls calls;
   std::map<FileCall::Kind, int> errnos;  // 0: none of these fails
-  uint64_t bytes_left = UINT64_MAX;      // on the device; then ENOSPC
-  bool short_counts = false;             // reads and writes of a part of what was asked
+  uint64_t bytes_left = UINT64_MAX;      // left on the device; then ENOSPC
+  bool short_counts = false;             // reads and writes transfer only a part of what was asked for
   bool interrupts = false;
 
  private:
@@ -39,7 +39,7 @@ struct Faults {
   unsigned reads_and_writes_ = 0;
 };
 
-// A file system that makes the file and then has no O_DIRECT for it.
+// A file system that creates the file although it has no O_DIRECT for it.
 class NoDirectIo final : public files::FileCalls {
   int open(const char* path, int flags, mode_t mode) override {
     const int descriptor = files::FileCalls::open(path, flags & ~O_DIRECT, mode);
@@ -211,7 +211,7 @@ TEST(operations_at_random_under_faults_at_random) {
     }
     check(failures > 10, "hardly anything failed");
     f.faults.errnos.clear();
-    f.table.check_space();  // with all faults gone there is nothing to tell
+    f.table.check_space();  // all faults are gone, so no error is left to report
     f.table.check_rows();
   }
   tested_case().clear();

@@ -1,5 +1,5 @@
-// A medium that doesn't give back what was written, or doesn't take it: syncs that fail, bytes that are
-// damaged, pages that can't be read.
+// Tests of a medium that doesn't return what was written, or doesn't accept it: syncs that fail, damaged
+// bytes, unreadable pages.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ ino_t inode_of(int descriptor) {
   return status.st_ino;
 }
 
-// As Linux does it: a sync that fails drops what it couldn't write, and the next one is a success.
+// Behaves like Linux: a sync that fails drops the data that it couldn't write, and the next one succeeds.
 class ForgetfulMedium final : public UnwaitingCalls {
  public:
   ~ForgetfulMedium() override {
@@ -37,7 +37,7 @@ class ForgetfulMedium final : public UnwaitingCalls {
   }
 
   std::atomic<int> syncs_to_fail{0};
-  std::atomic<int> syncs_before{0};  // which go well
+  std::atomic<int> syncs_before{0};  // syncs that succeed first
   std::atomic<int> syncs{0};
 
   int fdatasync(int descriptor) override {
@@ -53,7 +53,7 @@ class ForgetfulMedium final : public UnwaitingCalls {
     const std::lock_guard lock(mutex_);
     return in_doubt_.size();
   }
-  // None of the files of `directory` is one whose sync failed.
+  // Fails if the sync of a file in `directory` has failed.
   void check_files(const std::string& directory) const {
     const std::lock_guard lock(mutex_);
     for (const std::string& path : files_in(directory)) {
@@ -87,7 +87,7 @@ int rows_go_into_a_new_file(int failing_sync) {
       try {
         table.commit(number);
       } catch (const Error& error) {
-        // Of a manifest whose sync failed nothing is left, and it may be tried again.
+        // A manifest whose sync failed leaves nothing, and the commit may be repeated.
         check(std::string(error.what()).find("/manifests/") != std::string::npos, error.what());
         table.commit(number);
       }
@@ -193,7 +193,7 @@ int64_t key_at(const std::string& file, uint64_t record) {
 TEST(bad_rows_are_told_of_and_all_others_read) {
   for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
     const TemporaryDirectory directory;
-    ino_t unreadable_file = 0;  // of whose third block reads fail
+    ino_t unreadable_file = 0;  // reads of its third block fail
     WatchedCalls calls;
     calls.before = [&](const FileCall& call) {
       const bool is_bad = call.kind == FileCall::kRead && call.offset < 3 * kBlockBytes &&
@@ -217,7 +217,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
     damage(1, 7, 41, "its header's checksum is wrong");  // the epoch
     fs::resize_file(paths[2], kRecord.offset(40) + 1);
     const bool by_calls = scheme == IoScheme::kPread;
-    constexpr size_t kRecordsOfBlock = 27;  // of 160 bytes each, and as many as lie in it in part
+    constexpr size_t kRecordsOfBlock = 27;  // of 160 bytes each, those that lie in it partly included
     if (by_calls) {
       const files::File file(files::system_file_calls(), paths[3], O_RDONLY);
       unreadable_file = inode_of(file.pin().number());
@@ -244,7 +244,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
     for (size_t i = 0; i < places.size(); ++i) {
       if (!bad.contains(i)) check(checked_version(rows, i, places[i].key) == 1, "a row isn't as it was");
     }
-    // Erased, they are nobody's rows.
+    // After an erasure, no error reports them.
     for (const size_t i : bad) table.tier->erase({&places[i], 1});
     table.tier->read_rows(rows, RowPart::kAll);
     check(rows.damaged().empty(), "nobody's row is told of");
@@ -261,7 +261,7 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
   fs::resize_file(torn, kRecord.offset(records - 32));
   flip(torn, kRecord.offset(3) + 70);  // a weight
   flip(torn, kRecord.offset(4) + 20);  // a header
-  // Most rows of the torn file go, so that it's worth compacting.
+  // Most rows of the torn file are erased, so that it's worth compacting.
   table.write(0, 3, 2);
   table.write(5, static_cast<int64_t>(records) - 37, 2);
   table.erase(keys_from(700, 2300));
@@ -273,7 +273,7 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
         "one file keeps the others from being compacted");
   check_throws(ErrorKind::kStorage, torn, [&] { table.tier->drain(); });
   table.tier->drain();
-  // Those of the torn file are told of by whoever reads them, wherever they were moved, and the others are there.
+  // Reads report the damaged rows of the torn file, wherever they were moved, and all others are there.
   const std::vector<Place> places = table.index.places();
   RowBatch rows(kLayout);
   rows.set_places(places);
@@ -284,7 +284,7 @@ TEST(a_torn_tail_turns_no_other_rows_away) {
   for (const auto& [position, reason] : damaged) given_up.push_back(places[position].key);
   std::sort(given_up.begin(), given_up.end());
   check(given_up[0] == 3 && given_up[1] == 4, "damage was repaired by moving it");
-  // Once nobody wants them, the file goes.
+  // Once they are erased, the file is removed.
   table.erase(given_up);
   for (int64_t version = 200; version < 230; ++version) table.write(0, 2000, version);
   table.tier->drain();
@@ -299,12 +299,12 @@ TEST(pages_that_cannot_be_read_are_errors_of_their_rows) {
   table.write(0, 3000, 1);
   const std::vector<Place> places = table.index.places();
   RowBatch rows(kLayout);
-  tier.read(places, rows);  // from here on the pages are taken for resident, for a while
+  tier.read(places, rows);  // from here on the pages count as resident, for a while
   const uint64_t mapped = tier.detailed_stats().mapped_rows;
   check(mapped > 1000, "hardly anything is mapped");
   const std::string cut = files_in(directory / "rows")[1];
   const uint64_t bytes = fs::file_size(cut);
-  fs::resize_file(cut, 2 * kBlockBytes);  // whole pages are gone: to touch them is a SIGBUS
+  fs::resize_file(cut, 2 * kBlockBytes);  // whole pages are gone: an access to them raises SIGBUS
   const std::map<size_t, std::string>& damaged = rows.damaged();
   tier.read_rows(rows, RowPart::kWeights);
   check(damaged.size() > (bytes - 2 * kBlockBytes) / kRecord.stride / 2, "rows aren't missed");

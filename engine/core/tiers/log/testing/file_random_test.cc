@@ -1,4 +1,4 @@
-// Operations at random, in files so small that compaction never ends, against a plain map.
+// Compares random operations, on files so small that compaction never ends, with a plain map.
 #include <algorithm>
 #include <filesystem>
 #include <random>
@@ -57,7 +57,7 @@ uint64_t run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode) {
 }
 
 void many(IoScheme scheme, bool direct, CompactionMode mode, uint64_t first_seed) {
-  const uint64_t seeds = scenes(direct ? 5 : 20);  // every write waits for the medium
+  const uint64_t seeds = scenes(direct ? 5 : 20);  // with O_DIRECT every write waits for the medium
   uint64_t compacted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     compacted += run(seed, scheme, direct, mode);

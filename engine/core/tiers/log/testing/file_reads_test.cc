@@ -1,4 +1,4 @@
-// How rows of files are read: I/O schemes, neighbours, the buffer.
+// Tests of reading rows in files: I/O schemes, neighbours, the buffer.
 #include <algorithm>
 #include <string>
 
@@ -8,7 +8,7 @@ namespace embstore::log::testing {
 namespace {
 
 void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
-  // The first number above 2^18; each row is its key + 3.
+  // The first number above 2^18; each row has the value key + 3.
   constexpr int64_t kRows = 262145;
   const RowLayout layout(4, 0);
   const TemporaryDirectory directory;
@@ -26,7 +26,7 @@ void rows_of_262145_keys_read_back(IoScheme scheme, bool direct) {
   }
   tier.write(rows, slots);
   std::vector<Place> places(kRows);
-  // Scattered, so that most are read on their own; then in order.
+  // First scattered, so that most are read one by one; then in order.
   for (int64_t i = 0; i < kRows; ++i) {
     const int64_t key = i * 104729 % kRows;
     places[i] = {key, slots[key]};

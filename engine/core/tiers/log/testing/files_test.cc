@@ -1,4 +1,5 @@
-// The files of a table: refused by name if they are damaged or another table's, and whole whatever interrupted their making.
+// Tests of a table's files: an error names a file that is damaged or another table's, and an interrupted creation leaves
+// whole files or none.
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kRows = 3000;
 
-// A table with one checkpoint, and nobody who has it open.
+// Creates a table with one checkpoint, and closes it.
 void make_table(const Site& site) {
   site.remove_all();
   const std::unique_ptr<Table> table = site.open();
@@ -67,7 +68,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     const std::unique_ptr<Table> second = other.open();
     second->checkpoint();
     second->end();
-    // The second of several, or the one of a pool.
+    // The second of several files, or the only one of a pool.
     const auto one_of = [](const Site& of) { return of.row_files()[of.is_pool ? 0 : 1]; };
     const std::string rows = one_of(site);
     const std::string manifest = site.manifest(1);
@@ -77,7 +78,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
       damage();
       const std::vector<std::string> files = all_files(site);
       std::vector<uint64_t> sizes{site.slots};
-      if (site.is_pool) sizes.push_back(site.slots + 5000);  // which makes it grow
+      if (site.is_pool) sizes.push_back(site.slots + 5000);  // extends the pool
       for (const uint64_t slots : sizes) {
         Site opened = site;
         opened.slots = slots;
@@ -154,7 +155,7 @@ TEST(more_checkpoints_than_a_table_may_have_are_refused) {
   });
 }
 
-// Runs `work` in a process that ends at one call after the other that isn't a read or a write, and looks at what each left.
+// Runs `work` in processes, each of which ends at another call that isn't a read or a write, and calls `look` after each.
 // Returns how many calls there are.
 int interrupted(const Site& site, const std::function<void()>& prepare,
                 const std::function<void(const Site&)>& work, const std::function<void()>& look) {

@@ -1,5 +1,5 @@
-// A process that trains and makes checkpoints is killed at random moments. What the next one finds is checked against what
-// the killed one had been promised, noted in memory that outlives it.
+// Kills a process that trains and makes checkpoints, at random moments. The next process's table is compared with what was
+// promised to the killed one, which is recorded in memory that outlives it.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -23,14 +23,14 @@ constexpr uint64_t kNoted = 8;
 constexpr int kKills = scenes(120);
 
 struct Shared {
-  std::atomic<int64_t> versions[kNoted][kKeys];  // of checkpoint n in n % kNoted; -1: it doesn't have the key
+  std::atomic<int64_t> versions[kNoted][kKeys];  // of checkpoint n at n % kNoted; -1: it lacks the key
   std::atomic<uint64_t> begun;                   // the newest
-  std::atomic<uint64_t> committed;               // the newest; all before it were, too
-  std::atomic<uint64_t> dropping;                // up to here they are dropped, or about to be
+  std::atomic<uint64_t> committed;               // the newest; all before it were committed, too
+  std::atomic<uint64_t> dropping;                // checkpoints up to here are dropped, or about to be
   std::atomic<uint64_t> dropped;
   std::atomic<int64_t> next_version;
   std::atomic<int64_t> compacted;
-  std::atomic<int64_t> steps;  // of the process that works now
+  std::atomic<int64_t> steps;  // of the current process
 };
 
 std::unique_ptr<Table> open_in_round(Site site, int round) {
@@ -87,7 +87,7 @@ void check_what_is_left(const Site& site, Shared& shared) {
   }
   if (kept.empty()) return;
   check(kept.front() > shared.dropped && kept.back() <= shared.begun, "a checkpoint is there that can't be");
-  // The newest; or one before it, which gives the newer ones up.
+  // Restores the newest, or an older one, which drops the newer ones.
   const uint64_t number = shared.next_version % 4 == 0 ? kept.front() : kept.back();
   table.restore(number);
   table.check_rows();
@@ -113,7 +113,7 @@ void kill_processes(const Site& site) {
     tested_case() = medium + ", round " + std::to_string(round);
     shared.steps = 0;
     const pid_t child = start_child([&] { work(site, round, shared); });
-    // After some work, however slow the machine; then at any moment, its start sometimes included.
+    // Kills it after some work, however slow the machine; then at any moment, sometimes during its start.
     const auto steps = static_cast<int64_t>(random() % 100);
     while (shared.steps < steps && waitpid(child, nullptr, WNOHANG) == 0) usleep(100);
     usleep(static_cast<useconds_t>(random() % 2000));

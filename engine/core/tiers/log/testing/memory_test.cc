@@ -1,4 +1,4 @@
-// Memory that runs out: each allocation of a call fails, one after the other, and the call is made again.
+// Tests of memory that runs out: each allocation of a call fails in turn, and the call is repeated.
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -11,7 +11,7 @@
 namespace embstore::log::testing {
 namespace {
 
-// Rows that were written while memory ran out, which the index doesn't know yet.
+// Rows to write while memory runs out, which the index doesn't have yet.
 struct Batch {
   Batch(int64_t first, int64_t count, int64_t version_of_all)
       : keys(keys_from(first, count)), version(version_of_all), rows(kLayout), slots(keys.size()) {
@@ -35,7 +35,7 @@ TEST(rows_are_written_whichever_allocation_fails) {
     for (int64_t number = 0; has_failed; ++number) {
       site.remove_all();
       const std::unique_ptr<Table> table = site.open();
-      Batch batch(0, 700, 1);  // more than a file takes: so files and buffers are begun
+      Batch batch(0, 700, 1);  // more than one file holds, so that files and buffers are begun
       try {
         const FailingMemory memory(number);
         batch.write(*table);

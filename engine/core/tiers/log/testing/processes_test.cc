@@ -1,4 +1,5 @@
-// One process uses a table's files, and one variable in it; forked children neither keep them from others nor harm them.
+// Tests that one process uses a table's files, and one variable in it; forked children neither keep the files locked nor
+// harm them.
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@
 namespace embstore::log::testing {
 namespace {
 
-// A process, and two pipes by which it and its maker wait for each other.
+// A child process, and two pipes by which it and its parent wait for each other.
 class Process {
  public:
   explicit Process(const std::function<void(Process&)>& work) {
@@ -25,13 +26,13 @@ class Process {
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
-  // Of the child:
+  // Called by the child:
   void tell(char word = '.') const { check(::write(to_parent_[1], &word, 1) == 1, "nobody listens"); }
   void wait_for_parent() const {
     char word;
     check(::read(to_child_[0], &word, 1) == 1, "nobody speaks");
   }
-  // Of its maker:
+  // Called by the parent:
   char wait_for_child() const {
     char word = 0;
     check(::read(to_parent_[0], &word, 1) == 1, "the process is silent");
@@ -106,7 +107,8 @@ TEST(a_directory_of_files_has_one_tier) {
 
 TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
   on_both_media([](const Site& site) {
-    // The first process has the table, its child lives on when it's killed, with all that it inherited.
+    // The first process has the table; its child, with all that it inherited, lives on when the process is
+    // killed.
     const Process first([&](Process& self) {
       const std::unique_ptr<Table> table = table_with_a_checkpoint(site);
       if (fork() == 0) {
@@ -116,7 +118,7 @@ TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
         table->close();
         self.tell();
         self.wait_for_parent();
-        check_restored(*site.open());  // now that nobody has it
+        check_restored(*site.open());  // no process has it open now
         self.tell();
         _exit(0);
       }
@@ -129,7 +131,7 @@ TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
       const std::unique_ptr<Table> table = site.open();
       check_restored(*table);
       first.go_on();
-      first.wait_for_child();  // the child gave up what it inherited
+      first.wait_for_child();  // the child has closed what it inherited
       check(is_in_use_for_another_process(site), "a child gave up a lock that isn't its own");
       table->write(0, 1000, 2);
       table->check_rows();
@@ -143,7 +145,7 @@ TEST(a_forked_child_has_no_mapping_of_a_pool) {
   const TemporaryDirectory directory;
   PoolTable pool(directory / "var", kLayout, 1000);
   pool.write(0, 10, 1);
-  // Not by its address: something else of the child's may lie there.
+  // Not by address: the child may have mapped something else there.
   const auto is_mapped = [file = std::filesystem::canonical(directory / "var.pool").string()] {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {

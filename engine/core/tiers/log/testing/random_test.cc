@@ -1,4 +1,4 @@
-// Operations and checkpoints at random against an account of them, in processes that end in between.
+// Compares random operations and checkpoints, in processes that end in between, with an account of them.
 #include <string>
 
 #include "tiers/medium/testing/pmem_medium.h"

@@ -1,4 +1,4 @@
-// Rows come back as they were written; damage is told.
+// Tests that rows come back as they were written, and that damage is reported.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -22,9 +22,9 @@ void rows_of_a_size_come_back(const Site& site, const RowLayout& layout) {
     if (version > 5) table->checkpoint();
   }
   table->write(500, 500, 8);
-  table->write(900, 300, 9);  // 100 of them again
+  table->write(900, 300, 9);  // rewrites 100 of them
   table->check_rows();
-  table->erase(keys);  // of which 512, 729 and 1000 were written again
+  table->erase(keys);  // 512, 729 and 1000 among them were rewritten
   table->erase(600, 100);
   table->check_rows();
   check(table->index.size() == 597 && table->rows().stats().row_bytes == layout.row_bytes(),
@@ -80,13 +80,13 @@ TEST(the_number_of_reused_places_tells_of_reuse) {
     const uint64_t before = table->rows().reused_places();
     table->write(1500, 1500, 1);
     check(table->rows().reused_places() == before, "fresh places count as reused");
-    // The places of a file that went are at rest until many have gone.
+    // The places of a removed file aren't reused until many others have been removed.
     for (int64_t version = 2; version < (site.is_pool ? 4 : 80); ++version) table->write(0, 1500, version);
     check(table->rows().reused_places() != before, "a reused place isn't told of");
   });
 }
 
-// Rows that an earlier process wrote: this one finds them damaged when it reads them.
+// An earlier process wrote the rows, so this one checks them when it reads them.
 TEST(a_damaged_record_is_told_by_its_place_and_the_table_goes_on_without_it) {
   on_both_media([](const Site& site) {
     const std::unique_ptr<Table> table = site.open();
@@ -128,7 +128,7 @@ TEST(a_damaged_record_is_told_by_its_place_and_the_table_goes_on_without_it) {
     const Place damaged{12, table->index.at(12).slot};
     check_throws(ErrorKind::kDamagedRows, "the row of key 12",
                  [&] { table->rows().read(std::span(&damaged, 1), rows); });
-    // Without these rows the table goes on, into the next checkpoint too.
+    // The table can be used without these rows, in the next checkpoint too.
     for (const auto& [key, reason] : told) table->erase({&key, 1});
     table->check_rows();
     table->checkpoint();
@@ -139,7 +139,7 @@ TEST(a_damaged_record_is_told_by_its_place_and_the_table_goes_on_without_it) {
   });
 }
 
-// As a device that puts a record in another's place.
+// Like a device that writes a record to another's place.
 TEST(a_record_of_another_place_is_no_row) {
   on_both_media([](const Site& site) {
     const std::unique_ptr<Table> table = site.open();

@@ -1,5 +1,5 @@
-// Readers, writers, erasers and compaction at once, as a table uses the tier, while checkpoints are committed, dropped and given
-// up: made to be run under the thread and address sanitizers too.
+// Runs readers, writers, erasers and compaction at once, as a table uses the tier, while checkpoints are committed and dropped.
+// Meant to be run under the thread and address sanitizers, too.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,10 +18,10 @@ namespace {
 
 constexpr int64_t kKeys = 3000;
 constexpr size_t kWriters = 2;
-constexpr int64_t kRowsForACheckpoint = 5;  // that each writer writes to a pool when it's pending
+constexpr int64_t kRowsForACheckpoint = 5;  // that each writer adds to a pending checkpoint of a pool
 
-// Keys are split over shards. Whoever changes a reference holds its shard's mutex, and erases under it;
-// readers hold nothing while they read, and look afterwards whether the reference is still the same.
+// Keys are split over shards. A thread that changes a reference holds its shard's mutex, and erases under it;
+// a reader holds nothing while it reads, and checks afterwards that the reference is still the same.
 class ShardedIndex final : public Relocator {
  public:
   struct Where {
@@ -45,7 +45,7 @@ class ShardedIndex final : public Relocator {
     const MutexLock lock(mutex(key));
     return entries_[static_cast<size_t>(key)];
   }
-  // The row is taken out; the place is erased under the shard's mutex.
+  // Takes the row out, and erases its place under the shard's mutex.
   void promote(int64_t key, Tier& tier) {
     const MutexLock lock(mutex(key));
     Where& entry = entries_[static_cast<size_t>(key)];
@@ -54,7 +54,7 @@ class ShardedIndex final : public Relocator {
     entry.version = -1;
     tier.erase(std::span(&place, 1));
   }
-  // False where another thread was faster; then the new place is nobody's.
+  // Returns false if another thread was faster; then nothing refers to the new place.
   bool demote(int64_t key, Slot slot, int64_t version) {
     const MutexLock lock(mutex(key));
     Where& entry = entries_[static_cast<size_t>(key)];
@@ -76,7 +76,7 @@ class ShardedIndex final : public Relocator {
   std::vector<Where> entries_;  // each under its shard's mutex
 };
 
-// Of the rows that writer w writes for checkpoints alone.
+// Returns the key of a row that writer w writes for checkpoints only.
 int64_t key_for_checkpoint(size_t w, int64_t i) { return 1'000'000 + static_cast<int64_t>(w) * 1000 + i; }
 
 struct Shared {
@@ -89,11 +89,11 @@ struct Shared {
 
   Table& table;
   Tier& tier;
-  PoolTier* const pool;  // null of files
+  PoolTier* const pool;  // null for files
   SsdHashTier* const files;
   ShardedIndex& index;
-  ApplyGate gate;                    // entered by whoever changes rows, and alone to begin a checkpoint
-  std::atomic<uint64_t> pending{0};  // the number, until all have written for it
+  ApplyGate gate;                    // held shared to change rows, and alone to begin a checkpoint
+  std::atomic<uint64_t> pending{0};  // its number, until all writers have written for it
   std::array<std::atomic<uint64_t>, kWriters> written_for{};
   std::atomic<int64_t> next_version{0};
   std::atomic<size_t> rows_read{0};
@@ -171,11 +171,11 @@ void read_some(Shared& shared, std::mt19937_64& random, RowBatch& rows) {
   rows.set_places(places);
   shared.tier.read_rows(rows, RowPart::kAll);
   for (size_t i = 0; i < places.size(); ++i) {
-    // Erased meanwhile, it may be anything.
+    // If the row was erased meanwhile, it may be anything.
     const ShardedIndex::Where now = shared.index.find(places[i].key);
     if (now.version != versions[i] || now.slot != places[i].slot) continue;
     check(!rows.is_damaged(i), "a row that is there is called damaged");
-    // A pool says how the row ranks now, which a writer is about to tell it.
+    // A pool returns the row's current rank, which a writer may be about to set.
     const RowHeader& header = rows.header(i);
     if (shared.pool == nullptr) check_row(rows, i, places[i].key, versions[i]);
     check(header.key == places[i].key && header.version == versions[i], "another row was read");
@@ -183,7 +183,7 @@ void read_some(Shared& shared, std::mt19937_64& random, RowBatch& rows) {
   }
 }
 
-// Makes the next checkpoint, or gives it up while others write for it. Returns what it has; nothing where it was given up.
+// Makes the next checkpoint, or drops it while other threads write for it. Returns its rows; nullopt if it was dropped.
 std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   Versions versions;
   uint64_t number = 0;
@@ -199,7 +199,7 @@ std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   if (gives_up) {
     shared.table.checkpoints->drop(number);
     shared.pending = 0;
-    alone([] {});  // none writes for it any more
+    alone([] {});  // no thread writes for it any more
     return std::nullopt;
   }
   if (shared.pool != nullptr) {
@@ -223,7 +223,7 @@ void run(Site site, uint64_t checkpoints) {
   UnwaitingCalls calls;
   site.root = directory.path();
   site.calls = &calls;
-  ShardedIndex index(kKeys);  // outlives the tier's own thread
+  ShardedIndex index(kKeys);  // outlives the tier's compaction thread
   site.relocator = &index;
   std::unique_ptr<Table> table = site.open();
   Shared shared(*table, index);
@@ -311,7 +311,7 @@ TEST(threads_on_files_with_a_compaction_thread) {
   }
 }
 
-// Of a slot that two take the last references from at once, one must free it, and only one.
+// If two threads take the last references to a slot away at once, exactly one of them must free it.
 TEST(every_slot_is_freed_once) {
   const TemporaryDirectory directory;
   UnwaitingCalls calls;
@@ -320,7 +320,7 @@ TEST(every_slot_is_freed_once) {
     pool.write(0, 1000, static_cast<int64_t>(number));
     pool.checkpoint();
     std::vector<Place> places = pool.index.places();
-    // In the order in which a drop comes by: the last slots first.
+    // In the order in which a drop frees them: the last slots first.
     std::sort(places.begin(), places.end(), [](auto a, auto b) { return a.slot > b.slot; });
     pool.index.clear();
     std::atomic<bool> is_dropping{false};
