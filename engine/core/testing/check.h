@@ -1,4 +1,4 @@
-// What the native tests have in common: a check that fails ends the test and says what didn't hold.
+// Helpers of the native tests: a check that fails ends the test and says what didn't hold.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@
 
 namespace embstore {
 
-// Which looks for races alone: what one thread does from end to end, it needn't see.
+// The thread sanitizer only looks for races: a test need not repeat under it what a single thread does.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kUnderThreadSanitizer = true;
 #else
@@ -27,14 +27,14 @@ inline constexpr bool kUnderSanitizer = true;
 inline constexpr bool kUnderSanitizer = kUnderThreadSanitizer;
 #endif
 
-// Of `count` scenes that differ by their seed alone: a fifth under the address sanitizer, with which each takes some five times
-// as long, and an eighth under the thread sanitizer, with which it takes fifteen times as long.
+// Returns how many of `count` scenes to run that differ only by their seed: a fifth under the address sanitizer, under which
+// each takes about five times as long, and an eighth under the thread sanitizer, under which each takes fifteen times as long.
 constexpr uint64_t scenes(uint64_t count) {
   const uint64_t share = kUnderThreadSanitizer ? 8 : kUnderSanitizer ? 5 : 1;
   return (count + share - 1) / share;
 }
 
-// Which of many cases is being tested: told where one fails.
+// The name of the case that is being tested; a failure prints it.
 inline std::string& tested_case() {
   static std::string name;
   return name;
@@ -46,20 +46,20 @@ inline std::string& tested_case() {
   std::exit(1);
 }
 
-// Tests check millions of values: a literal becomes a string only where the check fails.
+// Tests check millions of values: a literal becomes a string only if the check fails.
 inline void check(bool holds, const char* what) {
   if (!holds) fail(what);
 }
 inline void check(bool holds, const std::string& what) {
   if (!holds) fail(what);
 }
-// For a message that is put together: `what` is called only where the check fails.
+// For composed messages: `what` is called only if the check fails.
 template <std::invocable What>
 void check(bool holds, const What& what) {
   if (!holds) fail(what());
 }
 
-// The message of the error of `kind` that `call` throws; fails where it throws none or another.
+// Returns the message of the error of `kind` that `call` throws; fails if it throws none or another.
 template <class Call>
 std::string error_of(ErrorKind kind, Call call) {
   try {
@@ -77,7 +77,7 @@ inline std::vector<int64_t> keys_from(int64_t first, int64_t count) {
   return keys;
 }
 
-// A directory of the test's own, empty at first and removed in the end.
+// A directory of the test's own, empty at first; the destructor removes it.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

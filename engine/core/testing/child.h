@@ -1,4 +1,4 @@
-// Forked processes of a test.
+// Starts forked processes of a test.
 #pragma once
 
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 
 namespace embstore {
 
-// A process that does `work`, and ends with status 0 if that returns.
+// Starts a process that does `work`, and ends with status 0 if that returns.
 template <class Work>
 pid_t start_child(const Work& work) {
   const pid_t child = fork();
@@ -18,7 +18,7 @@ pid_t start_child(const Work& work) {
   _exit(0);
 }
 
-// Waits for the end of a child, and says how it ended: its exit code, or minus the signal.
+// Waits for the end of a child, and returns its exit code, or minus the signal that ended it.
 inline int end_of_child(pid_t child) {
   int status = 0;
   check(waitpid(child, &status, 0) == child, "a process is lost");

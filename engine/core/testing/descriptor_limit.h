@@ -1,4 +1,4 @@
-// How many descriptors a test may have.
+// Limits the descriptors of a test.
 #pragma once
 
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 
 namespace embstore {
 
-// The limit of the process for a scope.
+// Sets the descriptor limit of the process for a scope.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t most) {

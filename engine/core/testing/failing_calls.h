@@ -1,4 +1,4 @@
-// Calls of the system on files, of which one fails, or does less than was asked.
+// System calls on files, one of which fails, or does less than was asked for.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ enum class Fault { kIoError, kNoSpace, kShort };
 struct Failure {
   int64_t call = INT64_MAX;  // the number of the call that fails
   Fault fault = Fault::kIoError;
-  bool lasts = false;  // until it is repaired
+  bool lasts = false;  // all later calls fail, too, until repair()
 };
 
 class FailingCalls : public files::FileCalls {
@@ -40,7 +40,7 @@ class FailingCalls : public files::FileCalls {
     const ssize_t some = files::FileCalls::pwrite(descriptor, data, (bytes + 1) / 2, offset);
     return failure_.fault == Fault::kShort ? some : refused();
   }
-  // The medium isn't waited for: no machine goes down here.
+  // Syncs don't wait for the medium: no machine crashes here.
   int fdatasync(int) override { return fails() ? -1 : 0; }
   int fsync(int) override { return fails() ? -1 : 0; }
   int unlink(const char* path) override { return fails() ? -1 : files::FileCalls::unlink(path); }

@@ -7,9 +7,9 @@
 namespace {
 
 constexpr int64_t kNone = -1;
-thread_local int64_t allocations_left = kNone;  // until the one that fails
+thread_local int64_t allocations_left = kNone;  // allocations before the one that fails
 
-// Null where it fails.
+// Returns null for the allocation that fails.
 void* allocate(size_t bytes, size_t alignment) noexcept {
   if (allocations_left != kNone && allocations_left-- == 0) return nullptr;
   return alignment == 0 ? std::malloc(bytes) : std::aligned_alloc(alignment, bytes);

@@ -1,4 +1,4 @@
-// Allocations that fail: a program that has testing/failing_memory.cc is told by which of its own.
+// Makes allocations fail in programs that are linked with testing/failing_memory.cc.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace embstore {
 
-// The thread sanitizer has allocation functions of its own, so nothing fails under it.
+// The thread sanitizer has its own allocation functions, so nothing fails under it.
 class FailingMemory {
  public:
-  // The thread's allocation of that number, from 0, fails while this lives.
+  // During the object's life, the thread's allocation with this number, counted from 0, fails.
   explicit FailingMemory(int64_t number);
   ~FailingMemory();
   bool has_failed() const;
@@ -17,8 +17,8 @@ class FailingMemory {
   FailingMemory& operator=(const FailingMemory&) = delete;
 };
 
-// Calls try_it() until it has succeeded: when each of its allocations has failed once, unless it can do without one. Calls
-// after_failure() after every other time.
+// Calls try_it() until it succeeds; each call fails at another allocation, unless try_it() can do without that one. Calls
+// after_failure() after each failure.
 template <class Try, class AfterFailure>
 void with_each_allocation_failing(Try try_it, AfterFailure after_failure) {
   for (int64_t number = 0;; ++number) {

@@ -1,4 +1,4 @@
-// Files that tests write, look at and damage.
+// Functions by which tests write, inspect and damage files.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +32,14 @@ inline void overwrite(const std::string& file, uint64_t offset, const std::strin
   check(stream.good(), file + " can't be changed");
 }
 
-// The lowest bit of the byte there.
+// Flips the lowest bit of the byte at `offset`.
 inline void flip(const std::string& file, uint64_t offset) {
   std::ifstream stream(file, std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(offset));
   overwrite(file, offset, {static_cast<char>(stream.get() ^ 1)});
 }
 
-// By name; none where there is no such directory.
+// Returns the paths of a directory's entries, sorted; none if the directory doesn't exist.
 inline std::vector<std::string> files_in(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code ignored;
@@ -49,7 +49,7 @@ inline std::vector<std::string> files_in(const std::string& directory) {
   return paths;
 }
 
-// Of those files that don't go meanwhile.
+// Returns the bytes of a directory's files, except files that are removed meanwhile.
 inline uint64_t bytes_in(const std::string& directory) {
   uint64_t bytes = 0;
   for (const std::string& path : files_in(directory)) {

@@ -1,8 +1,8 @@
-// PROGRAM                              explores some schedules, again without each synchronisation, and checks the explorer
-// PROGRAM --thorough                   the same, with more schedules without what is of no use
-// PROGRAM --schedules COUNT [FIRST]    explores so many
-// PROGRAM --seed SEED [--print]        one of them again, with every point at which threads could have been switched
-// PROGRAM --left-out COUNT [NAME]      so many at most without each synchronisation that NAME is part of the name of
+// PROGRAM                              explores some schedules, some again without each synchronisation, and tests the explorer
+// PROGRAM --thorough                   the same, with more schedules for synchronisations that nothing needs
+// PROGRAM --schedules COUNT [FIRST]    explores COUNT schedules
+// PROGRAM --seed SEED [--print]        explores one schedule, and prints every point at which threads could be switched
+// PROGRAM --left-out COUNT [NAME]      explores up to COUNT schedules without each synchronisation that has NAME in its name
 #include <fcntl.h>
 #include <sched.h>
 #include <spawn.h>
@@ -35,10 +35,11 @@
 namespace embstore::explorer {
 namespace {
 
-// A process makes some things once. So that the seed says all, they are there before the first schedule that counts.
+// A process creates some objects once. They are created before the first schedule that counts, so that a schedule
+// depends on its seed only.
 void warm_up() {
   static const bool is_warm = [] {
-    uint64_t seed = ~uint64_t{31};  // has checkpoints, as schedules are now: each process begins with it
+    uint64_t seed = ~uint64_t{31};  // with the current code this seed has checkpoints
     while (!explore(seed).has_checkpoints) --seed;
     return true;
   }();
@@ -58,15 +59,15 @@ void explore_all(uint64_t first, uint64_t count) {
   for (uint64_t seed = first; seed < first + count; ++seed) explore(seed);
 }
 
-// --- What several tests look at
+// --- The schedules that several tests use
 
 constexpr uint64_t kSchedules = kUnderSanitizer ? 200 : 400;
 
 struct Seen {
-  // How many schedules have them.
+  // Numbers of schedules that have these.
   uint64_t checkpoints_of_partitions = 0;
   uint64_t steps_of_variables = 0;
-  // Of the engine: without those of the explorer itself and of the emulated device.
+  // The engine's sites, without those of the explorer itself and of the emulated device.
   std::map<Site, std::string> sites;
 };
 
@@ -89,24 +90,25 @@ Seen explore_and_look() {
   return seen;
 }
 
-// Explored once.
+// Explores the schedules at the first call.
 const Seen& schedules() {
   static const Seen seen = explore_and_look();
   return seen;
 }
 
-// --- Without a synchronisation
+// --- Leaving a synchronisation out
 
-// Of no use is what so many schedules don't notice; by --thorough, more.
+// The number of schedules that must not notice that an unneeded synchronisation is left out; more with
+// --thorough.
 uint64_t schedules_for_nothing = 60;
 
 struct Ended {
-  bool is_well;         // it ended by itself, and nothing had failed
+  bool is_well;         // the program ended by itself, and nothing
   std::string written;  // to stdout
   std::string told;     // to stderr
 };
 
-// Runs this program again with other arguments: as a process of its own, since it may fail, crash, or not end.
+// Runs this program again with other arguments, in a process of its own, since it may fail, crash, or not end.
 Ended run_again(const std::vector<std::string>& arguments) {
   const TemporaryDirectory directory;
   const std::string written = directory / "stdout";
@@ -128,7 +130,7 @@ Ended run_again(const std::vector<std::string>& arguments) {
   return {WIFEXITED(status) && WEXITSTATUS(status) == 0, bytes_of(written), bytes_of(told)};
 }
 
-// Which schedule noticed that a synchronisation was left out.
+// Returns the schedule that noticed that a synchronisation was left out.
 std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
   const Ended ended = run_again({"--without", std::to_string(static_cast<int>(site.what)),
                                  std::to_string(site.place), std::to_string(schedules)});
@@ -139,7 +141,7 @@ std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
   return last;
 }
 
-// Without a synchronisation a count may be garbage, and a computer's memory soon full.
+// Without a synchronisation a count may be garbage, and soon fill the computer's memory.
 void limit_memory() {
   constexpr uint64_t kMostBytesMore = uint64_t{2} << 30;  // a schedule takes megabytes
   uint64_t pages = 0;
@@ -149,7 +151,7 @@ void limit_memory() {
   check(pages != 0 && setrlimit(RLIMIT_AS, &limit) == 0, "memory can't be limited");
 }
 
-// Of the process above.
+// The work of the process that noticed_at() starts.
 [[noreturn]] void explore_without(const Site& site, uint64_t schedules) {
   constexpr unsigned kMostSeconds = 20;  // a schedule takes milliseconds
   warm_up();
@@ -198,9 +200,9 @@ TEST(schedules_have_checkpoints_of_partitions_and_steps_of_several_variables) {
   check(steps > kSchedules / 10, std::to_string(steps) + " have steps of several variables");
 }
 
-// What matters of the synchronisations that concern the device is noticed in so many schedules.
+// Within this many schedules, each synchronisation that matters to the device must be noticed when left out.
 constexpr uint64_t kSchedulesWithout = 4000;
-// In so many, these aren't.
+// These aren't noticed in any schedule.
 struct Unnoticed {
   std::string_view name;
   const char* why;
@@ -218,7 +220,7 @@ constexpr Unnoticed kUnnoticed[] = {
 };
 
 TEST(a_synchronisation_that_is_left_out_is_noticed) {
-  if (kUnderSanitizer) return;  // what goes wrong then may be a race, or a use of what was freed
+  if (kUnderSanitizer) return;  // the sanitizer would report the race, or the use after free, that follows
   size_t left_out = 0;
   std::set<Synchronisation> kinds;
   for (const auto& [site, name] : schedules().sites) {
@@ -240,8 +242,8 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
   check(kinds.size() == static_cast<size_t>(Synchronisation::kCount), "of some kinds none was found");
 }
 
-// Locks under which threads meet others: of those that a function takes, one is noticed at least. What is done under another
-// lock without meeting anybody can't come apart here; the thread sanitizer sees that.
+// Tests locks under which threads synchronise with others: of the locks that a function takes, at least one must be noticed.
+// Work under another lock can't be interleaved here if it has no point; the thread sanitizer finds its races.
 TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
   if (kUnderSanitizer) return;
   for (const char* function :
@@ -253,7 +255,7 @@ TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
       return !site.second.starts_with(wanted);
     });
     check(!taken.empty(), "it takes no lock, or its calls became a part of its callers");
-    // Few schedules of each come first: another lock of the function may be of no use.
+    // First a few schedules for each lock, since another lock of the function may be unneeded.
     const auto is_noticed_in = [&taken](uint64_t schedules) {
       return std::any_of(taken.begin(), taken.end(), [schedules](const auto& site) {
         return noticed_at(site.first, schedules).has_value();
@@ -263,9 +265,9 @@ TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
   }
 }
 
-// --- Of the explorer itself
+// --- Tests of the explorer itself
 
-// Two threads of which each takes both locks, in orders that differ.
+// Runs two threads that take the same two locks in different orders.
 void deadlock() {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     Scheduler& scheduler = Scheduler::instance();
@@ -297,7 +299,8 @@ TEST(a_deadlock_is_told_with_what_each_thread_waits_for) {
   }
 }
 
-// A count that threads read under a lock and write under the next: some updates are lost, and by which seeds is always the same.
+// Threads read a count under a lock and write it under the next: some updates are lost, always by the same seeds. Returns how
+// many.
 uint64_t lost_updates(uint64_t seed) {
   Scheduler& scheduler = Scheduler::instance();
   scheduler.begin(seed);
@@ -331,7 +334,7 @@ TEST(what_threads_do_between_two_points_can_come_apart) {
 
 using Kind = Operation::Kind;
 
-// Whether an order explains operations that are begun and ended one after the other, or all beside one another.
+// Returns whether an order explains operations that run one after the other, or, with `beside`, all at once.
 bool is_explained(std::vector<Operation> operations, bool beside) {
   History history;
   std::vector<size_t> numbers;
@@ -354,7 +357,7 @@ TEST(what_no_order_explains_is_a_contradiction) {
   check(!is_explained({apply, read(0)}, /*beside=*/false), "an old row");
   check(is_explained({apply, read(0)}, /*beside=*/true), "a row as it was when the read began");
   check(!is_explained({apply, read(2)}, /*beside=*/true), "a row that there was not");
-  // Each read by itself is one of those that there were, but the rows went back.
+  // Each read saw a row that existed, but the row went back.
   History history;
   const size_t under_way = history.begin(apply);
   history.end(history.begin(read(1)));
@@ -381,7 +384,7 @@ TEST(what_no_order_explains_is_a_contradiction) {
 int main(int argc, char** argv) {
   using namespace embstore;
   using namespace embstore::explorer;
-  // Of the explored threads one runs at a time, and gets on sooner where the one before it ran.
+  // Only one explored thread runs at a time, and it runs faster on the processor of the one before.
   cpu_set_t here;
   CPU_ZERO(&here);
   CPU_SET(sched_getcpu(), &here);

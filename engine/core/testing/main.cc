@@ -1,4 +1,4 @@
-// PROGRAM [--list | NAME...]: lists the tests, or runs those that are named (default: all).
+// PROGRAM [--list | NAME...]: lists the tests, or runs the named ones (default: all).
 #include <algorithm>
 #include <cstdio>
 #include <string>

@@ -1,4 +1,4 @@
-// Every rule that an optimizer can have.
+// A case for each rule of an optimizer.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A variable as tests have it: one table or several partitions, which batches are applied to whole or not at all.
+// A variable for tests: one table or several partitions, with each batch applied whole or not at all.
 #pragma once
 
 #include <algorithm>
@@ -62,8 +62,8 @@ class Variable {
     auto prepared = std::make_unique<Prepared>();
     if (partitions() > 1) prepared->lock_.emplace(whole_batches_);
     if (kUnderThreadSanitizer) {
-      // It takes gate, then steps of the next partition, and steps, then gate, for a cycle: it can't know that no step has its
-      // turns while rows of the first partition are in use, as they are where its gate is held.
+      // The sanitizer reports a cycle between a gate and the steps of the next partition: it can't know that no step has its
+      // turns while rows of the first partition are in use, as they are while its gate is held.
       for (Table* table : pointers_) prepared->uses_.emplace_back(table->parts());
     }
     prepared->gradients_.reserve(partitions());
@@ -100,7 +100,7 @@ class Variable {
     Table::apply_on_device({&batch, 1}, global_step);
   }
 
-  // Of each partition.
+  // One turn for each partition.
   using Turns = std::vector<uint64_t>;
   Turns next_turn() {
     Turns turns;
@@ -144,7 +144,7 @@ class Variable {
   }
   int64_t apply_count() { return partition(0).apply_count(); }
 
-  // Of all partitions between the same two batches.
+  // Exports the rows of all partitions, between the same two batches.
   ExportedRows export_rows() {
     std::optional<MutexLock> lock;
     if (partitions() > 1) lock.emplace(whole_batches_);
@@ -159,7 +159,7 @@ class Variable {
     }
     return in_order(all);
   }
-  // The sum of all; the tiers of a partition follow those of the one before.
+  // Returns the sum over all partitions; the tiers of a partition follow those of the one before.
   TableStats stats() const {
     TableStats sum = partition(0).stats();
     for (size_t p = 1; p < partitions(); ++p) {
@@ -175,13 +175,13 @@ class Variable {
     return sum;
   }
 
-  // Held while a batch goes to several partitions, and by whoever wants to see whole batches.
+  // Held while a batch goes to several partitions, and by callers that must see whole batches.
   Mutex& whole_batches() { return whole_batches_; }
 
  private:
   size_t dim() const { return static_cast<size_t>(partition(0).dim()); }
 
-  // Calls visit(table, its ids, where they are).
+  // Calls visit(table, its ids, their positions in `ids`) for each partition.
   template <class Visit>
   void split(std::span<const int64_t> ids, Visit visit) const {
     const KeysByPartition parts(ids, partitions());

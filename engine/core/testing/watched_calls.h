@@ -1,5 +1,5 @@
-// Calls of the system on files that don't wait for the medium; and such that a test sees, and may change or have fail, before they
-// are made.
+// System calls on files that don't wait for the medium; and calls that a test sees, and may change or fail, before they are
+// made.
 #pragma once
 
 #include <cerrno>
@@ -13,22 +13,22 @@
 
 namespace embstore {
 
-// Where no machine goes down, a sync says nothing.
+// System calls with syncs that do nothing, since no machine crashes in these tests.
 class UnwaitingCalls : public files::FileCalls {
  public:
   int fdatasync(int) override { return 0; }
   int fsync(int) override { return 0; }
 };
 
-// What is asked of the system.
+// A system call that is about to be made.
 struct FileCall {
   enum Kind { kOpen, kRead, kWrite, kSync, kSyncDirectory, kRemove, kName };
 
   Kind kind;
-  int descriptor = -1;    // of what is read, written or synced
-  std::string path = {};  // of what is opened or removed, or the one that a file gets
-  int flags = 0;          // of kOpen
-  size_t bytes = 0;       // of kRead and kWrite, with the next
+  int descriptor = -1;    // of the file that is read, written or synced
+  std::string path = {};  // of the file that is opened or removed, or its new path
+  int flags = 0;          // for kOpen
+  size_t bytes = 0;       // for kRead and kWrite, as is `offset`
   uint64_t offset = 0;
 
   std::string path_of_descriptor() const {
@@ -38,8 +38,8 @@ struct FileCall {
 
 class WatchedCalls final : public UnwaitingCalls {
  public:
-  // Called before each call: 0, and it's made, with as many bytes as are left to it; or the errno with which it fails. For calls of
-  // several threads, where there are such.
+  // Called before each call. If it returns 0, the call is made, with the number of bytes that it left in `bytes`; else the call
+  // fails with the returned errno. Must be thread-safe if several threads make calls.
   std::function<int(FileCall&)> before;
 
   int open(const char* path, int flags, mode_t mode) override {

@@ -1,4 +1,4 @@
-// The emulated device without the synchronisation that is left out, if it is one of the device's.
+// The emulated device, without the synchronisation that is left out if that is one of the device's.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class ExploredDevice final : public gpu::EmulatedDevice {
   void call_host(std::function<void()> function, gpu::Stream stream) override {
     const bool is_aside = left_out().is_it(Synchronisation::kFunction, __builtin_return_address(0));
     if (!is_aside) return EmulatedDevice::call_host(std::move(function), stream);
-    // After what was on the stream before, but nothing on it waits for the function.
+    // Runs the function after what is on the stream now, but nothing on the stream waits for it.
     const gpu::Event before = EmulatedDevice::make_event();
     EmulatedDevice::record(before, stream);
     EmulatedDevice::wait(aside_, before);

@@ -21,11 +21,12 @@ using gpu::emulated::Draws;
 
 constexpr size_t kRowBytes = 4 * sizeof(float);
 
-// A row is worth how often it was updated, beyond what its key begins with: so each float says of which row it is, and when.
+// A row's value is its key's initial value plus the number of its updates, so each float says which row it belongs to, and
+// at which moment.
 constexpr int64_t kMostUpdates = 1000;
 float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMostUpdates); }
 
-// Batches go over the bus in one piece, or in several.
+// Draws whether batches cross the bus in one piece or in several.
 TierSpec hbm(Draws& draws, uint64_t rows) {
   constexpr size_t kPieceBytes[] = {1, 200, HbmTier::kPieceBytes};
   TierSpec tier{"HBM", std::nullopt, rows * kRowBytes};
@@ -34,7 +35,7 @@ TierSpec hbm(Draws& draws, uint64_t rows) {
   return tier;
 }
 
-// With room for whatever a schedule's checkpoints keep.
+// The pool has room for all that a schedule's checkpoints keep.
 TierSpec pool() {
   constexpr uint64_t kPlaces = PoolTier::kHeadroomSlots + 1024;
   return {"PMEM_POOL", std::nullopt, kPlaces * 256};
@@ -47,7 +48,7 @@ TierSpec files() {
   return files;
 }
 
-// Of all partitions; each has files of its own.
+// Draws the tiers of all partitions; each partition has its own files.
 std::vector<TierSpec> some_tiers(Draws& draws) {
   const uint64_t rows = 1 + draws.below(kKeys - 2);
   const uint64_t rows_of_dram = 1 + draws.below(3);
@@ -74,7 +75,7 @@ TableSpec spec_of(Draws& draws) {
           .cache_strategy = draws.one_in(2) ? CacheStrategy::kLfu : CacheStrategy::kLru};
 }
 
-// What the host knows of ranks may lag, but never be higher.
+// Checks that the host's ranks, which may lag, are never too high.
 void check_ranks(const Table& table) {
   const HbmTier& hbm = *table.parts().store->tiers().hbm();
   RowBatch row(table.parts().layout);
@@ -218,7 +219,7 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
   for (const TableStats::Level& level : stats.tiers) {
     check(level.rows <= level.capacity_rows, "a tier has more rows than its capacity");
   }
-  // First on the device, whose mirror nobody has had brought up to date.
+  // First on the device, whose mirror wasn't brought up to date before.
   gpu::DeviceArray<int64_t> ids(device, keys.size());
   gpu::DeviceArray<float> out(device, rows.size());
   ids.copy_from(keys.data(), keys.size(), stream);

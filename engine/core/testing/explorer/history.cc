@@ -8,9 +8,9 @@
 namespace embstore::explorer {
 namespace {
 
-constexpr size_t kMostOperations = 64;  // of a key, in one schedule
+constexpr size_t kMostOperations = 64;  // in one schedule
 
-// Looks for an order of one key's operations in which each saw what it saw.
+// Searches for an order of one key's operations that explains what each of them saw.
 class Search {
  public:
   Search(int64_t key, std::vector<const Operation*> operations, std::vector<uint64_t> before)
@@ -22,7 +22,7 @@ class Search {
   bool finds_one() { return goes_on(0, {}); }
 
  private:
-  // With the operations of `done`, after which the row is in `state`.
+  // Searches on after the operations in `done`, which left the row in `state`.
   bool goes_on(uint64_t done, RowState state) {
     if ((done & must_) == must_) return true;
     if (!tried_.emplace(done, state).second) return false;
@@ -63,7 +63,7 @@ class Search {
 
   const int64_t key_;
   const std::vector<const Operation*> operations_;
-  const std::vector<uint64_t> before_;  // by operation: which must have happened
+  const std::vector<uint64_t> before_;  // by operation: those that must have
   uint64_t must_ = 0;
   std::set<std::pair<uint64_t, RowState>> tried_;
 };
@@ -86,7 +86,8 @@ std::vector<size_t> History::operations_of(int64_t key) const {
   return numbers;
 }
 
-// `before`: by number of an operation, which must come before it though time doesn't say so, as bits.
+// `before`: by operation number, the operations that must come before it beyond what their times say, as
+// bits.
 bool History::explains(int64_t key, const std::vector<uint64_t>& before) const {
   const std::vector<size_t> numbers = operations_of(key);
   std::vector<const Operation*> operations;

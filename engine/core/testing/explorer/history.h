@@ -1,8 +1,9 @@
-// What threads did to a table and saw of it, and whether some serial order of it all gives what they saw.
+// The operations of threads on a table and what they saw, and whether some serial order of the operations
+// explains it.
 //
-// Each key's operations are judged by themselves, since a look-up of several keys may see a batch for one of them and not yet
-// for another. What sees all rows at one moment between two batches, as a save does, is judged over all keys: each batch that
-// was under way must be seen whole or not at all.
+// The operations of each key are judged separately, since a look-up of several keys may see a batch for one key and not yet
+// for another. An operation that sees all rows at one moment between two batches, as a save does, is judged over all keys: it
+// must see each concurrent batch whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace embstore::explorer {
 
-// What a key's row is: how many gradients it got since it came, and the step of the last. None: there is no row.
+// The state of a key's row: how many gradients it got since it was inserted, and the step of the last one. Count
+// 0 means that there is no row.
 struct RowState {
   int64_t count = 0;
   int64_t version = -1;
@@ -28,18 +30,19 @@ struct Operation {
     kReadAll,  // saw counts and versions
     kDrop,     // removes the rows
     kClear,    // removes all rows
-    kFill,     // sets the rows, after the kClear that it belongs to: what a restore does
-    kSave,     // first removes rows whose version is less than `least_version`; then saw all
+    kFill,     // sets the rows after its kClear: a restore's second half
+    kSave,     // removes rows with a version below `least_version`, then saw all
     kMoment,   // saw all rows as they were between two batches
   };
-  // By key. Of an apply, how many gradients; of what sees, what was seen; of a drop, count 1 where there was a row.
+  // By key: for an apply, the number of gradients; for operations that see rows, what they saw; for a drop, count 1
+  // if there was a row.
   std::map<int64_t, RowState> rows = {};
   Kind kind;
   std::string name;
   int64_t least_version = -1;
-  std::optional<size_t> after = std::nullopt;  // the operation before which it doesn't happen
+  std::optional<size_t> after = std::nullopt;  // the operation that must come first
   uint64_t began = 0;
-  uint64_t ended = 0;  // 0: it hasn't, so that it may have had its effect or not
+  uint64_t ended = 0;  // 0: it hasn't ended, so it may have had its effect or not
 
   bool concerns(int64_t key) const {
     return is_of_one_moment() || kind == Kind::kClear || kind == Kind::kFill || rows.contains(key);
@@ -49,16 +52,17 @@ struct Operation {
 
 class History {
  public:
-  // Operations that thread runs one after the other, or beside one another. The number says which it is in end().
+  // Records the begin and end of operations, which may overlap. begin() returns the operation's number, for
+  // end().
   size_t begin(Operation operation);
   void end(size_t number);
   Operation& at(size_t number) { return operations_[number]; }
-  // An operation that was refused, which did and saw nothing.
+  // Marks an operation as refused: it did and saw nothing.
   void refused(size_t number) {
     operations_[number].kind = Operation::Kind::kRead;
     operations_[number].rows.clear();
   }
-  // What `call` gives, which does all that the operation does: one that throws was refused.
+  // Returns call(), which does all of the operation. If it throws, the operation counts as refused.
   template <class Call>
   auto within(size_t number, Call call) {
     try {
@@ -68,10 +72,10 @@ class History {
       throw;
     }
   }
-  // One that was given up when it may have had its effect, and of which nothing was seen.
+  // Marks an operation as abandoned: it may have had its effect, and saw nothing.
   void given_up(size_t number) { operations_[number].ended = 0; }
 
-  // What no serial order explains; nothing where one explains all. `keys` are all that there are.
+  // Returns what no serial order explains; nullopt if an order explains all. `keys` are all keys.
   std::optional<std::string> contradiction(const std::vector<int64_t>& keys) const;
   std::string described(std::optional<int64_t> key) const;
 

@@ -1,5 +1,5 @@
-// The functions of the C library in which threads meet. The linker takes these for the program and for the libraries that it
-// loads; for threads that aren't explored they do what the C library does.
+// Replacements of the C library's functions by which threads synchronise. The linker uses them for the program and for the
+// libraries that it loads; for threads that aren't explored they call the C library's.
 //
 // An explored thread takes a lock from the scheduler first, and then the real one, which is free.
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ struct Start {
   void* argument;
 };
 
-// Made before all else of its thread, so destroyed after it.
+// Constructed before all other thread-local objects of its thread, so destroyed after them.
 struct End {
   bool is_needed = false;
   ~End() {
@@ -61,9 +61,9 @@ void* run(void* argument) {
   return start->routine(start->argument);
 }
 
-// A part of a lock's class, where the compiler made it a function of its own.
+// Returns whether the address is in a function of a lock's class that the compiler didn't inline.
 bool is_of_a_lock(const void* address) {
-  static auto* const known = new std::map<uint64_t, bool>;  // by function, whose name takes long to tell
+  static auto* const known = new std::map<uint64_t, bool>;  // by function, since names are slow to look up
   const uint64_t function = begin_of_function_at(place_of(address));
   const auto [found, is_new] = known->try_emplace(function);
   if (is_new) {
@@ -74,7 +74,7 @@ bool is_of_a_lock(const void* address) {
   return found->second;
 }
 
-// Which place takes a lock is known by who called its class.
+// The site of a lock is the code that called the lock's class.
 bool is_lock_left_out(const void* caller) {
   if (!left_out().is_used()) return false;
   if (is_of_a_lock(caller)) {
@@ -86,8 +86,8 @@ bool is_lock_left_out(const void* caller) {
   return left_out().is_it(Synchronisation::kLock, caller);
 }
 
-// That of the emulated device's fibers, of which each thread of a kernel takes one. Threads don't meet there, since none stops
-// while it has it, and it's most of the locks that are taken.
+// Whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes. Threads don't synchronise by
+// it, since no thread stops while it holds it, and most of the locks taken are this one.
 bool is_of_fibers(const void* mutex) {
   static const auto* const idle = &gpu::emulated::idle_fibers();
   return mutex >= idle && mutex < idle + 1;
@@ -98,7 +98,7 @@ bool is_of_fibers(const void* mutex) {
 
 using namespace embstore::explorer;
 
-// The sanitizers have some of these in the program itself, under this name.
+// The sanitizers define some of these functions in the program itself, under this name.
 extern "C" __attribute__((weak)) int __interceptor_pthread_create(pthread_t*, const pthread_attr_t*,
                                                                   void* (*)(void*), void*);
 extern "C" __attribute__((weak)) int __interceptor_pthread_join(pthread_t, void**);
@@ -156,7 +156,7 @@ int pthread_rwlock_unlock(pthread_rwlock_t* shared) noexcept {
   return result;
 }
 
-// Wakes nobody by mistake: whoever waits in a loop, as all do, would wait again.
+// Has no spurious wake-ups: a caller waits in a loop, and would wait again.
 int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   static auto* const wait = real<int(pthread_cond_t*, pthread_mutex_t*)>("pthread_cond_wait");
   static auto* const lock = real<int(pthread_mutex_t*)>("pthread_mutex_lock");
@@ -182,7 +182,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
   return broadcast(condition);
 }
 
-// No part of the engine waits for so long and no longer.
+// The engine has no waits with a time limit.
 int pthread_cond_timedwait(pthread_cond_t*, pthread_mutex_t*, const timespec*) {
   std::fprintf(stderr, "the explorer knows no waits that time out\n");
   std::abort();
@@ -218,7 +218,7 @@ int pthread_join(pthread_t id, void** result) {
   return join(id, result);
 }
 
-// By which an update draws the shard that it begins with. The real one is an address.
+// An update chooses its first shard by this number. The real one is an address.
 pthread_t pthread_self() noexcept {
   static auto* const self = real<pthread_t()>("pthread_self");
   return is_explored() ? scheduler().number_of_this_thread() + 1 : self();
@@ -245,8 +245,8 @@ int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* 
   return 0;
 }
 
-// What std::atomic and std::counting_semaphore wait by. It is declared with as many arguments as there are: those that a call
-// doesn't give are handed on as they are.
+// std::atomic and std::counting_semaphore wait by this call. It's declared with the greatest number of arguments: those that
+// a call doesn't give are passed on as they are.
 long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,
                          long sixth) noexcept __asm__("syscall");
 long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,

@@ -22,7 +22,7 @@ LeftOut& left_out() {
 
 bool LeftOut::is_it(Synchronisation what, const void* caller) {
   if (!is_used()) return false;
-  // The compiler writes the loop that looks for steps which ended several times.
+  // The compiler duplicates the loop that looks for steps that have ended.
   const uint64_t place =
       what == Synchronisation::kQuery ? begin_of_function_at(place_of(caller)) : place_of(caller);
   const Site called{what, place};

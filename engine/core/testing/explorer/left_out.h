@@ -1,7 +1,7 @@
-// A synchronisation that the engine is explored without: every call that one place of its code makes.
+// A synchronisation that is left out while the engine is explored: all calls at one place in its code.
 //
-// Places are found rather than listed: where an explored schedule calls a synchronisation, by the address to which the call
-// returns. So whatever the engine synchronises by can be left out, and what is added to it as well.
+// Places are found, not listed: by the address to which a call of a synchronisation in an explored schedule returns. So
+// every synchronisation of the engine can be left out, new ones too.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +22,29 @@ enum class Synchronisation : uint8_t {
   kLock,
   kHostUse,  // an operation doesn't say that it uses rows
   kFinish,   // a table that closes doesn't wait for steps
-  kIdle,     // likewise for operations
+  kIdle,     // a table that closes doesn't wait for operations
   kCount,
 };
 std::string_view name_of(Synchronisation what);
 
 struct Site {
   Synchronisation what;
-  uint64_t place;  // in the program, wherever it is loaded
+  uint64_t place;  // in the program, whatever its load address
   auto operator<=>(const Site&) const = default;
 };
 
 class LeftOut {
  public:
-  // The one that is left out, if any.
+  // The site that is left out, if any.
   std::optional<Site> site;
-  // Whether sites are to be kept in `seen`, with how often each was called.
+  // Whether to record sites in `seen`, with the number of calls of each.
   bool looks_for_sites = false;
   std::map<Site, uint64_t> seen;
 
-  // Called at each synchronisation with the address to which it returns: whether it is the one that is left out.
+  // Called at each synchronisation with the address to which it returns. Returns whether to leave it out.
   bool is_used() const { return looks_for_sites || site; }
   bool is_it(Synchronisation what, const void* caller);
-  // How often it was left out.
+  // Returns how often a call was left out.
   uint64_t times() const { return times_; }
 
  private:
@@ -52,8 +52,8 @@ class LeftOut {
 };
 LeftOut& left_out();
 
-// "a lock in embstore::HbmTier::join(...), the 2nd": by the program's own table of symbols. Sites of functions that it hasn't
-// are named by their place.
+// Returns names such as "a lock in embstore::HbmTier::join, number 2", from the program's own symbol table. A site in a
+// function without a symbol is named by its place.
 std::map<Site, std::string> names_of(const std::map<Site, uint64_t>& sites);
 
 }  // namespace embstore::explorer

@@ -1,4 +1,5 @@
-// Calls of DeviceSteps and Epochs that other files of the engine make: the linker takes these for them, and gives theirs another name.
+// Replacements of functions of DeviceSteps and Epochs: the linker directs calls from other files of the engine to them, and
+// renames the originals.
 #include <execinfo.h>
 
 #include "testing/explorer/left_out.h"
@@ -13,7 +14,7 @@ extern "C" {
 
 void __real__ZN8embstore11DeviceSteps7HostUseC1EPS0_NS0_6LengthE(void* use, DeviceSteps* steps,
                                                                  DeviceSteps::Length length);
-// Which operation uses rows is known by who called the constructor of the operation.
+// The site of a use of rows is the code that called the constructor of the operation.
 void __wrap__ZN8embstore11DeviceSteps7HostUseC1EPS0_NS0_6LengthE(void* use, DeviceSteps* steps,
                                                                  DeviceSteps::Length length) {
   void* callers[3] = {};

@@ -14,7 +14,7 @@
 namespace embstore::explorer {
 namespace {
 
-// Where the program is loaded: the first object that the dynamic linker tells of.
+// Returns the program's load address: the first object that the dynamic linker lists.
 uint64_t load_address() {
   static const uint64_t address = [] {
     uint64_t found = 0;
@@ -49,7 +49,7 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-// What a name is without what is in brackets, which makes it long.
+// Returns a name without what is in brackets, which makes it long.
 std::string shortened(const std::string& name) {
   std::string kept;
   int depth = 0;
@@ -63,7 +63,7 @@ std::string shortened(const std::string& name) {
   return kept;
 }
 
-// By where they begin.
+// Returns the program's functions, by their begin.
 std::map<uint64_t, Function> read_functions() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   ElfW(Ehdr) header{};
@@ -89,7 +89,7 @@ const std::map<uint64_t, Function>& functions() {
   return *all;
 }
 
-// That at a place; the end of all where there is none.
+// Returns the function at a place; functions().end() if there is none.
 std::map<uint64_t, Function>::const_iterator at(uint64_t place) {
   const auto after = functions().upper_bound(place);
   if (after == functions().begin() || std::prev(after)->second.end < place) return functions().end();

@@ -1,4 +1,4 @@
-// The functions of the program that runs, by where they lie in it: its own table of symbols has them.
+// Finds functions of the running program by place, in its own symbol table.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace embstore::explorer {
 
-// Where something lies in the program, wherever that is loaded.
+// Returns the place of an address in the program, whatever the program's load address.
 uint64_t place_of(const void* address);
-// Where the function begins that lies there; the place itself where none is known.
+// Returns the begin of the function at a place; the place itself if no function is known there.
 uint64_t begin_of_function_at(uint64_t place);
-// The name of the function at a place, without its arguments and template arguments; the place itself where none is known.
+// Returns the name of the function at a place, without arguments and template arguments; "place N" if none is known.
 std::string function_at(uint64_t place);
 
 }  // namespace embstore::explorer

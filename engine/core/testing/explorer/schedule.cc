@@ -36,7 +36,7 @@ class Schedule {
   explicit Schedule(uint64_t seed)
       : draws_(~seed),
         device_(std::make_shared<ExploredDevice>(seed)),
-        // Whoever opens the emulated device from now on has this one.
+        // From now on the tables that open the emulated device get this one.
         opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
     check(opened_ == device_, "another device is open");
     told_ids().clear();
@@ -65,7 +65,8 @@ class Schedule {
       variable.table.reset();
       variable.look_at_checkpoints();
     }
-    // What is still on streams runs now, on what the tables have freed, if it was on its way.
+    // Work that is still on streams runs now, on memory that the tables have freed, so that a missing wait is
+    // detected.
     const gpu::OwnedEvent event(*device_);
     for (int i = 0; i < 300; ++i) static_cast<void>(device_->EmulatedDevice::query(event));
     static_cast<void>(device_->memory());
@@ -99,7 +100,8 @@ class Schedule {
     kPersist,
     kCount
   };
-  // Each schedule leaves some kinds of operations out, and has others often: many of one kind meet seldom where all occur.
+  // Each schedule leaves out some kinds of operations and draws others often: if all kinds occurred, operations of one
+  // kind would seldom meet.
   void draw_kinds() {
     for (size_t kind = 0; kind < static_cast<size_t>(Does::kCount); ++kind) {
       const bool is_always_there = kind <= static_cast<size_t>(Does::kLookUpOnStream);
@@ -110,7 +112,7 @@ class Schedule {
   }
   Does some_kind(Draws& draws) const { return kinds_[draws.below(kinds_.size())]; }
 
-  // Operations of one thread.
+  // The operations of one thread.
   class Worker {
    public:
     Worker(Schedule& schedule, uint64_t seed, bool closes)
@@ -139,8 +141,8 @@ class Schedule {
       at("its end");
     }
 
-    // What of a step on a stream concerns one variable: what a look-up needs, and gave; or an apply, whose gradients take the place of
-    // rows; or ids alone.
+    // One variable's part of a step on a stream: the ids and results of a look-up; or an apply, with its gradients in place of
+    // rows; or ids only.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
           : ids(*schedule.device_, kMostIds),
@@ -167,7 +169,7 @@ class Schedule {
       gpu::Stream stream;
       std::vector<int64_t> of;
       std::vector<size_t> reads;    // in the history
-      std::optional<size_t> apply;  // likewise, if it is one
+      std::optional<size_t> apply;  // in the history, for an apply
     };
 
    private:
@@ -177,7 +179,7 @@ class Schedule {
       return schedule_.variables_[draws_.below(schedule_.variables_.size())];
     }
 
-    // `may_save`: no save of this thread is under way, for which removals wait.
+    // `may_save`: this thread has no save under way, for which removals wait.
     void some_operation(bool may_save) {
       const Does does = schedule_.some_kind(draws_);
       ExploredVariable& on = some_variable();
@@ -230,7 +232,8 @@ class Schedule {
       on.end_reads(reads, ids, rows.data());
     }
 
-    // Ids for a step on a stream, of a variable, or of all from `first` on: none where the thread has put as much as it may.
+    // Draws ids for a step on a stream, of one variable, or of all from `first` on. Returns nothing if the thread has as
+    // many steps as it may.
     std::vector<OnDevice*> begin_step(ExploredVariable* first = nullptr) {
       std::vector<ExploredVariable*> on;
       for (ExploredVariable& variable : schedule_.variables_) {
@@ -253,7 +256,8 @@ class Schedule {
       if (parts.size() > 1) schedule_.has_steps_of_variables_ = true;
     }
 
-    // `used`: the variable whose rows the thread uses. It may wait for those alone that were made later, or is refused.
+    // `used`: the variable whose rows the thread uses. The thread may wait only for variables made after it, or is
+    // refused.
     void look_up_on_device(LookUpFor purpose, ExploredVariable* used = nullptr) {
       at("look-up on a stream");
       const std::vector<OnDevice*> parts = begin_step(used);
@@ -269,7 +273,7 @@ class Schedule {
       }
       Table::lookup_on_device(batches, purpose);
       for (OnDevice* part : parts) {
-        // Whatever comes later is in order with it: it sees nothing of that.
+        // Later operations are ordered after it, so it doesn't see them.
         for (const size_t number : part->reads) part->on->history.end(number);
         part->on->looked_up += part->of.size();
         part->out.copy_to(part->rows.data(), part->of.size() * kDim, part->stream);
@@ -297,10 +301,10 @@ class Schedule {
         for (OnDevice* part : parts) part->on->history.refused(*part->apply);
         throw;
       }
-      for (OnDevice* part : parts) part->on->history.end(*part->apply);  // whatever comes later sees it
+      for (OnDevice* part : parts) part->on->history.end(*part->apply);  // later operations see it
       end_step(parts);
     }
-    // Of a batch that may come or not.
+    // Prefetches a batch that may come or not.
     void ask_ahead(ExploredVariable& on) {
       at("what is asked for ahead");
       if (draws_.one_in(8)) return on.table->forget_prefetched();
@@ -326,7 +330,7 @@ class Schedule {
       if (step.is_look_up()) step.on->saw_reads(step.reads, step.of, step.rows.data());
     }
 
-    // What this thread had put on streams is done, so that another stream may read what it gave.
+    // Waits for this thread's work on streams, so that another stream may read its results.
     void synchronise() {
       at("synchronise");
       for (ExploredVariable& variable : schedule_.variables_) variable.table->synchronise();
@@ -348,7 +352,7 @@ class Schedule {
       on.history.end(number);
     }
 
-    // The second finds no step in flight, mostly: the first has waited for them.
+    // The second query mostly finds no step in flight, since the first has waited for them.
     void see(ExploredVariable& on) {
       const bool has_versions_first = draws_.below(2) == 0;
       if (has_versions_first) see_versions(on);
@@ -431,7 +435,7 @@ class Schedule {
       on.persisted.erase(on.persisted.begin());
     }
 
-    // By one thread at a time, as a program does it.
+    // Makes a checkpoint, in one thread at a time, as a program does.
     void persist(ExploredVariable& on, bool may_save) {
       if (!on.has_pool() || std::exchange(on.is_persisting, true)) return train(on, may_save);
       drop_a_checkpoint(on);
@@ -460,7 +464,7 @@ class Schedule {
       });
       on.is_persisting = false;
     }
-    // Those of all partitions begin between the same two batches.
+    // Begins the checkpoints of all partitions between the same two batches.
     void begin_checkpoint(ExploredVariable& on, ExploredVariable::Persisted& made, UnwaitingCalls& calls) {
       const std::string path = schedule_.directory_ / ("state" + std::to_string(schedule_.saves_++));
       std::deque<checkpoint::Writer> files;
@@ -485,7 +489,7 @@ class Schedule {
               .partition_count = static_cast<uint32_t>(on.partitions())};
     }
 
-    // Look-ups go on meanwhile, and see rows go and come.
+    // Look-ups go on during a restore, and see rows go and come.
     void restore(ExploredVariable& on) {
       if (on.saved.empty()) return;
       at("restore");
@@ -514,11 +518,11 @@ class Schedule {
     const bool closes_;
     const gpu::OwnedStream aside_;
     std::deque<OnDevice> steps_;
-    size_t put_ = 0;        // of them, on streams
-    size_t collected_ = 0;  // of those, that have come back
+    size_t put_ = 0;        // steps put on streams
+    size_t collected_ = 0;  // of these, the ones whose results were read
   };
 
-  // One for all variables that a step trains.
+  // Returns one step number for all variables that a step trains.
   int64_t next_step() {
     int64_t step = 0;
     for (const ExploredVariable& variable : variables_) step = std::max(step, variable.next_step);
@@ -541,7 +545,7 @@ class Schedule {
   const std::shared_ptr<gpu::Device> opened_;
   std::deque<ExploredVariable> variables_;
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams_;
-  std::vector<Does> kinds_;  // that are drawn from, each as often as it is here
+  std::vector<Does> kinds_;  // to draw from; a kind's frequency is its number of entries
   uint64_t saves_ = 0;
   bool closes_ = false;
   bool has_steps_of_variables_ = false;

@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kNames[] = {"a lock",     "an unlock", "a shared lock",       "a condition", "a notice",
                                   "an address", "a start",   "the end of a thread", "a yield"};
 
-// After so many points all threads get on alike; after twice as many there is no end to it.
+// After this many points, all threads get equal turns; after twice as many, the schedule counts as endless.
 constexpr uint64_t kManyPoints = 400'000;
 
 }  // namespace
@@ -123,7 +123,7 @@ void Scheduler::switch_to(Thread& next, Thread& current) {
   if (&next == &current) return;
   const bool comes_back = !current.has_ended;
   sem_post(&next.turn);
-  // One that has ended is forgotten by whoever runs now.
+  // The thread that runs now forgets one that has ended.
   if (comes_back) current.wait_for_turn();
 }
 
@@ -287,7 +287,7 @@ void Scheduler::forget(Thread* thread) {
 }
 
 void Scheduler::started(Thread* thread, pthread_t id) {
-  // A detached thread that has ended leaves its number to others.
+  // The id of a detached thread that has ended may be reused.
   for (const auto& other : threads_) {
     if (other->has_ended && pthread_equal(other->id, id) != 0) other->id = {};
   }

@@ -1,12 +1,12 @@
-// A scheduler of host threads for tests: of all explored threads one runs at a time, and which one goes on is drawn from a
-// seed. So an interleaving under which a test fails can be had again.
+// A scheduler of host threads for tests: only one of the explored threads runs at a time, and the next one is drawn from a
+// seed. So an interleaving under which a test fails can be repeated.
 //
-// Threads meet in the functions of pthread, which intercepted_calls.cc has in place of the C library's: locks, conditions,
-// threads that start and end, waits for an address, sleeps and yields. Each is a point at which another thread may go on. The
-// engine needs no hooks for this, and runs as it was compiled. Between two points a thread is alone, so what the explorer can't
-// show is a race between threads that meet nowhere; the thread sanitizer is for those.
+// Threads synchronise by the functions of pthread, which intercepted_calls.cc replaces: locks, conditions, starts and ends of
+// threads, waits for an address, sleeps and yields. Each call is a point at which another thread may go on. The engine needs no
+// hooks for this, and runs as it was compiled. Between two points only one thread runs, so the explorer can't show a race
+// between threads that don't synchronise; the thread sanitizer finds those.
 //
-// A thread that waits can't run until what it waits for is there. If none can, that is a deadlock.
+// A thread that waits can't run until its condition holds. If no thread can run, that is a deadlock.
 #pragma once
 
 #include <pthread.h>
@@ -24,7 +24,7 @@
 
 namespace embstore::explorer {
 
-// What a thread does at a point.
+// The kinds of points.
 enum class Point : uint8_t {
   kLock,
   kUnlock,
@@ -43,50 +43,50 @@ class Scheduler {
   // True if the calling thread is explored.
   static bool has_this_thread();
 
-  // Starts a schedule, of the calling thread and of those that earlier schedules left waiting. From now on, threads that an
-  // explored one starts are explored too.
+  // Starts a schedule with the calling thread and those that earlier schedules left waiting. From now on, threads that an
+  // explored thread starts are explored too.
   void begin(uint64_t seed);
-  // Lets all others go on until they wait. They stay explored; the calling thread no longer is. Returns what tells the
-  // schedule from others: what ran at which point.
+  // Lets all other threads go on until they wait. They stay explored; the calling thread no longer is. Returns a hash
+  // of the schedule: what ran at which point.
   uint64_t end();
 
-  // Called with what went wrong if all threads wait, or if there is no end; must not return.
+  // Called with a message if all threads wait, or the schedule doesn't end; must not return.
   std::function<void(const std::string&)> fail;
   // Prints every point to stderr.
   bool prints = false;
 
-  // What the calling thread is at, for messages.
+  // Says what the calling thread does, for messages.
   void now_at(const std::string& what);
-  // A number for the calling thread that is the same whenever the schedule is run again.
+  // Returns a number for the calling thread that is the same whenever the schedule is run again.
   size_t number_of_this_thread() const;
-  // What was seen belongs to the schedule as well: told apart by end().
+  // Adds what a thread saw to the hash that end() returns.
   void note(uint64_t seen);
   uint64_t points() const { return points_; }
 
-  // --- In place of what the C library does. To be called by an explored thread.
+  // --- Replacements of the C library's functions, called by explored threads.
   void lock(const void* mutex);
   bool try_lock(const void* mutex);
-  // False where the thread doesn't hold it: its lock was left out.
+  // Returns false if the thread doesn't hold the mutex, because its lock was left out.
   bool unlock(const void* mutex);
-  // After an unlock of either kind.
+  // Called after an unlock of either kind.
   void unlocked() { point(Point::kUnlock); }
   void lock_exclusively(const void* lock);
   void lock_shared(const void* lock);
   bool unlock_shared_or_exclusive(const void* lock);
   void wait(const void* condition);
   void notify(const void* condition, bool all);
-  // Until wake() of the same address.
+  // Waits until wake() of the same address.
   void wait_for_address(const void* address);
   int wake(const void* address, int most);
   void yield();
 
   struct Thread;
-  // A thread that is about to be started; it runs when it is its turn.
+  // Adds a thread that is about to be started; it runs when its turn comes.
   Thread* add();
   void forget(Thread* thread);
   void started(Thread* thread, pthread_t id);
   void run_as(Thread* thread);
-  // The calling thread ends.
+  // Ends the calling thread.
   void leave();
   void join(pthread_t id);
 
@@ -100,7 +100,7 @@ class Scheduler {
   void block(Point kind, const void* on);
   void wake_all(Point kind, const void* on);
   void yield_to_another(Point kind);
-  // Who goes on. `current` may be one that can't.
+  // Returns the thread that goes on. `current` may be unable to.
   Thread& pick(Thread& current, bool gives_way);
   void switch_to(Thread& next, Thread& current);
   void trace(Point kind);
@@ -114,10 +114,11 @@ class Scheduler {
   uint64_t choices_ = 0;  // points at which another thread could run
   uint64_t hash_ = 0;
   size_t next_number_ = 0;
-  // How the schedule draws: at every so manieth point, or by priorities, of which the highest runs and some are lowered.
+  // How the schedule switches: at random, at one point in switches_one_in_; or by priorities: the thread with the
+  // highest runs, and some are lowered at the choices in lowered_at_.
   bool by_priorities_ = false;
   uint64_t switches_one_in_ = 1;
-  std::vector<uint64_t> lowered_at_;  // choices
+  std::vector<uint64_t> lowered_at_;  // numbers of choices
   int64_t lowest_ = 0;
 };
 

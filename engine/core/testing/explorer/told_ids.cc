@@ -1,4 +1,5 @@
-// Calls of Mover::want() that other files of the engine make: the linker takes this for it, and gives it another name.
+// A replacement of Mover::want(): the linker directs calls from other files of the engine to it, and renames the
+// original.
 #include "testing/explorer/told_ids.h"
 
 #include <utility>

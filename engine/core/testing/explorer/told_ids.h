@@ -1,4 +1,4 @@
-// The ids that the engine told movers to bring up.
+// Records the ids that the engine told movers to bring up.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ class Mover;
 
 namespace embstore::explorer {
 
-// By the mover of each partition that is explored, and turn.
+// By the mover of each explored partition, and turn.
 using ToldIds = std::map<std::pair<const Mover*, uint64_t>, std::vector<int64_t>>;
 ToldIds& told_ids();
 
