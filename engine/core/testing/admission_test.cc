@@ -1,4 +1,5 @@
-// The admission filters: what they count, admit, keep and refuse; against std::map, and from many threads.
+// Tests of the admission filters: what they count, admit, store and refuse, compared with std::map, and from
+// many threads.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,7 +19,7 @@
 namespace embstore {
 namespace {
 
-// Filters as a table has them: one a shard, with the keys that have rows beside.
+// Filters as a table has them, one for each shard, with the frequencies of keys that have rows.
 class Admission {
  public:
   explicit Admission(const FilterSpec& spec) {
@@ -27,7 +28,7 @@ class Admission {
 
   AdmissionFilter& filter(int64_t key) const { return *filters_[shard(key)]; }
 
-  // What the table does at an update; returns the frequency of the key's row, or 0 if it has none yet.
+  // Does what the table does in an update. Returns the frequency of the key's row, or 0 if it has none yet.
   uint64_t apply(int64_t key, uint64_t occurrences, int64_t step) {
     const auto row = frequencies_.find(key);
     if (row != frequencies_.end()) return row->second += occurrences;
@@ -103,7 +104,7 @@ void exact_counts_are_a_map(uint64_t seed) {
   std::map<int64_t, WaitingKey> model;
   std::vector<int64_t> keys = {0, -1, 1, std::numeric_limits<int64_t>::min(),
                                std::numeric_limits<int64_t>::max()};
-  // Of one shard, as a filter sees them; several homes are the last entry, so that probes wrap.
+  // Keys of one shard, as a filter gets them; several have the last entry as home, so that probes wrap.
   while (keys.size() < 300) {
     const auto key = static_cast<int64_t>(random());
     if (shard_of_key(key) == 5) keys.push_back(key);
@@ -159,7 +160,7 @@ TEST(counts_end_at_the_greatest_number) {
   check(filter->add(1, hash_key(1), 5, 1) == std::numeric_limits<uint64_t>::max(), "no wrap");
 }
 
-// Keys that share counters: what one batch counts doesn't depend on the order of its keys.
+// With keys that share counters, the counts of one batch don't depend on the order of its keys.
 void a_batch_counts_in_any_order(uint64_t seed) {
   std::mt19937_64 random(seed);
   const BloomFilterSpec spec{3, 50, 0.1, 8};
@@ -210,7 +211,7 @@ TEST(a_restored_key_over_the_threshold_reads_its_initial_value) {
 
 void estimates_are_never_below_the_count(uint64_t seed, uint32_t bits) {
   std::mt19937_64 random(seed);
-  // Three times as many keys as the sketch was made for.
+  // There are three times as many keys as the sketch is made for.
   Admission admission(BloomFilterSpec{100, 1000, 0.05, bits});
   std::map<int64_t, uint64_t> model;
   const uint64_t most = bits == 8 ? 255 : std::numeric_limits<uint64_t>::max();
@@ -354,7 +355,7 @@ TEST(a_key_restored_below_the_threshold_is_admitted_no_longer) {
   check(!filter->admits(1, hash_key(1)) && filter->count(1, hash_key(1)) == 2, "what is newer holds");
 }
 
-// What a restore does to a table that others look up in.
+// What a restore does to a filter while other threads look up keys.
 TEST(a_filter_is_replaced_beside_those_who_ask) {
   for (const FilterSpec& spec : every_kind(3, 100, 0.01)) {
     const auto saved = make_filter(spec);

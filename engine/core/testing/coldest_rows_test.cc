@@ -1,4 +1,4 @@
-// The rows that a tier would give up, compared with all of its rows sorted: rows come, go, are accessed, pinned or wanted, and
+// Compares the rows that a tier would give up with all of its rows sorted: rows come, go, are accessed, pinned or wanted, and
 // come back to the slot that they left; accesses are counted after their row has left, or where the tier doesn't see them.
 #include <algorithm>
 #include <cstdint>
@@ -22,10 +22,10 @@ namespace {
 
 constexpr uint64_t kSlots = 600;  // more than a scan finds at once
 
-// A first tier, one below, and one below whose accesses are counted elsewhere.
+// A first tier, a tier below, and one below whose accesses are counted elsewhere.
 enum class Kind { kFirst, kMiddle, kLagging };
 
-// Below the first tier; its rows are accessed where nobody sees it.
+// A tier below the first whose own ranks don't see the accesses to its rows.
 class LaggingTier final : public RankedTier {
  public:
   explicit LaggingTier(MemoryTier& tier) : tier_(tier) {}
@@ -82,7 +82,7 @@ class ModelledTier {
   size_t rows() const { return slots_.size(); }
   uint64_t below(uint64_t end) { return random_() % end; }
 
-  // Keys are few, so that they come back, and to slots where they were.
+  // There are few keys, so that they come back, to slots that they had before.
   void bring() {
     const auto key = static_cast<int64_t>(below(2 * kSlots));
     if (slots_.contains(key) || rows() == kSlots) return;
@@ -96,7 +96,7 @@ class ModelledTier {
     slots_[key] = slot;
   }
 
-  // Below a first tier, rows aren't pinned, and accessed where ranks lag alone.
+  // Below a first tier, rows aren't pinned, and are accessed only if ranks lag.
   void access() {
     if (slots_.empty() || kind_ == Kind::kMiddle) return;
     const auto [key, slot] = *any();
@@ -119,7 +119,7 @@ class ModelledTier {
     }
   }
 
-  // A batch wants some keys, with rows or without, and others are let go of.
+  // A batch wants some keys, with rows or without, and some are let go.
   void want() {
     std::vector<int64_t> keys(below(40));
     for (int64_t& key : keys) key = static_cast<int64_t>(below(2 * kSlots));
@@ -155,7 +155,7 @@ class ModelledTier {
     check(kind_ == Kind::kLagging || *bound == *least, "the coldest row ranks above the bound");
   }
 
-  // Checks the coldest `count` rows; most of them leave, as they do in a demotion.
+  // Checks the coldest `count` rows; most of them leave, as in a demotion.
   void demote(uint64_t count) {
     const std::vector<ColdestRows::Candidate> given = coldest_.next(count);
     std::vector<Rank> all;
@@ -213,7 +213,7 @@ class ModelledTier {
   uint64_t now_ = AccessClock::kFirstStamp;
 };
 
-// A tier that is full with rows of the keys from 0 on, of which the first is the coldest.
+// A tier that is full of rows; their keys count from 0, and key 0 is the coldest.
 struct FullTier {
   FullTier(MemoryRole role, uint64_t rows)
       : tier("DRAM", layout, role, rows, rows,
@@ -235,7 +235,7 @@ struct FullTier {
   std::vector<Slot> slots;  // by key
 };
 
-// However many of the coldest rows are pinned, and so stay.
+// However many of the coldest rows are pinned and stay, the next ones are given.
 TEST(pinned_rows_hide_none_that_may_leave) {
   constexpr uint64_t kPinned = 1500;
   constexpr uint64_t kCount = 1600;
@@ -267,7 +267,7 @@ TEST(memory_that_runs_out_hides_no_row) {
   check_next();
 }
 
-// A tier whose coldest rows are wanted: so many that a scan finds no others where it doesn't look for them.
+// The coldest rows of this tier are wanted: so many that a scan finds no others unless it looks for them.
 TEST(wanted_rows_hide_none_that_may_leave) {
   constexpr uint64_t kRows = 20'000;  // more than are sorted to find the coldest
   constexpr uint64_t kWanted = 19'000;
@@ -307,7 +307,7 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
       case 9: tier.want(); break;
       case 10: tier.check_lower_bound(); break;
       case 11:
-        // More than a tier notes.
+        // More arrivals than a tier notes.
         if (tier.below(40) == 0) {
           for (uint64_t row = 0; row < kSlots / 2; ++row) tier.bring();
         }

@@ -1,4 +1,4 @@
-// CRC-32C: the published values, by the processor's instruction and by the table.
+// Tests that CRC-32C has the published values, by the processor's instruction and by the table.
 #include "platform/crc32c.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Large batches that several threads read, and what of them fails.
+// Tests of large batches that several threads read, and of failures in parts of them.
 #include "lookup/each_key_once.h"
 #include "lookup/in_pieces.h"
 
@@ -23,9 +23,9 @@ namespace {
 
 constexpr size_t kDim = 3;
 constexpr size_t kIds = 20'000;
-constexpr size_t kLeastIds = 1024;  // so that there are pieces for several threads
+constexpr size_t kLeastIds = 1024;  // so that several threads get pieces
 
-// Some occur again, and one very often.
+// Some ids occur several times, and one very often.
 std::vector<int64_t> some_ids() {
   std::mt19937_64 random(1);
   std::vector<int64_t> ids(kIds);
@@ -50,7 +50,7 @@ void check_row(const std::vector<float>& rows, size_t i, int64_t key) {
   }
 }
 
-// Each key once of each piece.
+// Reads each piece of the batch, and in it each key once.
 template <class Read>
 void read_together(const IdsOfBatch& batch, float* out, const Read& read) {
   read_in_pieces(batch.ids.size(), kLeastIds, [&](size_t first, size_t count) {

@@ -1,5 +1,5 @@
-// What is retired, against the guards that are held: nothing is freed too early, nothing is kept too long,
-// and nobody waits to enter.
+// Tests of retired objects and the guards that are held: no object is freed too early or kept too long, and
+// no thread waits to enter.
 #include "threads/epochs.h"
 
 #include <atomic>
@@ -113,7 +113,7 @@ TEST(what_is_still_retired_goes_with_the_epochs) {
   check(alive == 0, "objects outlived the guard of another thread");
 }
 
-// All hold two guards each at the same time: were there an end to the guards, this would not end.
+// Every thread holds two guards at the same time: if the number of guards were limited, this test would hang.
 TEST(a_thousand_threads_hold_nested_guards_at_once) {
   constexpr int kThreads = 1000;
   Epochs epochs;
@@ -154,7 +154,7 @@ TEST(one_thread_holds_any_number_of_guards) {
   check(alive == 0, "an object outlived the outermost guard");
 }
 
-// The address sanitizer tells of a read that comes too late; so does the value, mostly.
+// The address sanitizer reports a read that comes too late; mostly the value shows it, too.
 void readers_never_meet_what_was_freed(int threads, int rounds) {
   Epochs epochs;
   std::atomic<int> alive{0};

@@ -1,5 +1,5 @@
-// One thread of evictions for many tables: each has its turn, and none has one after it was cancelled. And what waits for it to
-// be counted.
+// Tests of one eviction thread for many tables: each has its turn, and none has one after it was cancelled. And tests of the
+// log of accesses that wait to be counted.
 #include "movement/eviction_pool.h"
 
 #include <sys/resource.h>
@@ -24,7 +24,7 @@
 namespace embstore {
 namespace {
 
-// A table whose rows never come to rest.
+// A job that always has more to do.
 class Restless final : public EvictionPool::Job {
  public:
   bool run() noexcept override {
@@ -62,9 +62,9 @@ uint64_t address_space_bytes() {
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// The first test, as long as there is no such thread.
+// Must be the first test, since it needs a process without an eviction thread.
 TEST(a_thread_that_cant_be_started_is_an_error_and_is_tried_again) {
-  if (kUnderSanitizer) return;  // it has its own use for the address space
+  if (kUnderSanitizer) return;  // the sanitizer needs the address space
   rlimit usual{};
   check(getrlimit(RLIMIT_AS, &usual) == 0, "the limit of the address space can't be had");
   const rlimit no_further_stack{address_space_bytes() + (1 << 20), usual.rlim_max};

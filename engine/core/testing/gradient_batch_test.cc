@@ -1,4 +1,4 @@
-// Sums of equal ids' gradients, and whether one of them was NaN or infinite.
+// Tests the sums of equal ids' gradients, and the detection of NaN and infinite gradients.
 #include "update/gradient_batch.h"
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// So many ids of few keys, and gradients whose sums depend on their order.
+// `count` ids with few distinct keys, and gradients whose sums depend on their order.
 struct Batch {
   Batch(size_t count, int dim_of_rows, uint32_t seed) : dim(dim_of_rows) {
     std::mt19937 random(seed);
@@ -75,7 +75,7 @@ void check_shard(const GradientBatch& grouped, int shard, const Batch& batch,
 }
 
 TEST(each_key_gets_the_sum_of_its_gradients_in_the_batchs_order_whoever_takes_its_shard) {
-  GradientBatch grouped;  // keeps its buffers, larger and smaller
+  GradientBatch grouped;  // its buffers are reused, for larger and smaller batches
   for (const int dim : {1, 3, 4, 5, 8, 16, 17, 20, 64, 67}) {
     for (const size_t count : {1u, 2u, 16u, 17u, 40u, 3000u, 300u}) {
       const Batch batch(count, dim, static_cast<uint32_t>(count));

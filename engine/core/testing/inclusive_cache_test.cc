@@ -1,5 +1,5 @@
-// When a checkpoint has a row that it wants: only once the row is durable in the pool, whoever wrote it there. And that copies and
-// claims stay a row's while it moves above the pool.
+// Tests that a checkpoint has a row only once the row is durable in the pool, whichever thread wrote it; and that copies and
+// claims stay with a row while it moves above the pool.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -22,9 +22,9 @@ using medium::testing::Call;
 using medium::testing::Noted;
 using medium::testing::PmemMedium;
 
-constexpr uint64_t kRows = 100;  // of the first tier
+constexpr uint64_t kRows = 100;  // in the first tier
 
-// A first tier full of rows that changed, above a pool on a medium that notes what it's asked for.
+// A first tier full of changed rows, above a pool on a medium that records its calls.
 class Tiers {
  public:
   Tiers() {
@@ -44,7 +44,7 @@ class Tiers {
   InclusiveCache& copies() { return copies_; }
   PoolTier& pool() { return *pool_.tier; }
   bool has_all() const { return copies_.wanted_count() == 0; }
-  // What was written since the tiers were made was drained after it.
+  // Returns whether all that was written since the construction was drained afterwards.
   bool is_durable() {
     for (const Noted& noted : medium_.take_notes()) {
       if (noted.call == Call::kWrite) is_drained_ = false;
@@ -105,16 +105,16 @@ TEST(rows_that_are_written_where_they_are) {
   check_that_all_is_durable(tiers);
 }
 
-// Three tiers above a pool, of which the middle one is in a GPU's memory, and a row that moves through them.
+// Three tiers above a pool, the middle one in a GPU's memory, and a row that moves through them.
 class WithHbm {
  public:
   WithHbm() { pool_.tier->try_claim(1); }
 
-  // As far as the cache knows.
+  // Tells only the cache of the move.
   bool moves(RowRef from, RowRef to) { return cache.moved(kKey, from, to); }
   uint64_t free_slots() const { return pool_.tier->free_slots(); }
   uint64_t live() const { return pool_.tier->stats().rows; }
-  // A row that changed is in the stage, and one in HBM; a checkpoint wants both.
+  // Puts a changed row into the stage and another into HBM; a checkpoint wants both.
   RowRef want_two() {
     pool_.tier->try_claim(1);
     Slot in_stage = 0;
@@ -133,7 +133,7 @@ class WithHbm {
     cache.want_changed(1);
     return RowRef(1, in_hbm);
   }
-  // The row goes to the pool as a demotion takes it there.
+  // Writes the row to the pool, as a demotion does.
   Slot write() {
     RowBatch rows(layout_);
     rows.resize(1);
@@ -182,7 +182,7 @@ TEST(copies_stay_while_rows_move_above) {
   check(tiers.free_slots() == free, "a claim was lost");
   const RowRef in_pool(tiers.cache.pool_tier(), tiers.write());
   check(!tiers.moves(T::kDram, in_pool) && tiers.free_slots() == free, "the row has a place, and a claim");
-  // And up again, with a copy that goes only when the row changes.
+  // The row goes up again, with a copy that is freed only when the row changes.
   check(tiers.moves(in_pool, T::kStage), "what is left in the pool isn't a copy");
   for (const auto& [from, to] : {std::pair{T::kStage, T::kHbm}, {T::kHbm, T::kStage}, {T::kStage, T::kHbm}}) {
     check(!tiers.moves(from, to), "a place above the pool is a copy");
@@ -203,7 +203,7 @@ TEST(copies_stay_while_rows_move_above) {
   check(tiers.live() == 0 && tiers.free_slots() == free, "the copy hasn't gone");
 }
 
-// Where steps of the device could change them, no more rows are wanted than at the checkpoint's moment.
+// Where the device's steps could change rows, no more are wanted than at the checkpoint's moment.
 TEST(wanted_rows_are_written_before_they_go_down_to_hbm) {
   WithHbm tiers;
   InclusiveCache& cache = tiers.cache;

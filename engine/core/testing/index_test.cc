@@ -1,5 +1,5 @@
-// The index against a plain map, whatever is inserted, erased and reserved; what a search costs after many
-// generations of keys; and readers beside writers, who must never miss a key that is there.
+// Compares the index with a plain map, whatever is inserted, erased and reserved; tests the cost of a search
+// after many generations of keys; and runs readers beside writers, which must never miss a key that is there.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -21,12 +21,12 @@
 namespace embstore {
 namespace {
 
-// For most keys, an array has compact buckets; for those, some of which don't fit; for those, more of which share a home than its
-// neighbourhood has room for; and for most keys, wide buckets.
+// The kinds of key sets: for kFit, an array has compact buckets; kSomeFitNot adds keys that don't fit them; kCrowded adds more
+// keys of a few homes than their neighbourhood has room for; for kWide, it has wide buckets.
 enum class Keys { kFit, kSomeFitNot, kCrowded, kWide };
 constexpr std::array<Keys, 4> kAllKinds = {Keys::kFit, Keys::kSomeFitNot, Keys::kCrowded, Keys::kWide};
 
-// A shard, and a map of what must be in it. Keys of one shard, some of which share few homes.
+// A shard, and a map with what must be in it. The keys belong to one shard, and some share few homes.
 class ModelledShard {
  public:
   ModelledShard(Keys kind, uint64_t seed, size_t keys = 3000) : kind_(kind), random_(seed) {
@@ -78,7 +78,8 @@ class ModelledShard {
     }
     check(buckets == &shard_.buckets(), "an insert moved the buckets though room was reserved");
   }
-  // Of several rooms at once; others insert and erase before all of it is used.
+  // Reserves another of several rooms; keys are inserted and erased beside them before all of their space is
+  // used.
   void reserve_room() {
     const MutexLock lock(shard_.mutex);
     rooms_.push_back(shard_.reserve_room(below(60), any_key()));
@@ -117,7 +118,7 @@ class ModelledShard {
     if (entry) shard_.erase(entry);
   }
 
-  // What a reader found before an operation is void after it, or still so.
+  // Checks that what a reader found before an operation either still holds, or is rejected.
   template <class Operation>
   void check_what_was_found_before(Operation operation) {
     const Epochs::Guard guard = epochs_.enter();
@@ -132,8 +133,8 @@ class ModelledShard {
     }
   }
 
-  // Reader and writer find just what is there, and the array says neither too much nor too little of what
-  // was passed on.
+  // Checks that reader and writer find exactly what is there, and that the array's overflow marks say neither
+  // too much nor too little.
   void check_all() {
     const Epochs::Guard guard = epochs_.enter();
     IndexReader reader(index_);
@@ -157,11 +158,11 @@ class ModelledShard {
     const BucketArray& array = shard_.buckets();
     check_marks(array.compact());
     if (!array.is_compact() || array.uses_stash()) check_marks(array.wide());
-    // Room that is held is there: all of it at once leaves the array no fuller than it may be.
+    // Reserved room must exist: if it were all used at once, the array would still be within its capacity.
     uint64_t held = 0;
     for (const IndexShard::Room& room : rooms_) held += room.left();
     check(shard_.entries() + held <= array.capacity(), "room that was reserved isn't there");
-    if (array.capacity() < 300) return;  // to few entries nobody knows which keys will come
+    if (array.capacity() < 300) return;  // an array with few entries can't foresee its keys
     check(kind_ == Keys::kSomeFitNot || array.is_compact() == (kind_ != Keys::kWide),
           "an array has the other kind of buckets");
     has_used_stash_ |= array.uses_stash();
@@ -174,7 +175,7 @@ class ModelledShard {
  private:
   static constexpr int kShard = 5;
 
-  // Fills the neighbourhood of three homes.
+  // Inserts more keys of three homes than fit near them.
   void crowd() {
     const MutexLock lock(shard_.mutex);
     shard_.reserve(2000, keys_.front());
@@ -227,11 +228,11 @@ class ModelledShard {
   IndexShard& shard_ = index_.shard(kShard);
   std::vector<int64_t> keys_;
   std::unordered_map<int64_t, RowRef> refs_;
-  std::vector<IndexShard::Room> rooms_;  // given back before the shard goes
+  std::vector<IndexShard::Room> rooms_;  // destroyed before the shard
   Slot next_slot_ = 0;
 };
 
-// Keys are compared by halves: those of one bucket share them here, and some were removed.
+// Keys are compared by halves: the keys of one bucket share halves here, and some were removed.
 TEST(a_bucket_tells_keys_apart_by_both_halves) {
   static constexpr std::array<uint32_t, 4> kHalves = {0, 1, 0x80000000, 0xffffffff};
   std::mt19937_64 random(5);
@@ -241,7 +242,7 @@ TEST(a_bucket_tells_keys_apart_by_both_halves) {
   };
   const auto any_tag = [&random] { return static_cast<uint16_t>(kHalves[random() % kHalves.size()] >> 7); };
   for (int round = 0; round < 20'000; ++round) {
-    // One entry after the other, so that the last one that's right is the first in its bucket.
+    // Fills the entries from the last to the first, so that the last match is the first in its bucket.
     const auto check_bucket = [&random](int entries, auto any, auto at, auto matches_of, auto find) {
       const auto sought = any();
       Bucket bucket{};
@@ -270,7 +271,7 @@ TEST(a_bucket_tells_keys_apart_by_both_halves) {
   }
 }
 
-// Its home and its tag are all of a key, however many buckets there are.
+// A key is determined by its home and its tag, however many buckets there are.
 TEST(compact_buckets_give_back_each_key_that_fits) {
   std::mt19937_64 random(7);
   for (uint32_t count : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 1000u, 16'383u, 16'384u, 16'385u, 100'000'000u}) {
@@ -300,7 +301,7 @@ void the_index_is_a_map(Keys kind, uint64_t seed) {
   ModelledShard shard(kind, seed);
   shard.check_all();
   for (int step = 0; step < 12'000; ++step) {
-    // It fills and empties by turns.
+    // The shard fills and empties in turns.
     const bool filling = step / 2'000 % 2 == 0;
     const auto change = [&] {
       switch (shard.below(10)) {
@@ -326,7 +327,7 @@ void the_index_is_a_map(Keys kind, uint64_t seed) {
   shard.check_kind();
 }
 
-// At each size it stays for a while where two arrays are kept alike.
+// At each size, the shard stays for a while in the state in which two arrays are updated together.
 void what_changes_while_a_larger_array_is_filled_changes_in_both(Keys kind, uint64_t seed) {
   ModelledShard shard(kind, seed, 40'000);
   int filled = 0;
@@ -353,7 +354,7 @@ void what_changes_while_a_larger_array_is_filled_changes_in_both(Keys kind, uint
   check(filled > 5, "the shard grew too seldom for this test");
 }
 
-// One batch seldom waits for the growth of several.
+// Checks that a batch seldom waits for the growth of several shards.
 void shards_grow_at_different_sizes() {
   Epochs epochs;
   const Index index(epochs);
@@ -371,7 +372,7 @@ void shards_grow_at_different_sizes() {
       const BucketArray* const array = &index.shard(s).buckets();
       grown += std::exchange(arrays[static_cast<size_t>(s)], array) != array ? 1 : 0;
     }
-    if (key == 100'000) continue;  // which are the first that were seen
+    if (key == 100'000) continue;  // the first look only stores the arrays
     most = std::max(most, grown);
     all += grown;
   }
@@ -412,7 +413,7 @@ class Generations {
     return fullest;
   }
 
-  // How many buckets a search for an absent key looks at: on average over its homes.
+  // Returns how many buckets a search for an absent key reads, on average over its homes.
   double buckets_searched() {
     uint64_t homes = 0;
     uint64_t searched = 0;
@@ -481,7 +482,8 @@ void searches_stay_short_over_generations(Keys kind, double share_that_goes) {
             " buckets where a new index has " + std::to_string(fresh.buckets_searched()));
 }
 
-// Few keys are passed on by their homes, and none is stashed, whatever pattern keys follow. `key_at` gives the keys of it by number.
+// Checks that homes pass few keys on and that no key is stashed, whatever pattern the keys follow. key_at(i) is the pattern's
+// key number i.
 void keys_of_a_pattern_lie_near_their_homes(const std::string& pattern, bool are_wide,
                                             const std::function<uint64_t(uint64_t)>& key_at) {
   constexpr uint64_t kRows = 100'000;
@@ -571,7 +573,7 @@ TEST(room_is_kept_whatever_others_insert) {
     return shard.size_bytes();
   };
   const uint64_t before = size_bytes();
-  // What was given back can be had again: without growth, as often as one likes.
+  // Room that was given back can be reserved again, without growth, any number of times.
   room = {};
   for (int i = 0; i < 1000; ++i) {
     const MutexLock lock(shard.mutex);
@@ -583,21 +585,21 @@ TEST(room_is_kept_whatever_others_insert) {
     for (int64_t n = 0; n < 100; ++n) shard.erase(shard.entry(key_at(100'000 + n)));
   }
   for (int i = 0; i < 1000; ++i) {
-    IndexShard::Room again;  // outlives the lock, which it takes in the end
+    IndexShard::Room again;  // outlives the lock, since its destructor takes it
     const MutexLock lock(shard.mutex);
     again = shard.reserve_room(100, key_at(0));
   }
   check(size_bytes() == before, "room that is given back is kept");
 }
 
-// Writers erase and insert keys around others that stay, which move about by that and by growing and shrinking
-// arrays. Each key that stays names itself by its slot.
+// Writers erase and insert keys around others that stay. Those move, because of that and because arrays grow
+// and shrink. A key that stays is identified by its slot.
 void readers_find_what_stays(int rounds) {
   Epochs epochs;
   const Index index(epochs);
   constexpr int64_t kStaying = 2000;
-  constexpr int64_t kGoing = 20'000;  // keys from kStaying on, a part of them at a time
-  // Some don't fit compact buckets.
+  constexpr int64_t kGoing = 20'000;  // keys from kStaying on, some of them at a time
+  // Some keys don't fit compact buckets.
   const auto key_at = [](int64_t i) { return i % 40 == 0 ? i << 40 : i; };
   const auto insert = [&](int64_t i) {
     const int64_t key = key_at(i);
@@ -641,7 +643,8 @@ void readers_find_what_stays(int rounds) {
   }
   std::mt19937_64 random(9);
   for (int round = 0; round < rounds; ++round) {
-    // By turns few and many, so that arrays grow and shrink; in between, one out and one in.
+    // In turns few and many keys, so that arrays grow and shrink; in between, keys are erased and inserted
+    // one by one.
     const auto any_key = [&random] { return kStaying + static_cast<int64_t>(random() % kGoing); };
     for (int i = 0; i < 10'000; ++i) {
       erase(any_key());
@@ -665,8 +668,8 @@ void erase(IndexShard& shard, int64_t key) {
   shard.erase(shard.entry(key));
 }
 
-// A key that was passed on by full buckets moves back, bucket by bucket, as others are erased in front of it.
-// Whoever looks for it meanwhile, and walks towards it, must not be passed by it.
+// A key that full buckets passed on moves back, bucket by bucket, as keys in front of it are erased. A reader
+// that looks for it meanwhile, and walks towards it, must not miss it.
 template <class Kind>
 void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*buckets_of)() const, int64_t step,
                                                 int rounds) {
@@ -686,7 +689,7 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
   check(
       buckets.count() > 6 && array->is_compact() == (&buckets == static_cast<const void*>(&array->compact())),
       "the test is made for another array");
-  // Five buckets full of keys of one home, and the one that is looked for. They go on behind the last bucket.
+  // Five buckets full of keys of one home, and the key to find. The keys wrap around behind the last bucket.
   std::vector<int64_t> keys;
   for (uint64_t i = 0; keys.size() < kKeys + 1; ++i) {
     const int64_t key = key_of_shard(0, number(i));
@@ -695,7 +698,7 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
   const int64_t sought = keys.back();
   keys.pop_back();
   IndexShard& shard = index.shard(0);
-  std::atomic<int> round{0};  // 0: the key needn't be there; -1: the end
+  std::atomic<int> round{0};  // 0: the key may be absent; -1: the end
   std::atomic<uint64_t> looked{0};
   std::vector<std::thread> readers;
   for (int t = 0; t < 2; ++t) {
@@ -728,7 +731,8 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
   check(looked > 0, "no reader looked while the key moved");
 }
 
-// A key comes and goes, behind its full home or in the stash. Who found it absent must learn that it came, even while it comes.
+// A key comes and goes, behind its full home or in the stash. A reader that found it absent must learn that it came, even while
+// it comes.
 void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
   Epochs epochs;
   const Index index(epochs);
@@ -739,7 +743,7 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
     room = shard.reserve_room(100, key_of_shard(0, 1));
   }
   const CompactBuckets compact = shard.buckets().compact();
-  std::vector<int64_t> keys;  // of one home: so many that the last one lies behind it
+  std::vector<int64_t> keys;  // all of one home, so many that the last one lies behind it
   for (uint64_t number = 0; keys.size() < CompactBuckets::kEntries + 1; ++number) {
     const int64_t key = key_of_shard(0, number);
     if (compact.seek(key).home == 3) keys.push_back(key);
@@ -779,7 +783,7 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
         "the key lies where the test doesn't want it");
 }
 
-// By one thread: the thread sanitizer has nothing to see.
+// One thread only, so the thread sanitizer has nothing to find.
 TEST(what_one_thread_does_is_right) {
   if (kUnderThreadSanitizer) return;
   for (const Keys kind : kAllKinds) {

@@ -103,7 +103,7 @@ const Seen& schedules() {
 uint64_t schedules_for_nothing = 60;
 
 struct Ended {
-  bool is_well;         // the program ended by itself, and nothing
+  bool is_well;         // it ended by itself, and nothing had failed
   std::string written;  // to stdout
   std::string told;     // to stderr
 };

@@ -1,4 +1,5 @@
-// Partitions share the keys evenly, and each one's keys are spread over all of its index and its filters.
+// Tests that keys are spread evenly over partitions, and each partition's keys over all of its index and
+// filters.
 #include "row/key_partition.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::vector<int64_t> random_keys() {
   return keys;
 }
 
-// Chi-square of how often each place was chosen, in standard deviations above what chance alone gives.
+// Returns the chi-square of how often each place was chosen, in standard deviations above its expected value.
 double unevenness(const std::vector<size_t>& chosen) {
   size_t all = 0;
   for (const size_t count : chosen) all += count;
@@ -49,7 +50,7 @@ double unevenness(const std::vector<size_t>& chosen) {
   return (chi_square - freedom) / std::sqrt(2 * freedom);
 }
 
-// The greatest unevenness of what a table with one partition's keys chooses by their hashes.
+// Returns the greatest unevenness of all that a table with one partition's keys chooses by their hashes.
 double worst_within_partitions(const std::vector<int64_t>& keys, size_t partitions,
                                const PartitionOf& partition) {
   constexpr uint64_t kBuckets = 61;
@@ -85,7 +86,7 @@ TEST(the_keys_of_one_partition_use_all_of_its_index) {
   tested_case().clear();
 }
 
-// What the check above is for: partitions by the index's own hash, whichever of its bits they take.
+// Checks that the test above detects partitions by the index's own hash, whichever of its bits they use.
 TEST(partitions_by_the_indexs_own_hash_would_be_told) {
   const std::vector<int64_t> keys = keys_of_stride(1);
   const PartitionOf by_remainder = [](int64_t key, size_t count) { return hash_key(key) % count; };
@@ -103,7 +104,7 @@ TEST(the_hash_is_the_published_one) {
   check(partition_hash(1234567) == 6457827717110365317ULL, "SplitMix64 of 1234567");
 }
 
-// Of the whole product, of which kernels compute the halves.
+// Compares with the whole product; kernels compute its halves.
 TEST(a_partition_is_a_range_of_hashes) {
   __extension__ using Product = unsigned __int128;
   std::mt19937_64 random(2);

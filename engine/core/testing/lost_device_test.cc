@@ -1,4 +1,5 @@
-// A table whose GPU is lost: it says so, rows of lower tiers are whole, and what was kept before comes back.
+// Tests of a table whose GPU is lost: it reports that, rows of lower tiers are whole, and what was kept
+// before comes back.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -20,7 +21,7 @@ constexpr uint64_t kHbmRows = 40;
 constexpr int64_t kKeys = 100;
 constexpr const char* kReason = "it fell off the bus";
 
-// A table of HBM, DRAM and SSDHASH, and its device.
+// A table with HBM, DRAM and SSDHASH, and its device.
 struct Scene {
   explicit Scene(const std::string& path)
       : device(gpu::open_device({.name = "emulated", .nvrtc = "", .cache_directory = ""})) {
@@ -57,7 +58,7 @@ struct Scene {
     const std::vector<float> gradients(keys.size() * kDim, value);
     table->apply_gradients(keys, gradients.data(), std::nullopt);
   }
-  // Reads rows in training, as they are.
+  // Reads rows as training does, without changing them.
   std::vector<float> read(const std::vector<int64_t>& keys) const {
     std::vector<float> rows(keys.size() * kDim);
     table->lookup(keys, rows.data(), LookUpFor::kTraining);
@@ -82,7 +83,7 @@ TEST(rows_of_lower_tiers_are_whole_and_those_of_the_gpu_say_why_they_are_not) {
   scene.lose();
   scene.check_rows(scene.below);
   check_throws(ErrorKind::kDamagedRows, kReason, [&] { scene.read(scene.in_hbm); });
-  // Rows that are asked for together with lost ones are read all the same.
+  // Rows that are requested together with lost ones are still read.
   std::vector<int64_t> keys = {scene.in_hbm[0], scene.below[0]};
   std::vector<float> rows(2 * kDim);
   check_throws(ErrorKind::kDamagedRows, "the row of key " + std::to_string(keys[0]),
@@ -118,7 +119,7 @@ TEST(rows_that_are_asked_for_ahead_stay_below_a_lost_gpu) {
   scene.check_rows(scene.below);
 }
 
-// Else each of them would be found damaged, and the next one be looked at.
+// Otherwise each row would be found damaged, one after the other.
 TEST(rows_do_not_leave_a_lost_gpu_one_by_one) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");
@@ -139,7 +140,7 @@ TEST(a_save_that_leaves_lost_rows_out_has_all_others) {
   const SavedTable saved = scene.table->save(file, {}, /*waiting_keys=*/false, OnDamage::kSkip);
   file.finish();
   check(saved.skipped == scene.in_hbm, "other rows were left out");
-  // A device is opened anew when nobody has the lost one any more.
+  // A device is opened anew when nothing uses the lost one any more.
   const std::vector<int64_t> below = scene.below;
   scene.table.reset();
   scene.device.reset();
@@ -155,7 +156,7 @@ TEST(the_last_checkpoint_comes_back) {
   log::CheckpointId id;
   {
     Scene scene(path);
-    scene.table->take_over_kept_rows(nullptr, log::draw_uuid());  // there are no others
+    scene.table->take_over_kept_rows(nullptr, log::draw_uuid());  // there are no kept rows
     scene.table->keep_rows();
     scene.table->close();
     scene.open(path);

@@ -1,5 +1,5 @@
-// Every rule with each of the processor's vector extensions: the bits of rows and slots must not tell which, and are those of
-// earlier versions.
+// Tests every rule with each of the processor's vector extensions: the bits of rows and slots must be the same with all, and
+// as in earlier versions.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -25,13 +25,14 @@ namespace {
 
 constexpr std::array kDims = {1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100};
 
-// Of very different sizes, down to where squares are subnormal; the same with every standard library.
+// Draws a float; sizes differ greatly, down to floats whose squares are subnormal. The same with every
+// standard library.
 float some_float(std::mt19937_64& random) {
   const auto digits = static_cast<int>(random() % (1 << 24)) - (1 << 23);
   return std::ldexp(static_cast<float>(digits), static_cast<int>(random() % 72) - 86);
 }
 
-// Rows and slots after some applies, the same for the same dim whatever computes them.
+// Returns rows and slots after some applies, which must be the same for the same dim whatever computes them.
 std::vector<float> trained(const OptimizerCase& rule, VectorExtensions extensions, int dim) {
   constexpr size_t kRows = 5;
   constexpr int kApplies = 8;
@@ -76,8 +77,8 @@ void same_bits_with_all_extensions() {
   }
 }
 
-// What a release computed, the next one must: rows are trained on after a restore. CRC-32C of the rows of all kDims, by case; none
-// where a rule takes the library's power, whose last bit differs between libraries.
+// A new release must compute the same as an earlier one, since rows are trained on after a restore. CRC-32C of the rows of all
+// kDims, by case; 0 if a rule uses the library's power, whose last bit differs between libraries.
 constexpr std::array<uint32_t, 14> kBits = {0xdfe4fffa, 0x6dd058e1, 0xb1afe56d, 0xb02aac3c, 0xb02aac3c,
                                             0xce053e61, 0x448c30ab, 0x05b72716, 0x5dcff731, 0,
                                             0x9c15414e, 0x319c55ab, 0x6e0195e5, 0xfd010da9};
@@ -98,9 +99,9 @@ void same_bits_as_earlier_versions() {
   }
 }
 
-// Ftrl with the library's power, plainly written.
+// Compares Ftrl with a plain implementation that uses the library's power.
 void ftrl_takes_the_librarys_power() {
-  constexpr int kDim = 100'000;  // one of 1,700 powers is another float than a device's
+  constexpr int kDim = 100'000;  // one of 1,700 powers differs from a device's
   constexpr float kExponent = 0.7f;
   const OptimizerParams params = {{"learning_rate", 0.1},
                                   {"learning_rate_power", -0.7},
@@ -118,7 +119,7 @@ void ftrl_takes_the_librarys_power() {
   RowGuard guard{};
   const RowUpdate update{&guard, row.data(), gradient.data()};
   optimizer->update({&update, 1}, layout, {0, optimizer->initial_state()});
-  volatile float initial = 0.1f;  // for the compiler has a power of its own
+  volatile float initial = 0.1f;  // so that the compiler doesn't compute the power itself
   const float before = std::pow(initial, kExponent);
   for (int i = 0; i < kDim; ++i) {
     const float sum = 0.1f + gradient[i] * gradient[i];
@@ -130,7 +131,7 @@ void ftrl_takes_the_librarys_power() {
   }
 }
 
-// How many floats lie between them.
+// Returns how many floats lie between two floats.
 int64_t distance(float a, float b) {
   return std::abs(int64_t{std::bit_cast<int32_t>(a)} - std::bit_cast<int32_t>(b));
 }

@@ -1,4 +1,4 @@
-// Phases and meters: what is counted of a thread's accesses, and at which tier.
+// Tests of phases and meters: what is counted of a thread's accesses, and at which tier.
 #include <chrono>
 #include <memory>
 #include <thread>

@@ -1,5 +1,5 @@
-// Updates that are prepared beside others: whatever those do in between, readers of a row are told that it changes, and
-// an update that is taken back leaves nothing behind.
+// Tests of updates that are prepared while others are: whatever the others do in between, readers of a row learn that
+// it changes, and an update that is taken back leaves nothing behind.
 #include <unistd.h>
 
 #include <atomic>
@@ -73,7 +73,7 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
   {
     const Epochs::Guard guard = table.epochs.enter();
     const ApplyGate::Shared gate(table.gate);
-    // Many keys of one update are passed on by buckets that the other's keys fill, and that are empty again then.
+    // Buckets that another update's keys fill pass on many keys of these updates, and are empty again afterwards.
     std::vector<int64_t> others;
     for (int64_t key = 0; key < kOthers; ++key) others.push_back(kKeys + key);
     auto taken_back = std::make_unique<PreparedUpdate>(table, others);
@@ -93,7 +93,7 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
   table.mover->stop();
 }
 
-// Slots of the first tier that look as if a row filled them.
+// Returns how many slots of the first tier look as if a row filled them.
 uint64_t filled_slots(const Table& table) {
   const MemoryTier& first = table.parts().store->tiers().first();
   uint64_t filled = 0;
@@ -112,11 +112,11 @@ TEST(an_update_that_memory_runs_out_for_leaves_all_rows_as_they_were) {
   constexpr int64_t kKnown = 600;
   apply(keys_from(0, kKnown));
   table.drain();
-  // Some are above, some below, and some have no row.
+  // Some rows are above, some below, and some keys have no row.
   const std::vector<int64_t> ids = keys_from(100, 1000);
   const auto check_rows = [&](float of_known) {
     std::vector<float> rows(ids.size() * kDim);
-    table.lookup(ids, rows.data(), LookUpFor::kTraining);  // by which the update finds rows read
+    table.lookup(ids, rows.data(), LookUpFor::kTraining);  // so that the update finds the rows read
     for (size_t i = 0; i < rows.size(); ++i) {
       check(rows[i] == of_known - (ids[i / kDim] < kKnown ? 0.0f : 1.0f), "a row is another");
     }
@@ -149,7 +149,8 @@ TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
   check(filled_slots(table) == 0, "a free slot looks as if a row filled it");
 }
 
-// Of a key that is admitted at its third occurrence. Batches in which it comes so often are prepared in that order.
+// The key is admitted at its third occurrence. Two batches have it once and three times; they are prepared in the
+// order that `first` says.
 TEST(occurrences_of_a_key_count_whoever_else_brings_it) {
   enum class First { kWaiting, kAdmitted };
   enum class Admitted { kCommittedFirst, kCommittedLast, kTakenBack };
@@ -200,7 +201,7 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   Table table(spec);
   const TableParts& parts = table.parts();
   std::vector<int64_t> rows = keys_from(0, 5000);
-  // So many that some shards' counts fill all of the room that they have.
+  // So many that the counts of some shards fill all of their room.
   std::vector<int64_t> waiting = keys_from(1'000'000, 10'000);
   const std::vector<float> gradients(waiting.size() * kDim, 1.0f);
   const auto apply = [&](const std::vector<int64_t>& ids) {
@@ -241,7 +242,7 @@ class RestingRows {
     table_.lookup_tier({&key, 1}, &tier);
     check(tier == wanted, what);
   }
-  // Does `between`, on another thread, when an update of the key's row has been prepared.
+  // Prepares an update of the key's row, then runs `between` on another thread.
   template <class Between>
   void update(int64_t key, bool commit, Between between) {
     const Epochs::Guard guard = table_.parts().epochs.enter();
@@ -250,7 +251,7 @@ class RestingRows {
     std::thread(between).join();
     if (commit) update.commit();
   }
-  // Drains the table, and says how many rows tier `t` has then.
+  // Drains the table, and returns how many rows tier `t` has then.
   uint64_t rows_when_drained(size_t t) {
     table_.drain();
     return table_.parts().store->rows(t);
@@ -268,7 +269,8 @@ class RestingRows {
   Table table_;
 };
 
-// A look-up's accesses are counted after it was found out that the row stays outranked, and before it's updated below.
+// A look-up's accesses are counted after the update found that the row stays outranked, and before the row is updated
+// below.
 TEST(a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others) {
   RestingRows rows(1);
   rows.train(0, RestingRows::kRows, 9);

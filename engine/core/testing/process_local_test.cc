@@ -1,4 +1,4 @@
-// Of what a process has one: threads share it, and a forked child has another.
+// Tests of objects of which a process has one: threads share it, and a forked child has another.
 #include "platform/process_local.h"
 
 #include <unistd.h>
@@ -49,7 +49,7 @@ TEST(threads_that_ask_first_at_the_same_time_get_the_same) {
 TEST(a_child_starts_with_another_whose_lock_nobody_holds) {
   check(next() == 1 && next() == 2, "a process's object stays");
   Counter& parents = ProcessLocal<Counter>::get();
-  parents.mutex.lock();  // as another thread would, whose work the fork cuts off
+  parents.mutex.lock();  // as another thread might, whose work the fork cuts off
   in_child([] {
     alarm(60);
     check(next() == 1, "a child goes on with its parent's object");

@@ -1,5 +1,5 @@
-// The right to move rows: threads get it in the order in which they asked, and a pause turns those away that wait only for
-// moves.
+// Tests of the right to move rows: threads get it in the order in which they asked, and a pause turns away threads that
+// wait only for moves.
 #include "movement/right_to_move.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kThreads = 50;
 
-// Returns once so many threads wait for the right.
+// Returns once `threads` threads wait for the right.
 void wait_for_waiting(const RightToMove& right, size_t threads) {
   while (right.waiting_threads() != threads) std::this_thread::yield();
 }
@@ -109,7 +109,7 @@ TEST(a_pause_turns_away_who_waits_for_moves_alone) {
     while (!done) std::this_thread::yield();
     right.unlock_after_pause();
   });
-  // Before the pause has begun: the right is still held.
+  // The pause hasn't begun: the right is still held.
   while (refused != kThreads / 2) std::this_thread::yield();
   wait_for_waiting(right, kThreads / 2 + 1);
   check(!right.lock_unless_paused(), "a pause is waited for that is asked for");

@@ -1,5 +1,5 @@
-// Saves whose every write to the file is interrupted by batches, look-ups and moves of the same table: what they write is,
-// to the bit, what a save wrote that nobody interrupted. On a save that blocks updates this test would hang.
+// Tests saves whose every write to the file is interrupted by batches, look-ups and moves of the same table: they must
+// write, to the bit, what an uninterrupted save wrote. With a save that blocks updates, this test would hang.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -72,7 +72,7 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
   return spec;
 }
 
-// What a file has, in no order.
+// The contents of a file, without their order.
 struct Contents {
   std::map<int64_t, std::string> rows;
   std::set<int64_t> removed;
@@ -133,7 +133,7 @@ class Scene {
   }
 
   void run() {
-    constexpr int kBatches = kUnderThreadSanitizer ? 8 : 20;  // fewer rows than else
+    constexpr int kBatches = kUnderThreadSanitizer ? 8 : 20;  // fewer rows under the sanitizer
     for (int batch = 0; batch < kBatches; ++batch) apply(1500);
     const uint64_t steps = scenes(14);
     for (uint64_t step = 0; step < steps; ++step) {
@@ -169,7 +169,7 @@ class Scene {
       case 1: return apply(1 + below(400));
       case 2: return apply(400);
       case 3: return table_.lookup(some_keys(500), rows.data(), LookUpFor::kServing);
-      case 4: return table_.drain();  // what was served is counted, and rows move
+      case 4: return table_.drain();  // served accesses are counted, and rows move
       default: {
         const std::vector<int64_t> ids = some_keys(100);
         table_.prepare_apply(ids, rows.data());
@@ -185,7 +185,7 @@ class Scene {
     return !fails || below(3) != 0;
   }
 
-  // A file of the table, at whose writes `before_write` is asked: false, and the write fails.
+  // A file of the table. Before each write, `before_write` is called; if it returns false, the write fails.
   struct Saved {
     std::string path;
     SavedTable table;
@@ -193,7 +193,7 @@ class Scene {
   Saved write(const std::function<bool()>& before_write) {
     const std::string path = directory_ / ("save-" + std::to_string(saves_++));
     begun_at_ = table_.apply_count();
-    WatchedCalls calls;  // outlives the file's own thread, which writes
+    WatchedCalls calls;  // outlives the file's thread
     calls.before = [&before_write](const FileCall& call) {
       return call.kind == FileCall::kWrite && before_write && !before_write() ? EIO : 0;
     };
@@ -238,7 +238,7 @@ class Scene {
   uint64_t applies_beside_ = 0;
 };
 
-// Of two saves that were written before the first is said to have succeeded.
+// Two saves are written before the first one counts as successful.
 void a_save_that_succeeds_late_takes_nothing_from_a_newer_one() {
   const TemporaryDirectory directory;
   Table table(table_spec({"", {dram(100'000)}}, ""));
@@ -264,7 +264,7 @@ void a_save_that_succeeds_late_takes_nothing_from_a_newer_one() {
     const std::unique_ptr<TableSave> newer_save = table.prepare_save(*newer, {});
     newer_save->begin(/*waiting_keys=*/true);
     table.save_succeeded(late.number);
-    newer_save->write(OnDamage::kRaise);  // and it doesn't succeed
+    newer_save->write(OnDamage::kRaise);  // it isn't reported as successful
   }
   newer->finish();
   save("last", true);

@@ -1,5 +1,5 @@
-// Memory that arrays share huge pages of: nobody else's bytes, as much of it in memory as is in use and little more,
-// and nothing that a forked child can harm.
+// Tests of memory in which arrays share huge pages: each array has its own bytes, little more memory is resident
+// than is used, and a forked child can't harm it.
 #include "memory/shared_pages.h"
 
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// An array in such memory, full of a byte of its own.
+// An array in such memory, filled with a byte of its own.
 struct Array {
   Array(SharedPages& pages, size_t size_bytes, uint8_t value)
       : bytes(static_cast<uint8_t*>(pages.take(size_bytes)), size_bytes), filling(value) {
@@ -43,7 +43,7 @@ struct Array {
   uint8_t filling;
 };
 
-// As the kernel says, of all huge pages in which these arrays ever lay.
+// Returns how many bytes the kernel says are resident in the huge pages in which these arrays ever lay.
 size_t resident_bytes(const std::set<uintptr_t>& huge_pages) {
   size_t resident = 0;
   std::vector<unsigned char> states(kHugePageBytes / kPageBytes);
@@ -75,8 +75,7 @@ TEST(arrays_of_any_size_that_come_and_go_have_their_own_zeroed_bytes) {
       arrays.back().give_back(pages);
       arrays.pop_back();
     } else {
-      const size_t most =
-          i % 50 == 0 ? size_t{90} << 20 : size_t{300} << 10;  // longer than what is reserved at a time, too
+      const size_t most = i % 50 == 0 ? size_t{90} << 20 : size_t{300} << 10;  // longer than one reservation
       arrays.emplace_back(pages, random() % most + 1, static_cast<uint8_t>(i % 255 + 1));
     }
   }
@@ -99,7 +98,8 @@ TEST(arrays_that_grow_in_turn_take_hardly_more_memory_than_they_have_bytes) {
     for (const Array& array : arrays) used_bytes += array.bytes.size();
     const size_t resident = resident_bytes(huge_pages);
     check(resident >= used_bytes, "memory in use isn't seen as resident");
-    // What lies around them in the first huge page and the last, and at the end of what was reserved before.
+    // The margin is for memory around the arrays in the first and the last huge page, and at the end of
+    // earlier reservations.
     check(resident <= used_bytes + 4 * kHugePageBytes, "memory that was given back is resident");
   }
   for (const Array& array : arrays) array.give_back(pages);

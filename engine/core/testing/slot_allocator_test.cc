@@ -1,5 +1,6 @@
-// Slots are claimed, taken, given back, added for a large batch and removed again: whatever happens in between, nobody
-// is refused what is free or given what is taken, and what a large batch needed is gone after it.
+// Tests in which slots are claimed, taken, given back, added for a large batch and removed again: whatever happens in
+// between, no caller is refused a free slot or given a taken one, and the slots that a large batch needed are gone
+// after it.
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
@@ -35,7 +36,7 @@ class ModelledSlots {
     check(slots_.taken_slots() == taken_.size(), "another number of slots is taken");
     check(slots_.slots() == count_, "there is another number of slots");
   }
-  // Nothing is needed any more.
+  // Gives everything back, and checks that added slots are gone.
   void end() {
     slots_.give_claim_back(claimed_);
     claimed_ = 0;
@@ -94,7 +95,7 @@ class ModelledSlots {
   std::set<Slot> taken_;
 };
 
-// Slots that were taken before, in another process: the others come in ascending order, and then those that came back.
+// Another process took some slots before: the others come in ascending order, and then those that came back.
 void begin_with_taken_slots(uint64_t seed) {
   std::mt19937_64 random(seed);
   const uint64_t count = 1 + random() % 300;

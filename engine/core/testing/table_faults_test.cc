@@ -1,5 +1,5 @@
-// A table of DRAM and SSDHASH under random operations, where the calls on its files fail, each in turn: once, or
-// until that is repaired. Compared with a plain map after every operation.
+// Runs random operations on a table with DRAM and SSDHASH, where each call on its files fails in turn: once, or
+// until the fault is repaired. Compares the table with a plain map after every operation.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kDim = 4;
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
-constexpr uint64_t kFirstTierRows = 280;  // so that twice as many are more than its slots, headroom included
+constexpr uint64_t kFirstTierRows = 280;  // so that twice as many exceed its slots, headroom included
 constexpr uint64_t kKeys = 2000;
 constexpr int kSteps = 26;
 
@@ -51,7 +51,7 @@ class Scenario {
     calls_.repair();
     settle();
     compare_all();
-    // A read that fails may be one of these.
+    // The failing call may be a read of find_damaged(): then it is repeated.
     check(table_->find_damaged().empty() || (calls_.struck() && table_->find_damaged().empty()),
           "rows are damaged although the medium gives them back");
     reopen();
@@ -84,8 +84,8 @@ class Scenario {
             .cache_strategy = strategy_};
   }
 
-  // Does `call`, and says whether it went well. Where it fails, something was struck; and where the fault doesn't
-  // last, the next try succeeds.
+  // Does `call`, and returns whether it succeeded. If it fails, a fault must have struck; unless the fault lasts,
+  // the next try must succeed.
   template <class Call>
   bool attempt(const char* what, Call call) {
     for (int tries = 0;; ++tries) {
@@ -97,7 +97,7 @@ class Scenario {
         check(calls_.struck(), "an error without a fault: " + told);
         check(error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kDamagedRows, told);
         if (calls_.fails_still()) return false;
-        // One for the fault, and one for what the eviction thread met, which is told later.
+        // One error for the fault, and one for what the eviction thread met, which is reported later.
         check(tries < 2, "an error again, although nothing fails any more: " + told);
         compare();
       }
@@ -205,7 +205,7 @@ class Scenario {
       for (int d = 0; d < kDim; ++d) check(rows[i * kDim + d] == expected, "a row is read as it never was");
     }
   }
-  // What a look-up read is used by the update.
+  // The update uses what the look-up read.
   void look_up_and_apply() {
     const std::vector<int64_t> ids = some_keys(200);
     look_up(ids, LookUpFor::kTraining);
@@ -216,14 +216,14 @@ class Scenario {
     const std::vector<int64_t> ids = some_keys(60);
     uint64_t there = 0;
     for (const int64_t id : ids) there += model_.erase(id);
-    // Where a drop fails, the rows are gone, and what is to keep them from coming back is done later.
+    // If a drop fails, the rows are gone, and the work that keeps them from coming back is done later.
     attempt("drop", [&] {
       const uint64_t dropped = table_->drop(ids);
       check(dropped == there || dropped == 0, "a drop says another number");
     });
   }
 
-  // Of a save that fails, no row is gone but those that were to be dropped.
+  // A save that fails removes no rows but those that it was to drop.
   void save(const EvictionRule& eviction, bool incremental) {
     const auto goes = [&](const auto& row) {
       return eviction.least_version && row.second.version < *eviction.least_version;
@@ -250,14 +250,14 @@ class Scenario {
     return tier >= 0;
   }
 
-  // Every row that can be read is the model's, and none is missing.
+  // Checks that every row that can be read is the model's, and that none is missing.
   void compare() {
     if (!table_) return;
     try {
       check(table_->row_count() == model_.size(), "rows are missing, or too many");
     } catch (const Error& error) {
       check(error.kind() == ErrorKind::kClosed, error.what());
-      return;  // a close() that is to be done again
+      return;  // a close() that must be repeated
     }
     const bool fails_before = calls_.struck();
     const ExportedRows rows = table_->export_rows(OnDamage::kSkip);
@@ -281,7 +281,7 @@ class Scenario {
       for (int d = 1; d < kDim; ++d) check(rows.values[i * kDim + d] == row.value, "a row is torn");
     }
   }
-  // Exactly the model's rows, and the ledgers agree.
+  // Checks that the table has exactly the model's rows, and that all counts of rows agree.
   void compare_all() {
     ExportedRows rows;
     attempt("export", [&] { rows = table_->export_rows(); });
@@ -332,7 +332,7 @@ void run(bool keep_files, size_t failure, int64_t call) {
   run(keep_files, failing);
 }
 
-// About `scenarios` of those in which one call fails.
+// Runs about `scenarios` scenarios in each of which one call fails.
 void the_table_is_as_before_whichever_call_fails(bool keep_files, int64_t scenarios) {
   const int64_t calls = run(keep_files, {});
   check(calls > 100, "too few calls for this test");
@@ -351,7 +351,7 @@ void the_table_is_as_before_whichever_call_fails(bool keep_files, int64_t scenar
 }  // namespace embstore
 
 int main(int argc, char** argv) {
-  if (argc > 3) {  // one of them again: whether files are kept, the failure, the call
+  if (argc > 3) {  // runs one scenario again: whether files are kept, the failure, the call
     embstore::run(std::atoi(argv[1]) != 0, static_cast<size_t>(std::atoi(argv[2])), std::atoll(argv[3]));
     std::printf("held: this one\n");
     return 0;

@@ -1,4 +1,4 @@
-// Which rows are wanted ahead, and until when.
+// Tests which rows are wanted ahead, and until when.
 #include "movement/wanted_rows.h"
 
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 using Where = WantedRows::Where;
 using Keys = std::vector<int64_t>;
 
-// Even keys are up, odd ones below, and negative ones nowhere.
+// Even keys are up, odd keys below, and negative ones nowhere.
 Where where_is(int64_t key) {
   if (key < 0) return Where::kNowhere;
   return key % 2 == 0 ? Where::kUp : Where::kBelow;
@@ -85,7 +85,7 @@ TEST(a_batch_has_the_turn_of_the_apply_that_will_train_it) {
   for (int i = 0; i < 3; ++i) turns.apply_began();
   check(turns.next() == 5, "all are over");
   turns.apply_began();
-  turns.apply_began();  // of a batch that nobody asked for
+  turns.apply_began();  // for a batch that wasn't prefetched
   check(turns.next() == 7, "the next apply");
   turns.apply_began();
   turns.looked_up();

@@ -34,9 +34,9 @@ struct TierSpec {
   std::vector<int> nodes = {};         // of a DRAM tier: rows lie on these NUMA nodes only; empty: on any
   SsdHashOptions ssd_hash = {};        // of an SSDHASH tier; the environment sets `compaction`
   gpu::DeviceChoice gpu = {};          // of an HBM tier
-  std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: rows cross the bus in pieces of this
+  std::optional<size_t> piece_bytes = std::nullopt;  // of an HBM tier: bytes sent over the bus at once
   bool keeps_rows = false;  // of an SSDHASH tier without a pool above: close() makes a checkpoint
-  std::shared_ptr<SharedMedium> medium = nullptr;   // null: shared by all tiers of the directory, or kind
+  std::shared_ptr<SharedMedium> medium = nullptr;   // null: one for the tiers of its directory, or kind
   std::shared_ptr<PhaseWatcher> watcher = nullptr;  // may be null; lives as long as the tier
 };
 

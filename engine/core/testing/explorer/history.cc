@@ -63,7 +63,7 @@ class Search {
 
   const int64_t key_;
   const std::vector<const Operation*> operations_;
-  const std::vector<uint64_t> before_;  // by operation: those that must have
+  const std::vector<uint64_t> before_;  // by operation: those that must come first
   uint64_t must_ = 0;
   std::set<std::pair<uint64_t, RowState>> tried_;
 };

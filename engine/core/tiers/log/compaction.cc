@@ -182,7 +182,7 @@ std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken
 struct Compaction::Moving {
   std::vector<std::byte> records;  // one after another
   std::vector<Slot> from;
-  std::vector<std::string> faults;  // empty if the record
+  std::vector<std::string> faults;  // empty if the record is whole
 };
 
 void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {

@@ -37,7 +37,7 @@ std::string record_file_name(uint64_t number) { return numbered_name(kStem, numb
 LogDirectory::LogDirectory(std::string path, files::FileCalls& calls)
     : path_(std::move(path)), calls_(calls) {
   std::error_code code;
-  fs::create_directories(fs::absolute(path_).parent_path(), code);  // the lock is there
+  fs::create_directories(fs::absolute(path_).parent_path(), code);  // the lock lies in it
   if (!code) {
     lock_.emplace(path_);
     made_ = fs::create_directory(path_, code);
@@ -104,7 +104,7 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
 void LogDirectory::remove(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     files::remove_file(calls_, path);
-    made_ = true;  // created by the tier that left
+    made_ = true;  // created by the tier that left the file
   }
 }
 

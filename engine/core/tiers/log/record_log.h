@@ -50,7 +50,7 @@ class RecordLog {
   struct Copies {
     std::shared_ptr<AppendBuffer> buffer;
     Slot first;
-    uint32_t count;  // as many as the buffer
+    uint32_t count;  // as many as the buffer took
   };
   // Appends copies of the records that lie at `from`; `records` has their bytes, one after another. A record that
   // isn't the one of its place isn't adapted to the new place, so that its reader gets an error.

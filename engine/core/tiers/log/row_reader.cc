@@ -55,7 +55,7 @@ struct RowReader::Scratch {
 
   std::vector<Way> ways;                   // by file
   PageVector<const std::byte*> addresses;  // of mapped records, by position in the batch; null for others
-  PageVector<uint64_t> to_read;            // slot << 32 | position in
+  PageVector<uint64_t> to_read;            // slot << 32 | position in the batch
   std::vector<medium::ReadRequest> requests;
   std::vector<Span> spans;  // one for each request
   std::optional<medium::AlignedBytes> staging;

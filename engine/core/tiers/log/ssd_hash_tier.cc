@@ -113,7 +113,7 @@ SsdHashTier::~SsdHashTier() {
   try {
     close();
   } catch (...) {
-    // A caller that wants the error calls
+    // A caller that wants the error calls close().
   }
 }
 
