@@ -104,8 +104,8 @@ uint64_t schedules_for_nothing = 60;
 
 struct Ended {
   bool is_well;         // it ended by itself, and nothing had failed
-  std::string written;  // to stdout
-  std::string told;     // to stderr
+  std::string written;  // what it wrote to stdout
+  std::string told;     // what it wrote to stderr
 };
 
 // Runs this program again with other arguments, in a process of its own, since it may fail, crash, or not end.

@@ -1,1 +1,2 @@
-// Of what native tests include most: engine/CMakeLists.txt says what, and this file what it is compiled for.
+// The precompiled headers that most native tests include: engine/CMakeLists.txt lists them, and this file is
+// compiled to make them.

@@ -48,7 +48,7 @@ size_t resident_bytes(const std::set<uintptr_t>& huge_pages) {
   size_t resident = 0;
   std::vector<unsigned char> states(kHugePageBytes / kPageBytes);
   for (const uintptr_t page : huge_pages) {
-    // ENOMEM: not all of it is mapped any more. An array's own part is, or it could not be read.
+    // ENOMEM means that a part is no longer mapped. An array's own part is mapped, or it couldn't be read.
     std::fill(states.begin(), states.end(), 0);
     if (mincore(reinterpret_cast<void*>(page * kHugePageBytes), kHugePageBytes, states.data()) != 0) continue;
     resident +=

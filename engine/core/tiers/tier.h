@@ -114,7 +114,7 @@ class Tier {
   // Called after erasures: gets their space back. Throws no Error, since the erasures are done; drain()
   // reports errors.
   virtual void compact() {}
-  // Returns when the space of all erased rows is back.
+  // Returns when compact() has nothing left to do.
   virtual void drain() {}
 
   // Releases everything, or leaves the rows on the medium if checkpoints are kept. Throws Error(kStorage) if that fails, and

@@ -88,7 +88,7 @@ std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableId
     fs::resize_file(path, file_bytes, ignored);
     throw;
   }
-  files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();  // its length
+  files::File(calls, path, O_RDWR, {.for_the_medium = true}).sync();  // makes its length durable
   return longer;
 }
 

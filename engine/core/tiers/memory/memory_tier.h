@@ -21,13 +21,12 @@
 
 namespace embstore {
 
-// The position of a memory tier among a table's tiers, which says what it must keep of each row beside the
-// floats.
+// The position of a memory tier among a table's tiers, which says what it must keep in DRAM for each row.
 enum class MemoryRole {
-  kOnly,    // nothing moves: nothing
+  kOnly,    // rows don't move: keeps nothing in DRAM
   kFirst,   // rows are accessed, pinned and ranked
   kMiddle,  // rows come from above and are ranked
-  kLast,    // rows come from above: nothing
+  kLast,    // rows come from above: keeps nothing in DRAM
 };
 
 class MemoryTier final : public Tier, public RankedTier {

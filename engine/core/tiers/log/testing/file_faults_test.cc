@@ -161,7 +161,7 @@ TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
   check(f.table.tier->detailed_stats().compaction_error.find("can't be read") != std::string::npos,
         "stats() don't tell of it");
   check_throws(ErrorKind::kStorage, "can't be read", [&] { f.table.tier->drain(); });
-  f.table.tier->drain();  // nothing new
+  f.table.tier->drain();  // no new error
   f.faults.errnos.clear();
   f.table.check_rows();
   f.table.check_space();
@@ -174,7 +174,7 @@ TEST(a_file_that_cannot_be_removed_turns_no_rows_away) {
   f.faults.errnos[FileCall::kRemove] = EPERM;
   for (int64_t version = 2; version < 50; ++version) f.table.write(0, 1900, version);
   check_throws(ErrorKind::kStorage, "can't be removed", [&] { f.table.tier->drain(); });
-  f.table.tier->drain();  // nothing new
+  f.table.tier->drain();  // no new error
   f.table.check_rows();
   f.faults.errnos.clear();
   f.table.write(0, 1900, 100);
