@@ -356,7 +356,7 @@ TEST(a_key_restored_below_the_threshold_is_admitted_no_longer) {
 }
 
 // What a restore does to a filter while other threads look up keys.
-TEST(a_filter_is_replaced_beside_those_who_ask) {
+TEST(a_filter_is_replaced_while_threads_ask_it) {
   for (const FilterSpec& spec : every_kind(3, 100, 0.01)) {
     const auto saved = make_filter(spec);
     for (int64_t key = 0; key < 50; ++key) saved->add(key, hash_key(key), 5, 0);

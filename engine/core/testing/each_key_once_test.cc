@@ -126,7 +126,7 @@ TEST(rows_that_some_threads_can_not_read_are_named_and_the_others_are_read) {
   check(named == expected, "other rows are named");
 }
 
-TEST(what_one_thread_fails_with_is_thrown_when_all_have_ended) {
+TEST(the_error_of_one_thread_is_thrown_when_all_have_ended) {
   const std::vector<int64_t> ids = some_ids();
   std::vector<float> rows(kIds * kDim);
   std::atomic<int> under_way{0};

@@ -33,7 +33,7 @@ class Counted : public Retirable {
   std::atomic<uint64_t> value_{kAlive};
 };
 
-TEST(what_nobody_looks_at_is_freed_at_once) {
+TEST(an_object_that_no_guard_holds_is_freed_at_once) {
   Epochs epochs;
   std::atomic<int> alive{0};
   epochs.retire(std::make_unique<Counted>(alive));

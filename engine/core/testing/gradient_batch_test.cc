@@ -74,7 +74,7 @@ void check_shard(const GradientBatch& grouped, int shard, const Batch& batch,
   }
 }
 
-TEST(each_key_gets_the_sum_of_its_gradients_in_the_batchs_order_whoever_takes_its_shard) {
+TEST(each_key_gets_the_sum_of_its_gradients_in_the_batchs_order_whichever_call_takes_its_shard) {
   GradientBatch grouped;  // its buffers are reused, for larger and smaller batches
   for (const int dim : {1, 3, 4, 5, 8, 16, 17, 20, 64, 67}) {
     for (const size_t count : {1u, 2u, 16u, 17u, 40u, 3000u, 300u}) {

@@ -328,7 +328,7 @@ void the_index_is_a_map(Keys kind, uint64_t seed) {
 }
 
 // At each size, the shard stays for a while in the state in which two arrays are updated together.
-void what_changes_while_a_larger_array_is_filled_changes_in_both(Keys kind, uint64_t seed) {
+void changes_while_a_larger_array_is_filled_reach_both(Keys kind, uint64_t seed) {
   ModelledShard shard(kind, seed, 40'000);
   int filled = 0;
   while (!shard.is_full()) {
@@ -520,7 +520,7 @@ void keys_of_any_pattern_lie_near_their_homes() {
   }
 }
 
-void memory_comes_back_where_most_entries_went(Keys kind) {
+void memory_comes_back_when_most_entries_are_erased(Keys kind) {
   Generations index;
   constexpr int64_t kRows = 200'000;
   const auto key = [kind](int64_t i) {
@@ -784,20 +784,19 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
 }
 
 // One thread only, so the thread sanitizer has nothing to find.
-TEST(what_one_thread_does_is_right) {
+TEST(the_index_is_right_in_one_thread) {
   if (kUnderThreadSanitizer) return;
   for (const Keys kind : kAllKinds) {
     for (uint64_t seed = 1; seed <= 3; ++seed) the_index_is_a_map(kind, seed);
   }
   for (const Keys kind : {Keys::kFit, Keys::kSomeFitNot, Keys::kWide}) {
-    for (uint64_t seed = 1; seed <= 2; ++seed)
-      what_changes_while_a_larger_array_is_filled_changes_in_both(kind, seed);
+    for (uint64_t seed = 1; seed <= 2; ++seed) changes_while_a_larger_array_is_filled_reach_both(kind, seed);
   }
   shards_grow_at_different_sizes();
   keys_of_any_pattern_lie_near_their_homes();
   for (const Keys kind : {Keys::kFit, Keys::kWide}) {
     for (const double share : {0.02, 0.3, 1.0}) searches_stay_short_over_generations(kind, share);
-    memory_comes_back_where_most_entries_went(kind);
+    memory_comes_back_when_most_entries_are_erased(kind);
   }
 }
 

@@ -165,7 +165,7 @@ void limit_memory() {
   _exit(0);
 }
 
-void tell_what_is_noticed(uint64_t most_schedules, std::string_view part) {
+void print_what_is_noticed(uint64_t most_schedules, std::string_view part) {
   for (const auto& [site, name] : schedules().sites) {
     if (name.find(part) == std::string::npos) continue;
     const std::optional<uint64_t> seed = noticed_at(site, most_schedules);
@@ -290,7 +290,7 @@ void deadlock() {
   }
 }
 
-TEST(a_deadlock_is_told_with_what_each_thread_waits_for) {
+TEST(a_deadlock_is_reported_with_what_each_thread_waits_for) {
   const Ended ended = run_again({"--deadlock"});
   check(!ended.is_well, "there was none");
   for (const char* part : {"a deadlock", "thread 0 (two locks) waits for a lock, which thread 1 has",
@@ -322,7 +322,7 @@ uint64_t lost_updates(uint64_t seed) {
   return 2 - count;
 }
 
-TEST(what_threads_do_between_two_points_can_come_apart) {
+TEST(threads_can_be_switched_between_two_locks) {
   uint64_t lost = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const uint64_t once = lost_updates(seed);
@@ -404,7 +404,7 @@ int main(int argc, char** argv) {
     Scheduler::instance().prints = arguments.back() == "--print";
     std::printf("%s", described(number(1), explore(number(1))).c_str());
   } else if (mode == "--left-out") {
-    tell_what_is_noticed(number(1), arguments.size() > 2 ? arguments[2] : "");
+    print_what_is_noticed(number(1), arguments.size() > 2 ? arguments[2] : "");
   } else {
     check(mode.empty() || mode == "--thorough", "no " + mode + " is known");
     if (!mode.empty()) schedules_for_nothing = 300;

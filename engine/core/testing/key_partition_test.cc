@@ -87,7 +87,7 @@ TEST(the_keys_of_one_partition_use_all_of_its_index) {
 }
 
 // Checks that the test above detects partitions by the index's own hash, whichever of its bits they use.
-TEST(partitions_by_the_indexs_own_hash_would_be_told) {
+TEST(partitions_by_the_indexs_own_hash_would_be_detected) {
   const std::vector<int64_t> keys = keys_of_stride(1);
   const PartitionOf by_remainder = [](int64_t key, size_t count) { return hash_key(key) % count; };
   const PartitionOf by_range = [](int64_t key, size_t count) { return (hash_key(key) >> 32) * count >> 32; };

@@ -92,7 +92,7 @@ TEST(rows_of_lower_tiers_are_whole_and_those_of_the_gpu_say_why_they_are_not) {
   check(scene.table->find_damaged() == scene.in_hbm, "other rows are damaged");
 }
 
-TEST(a_lost_gpu_is_told_by_whoever_moves_rows_and_changes_nothing) {
+TEST(a_lost_gpu_is_reported_when_rows_move_and_changes_nothing) {
   const TemporaryDirectory directory;
   Scene scene(directory / "rows");
   scene.lose();

@@ -151,7 +151,7 @@ TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
 
 // The key is admitted at its third occurrence. Two batches have it once and three times; they are prepared in the
 // order that `first` says.
-TEST(occurrences_of_a_key_count_whoever_else_brings_it) {
+TEST(occurrences_of_a_key_count_whichever_other_batch_has_it) {
   enum class First { kWaiting, kAdmitted };
   enum class Admitted { kCommittedFirst, kCommittedLast, kTakenBack };
   for (const First first : {First::kWaiting, First::kAdmitted}) {

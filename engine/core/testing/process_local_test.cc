@@ -46,7 +46,7 @@ TEST(threads_that_ask_first_at_the_same_time_get_the_same) {
   check(std::set<Fresh*>(got.begin(), got.end()).size() == 1, "threads have two of a process's objects");
 }
 
-TEST(a_child_starts_with_another_whose_lock_nobody_holds) {
+TEST(a_child_starts_with_a_new_object_whose_lock_is_free) {
   check(next() == 1 && next() == 2, "a process's object stays");
   Counter& parents = ProcessLocal<Counter>::get();
   parents.mutex.lock();  // as another thread might, whose work the fork cuts off

@@ -61,7 +61,7 @@ TEST(one_thread_has_the_right_at_a_time) {
   check(turns == 8 * kTurns, "two threads had the right at once");
 }
 
-TEST(nobody_gets_the_right_past_those_who_wait) {
+TEST(no_thread_gets_the_right_before_those_that_wait) {
   RightToMove right;
   std::atomic<bool> got{false};
   std::atomic<bool> done{false};
@@ -84,7 +84,7 @@ TEST(nobody_gets_the_right_past_those_who_wait) {
   check(is_free, "nobody has the right, and it can't be had");
 }
 
-TEST(a_pause_turns_away_who_waits_for_moves_alone) {
+TEST(a_pause_turns_away_threads_that_wait_only_for_moves) {
   RightToMove right;
   std::atomic<size_t> refused{0};
   std::atomic<bool> paused{false};

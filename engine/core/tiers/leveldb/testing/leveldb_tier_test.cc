@@ -132,7 +132,7 @@ class NoFileGrows {
 };
 
 // compact() is called after a change that is already made, for example an update whose rows came up.
-void records_that_cannot_be_deleted_are_told_of_by_drain_alone(const std::string& path) {
+void records_that_cannot_be_deleted_are_reported_by_drain_only(const std::string& path) {
   LevelDbTier tier("var", kLayout, path);
   std::vector<int64_t> many = keys_from(100, size_t{1} << 16);
   const std::vector<Place> leaving = write(tier, many, 1);
@@ -186,7 +186,7 @@ void tables_share_the_database_of_a_directory(const std::string& path) {
   check(!fs::exists(path), "the last one removes the files");
 }
 
-void what_is_not_this_tiers_is_refused(const TemporaryDirectory& directory) {
+void files_of_others_are_refused(const TemporaryDirectory& directory) {
   const std::string path = directory / "refused";
   const auto refusal = [&] {
     const std::string message = error_of(ErrorKind::kStorage, [&] { LevelDbTier("var", kLayout, path); });
@@ -354,7 +354,7 @@ void another_process_s_database_is_in_use(const std::string& path) {
   process.end();
 }
 
-void damaged_rows_are_told_and_the_others_read(const std::string& path) {
+void damaged_rows_are_reported_and_the_others_are_read(const std::string& path) {
   LevelDbTier tier("var", kLayout, path, {.write_buffer_bytes = size_t{64} << 10});
   std::vector<int64_t> keys = keys_from(0, 5000);
   std::vector<Place> places;
@@ -405,7 +405,7 @@ void a_leftover_of_a_dead_process_is_emptied(const std::string& path) {
 }
 
 // Compares random batches with a map from places to what was written there.
-void it_is_a_map_of_places(const std::string& path, uint64_t seed) {
+void the_tier_is_a_map_of_places(const std::string& path, uint64_t seed) {
   std::mt19937_64 random(seed);
   LevelDbTier tier("var", kLayout, path, {.write_buffer_bytes = size_t{64} << 10});
   std::map<std::pair<int64_t, Slot>, uint64_t> model;
@@ -486,15 +486,15 @@ void test_rows() {
   const TemporaryDirectory directory;
   rows_read_back_in_the_order_that_was_asked_for(directory / "order");
   a_row_that_comes_back_outlives_its_erased_place(directory / "outlives");
-  records_that_cannot_be_deleted_are_told_of_by_drain_alone(directory / "full");
+  records_that_cannot_be_deleted_are_reported_by_drain_only(directory / "full");
   tables_share_the_database_of_a_directory(directory / "shared");
-  what_is_not_this_tiers_is_refused(directory);
+  files_of_others_are_refused(directory);
   databases_of_others_are_refused_and_stay(directory);
   rows_of_earlier_versions_checkpoints_are_refused_with_the_way_out_and_stay(directory / "version-3");
   another_process_s_database_is_in_use(directory / "in-use");
-  damaged_rows_are_told_and_the_others_read(directory / "damaged");
+  damaged_rows_are_reported_and_the_others_are_read(directory / "damaged");
   a_leftover_of_a_dead_process_is_emptied(directory / "leftover");
-  for (uint64_t seed = 1; seed <= 5; ++seed) it_is_a_map_of_places(directory / "map", seed);
+  for (uint64_t seed = 1; seed <= 5; ++seed) the_tier_is_a_map_of_places(directory / "map", seed);
   threads_may_read_write_and_erase_at_once(directory / "threads");
 }
 

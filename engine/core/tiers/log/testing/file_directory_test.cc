@@ -70,7 +70,7 @@ TEST(what_a_killed_process_left_goes_when_it_is_found) {
   check(files_in(directory / "rows").empty(), "files of no checkpoint stayed");
 }
 
-TEST(files_that_are_not_ours_to_remove_are_refused_by_name) {
+TEST(files_that_must_not_be_removed_are_refused_by_name) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows/rows-0000000001.ssdhash";
   const auto refused = [&](ErrorKind kind, const std::string& part, const SsdHashOptions& options,

@@ -48,7 +48,7 @@ TEST(files_of_no_checkpoint_go_when_the_table_closes_and_files_of_other_sizes_ar
 }
 
 // Each file takes as many slot numbers as the longest one may have.
-TEST(files_that_may_be_long_leave_numbers_to_others_while_they_are_short) {
+TEST(short_files_leave_slot_numbers_to_others) {
   const TemporaryDirectory directory;
   SsdHashOptions options = small_files_for_checkpoints();
   {
@@ -230,7 +230,7 @@ class MovesDuringRestore final : public Relocator {
   PlainIndex& index_;
 };
 
-TEST(rows_that_were_on_the_move_come_back_once) {
+TEST(rows_that_were_being_moved_come_back_once) {
   const TemporaryDirectory directory;
   FileTable table(directory.path(), small_files_for_checkpoints());
   MovesDuringRestore relocator(table.index);

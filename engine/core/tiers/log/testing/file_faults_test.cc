@@ -50,7 +50,7 @@ class NoDirectIo final : public files::FileCalls {
   }
 };
 
-TEST(a_file_system_without_direct_io_is_told_of_at_once) {
+TEST(a_file_system_without_direct_io_is_reported_at_once) {
   const TemporaryDirectory directory;
   NoDirectIo calls;
   SsdHashOptions options = small_files(calls);
@@ -153,7 +153,7 @@ TEST(a_read_error_names_the_file_and_passes) {
   f.table.check_rows();
 }
 
-TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
+TEST(files_that_cannot_be_compacted_refuse_no_rows_and_are_reported_once) {
   Fixture f;
   f.table.write(0, 2000, 1);
   f.faults.errnos[FileCall::kRead] = EIO;
@@ -168,7 +168,7 @@ TEST(files_that_cannot_be_compacted_turn_no_rows_away_and_are_told_of_once) {
   f.table.check_rows();
 }
 
-TEST(a_file_that_cannot_be_removed_turns_no_rows_away) {
+TEST(a_file_that_cannot_be_removed_refuses_no_rows) {
   Fixture f;
   f.table.write(0, 2000, 1);
   f.faults.errnos[FileCall::kRemove] = EPERM;

@@ -190,7 +190,7 @@ int64_t key_at(const std::string& file, uint64_t record) {
   return header.key;
 }
 
-TEST(bad_rows_are_told_of_and_all_others_read) {
+TEST(damaged_rows_are_reported_and_all_others_are_read) {
   for (const IoScheme scheme : {IoScheme::kPread, IoScheme::kAuto}) {
     const TemporaryDirectory directory;
     ino_t unreadable_file = 0;  // reads of its third block fail
@@ -251,7 +251,7 @@ TEST(bad_rows_are_told_of_and_all_others_read) {
   }
 }
 
-TEST(a_torn_tail_turns_no_other_rows_away) {
+TEST(a_torn_tail_refuses_no_other_rows) {
   const TemporaryDirectory directory;
   const SsdHashOptions options = small_files();
   FileTable table(directory.path(), options);

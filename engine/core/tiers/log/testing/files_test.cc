@@ -211,7 +211,7 @@ TEST(a_making_that_was_interrupted_leaves_a_checkpoint_or_none) {
   });
 }
 
-TEST(a_growth_that_was_interrupted_leaves_the_pool) {
+TEST(an_interrupted_growth_leaves_the_pool) {
   const TemporaryDirectory directory;
   const Site small{.is_pool = true, .root = directory.path(), .slots = 10000};
   Site large = small;

@@ -7,7 +7,7 @@
 namespace embstore::log::testing {
 namespace {
 
-TEST(a_pool_tells_of_itself) {
+TEST(the_statistics_of_a_pool_describe_it) {
   const TemporaryDirectory directory;
   PoolTable pool(directory / "var", kLayout, 6000);
   const TierStats stats = pool.tier->stats();

@@ -181,7 +181,8 @@ TEST(every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail) {
 
 // A killed process may have named or removed a manifest without syncing the directory. The next process relies on the
 // directory as it finds it, so it must make it durable first.
-void what_the_next_process_finds_lasts(Rows rows, Sync left_out, uint64_t commits, uint64_t drops) {
+void the_manifests_that_the_next_process_finds_are_durable(Rows rows, Sync left_out, uint64_t commits,
+                                                           uint64_t drops) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const TemporaryDirectory directory;
@@ -214,17 +215,19 @@ void what_the_next_process_finds_lasts(Rows rows, Sync left_out, uint64_t commit
 }
 TEST(a_checkpoint_that_the_next_process_finds_survives_a_power_cut) {
   for (const Rows rows : {Rows::kInPmem, Rows::kInFiles}) {
-    what_the_next_process_finds_lasts(rows, Sync::kManifestNamed, /*commits=*/2, /*drops=*/0);
+    the_manifests_that_the_next_process_finds_are_durable(rows, Sync::kManifestNamed, /*commits=*/2,
+                                                          /*drops=*/0);
   }
 }
 TEST(a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_cut) {
   for (const Rows rows : {Rows::kInPmem, Rows::kInFiles}) {
-    what_the_next_process_finds_lasts(rows, Sync::kManifestRemoved, /*commits=*/2, /*drops=*/2);
+    the_manifests_that_the_next_process_finds_are_durable(rows, Sync::kManifestRemoved, /*commits=*/2,
+                                                          /*drops=*/2);
   }
 }
 
 // Checks that a missing sync is detected. Otherwise the tests above would pass whatever the tier does.
-void someone_misses(Run of) {
+void check_that_faults_show(Run of) {
   Cuts cuts;
   for (; of.seed < 20 && cuts.faults == 0; ++of.seed) run(of, cuts);
   const std::string what = "sync " + std::to_string(static_cast<int>(of.left_out)) + " of rows " +
@@ -237,15 +240,15 @@ TEST(a_sync_that_is_left_out_shows) {
   for (const Sync left_out :
        {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kDirectory, Sync::kParentDirectory, Sync::kManifest,
         Sync::kManifestNamed, Sync::kManifestRemoved}) {
-    someone_misses({.rows = Rows::kInFiles,
-                    .seed = 0,
-                    .left_out = left_out,
-                    .fails_syncs = left_out == Sync::kRecordsWrittenAnew});
+    check_that_faults_show({.rows = Rows::kInFiles,
+                            .seed = 0,
+                            .left_out = left_out,
+                            .fails_syncs = left_out == Sync::kRecordsWrittenAnew});
   }
   for (const Sync left_out : {Sync::kManifest, Sync::kManifestNamed, Sync::kManifestRemoved}) {
-    someone_misses({.rows = Rows::kInPmem, .seed = 0, .left_out = left_out});
+    check_that_faults_show({.rows = Rows::kInPmem, .seed = 0, .left_out = left_out});
   }
-  someone_misses({.rows = Rows::kInPmem, .seed = 0, .leaves_out_drains = true});
+  check_that_faults_show({.rows = Rows::kInPmem, .seed = 0, .leaves_out_drains = true});
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(the_weights_alone_can_be_read) {
   });
 }
 
-TEST(the_number_of_reused_places_tells_of_reuse) {
+TEST(the_number_of_reused_places_changes_when_a_place_is_reused) {
   on_both_media([](const Site& site) {
     Site of = site;
     of.slots = 6000;
@@ -87,7 +87,7 @@ TEST(the_number_of_reused_places_tells_of_reuse) {
 }
 
 // An earlier process wrote the rows, so this one checks them when it reads them.
-TEST(a_damaged_record_is_told_by_its_place_and_the_table_goes_on_without_it) {
+TEST(a_damaged_record_is_reported_with_its_place_and_the_table_goes_on_without_it) {
   on_both_media([](const Site& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 3000, 1);

@@ -29,7 +29,7 @@
 namespace embstore::medium::testing {
 namespace {
 
-TEST(a_copy_of_pages_that_are_gone_says_so) {
+TEST(a_copy_of_missing_pages_returns_false) {
   const TemporaryDirectory directory;
   const std::string path = directory / "pages";
   put_file(path, std::string(2 * 4096, 'x'));
@@ -59,7 +59,7 @@ TEST(a_copy_of_pages_that_are_gone_says_so) {
   close(descriptor);
 }
 
-TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
+TEST(files_beyond_the_limit_of_mappings_have_none) {
   const TemporaryDirectory directory;
   const std::string path = directory / "file";
   put_file(path, std::string(4096, 'x'));
@@ -75,7 +75,7 @@ TEST(files_beyond_a_share_of_the_process_s_ranges_of_pages_have_no_mapping) {
 
 #if !defined(__SANITIZE_THREAD__)  // its own handler interferes: one that gives up is called for ever
 // Touches a page of a truncated file, as code outside the engine might.
-void touch_a_page_that_is_gone(const std::string& path) {
+void touch_a_missing_page(const std::string& path) {
   put_file(path, std::string(8192, 'x'));
   const int descriptor = open(path.c_str(), O_RDONLY);
   const void* page = mmap(nullptr, 8192, PROT_READ, MAP_SHARED, descriptor, 0);
@@ -89,21 +89,21 @@ void handle_bus_errors(void (*handler)(int)) {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-TEST(bus_errors_of_others_are_handed_on) {
+TEST(bus_errors_of_other_code_are_passed_on) {
   const TemporaryDirectory directory;
   const std::string path = directory / "page";
   const auto end_with_42 = [](int) { _exit(42); };
   check(end_of_child(start_child([&] {
           handle_bus_errors(end_with_42);
           catch_bus_errors();
-          touch_a_page_that_is_gone(path);
+          touch_a_missing_page(path);
         })) == 42,
         "an earlier handler isn't called");
   check(end_of_child(start_child([&] {
           catch_bus_errors();
           handle_bus_errors(end_with_42);
           catch_bus_errors();
-          touch_a_page_that_is_gone(path);
+          touch_a_missing_page(path);
         })) == 42,
         "a later handler isn't called");
   check(end_of_child(start_child([&] {
@@ -126,7 +126,7 @@ TEST(bus_errors_of_others_are_handed_on) {
           };
           sigaction(SIGBUS, &action, nullptr);
           catch_bus_errors();
-          touch_a_page_that_is_gone(path);
+          touch_a_missing_page(path);
         })) == -SIGBUS,
         "the process goes on, or in circles");
 }
@@ -222,7 +222,7 @@ TEST(a_ring_reads_without_asking_for_memory) {
   check(request[0].bytes_read == 4 && bytes[0] == std::byte{'b'}, "the file isn't read");
 }
 
-TEST(a_ring_that_memory_runs_out_beside_is_not_lost) {
+TEST(a_ring_is_not_lost_if_memory_runs_out_around_it) {
   if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
   std::optional<IoUringPool> pool(std::in_place);
   with_each_allocation_failing([&] { pool->borrow(); },
