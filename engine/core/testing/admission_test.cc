@@ -355,7 +355,7 @@ TEST(a_key_restored_below_the_threshold_is_admitted_no_longer) {
   check(!filter->admits(1, hash_key(1)) && filter->count(1, hash_key(1)) == 2, "what is newer holds");
 }
 
-// What a restore does to a filter while other threads look up keys.
+// Replaces a filter, as a restore does, while other threads look up keys.
 TEST(a_filter_is_replaced_while_threads_ask_it) {
   for (const FilterSpec& spec : every_kind(3, 100, 0.01)) {
     const auto saved = make_filter(spec);

@@ -203,7 +203,8 @@ TEST(copies_stay_while_rows_move_above) {
   check(tiers.live() == 0 && tiers.free_slots() == free, "the copy hasn't gone");
 }
 
-// Where the device's steps could change rows, no more are wanted than at the checkpoint's moment.
+// A row that is wanted is written before it goes down to a tier whose rows the device's steps can change, so
+// no more rows are wanted there than at the checkpoint's moment.
 TEST(wanted_rows_are_written_before_they_go_down_to_hbm) {
   WithHbm tiers;
   InclusiveCache& cache = tiers.cache;

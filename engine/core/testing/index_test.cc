@@ -592,8 +592,8 @@ TEST(room_is_kept_whatever_others_insert) {
   check(size_bytes() == before, "room that is given back is kept");
 }
 
-// Writers erase and insert keys around others that stay. Those move, because of that and because arrays grow
-// and shrink. A key that stays is identified by its slot.
+// Writers erase and insert keys around others that stay. The staying keys move, because of that and because
+// arrays grow and shrink. A key that stays is identified by its slot.
 void readers_find_what_stays(int rounds) {
   Epochs epochs;
   const Index index(epochs);

@@ -201,7 +201,7 @@ void a_filter_does_not_grow_for_keys_that_it_knows_or_that_have_a_row(std::vecto
   Table table(spec);
   const TableParts& parts = table.parts();
   std::vector<int64_t> rows = keys_from(0, 5000);
-  // So many that the counts of some shards fill all of their room.
+  // Enough keys that the counts of some shards fill all of their room.
   std::vector<int64_t> waiting = keys_from(1'000'000, 10'000);
   const std::vector<float> gradients(waiting.size() * kDim, 1.0f);
   const auto apply = [&](const std::vector<int64_t>& ids) {

@@ -33,7 +33,7 @@ struct TierStats {
   std::optional<bool> is_pinned = {};
 };
 
-// What a tier calls when it moves rows of its own accord (compaction).
+// The interface that a tier calls when it moves rows of its own accord (compaction).
 class Relocator {
  public:
   virtual ~Relocator() = default;
@@ -100,11 +100,11 @@ class Tier {
   // Ranks the row as the header says from now on. Returns false, and leaves the rank as it was, if the tier
   // can't store it.
   virtual bool try_set_rank(Slot, const RowHeader&) { return false; }
-  // Whether try_set_rank() works, except for rows with too many accesses. Needs no mutex.
+  // Returns whether try_set_rank() works, except for rows with too many accesses. Needs no mutex.
   virtual bool can_set_ranks() const { return false; }
   // Gives the second slot the rank of the first, from which its row was copied.
   virtual void carry_rank(Slot, Slot) {}
-  // Whether the rank is only in memory, not on the medium.
+  // Returns whether the rank is only in memory, not on the medium.
   virtual bool rank_goes_with_process(Slot) const { return false; }
 
   // --- Upkeep. Called without locks; cheap if there is nothing to do.

@@ -34,8 +34,8 @@ struct Operation {
     kSave,     // removes rows with a version below `least_version`, then saw all
     kMoment,   // saw all rows as they were between two batches
   };
-  // By key: for an apply, the number of gradients; for operations that see rows, what they saw; for a drop, count 1
-  // if there was a row.
+  // The rows by key: for an apply, the number of gradients; for operations that see rows, what they saw; for a
+  // drop, count 1 if there was a row.
   std::map<int64_t, RowState> rows = {};
   Kind kind;
   std::string name;

@@ -86,8 +86,8 @@ bool is_lock_left_out(const void* caller) {
   return left_out().is_it(Synchronisation::kLock, caller);
 }
 
-// Whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes. Threads don't synchronise by
-// it, since no thread stops while it holds it, and most of the locks taken are this one.
+// Returns whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes. Threads don't
+// synchronise by it, since no thread stops while it holds it, and most of the locks taken are this one.
 bool is_of_fibers(const void* mutex) {
   static const auto* const idle = &gpu::emulated::idle_fibers();
   return mutex >= idle && mutex < idle + 1;

@@ -37,7 +37,7 @@ class LeftOut {
  public:
   // The site that is left out, if any.
   std::optional<Site> site;
-  // Whether to record sites in `seen`, with the number of calls of each.
+  // Set to record sites in `seen`, with the number of calls of each.
   bool looks_for_sites = false;
   std::map<Site, uint64_t> seen;
 

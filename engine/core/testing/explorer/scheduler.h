@@ -114,8 +114,8 @@ class Scheduler {
   uint64_t choices_ = 0;  // points at which another thread could run
   uint64_t hash_ = 0;
   size_t next_number_ = 0;
-  // How the schedule switches: at random, at one point in switches_one_in_; or by priorities: the thread with the
-  // highest runs, and some are lowered at the choices in lowered_at_.
+  // The schedule switches threads at random, at one point in switches_one_in_; or by priorities: the thread with
+  // the highest runs, and some are lowered at the choices in lowered_at_.
   bool by_priorities_ = false;
   uint64_t switches_one_in_ = 1;
   std::vector<uint64_t> lowered_at_;  // numbers of choices

@@ -12,7 +12,7 @@ class Mover;
 
 namespace embstore::explorer {
 
-// By the mover of each explored partition, and turn.
+// The ids, by the mover of each explored partition and by turn.
 using ToldIds = std::map<std::pair<const Mover*, uint64_t>, std::vector<int64_t>>;
 ToldIds& told_ids();
 

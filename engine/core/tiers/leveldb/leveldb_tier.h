@@ -33,8 +33,8 @@ class LevelDbTier final : public Tier {
               const LevelDbOptions& options = {});
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  // A place without a record yields a row whose header has another key than the place. Such a row was erased;
-  // if something still refers to the place, the database has lost the row.
+  // A place without a record yields a row whose header has another key than the place. The row was erased; if
+  // something still refers to the place, the database has lost the row.
   void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
   // Only notes the places, 16 bytes each. The next write() or drain(), or a compact() that finds many places, deletes

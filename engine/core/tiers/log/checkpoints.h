@@ -38,14 +38,14 @@ class Checkpoints {
 
   // Includes the uuid that new files get.
   const TableIdentity& table() const { return table_; }
-  // Whether an earlier process left checkpoints.
+  // Returns whether an earlier process left checkpoints.
   bool any_found() const { return !found_.empty(); }
   // Tells the durable tiers, the upper first, which records the checkpoints have. Call it once, before the functions below. The
   // tiers outlive this object. Throws Error(kInvalidArgument) if the checkpoints found have another number of tiers, or what a
   // tier throws.
   void take_up(std::vector<DurableTier*> tiers);
 
-  // Whether any checkpoint is between its begin() and its commit() or drop().
+  // Returns whether any checkpoint is between its begin() and its commit() or drop().
   bool has_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // Begins the next checkpoint and returns its number. `moment` is the table's state beside its rows. Throws Error(kStorage) if
   // there are kMostCheckpoints, or what a tier throws; then nothing was begun.
@@ -61,7 +61,8 @@ class Checkpoints {
   // Returns the kept checkpoints, in ascending order.
   std::vector<KeptCheckpoint> kept() const;
 
-  // Whether there are checkpoints of an earlier process, and neither restore() nor drop_all() was called.
+  // Returns whether there are checkpoints of an earlier process, and neither restore() nor drop_all() was
+  // called.
   bool awaits_restore() const { return awaits_restore_.load(std::memory_order_acquire); }
   // Throws Error(kStorage), which says what to do, if awaits_restore().
   void check_is_taken_up() const;

@@ -16,7 +16,7 @@ namespace embstore::log {
 using Uuid = std::array<uint8_t, 16>;
 Uuid draw_uuid();
 
-// What identifies a table's files.
+// The identity of a table, by which its files are recognised.
 struct TableIdentity {
   std::string table_name;
   std::string optimizer;  // its name, which determines the optimizer slots
@@ -55,7 +55,7 @@ FileHeader make_header(const char (&magic)[8], const TableIdentity& table, uint6
 // Returns the first bytes of a file, with zeros if the file is shorter. Throws Error(kStorage).
 FileHeader read_header(files::FileCalls& calls, const std::string& path);
 
-// What kind of header was read from a file that any program may have written.
+// The kind of header that was read from a file that any program may have written.
 enum class HeaderIs {
   kOurs,     // a whole header of this format
   kBlank,    // nothing was written, or it never reached the medium

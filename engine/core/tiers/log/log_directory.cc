@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStem = "rows-";
 constexpr std::string_view kEnding = ".ssdhash";
 
-// Whether a file has rows of an earlier version that weren't to outlive their process.
+// Returns whether a file has rows of an earlier version that weren't to outlive their process.
 bool is_spill_of_earlier_version(const FileHeader& header) {
   constexpr size_t kFlagsAt = 52;
   uint32_t flags = 0;

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What follows the header: a Body; for each tier its number of extents, u64; for each extent an ExtentHeader and its
-// words; and the CRC-32C of all that, u32.
+// A manifest's body: a Body; for each tier its number of extents, u64; for each extent an ExtentHeader and its words.
+// It lies between the file's header and the body's CRC-32C, u32.
 struct Body {
   uint8_t id[16];
   int64_t apply_count;

@@ -37,7 +37,7 @@ namespace embstore {
 
 class Phase;
 
-// Whether rows move on from the pool to a tier below it.
+// The role of a pool: kMiddle if rows move on from it to a tier below.
 enum class PoolRole { kLast, kMiddle };
 
 class PoolTier final : public Tier, public RankedTier, public DurableTier {

@@ -425,7 +425,7 @@ void RecordLog::write_anew(LogFile& file) {
 // Copies the records that are live or that checkpoints need. Unreadable live ones are left out: the threads that read
 // those rows get an error.
 void RecordLog::copy_rows(const LogFile& from, files::File& to) {
-  // So many that each chunk begins at a block, since records are a multiple of 16 bytes long.
+  // Enough records that each chunk begins at a block, since a record is a multiple of 16 bytes long.
   constexpr uint32_t kRecords = medium::kBlockBytes / 16;
   const size_t stride = shape_.record.stride;
   const medium::AlignedBytes chunk(kRecords * stride);

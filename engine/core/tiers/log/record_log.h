@@ -133,7 +133,7 @@ class RecordLog {
   std::shared_ptr<AppendBuffer> buffer_ GUARDED_BY(mutex_);        // of active_, or null
   uint32_t buffer_written_ GUARDED_BY(mutex_) = 0;     // records of buffer_ that are in the file as well
   uint32_t copying_ GUARDED_BY(mutex_) = 0;            // Copies that haven't ended; buffer_ stays until then
-  bool checkpoint_begins_ GUARDED_BY(mutex_) = false;  // copies wait; else it might wait for them for long
+  bool checkpoint_begins_ GUARDED_BY(mutex_) = false;  // copies wait, so that the checkpoint begins soon
   uint64_t epoch_ GUARDED_BY(mutex_) = 1;              // first checkpoint that may have what is appended
   uint64_t next_number_ GUARDED_BY(mutex_) = 1;
   uint32_t next_index_ GUARDED_BY(mutex_) = 0;            // the first index never used

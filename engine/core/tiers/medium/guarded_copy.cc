@@ -22,8 +22,8 @@ struct Escape {
 // Initial-exec TLS, so that the handler allocates nothing.
 __attribute__((tls_model("initial-exec"))) thread_local Escape* volatile escape_of_thread = nullptr;
 
-// How many handlers this thread's signal was passed to: a handler that uninstalls itself and raises the
-// signal again comes back to ours.
+// The number of handlers that this thread's signal was passed to: a handler that uninstalls itself and raises
+// the signal again comes back to ours.
 __attribute__((tls_model("initial-exec"))) thread_local volatile unsigned handed_on = 0;
 
 // The handlers before ours, the oldest first. An entry is constant once it's counted.

@@ -16,7 +16,7 @@ constexpr int64_t kResidentForNs = 1'000'000'000;
 constexpr int64_t kAbsentForNs = 3'000'000'000;
 
 // A sample has 16 windows of 32 pages. If 1 % of a file's pages are missing, one by one, a sample misses that
-// one time in two hundred; usually the page cache drops pages in runs.
+// one time in two hundred; usually the page cache has runs of pages.
 constexpr uint64_t kWindows = 16;
 constexpr uint64_t kWindowPages = 32;
 

@@ -140,7 +140,7 @@ TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   table.check_space();
   check(table.tier->detailed_stats().held_bytes > 3000 * kRecord.stride * 9 / 10,
         "what a checkpoint needs went");
-  // What a checkpoint holds doesn't cause more compaction either.
+  // Files that a checkpoint holds don't cause more compaction either.
   const uint64_t compacted = table.tier->detailed_stats().compacted_files;
   table.write(0, 3000, 2);
   check(table.tier->detailed_stats().compacted_files == compacted, "files are compacted that are all live");
