@@ -1,4 +1,4 @@
-// How bytes of a tier are touched. The numbers are those of embstore.devices.Access.
+// The kinds of accesses to a tier's bytes. The numbers are those of embstore.devices.Access.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@ namespace embstore {
 enum class Access : uint8_t {
   kLoad,           // random reads of whole or part rows
   kUpdate,         // load and store in place, left to the CPU's caches to write back
-  kStore,          // a row stored anew, left to the caches
-  kStoreFlushed,   // stored and written back line by line
-  kStoreStreamed,  // stored past the caches
+  kStore,          // a row written as a whole, left to the caches
+  kStoreFlushed,   // written and flushed line by line
+  kStoreStreamed,  // written past the caches
   kFileRead,       // one read call
   kFileWrite,      // one write call
 };

@@ -1,4 +1,4 @@
-// What accesses of one kind come to, of a phase or of all.
+// The number, bytes and time of one kind of access: in one phase, or since the tier was made.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace embstore {
 
 struct AccessCount {
   Access access;
-  int threads;  // that were at the tier's medium; TierMeter::kMostThreads: so many or more
+  int threads;  // at the tier's medium; TierMeter::kMostThreads means that many or more
   uint64_t accesses;
   uint64_t bytes;
   uint64_t elapsed_ns;
-  uint64_t rounds = 1;  // that came one after the other; what is in one was in flight together
+  uint64_t rounds = 1;  // rounds run one after the other; the accesses of one round are in flight together
 };
 
 }  // namespace embstore

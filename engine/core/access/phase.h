@@ -1,7 +1,7 @@
 // The scope in which a thread works on the rows of one tier, or of several at once.
 //
-// It counts in plain variables, and tells the tiers' meters at its end. What it took is shared among what was counted,
-// by bytes. A phase within another takes its time from that one.
+// A phase counts accesses in plain variables, and adds them to the tiers' meters when it ends. Its duration is shared
+// among its accesses by their bytes. A phase inside another phase takes its time off the outer one's.
 #pragma once
 
 #include <array>
@@ -22,26 +22,27 @@ class Phase {
   Phase(const Phase&) = delete;
   Phase& operator=(const Phase&) = delete;
 
-  // The same work touches another tier's rows too. At most kMostMeters, the first included.
+  // Adds a tier whose rows the same work touches. REQUIRES: at most kMostMeters tiers, the first included.
   void also_at(TierMeter& meter);
 
-  // So many accesses of so many bytes each.
+  // Counts accesses of `size_bytes` each at the first tier's meter.
   void count(Access access, uint64_t accesses, uint64_t size_bytes) {
     count_at(*meters_[0].meter, access, accesses, size_bytes);
   }
-  // REQUIRES: the phase is at this meter; no more than kMostTallies kinds of accesses.
+  // The same at `meter`. REQUIRES: the phase is at this meter; at most kMostTallies combinations of meter, access and
+  // size.
   void count_at(TierMeter& meter, Access access, uint64_t accesses, uint64_t size_bytes) {
     if (accesses != 0) add(meter, access, accesses, accesses * size_bytes, size_bytes, 0);
   }
-  // Accesses of several sizes, all together of so many bytes, in so many rounds of which each begins when the one
-  // before has ended. All others of a phase are in flight together.
+  // Counts accesses of several sizes, `bytes` in all, in `rounds` rounds, each of which begins when the round before
+  // has ended. All other accesses of a phase are in flight together.
   void count_in_rounds(Access access, uint64_t accesses, uint64_t bytes, uint64_t rounds) {
     if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes, rounds);
   }
 
-  // Whether whoever counts says where, too, by touch(): nobody wants to know, most of the time.
+  // Returns whether a watcher wants the addresses of accesses, by touch(). Mostly none does.
   bool wants_places() const { return notes_ >= TierMeter::Notes::kSampledLines; }
-  // Where one of the accesses of this size was, that are counted as well.
+  // Notes the address of one access of this size. The access has to be counted, too.
   void touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept;
 
   static constexpr size_t kMostMeters = 4;
@@ -53,34 +54,34 @@ class Phase {
 
   struct At {
     TierMeter* meter;
-    int threads;       // at its medium, when the phase came
-    bool was_entered;  // not by a phase around this
+    int threads;       // at its medium when the phase came
+    bool was_entered;  // false: an outer phase is at the medium already
   };
   struct Tally {
     TierMeter* meter;
     Access access;
     uint64_t accesses;
     uint64_t bytes;
-    uint64_t size_bytes;  // of each; kSeveralSizes
+    uint64_t size_bytes;  // of each access, or kSeveralSizes
     uint64_t touched_lines;
-    uint64_t rounds;  // 0: nobody counts them, so one
+    uint64_t rounds;  // 0: not counted, so one
   };
 
   void enter(TierMeter& meter);
   void add(TierMeter& meter, Access access, uint64_t accesses, uint64_t bytes, uint64_t size_bytes,
            uint64_t rounds);
-  // Its number; a new one where there's none.
+  // Returns the tally's index; adds the tally if it is new.
   size_t tally_of(TierMeter& meter, Access access, uint64_t size_bytes);
   void tell_watchers(const At& at, int threads, double ns_a_byte) noexcept;
   bool is_at(const SharedMedium& medium) const;
 
-  Phase* const outer_;                                  // of the same thread
-  TierMeter::Notes notes_ = TierMeter::Notes::kCounts;  // the most that a meter wants
+  Phase* const outer_;                                  // the phase around it, in this thread
+  TierMeter::Notes notes_ = TierMeter::Notes::kCounts;  // the most detailed that a meter wants
   std::array<At, kMostMeters> meters_;
   size_t meter_count_ = 0;
   std::array<Tally, kMostTallies> tallies_;
   size_t tally_count_ = 0;
-  std::vector<TouchedLine> lines_;  // by number of the tally
+  std::vector<TouchedLine> lines_;  // their groups are indices of tallies_
   Clock::duration of_inner_phases_{0};
   Clock::time_point began_;
 };

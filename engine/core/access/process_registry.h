@@ -1,4 +1,4 @@
-// What tiers of this process share by a key, as long as any of them has it.
+// Objects that tiers of this process share by a key, for as long as any tier holds them.
 #pragma once
 
 #include <map>
@@ -9,11 +9,11 @@
 
 namespace embstore {
 
-// One of a kind for each Value; a forked child starts with an empty one.
+// Each pair of Key and Value has one registry; a forked child starts with an empty one.
 template <class Key, class Value>
 class ProcessRegistry {
  public:
-  // The one that others have by this key, or what make() gives.
+  // Returns the value that others hold by this key, or else what make() returns.
   template <class Make>
   static std::shared_ptr<Value> get(const Key& key, Make make) {
     ProcessRegistry& registry = ProcessLocal<ProcessRegistry>::get();

@@ -1,4 +1,4 @@
-// What rows of one or several tiers lie on, as far as threads get in each other's way there.
+// The medium of one or several tiers, as far as threads slow each other down there.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@ namespace embstore {
 
 class SharedMedium {
  public:
-  // The one of this name that any tier of the process has, or a new one.
+  // Returns the medium of this name that another tier of the process has, or a new one.
   static std::shared_ptr<SharedMedium> named(const std::string& name);
 
-  // Both return how many threads are at it, this one included.
+  // Both return how many threads are at the medium, the caller included.
   int enter() { return threads_.fetch_add(1, std::memory_order_relaxed) + 1; }
   int leave() { return threads_.fetch_sub(1, std::memory_order_relaxed); }
   int threads() const { return threads_.load(std::memory_order_relaxed); }

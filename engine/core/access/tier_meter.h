@@ -1,4 +1,4 @@
-// Counts how the rows of one tier are touched: a phase at a time, which is what one call does there with a batch.
+// Counts accesses to the rows of one tier, phase by phase. A phase is the work of one call on a batch.
 #pragma once
 
 #include <algorithm>
@@ -17,18 +17,18 @@
 
 namespace embstore {
 
-// Safe for threads.
+// Thread-safe.
 class TierMeter {
  public:
   static constexpr int kMostThreads = 64;
 
   TierMeter() : medium_(std::make_shared<SharedMedium>()) {}
 
-  // The tier's rows lie there, with those of others. REQUIRES: no phase is under way.
+  // Sets the medium of the tier's rows, which other tiers may share. REQUIRES: no phase is under way.
   void lies_on(std::shared_ptr<SharedMedium> medium) { medium_ = std::move(medium); }
   const std::shared_ptr<SharedMedium>& medium() const { return medium_; }
 
-  // Since the tier was made; those that there are.
+  // Returns the counts since the tier was made, without zeros.
   std::vector<AccessCount> counts() const;
   void add(const AccessCount& count) {
     Cell& cell = cells_[static_cast<size_t>(count.access)][cell_of(count.threads)];
@@ -37,12 +37,12 @@ class TierMeter {
     cell.elapsed_ns.fetch_add(count.elapsed_ns, std::memory_order_relaxed);
   }
 
-  // Phases that begin from now on are told to the watcher, which `owner` is known by.
+  // Tells the watcher of phases that begin from now on, until unwatch(owner).
   void watch(const void* owner, std::shared_ptr<PhaseWatcher> watcher) EXCLUDES(watchers_mutex_);
-  // Those that are under way may still be told.
+  // Removes the watchers of `owner`. Phases that are under way may still be told to them.
   void unwatch(const void* owner) EXCLUDES(watchers_mutex_);
 
-  // What phases are to note: nothing more than counts, most of the time.
+  // What phases have to note: mostly counts alone.
   enum class Notes : uint8_t { kCounts, kPhases, kSampledLines, kAllLines };
   Notes wanted_notes() const { return wanted_notes_.load(std::memory_order_acquire); }
   std::vector<std::shared_ptr<PhaseWatcher>> watchers() const EXCLUDES(watchers_mutex_);

@@ -1,5 +1,5 @@
-// Exact counts of the keys that wait: an open-addressing hash table of 24 bytes an entry, between three
-// eighths and three quarters full.
+// A filter with exact counts of the waiting keys: an open-addressing hash table of 24 bytes an entry,
+// between three eighths and three quarters full.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class CounterFilter final : public AdmissionFilter {
   void prefetch(KeyHash hash) const override {
     if (!entries_.empty()) prefetch_line(&entries_[home(hash)]);
   }
-  void prefetch_admits(KeyHash) const override {}  // nearly always one flag
+  void prefetch_admits(KeyHash) const override {}  // which nearly always reads one flag alone
   uint64_t add_to(uint64_t before, int64_t key, KeyHash hash, uint64_t occurrences,
                   int64_t global_step) override;
   bool has_room(uint64_t keys) const override { return entries_for(keys) == entries_.size(); }
@@ -41,17 +41,17 @@ class CounterFilter final : public AdmissionFilter {
 
   size_t home(KeyHash hash) const { return hash & (entries_.size() - 1); }
   size_t next(size_t i) const { return (i + 1) & (entries_.size() - 1); }
-  // The key's entry, or an empty one at which it may be put. REQUIRES: there are entries.
+  // Returns the key's entry, or the empty entry that it would get. REQUIRES: there are entries.
   size_t find(int64_t key, KeyHash hash) const;
   WaitingKey& entry_of(int64_t key, KeyHash hash);
-  // How many entries there must be for so many keys more.
+  // Returns how many entries the table needs for this many more keys.
   size_t entries_for(uint64_t more_keys) const;
   void resize_to(size_t entries);
 
-  std::vector<WaitingKey> entries_;  // a power of two, or none; count 0: empty
+  std::vector<WaitingKey> entries_;  // their number is a power of two, or 0; count 0: an empty entry
   size_t waiting_ = 0;
 
-  // Restored keys that are at the threshold: asked for without the shard's mutex.
+  // Restored keys that are at the threshold. Read without the shard's mutex.
   mutable Mutex admitted_mutex_;
   std::unordered_set<int64_t> admitted_ GUARDED_BY(admitted_mutex_);
   std::atomic<bool> has_admitted_{false};

@@ -1,4 +1,4 @@
-// The admission filters of a table, one a shard: none where every key is admitted.
+// The admission filters of a table, one per shard; none if every key is admitted.
 #pragma once
 
 #include <array>
@@ -16,10 +16,11 @@ class ShardFilters {
   }
 
   bool any() const { return filters_.front() != nullptr; }
-  // Null where every key is admitted. Guarded by the shard's mutex, as AdmissionFilter says.
+  // Returns the filter of the key's shard; null if every key is admitted. Guarded by the shard's
+  // mutex: see AdmissionFilter.
   AdmissionFilter* of(int64_t key) const { return filters_[static_cast<size_t>(shard_of_key(key))].get(); }
   AdmissionFilter* shard(int number) const { return filters_[static_cast<size_t>(number)].get(); }
-  // That of every shard's filter; empty where filters keep no sketch.
+  // The shape of each shard's sketch; empty if filters keep none.
   SketchShape sketch_shape() const { return any() ? filters_.front()->sketch_shape() : SketchShape{}; }
 
  private:

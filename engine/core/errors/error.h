@@ -17,7 +17,7 @@ enum class ErrorKind {
   kStorage,          // the operating system refused a file or a mapping
   kInUse,            // another variable, here or in another process, has the place; see InUseError
   kDamagedRows,      // a medium doesn't give rows back as they were written; see DamagedRowsError
-  kCheckpoint,       // a file of a checkpoint isn't what a save finished
+  kCheckpoint,       // a checkpoint's file is damaged, or no save completed it
   kClosed,           // the table was closed
   kDeviceLost,       // a GPU failed, and what its memory held is gone
   kForked,           // the table was made by the process that this one was forked from
@@ -32,20 +32,20 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// One that is there to stay until the other lets go of it: trying again may help.
+// Thrown if another variable uses a place. Trying again may help once that variable lets go of it.
 class InUseError : public Error {
  public:
-  // `reason`: the system's or a library's own words, if it has any.
+  // `reason`: the system's or a library's own message, if there is one.
   explicit InUseError(const std::string& place, const std::string& reason = "")
       : Error(ErrorKind::kInUse,
               place + ": is in use by another variable; give each its own name or storage_path" +
                   (reason.empty() ? "" : " (" + reason + ")")) {}
 };
 
-// Some rows are lost to a medium's fault; the others are as they were.
+// Thrown if a medium's fault lost some rows; all other rows are as they were.
 class DamagedRowsError : public Error {
  public:
-  // `first_reason` names the file and the place of the first of them.
+  // `first_reason` names the file and the place of the first damaged row.
   DamagedRowsError(std::vector<int64_t> keys, const std::string& first_reason)
       : Error(ErrorKind::kDamagedRows, described(keys) + ": " + first_reason),
         keys_(std::move(keys)),

@@ -1,4 +1,4 @@
-// How often keys were trained, and when last: of their rows, wherever those lie, or of the filter at which they wait.
+// The frequency and version of keys: from their rows, in any tier, or from the filter at which they wait for one.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct KeyFacts {
   int64_t version = RowMeta::kNeverUpdated;
 };
 
-// Of each id, in order. Throws DamagedRowsError where a row can't be read. REQUIRES: an Operation of the caller's.
+// Returns the facts of each id, in order. Throws DamagedRowsError if a row can't be read. REQUIRES: the caller holds
+// an Operation.
 std::vector<KeyFacts> facts_of(TableParts& table, std::span<const int64_t> ids);
 
 }  // namespace embstore

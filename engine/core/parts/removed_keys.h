@@ -1,5 +1,5 @@
-// The keys that lost their row since the last save that succeeded: an incremental save tells of them, since the saves
-// before may have rows of them. Of a table that was neither saved nor restored it keeps none: nothing has rows of them.
+// The keys that lost their row since the last save that succeeded. An incremental save lists them, since earlier saves may
+// have their rows. A table that was neither saved nor restored keeps none: no save has rows of it.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 
 namespace embstore {
 
-// Keeps each key once or twice however often its row comes and goes, and none that has a row again: an incremental save
-// has that row, which is newer than what the saves before have. Guarded by its owner.
+// Keeps each key once or twice, however often its row comes and goes, and no key that has a row again: an incremental save
+// has that row, which is newer than what earlier saves have. Guarded by its owner.
 class RemovedKeys {
  public:
-  // Notes keys whose rows go now. Keys that have none are not to be given: no save has to tell of them. has_row(key) is asked
-  // of keys that were noted before.
+  // Notes keys whose rows are removed now. The caller leaves out keys without a row: no save has to list them. Calls
+  // has_row(key) for keys that were noted before.
   template <class HasRow>
   void note(std::span<const int64_t> keys, HasRow has_row) {
     if (!may_be_saved_) return;
@@ -29,7 +29,7 @@ class RemovedKeys {
     since_.insert(since_.end(), keys.begin(), keys.end());
   }
 
-  // What a save tells that has the table as it is now. A save that fails leaves all of them to the next one.
+  // Returns the keys that a save of the table as it is now lists. If that save fails, the next one lists them again.
   template <class HasRow>
   std::span<const int64_t> tell(HasRow has_row) {
     may_be_saved_ = true;
@@ -39,10 +39,10 @@ class RemovedKeys {
     sorted_ = 0;
     return told_;
   }
-  // The save succeeded. Keys that were noted after tell() are the next one's.
+  // Forgets the listed keys, since their save succeeded. Keys noted after tell() are left for the next save.
   void were_saved() { told_ = {}; }
 
-  // The table is restored, after this.
+  // Forgets all keys, since the table is restored after this.
   void begin_anew() {
     *this = {};
     may_be_saved_ = true;
@@ -56,10 +56,10 @@ class RemovedKeys {
     std::erase_if(keys, std::ref(has_row));
   }
 
-  bool may_be_saved_ = false;  // rows of such keys
-  PageVector<int64_t> told_;   // by the last save
-  PageVector<int64_t> since_;  // since then
-  size_t sorted_ = 0;          // of since_, when each key was there once
+  bool may_be_saved_ = false;  // whether a save may have rows of removed keys
+  PageVector<int64_t> told_;   // listed by the last save
+  PageVector<int64_t> since_;  // noted since then
+  size_t sorted_ = 0;          // size of since_ when it last had each key once
 };
 
 }  // namespace embstore

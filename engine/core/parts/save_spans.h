@@ -1,35 +1,36 @@
-// Time as incremental saves know it: the spans between two saves. A row remembers the span of its last
-// apply, so a save tells what was touched since the one before without any list being kept.
+// The spans of time between two saves. A row stores the span of its last apply, so that an incremental save knows which
+// rows were touched since the save before without a list of them.
 #pragma once
 
 #include <cstdint>
 
 namespace embstore {
 
-// Guarded by the table's apply gate: rows are touched with the gate shared, the rest needs it alone.
+// Guarded by the table's apply gate: rows are touched with the gate shared, all else needs the gate alone.
 class SaveSpans {
  public:
-  // The span that rows touched now belong to.
+  // Returns the span of rows that are touched now.
   uint16_t current() const { return current_; }
 
-  // True for rows touched since the last save that succeeded. Numbers come again after 2^16 saves: a row
-  // that wasn't touched for so long is then saved once more, which is harmless.
+  // Returns whether a row of this span was touched since the last save that succeeded. Span numbers repeat after 2^16
+  // saves: a row that wasn't touched for that long is then saved once more, which is harmless.
   bool unsaved(uint16_t span) const { return distance(span) <= distance(current_); }
 
-  // Begins a span; returns the number of the save of everything until now. After 2^16 saves in a row that failed, spans
-  // end no more: rows touched while a save is being written are then written by the next one too.
+  // Begins a span. Returns the number of the save that has everything until now. After 2^16 failed saves in a row no
+  // new span begins: rows touched while a save is being written are then written by the next one too.
   uint64_t begin_next() {
     if (distance(static_cast<uint16_t>(current_ + 1)) != 0) ++current_;
     return ++saves_;
   }
-  // What the save had is saved; false, and nothing is, where a newer one has begun, which has all of it again.
+  // Marks what save `number` wrote as saved. Returns false, and marks nothing, if a newer save has begun, which writes
+  // all of it again.
   bool save_succeeded(uint64_t number) {
     if (number != saves_) return false;
     first_unsaved_ = current_;
     return true;
   }
 
-  // Takes everything for saved; returns the span that rows which are put now get.
+  // Marks everything as saved. Returns the span for rows that are put now.
   uint16_t start_over() {
     ++current_;
     first_unsaved_ = current_;

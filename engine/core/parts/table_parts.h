@@ -1,4 +1,4 @@
-// What a table is made of. Look-ups, updates, saves and restores are given it, and say what they need held.
+// The parts of a table. Look-ups, updates, saves and restores work on them, and say which locks they need held.
 #pragma once
 
 #include <atomic>
@@ -42,8 +42,8 @@ struct TableSpec {
   std::vector<TierSpec> tiers;
   CacheStrategy cache_strategy = CacheStrategy::kLfu;
   FilterSpec filter = NoFilter{};
-  float no_permission_value = 0.0f;  // what a key reads that waits for its row
-  size_t partition_count = 1;        // of the variable; the table's name says which it is
+  float no_permission_value = 0.0f;  // what a key reads while it waits for a row
+  size_t partition_count = 1;        // of the variable; the table's name says which one this is
 };
 
 struct TableParts {
@@ -52,7 +52,7 @@ struct TableParts {
 
   const std::string name;
   const std::unique_ptr<const Optimizer> optimizer;
-  const std::vector<float> slot_values;  // that new rows' slots start as
+  const std::vector<float> slot_values;  // initial values of a new row's slots
   const RowLayout layout;
   InitialRows initial;
   const ShardFilters filters;
@@ -64,10 +64,10 @@ struct TableParts {
   std::binary_semaphore save_turn{1};
   ImageMemory image_memory;
 
-  // Shared by updates. Held alone by whoever must see whole batches only, together with a pause of the mover where
-  // rows must stay where they are.
+  // Shared by updates. Held alone by operations that must see whole batches only; with a pause of the mover, too, if rows must
+  // stay where they are.
   ApplyGate gate;
-  // Held by whoever writes rows for a pool's checkpoint in the background, a batch at a time. Taken after the gate and the
+  // Held while a thread writes rows for a pool's checkpoint in the background, one batch at a time. Taken after the gate and the
   // right to move, and before any shard's mutex.
   Mutex write_back_mutex;
   SaveSpans spans GUARDED_BY(gate);
@@ -79,35 +79,35 @@ struct TableParts {
 
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
-  const std::unique_ptr<DeviceSteps> steps;  // null where no tier is in a GPU's memory
-  // From a checkpoint's moment until no row in a GPU's memory is wanted any more: steps on the device, which can't write a row
-  // before they change it, are refused.
+  const std::unique_ptr<DeviceSteps> steps;  // null if no tier is in a GPU's memory
+  // Held from a checkpoint's moment until the checkpoint wants no more rows in a GPU's memory. Steps on the device are refused
+  // meanwhile, since a kernel can't write a row to the pool before it changes the row.
   std::unique_ptr<DeviceSteps::HostUse> write_back_use GUARDED_BY(write_back_mutex);
-  std::unique_ptr<DeviceLookUp> device_look_up;  // this and the next two likewise; reset with the store
+  std::unique_ptr<DeviceLookUp> device_look_up;  // null likewise, as are the next two; reset with the store
   std::unique_ptr<DeviceApply> device_apply;
   std::unique_ptr<DeviceWishes> device_wishes;
-  std::unique_ptr<Mover> mover;  // null where there is one tier
+  std::unique_ptr<Mover> mover;  // null if there is one tier
   RecentReads reads;
 };
 
-// The scope of one operation: what it may look at stays, and close() waits for it. Throws Error(kClosed).
+// The scope of one operation: nothing that it may look at is freed, and close() waits for it. Throws Error(kClosed).
 class Operation {
  public:
-  // Whether it may read, write or move rows in a GPU's memory: then it waits for steps on the device, and they for it, or are
-  // refused where it takes long.
+  // Whether the operation may read, write or move rows in a GPU's memory. If so, it waits for steps on the device, and steps
+  // wait for it, or are refused if it takes long (kRowsForLong).
   enum class Uses { kRows, kRowsForLong, kNoRows };
   explicit Operation(TableParts& table, Uses uses = Uses::kRows);
-  // What was found in the index before may be gone from now on.
+  // Lets go of what was found in the index so far: it may be freed from now on.
   void refresh() { guard_.refresh(); }
 
  private:
-  const SafePointAtEnd safe_point_;  // after the guard, and what the operation has locked, is let go of
+  const SafePointAtEnd safe_point_;  // ends last, when the guard and the operation's locks are released
   const DeviceSteps::HostUse use_;
   Epochs::Guard guard_;
 };
 
-// The scope in which no save is under way but the holder's, and nobody else drops or replaces rows. Comes before every lock. May
-// end in another thread than it began in.
+// The scope in which no other save is under way, and no other thread drops or replaces rows. Comes before every lock. May end in
+// another thread than it began in.
 class SaveTurn {
  public:
   explicit SaveTurn(TableParts& table) : turn_(table.save_turn) { turn_.acquire(); }
@@ -119,18 +119,17 @@ class SaveTurn {
   std::binary_semaphore& turn_;
 };
 
-// The scope in which rows stay where they are and nothing is updated, but for a tier's own compaction. Look-ups
-// go on.
+// The scope in which rows stay where they are and nothing is updated. Look-ups and a tier's own compaction go on.
 class SCOPED_CAPABILITY Standstill {
  public:
-  // Counts first what was served, so that it counts for the rows that there are; errors of moves are left to whoever
-  // needs the room.
+  // First counts the accesses that were served before, so that they count for the rows that exist then. Errors of moves are left
+  // to the thread that needs the room.
   explicit Standstill(TableParts& table) ACQUIRE(table.gate);
   ~Standstill() RELEASE();
   Standstill(const Standstill&) = delete;
   Standstill& operator=(const Standstill&) = delete;
 
-  // Null where there is one tier.
+  // Null if there is one tier.
   Mover::Pause* moves() { return moves_ ? &*moves_ : nullptr; }
 
  private:

@@ -1,4 +1,4 @@
-// What a table hands to a checkpoint beside its rows.
+// What a checkpoint has of a table besides its rows.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace embstore {
 
-// What a table keeps once rather than once a row.
+// The state that a table keeps once, not per row.
 struct TableState {
   int64_t apply_count = 0;
   OptimizerState optimizer;
-  uint64_t clock = 0;  // that of rows' stamps, see ranking.h
+  uint64_t clock = 0;  // of the rows' stamps; see ranking.h
 };
 
-// Which rows go when a table is saved, and which keys that wait for one.
+// Selects the rows, and the waiting keys, that are evicted when a table is saved.
 struct EvictionRule {
-  std::optional<int64_t> least_version;     // rows of an earlier version, and waiting keys
-  std::optional<double> least_half_square;  // rows where half the sum of the weights' squares is less
+  std::optional<int64_t> least_version;     // evicts rows and waiting keys of an earlier version
+  std::optional<double> least_half_square;  // evicts rows with a smaller half sum of squared weights
 
   bool any() const { return least_version || least_half_square; }
   bool evicts(const RowHeader& header, const float* weights, int dim) const;
@@ -28,7 +28,7 @@ struct EvictionRule {
 
 struct SavedTable {
   TableState state;
-  uint64_t rows_left = 0;        // in the table, whether saved now or before
+  uint64_t rows_left = 0;        // in the table, whether this save wrote them or one before
   uint64_t number = 0;           // for Table::save_succeeded()
   std::vector<int64_t> skipped;  // keys of damaged rows, ascending
 };

@@ -6,11 +6,11 @@
 
 namespace embstore {
 
-// Of `size` bytes at `data`; `crc` is that of the bytes before them. By the processor's instruction where
-// it has one (SSE4.2), by tables elsewhere: the same result.
+// Returns the CRC of `size` bytes at `data`; `crc` is the CRC of the bytes before them. Uses the
+// processor's instruction (SSE4.2) if it has one, and tables otherwise, with the same result.
 uint32_t crc32c(const void* data, size_t size, uint32_t crc = 0);
 
-// By tables, whatever the processor: for tests.
+// The same by tables on any processor: for tests.
 uint32_t crc32c_by_table(const void* data, size_t size, uint32_t crc = 0);
 
 }  // namespace embstore

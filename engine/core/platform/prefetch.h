@@ -1,12 +1,13 @@
-// Fetching ahead of use.
+// Prefetches memory into the processor's caches.
 #pragma once
 
 #include <cstddef>
 
 namespace embstore {
 
-// Of one cache line. Use this rather than the builtin: GCC takes a function of builtins alone for one
-// without effects, and drops calls of it that it doesn't inline early. The empty statement is an effect.
+// Prefetches one cache line. Use this rather than the builtin: GCC takes a function that has only
+// builtins for one without effects, and drops calls of it that it doesn't inline early. The empty
+// statement is an effect.
 inline void prefetch_line(const void* address) {
   __builtin_prefetch(address);
   asm volatile("");

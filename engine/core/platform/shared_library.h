@@ -1,5 +1,5 @@
-// Libraries that only some storage types need are opened when the first such tier is made, so that the
-// engine imports on a machine without them, and an error can say which package is missing.
+// A shared library that only some storage types need. It is opened when the first such tier is made, so
+// that the engine imports on a machine without it, and an error can say which package is missing.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ class SharedLibrary {
   // Throws Error(kMissingLibrary) which names `soname` and the Debian package that has it.
   SharedLibrary(const char* soname, const char* debian_package)
       : SharedLibrary(soname, HowToGetIt{std::string("install it: apt-get install ") + debian_package}) {}
-  // For a library that no Debian package has: what the error says in its place. `soname` may be a path.
+  // What the error says about a library that no Debian package has. `soname` may then be a path.
   struct HowToGetIt {
     std::string text;
   };

@@ -1,4 +1,4 @@
-// Which of the processor's vector instructions hot loops may use beyond those that every x86-64 has.
+// The processor's vector instructions that hot loops may use, beyond those of every x86-64.
 #pragma once
 
 #include <span>
@@ -7,14 +7,14 @@ namespace embstore {
 
 enum class VectorExtensions { kNone, kAvx2 };
 
-const char* name_of(VectorExtensions extensions);  // as in EMBSTORE_CPU
+const char* name_of(VectorExtensions extensions);  // its name in EMBSTORE_CPU
 
-// Those that this processor and its operating system offer, kNone first.
+// Returns what this processor and its operating system offer, kNone first.
 std::span<const VectorExtensions> offered_vector_extensions();
 
-// The widest that is offered, or what the environment's EMBSTORE_CPU says: default or avx2. Settled at the
-// first call; throws Error(kInvalidArgument) for another value, and Error(kMissingDevice) for one that
-// isn't offered.
+// Returns the widest extensions offered, or those that the environment variable EMBSTORE_CPU names:
+// default or avx2. Decided at the first call. Throws Error(kInvalidArgument) for another name, and
+// Error(kMissingDevice) for extensions that aren't offered.
 VectorExtensions chosen_vector_extensions();
 
 }  // namespace embstore
