@@ -36,7 +36,7 @@ Table::~Table() {
   try {
     close();
   } catch (const std::exception& error) {
-    // Whoever wants to handle it calls close(); what could be written is.
+    // A caller that wants to handle the error calls close(). All that could be written is.
     std::fprintf(stderr, "embstore: %s was given up: %s\n", parts_.name.c_str(), error.what());
   }
 }
@@ -52,17 +52,17 @@ void Table::close() {
   MutexLock lock(close_mutex_);
   end_operations();
   if (!parts_.store) return;
-  // Where nobody said what to begin with, what an earlier process left stays as it is. Older checkpoints stay: another partition may
-  // come to none of its own, or never have begun.
+  // Without take_over_kept_rows(), what an earlier process left stays as it is. Older checkpoints stay: another partition may
+  // fail to make its own, or may never have begun.
   if (keeps_rows() && !rows_are_kept_ && keep_as_) embstore::keep_rows(parts_, *keep_as_);
-  parts_.store->tiers().close();  // before the mover goes, which a tier's own thread may be calling
+  parts_.store->tiers().close();  // before the mover is destroyed, which a tier's own thread may be calling
   parts_.mover.reset();
-  parts_.reads.take();  // batches of the store
+  parts_.reads.take();  // these batches belong to the store
   parts_.device_look_up.reset();
   parts_.device_apply.reset();
   parts_.device_wishes.reset();
   parts_.store.reset();
-  raise_kept_error();  // the last chance to tell it
+  raise_kept_error();  // nobody could tell of it later
 }
 
 void Table::keep_no_rows(const log::CheckpointId& id) {
@@ -120,7 +120,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
          first_stamp + first, out + first * width);
   };
   if (parts_.steps && occurrences.empty()) {
-    // Rows in a GPU's memory come through its bus.
+    // Rows in a GPU's memory cross its bus, so each is read once.
     read_each_key_once({ids, {}}, width, out,
                        [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
                            std::span<const uint32_t> last_positions,
@@ -140,7 +140,7 @@ bool Table::may_share() const { return !parts_.steps && !is_watched(); }
 BatchPtr Table::look_up_to_train(std::span<const int64_t> ids, std::span<const uint32_t> occurrences,
                                  bool update_follows, const RowsOut& out) const {
   const LookUp look_up(*parts_.store, parts_.filters, parts_.initial);
-  std::vector<RowRef> refs(occurrences.size());  // where each is, to count it as often as it occurs
+  std::vector<RowRef> refs(occurrences.size());  // of each id, to count its row as often as the id occurs
   BatchPtr batch = parts_.mover ? parts_.store->start_batch() : nullptr;
   const uint64_t hits =
       look_up.read_first_tier(ids, out, batch.get(), occurrences.empty() ? nullptr : refs.data());
@@ -150,7 +150,7 @@ BatchPtr Table::look_up_to_train(std::span<const int64_t> ids, std::span<const u
     count(looked_up(refs, occurrences));
   }
   if (batch == nullptr || batch->empty()) return nullptr;
-  // Rows in memory are read where they are.
+  // The update needs no copy of rows in memory: it reads them where they are.
   const bool are_of_use = update_follows && batch->rows_outside_memory(parts_.store->tiers()) != 0;
   if (!are_of_use || !parts_.reads.updates_follow()) {
     look_up.read_lower(out, *batch, RowPart::kWeights);
@@ -297,7 +297,7 @@ void Table::drain() const {
     parts_.mover->settle();
     if (!parts_.store->has_excess()) return parts_.store->tiers().drain();
   }
-  // Updates that are under way have pinned rows which are too many.
+  // Updates that are under way have pinned rows beyond the capacity.
   const ApplyGate::Alone gate(parts_.gate);
   parts_.mover->settle();
   parts_.store->tiers().drain();
@@ -332,14 +332,14 @@ class Table::PreparedApply::Scope {
     update_ = make_update(/*is_exact=*/shares_.count() != 1 && parts_.store->room() < shares_.key_count());
     if (update_->prepare(new_rows)) return;
     end();
-    // Nearly full. What the batch needs exactly can only be told while no other brings rows.
+    // Nearly full. What the batch needs can only be computed exactly while no other batch brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
     InclusiveCache* const cache = parts_.store->cache();
     if (cache != nullptr) {
       const size_t rows = shares_.key_count();
       cache->set_aside(rows);
-      parts_.mover->settle();  // moves take places of a pool for a while
+      parts_.mover->settle();  // moves take up places of a pool for a while
       parts_.mover->make_room_in_pool(rows);
     }
     update_ = make_update(/*is_exact=*/true);
@@ -365,7 +365,7 @@ class Table::PreparedApply::Scope {
  private:
   enum class Gate { kOutside, kShared, kAlone };
 
-  // `is_exact`: it asks for no more room than its new rows take.
+  // `is_exact`: the update asks for no more room than its new rows take.
   std::unique_ptr<BatchUpdate> make_update(bool is_exact) {
     const auto make = [this, is_exact](const GradientBatch& share) -> std::unique_ptr<BatchUpdate> {
       const UpdateParts parts{*parts_.store, filters_, parts_.initial, rule_, parts_.slot_values.data()};
@@ -458,7 +458,7 @@ void Table::put(std::span<const int64_t> keys, const float* values, bool with_sl
   scope.prepare();
   scope.commit(ApplyContext{version, assign.initial_state()});
   if (!parts_.filters.any()) return;
-  for (const int64_t key : keys) {  // which may have waited
+  for (const int64_t key : keys) {  // which may have waited for a row
     const KeyHash hash = hash_key(key);
     const MutexLock lock(parts_.store->shard_of_key(key).mutex);
     AdmissionFilter& filter = *parts_.filters.of(key);
@@ -542,7 +542,7 @@ BegunCheckpoint Table::begin_persist(checkpoint::Writer& file, bool waiting_keys
 }
 
 void Table::finish_persist(uint64_t number, const log::CheckpointId& id) {
-  Operation operation(parts_, Operation::Uses::kNoRows);  // the table's write_back_use is one
+  Operation operation(parts_, Operation::Uses::kNoRows);  // table.write_back_use is a use of rows already
   checkpoints();
   commit_checkpoint(parts_, operation, number, id);
 }

@@ -1,4 +1,4 @@
-// Of a table with a tier in a GPU's memory: batches of ids there, and rows that are asked for ahead.
+// Batches of ids in a GPU's memory, for tables with a tier there, and prefetching.
 #include <algorithm>
 #include <deque>
 #include <exception>
@@ -28,10 +28,10 @@
 namespace embstore {
 namespace {
 
-// Of ids that a step misses, what a thread has at least, so that it's worth waking.
+// The fewest missing ids of a step that a thread gets: for fewer it isn't worth waking a thread.
 constexpr size_t kLeastMissing = 1024;
 
-// The scope in which some tables, and their devices, stay.
+// The scope in which several tables stay open. Throws Error(kInvalidArgument) for a table without a device.
 class OperationsOn {
  public:
   void add(std::span<const Table* const> tables) {
@@ -53,11 +53,11 @@ std::vector<int64_t> copy_ids(gpu::Device& device, const IdsOnDevice& ids) {
   return on_host;
 }
 
-// Returns the error that is being handled, of a batch of these tables. It gets the first table's name, unless it begins with the
-// name of one of them or of their variable.
+// Returns the error that is being handled, which a batch of these tables threw, with the first table's name in front, unless it
+// begins with the name of one of the tables or of their variable.
 std::exception_ptr error_with_name(std::span<const Table* const> tables) {
   const auto is_named = [tables](std::string_view message) {
-    const std::string_view name = message.substr(0, message.find(':'));  // items of items.part0 of 2
+    const std::string_view name = message.substr(0, message.find(':'));  // "items" for items.part0 of 2
     return std::any_of(tables.begin(), tables.end(),
                        [name](const Table* table) { return table->name().starts_with(name); });
   };
@@ -75,7 +75,7 @@ std::exception_ptr error_with_name(std::span<const Table* const> tables) {
   }
 }
 
-// Has the calls of all batches made, and throws the first error of them in the end, which names a table.
+// Makes the calls of all batches, and at the end throws the first error of any, which names a table.
 class Attempts {
  public:
   template <class Batch, class Call>
@@ -94,7 +94,7 @@ class Attempts {
   std::exception_ptr first_error_;
 };
 
-// The batch of a step, with a share of each table: nothing where one of them has none.
+// Adds a share of each table to the batch of a step. Returns nothing if one of the tables has no share.
 template <class OfStep, class Batch, class ShareOf>
 std::optional<OfStep> with_shares(OfStep of_step, const Batch& batch, const ShareOf& share_of) {
   if (batch.ids.count == 0) return std::nullopt;
@@ -106,8 +106,8 @@ std::optional<OfStep> with_shares(OfStep of_step, const Batch& batch, const Shar
   return of_step;
 }
 
-// Puts batches on their stream as one step of `Kind`, but those that the host does: for which as_step(batch) gives none, or whose
-// tables refuse it. What one can't do stops no other.
+// Puts batches on their stream as one step of `Kind`, except batches that the host does: those for which as_step(batch) returns
+// nothing, and those whose tables refuse the step. A batch that fails stops no other.
 template <class Kind, class Batch, class AsStep, class ByHost>
 void put_together(std::span<const Batch> batches, const AsStep& as_step, const ByHost& by_host) {
   Attempts attempts;
@@ -129,18 +129,19 @@ void put_together(std::span<const Batch> batches, const AsStep& as_step, const B
     if (error.kind() != ErrorKind::kStoreFull) throw;
     is_full = true;
   }
-  // One of them keeps the others from it, if there are several; or the device hasn't the memory, and it's told for which.
+  // Among several batches, one keeps all from the step; or the device has too little memory, and the error has to say for which
+  // batch. So each batch is tried alone.
   for (size_t i = 0; i < put.size() && !is_put; ++i) {
     attempts.make(*of_device[i], [&] {
       if ((is_full || put.size() != 1) && Kind::try_put({&put[i], 1})) return;
-      put[i].shares.clear();  // and what they claimed
+      put[i].shares.clear();  // which also releases what they claimed
       by_host(*of_device[i]);
     });
   }
   attempts.end();
 }
 
-// Calls visit(table, its ids, where they are in the batch) for each partition, in their order.
+// Calls visit(table, its ids, their positions in the batch) for each partition, in order.
 template <class AnyTable, class Visit>
 void visit_partitions(std::span<AnyTable* const> partitions, std::span<const int64_t> ids,
                       const Visit& visit) {
@@ -155,7 +156,7 @@ void visit_partitions(std::span<AnyTable* const> partitions, std::span<const int
   }
 }
 
-// Copies the rows of `from` in these positions to `to`, one after the other.
+// Copies the rows at these positions of `from` to `to`, one after the other.
 void take_rows(const float* from, std::span<const int64_t> positions, size_t dim, float* to) {
   for (const int64_t position : positions) {
     std::copy_n(from + static_cast<size_t>(position) * dim, dim, to);
@@ -169,7 +170,7 @@ void put_rows(const float* from, std::span<const int64_t> positions, size_t dim,
   }
 }
 
-// Throws where gradients, `dim` of each id, are NaN or infinite. `kept`: of each id, 0 leaves it out; empty: all are kept.
+// Throws if a gradient (`dim` per id) is NaN or infinite. `kept`: 0 leaves the id out; empty: all are kept.
 void check_finite(std::span<const float> gradients, size_t dim, std::span<const int64_t> kept) {
   for (size_t at = 0; at * dim < gradients.size(); ++at) {
     if (!kept.empty() && kept[at] == 0) continue;
@@ -177,7 +178,7 @@ void check_finite(std::span<const float> gradients, size_t dim, std::span<const 
   }
 }
 
-// Leaves out the ids, and their rows of `dim` gradients, where `kept` has 0.
+// Removes the ids, and their rows of `dim` gradients, for which `kept` has 0.
 void keep_some(std::span<const int64_t> kept, size_t dim, std::vector<int64_t>& ids,
                std::vector<float>& gradients) {
   size_t to = 0;
@@ -248,7 +249,7 @@ void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose) {
   }
   if (ids.count == 0) return;
   device.copy_to_device(batch.out, rows.data(), rows.size() * sizeof(float), ids.stream);
-  device.synchronise(ids.stream);  // no step that synchronise() could wait for
+  device.synchronise(ids.stream);  // it is no step, so synchronise() couldn't wait for it
 }
 
 std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, LookUpFor purpose) {
@@ -257,7 +258,7 @@ std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, L
                      [&](const Table& table) { return table.share_of_look_up(batch.ids.count, purpose); });
 }
 
-// Nothing where what is served can't be counted soon.
+// Returns nothing if served accesses can't be counted soon enough.
 std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpFor purpose) const {
   std::optional<uint64_t> first_stamp;
   switch (purpose) {
@@ -297,11 +298,11 @@ void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose
   BatchesOfLookUp batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
                         std::span<const uint32_t> last_positions, const RowsOut& found) {
-    const DeviceSteps::Function function({});  // other threads are in one, too
+    const DeviceSteps::Function function({});  // each thread that shares the work is in one
     BatchPtr batch = first_stamp
                          ? look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found)
                          : look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
-    if (first_stamp) batch->order_by_shards();  // as it's counted, which one thread would do for all
+    if (first_stamp) batch->order_by_shards();  // here, by several threads: counting would do it by one
     batches.add(std::move(batch));
   };
   const auto width = static_cast<size_t>(dim());
@@ -367,15 +368,15 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
     check_finite(rows, dim, kept);
     if (!kept.empty()) keep_some(kept, dim, on_host, rows);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kInvalidArgument) leave_out();  // it counts, as in a step
+    if (error.kind() == ErrorKind::kInvalidArgument) leave_out();  // the apply is counted, as in a step
     throw;
   }
   if (partitions.size() == 1) {
     return partitions.front()->apply_gradients(on_host, rows.data(), global_step);
   }
-  std::deque<Operation> uses;  // of all tables, before the first gate is entered
+  std::deque<Operation> uses;  // before the first gate is entered: a use comes before gates
   for (const Table* table : partitions) uses.emplace_back(table->parts_);
-  std::deque<std::vector<float>> own_rows;  // which outlive the updates
+  std::deque<std::vector<float>> own_rows;  // must outlive the updates
   std::vector<std::unique_ptr<PreparedApply>> prepared;
   visit_partitions(partitions, std::span<const int64_t>(on_host),
                    [&](Table& table, std::span<const int64_t> own, auto positions) {
@@ -394,11 +395,12 @@ std::optional<DeviceApply::Batch> Table::as_step(const ApplyOnDevice& batch,
       [&](Table& table) { return std::optional(table.share_of_apply(batch.ids.count, global_step)); });
 }
 
-// Any of the batch's ids may be missing, and only the host can make room. The step claims places itself.
+// Makes room for all ids of the batch, since any may be missing, and only the host can. The step itself claims the places of a
+// pool.
 StepClaims Table::make_room_for_step(uint32_t ids) {
   InclusiveCache* const cache = parts_.store->cache();
   if (cache != nullptr && cache->missing_places(ids) != 0) {
-    const Operation operation(parts_);  // steps in flight give back what they don't need
+    const Operation operation(parts_);  // steps in flight give back spare places first
     parts_.mover->make_room_in_pool(ids);
   }
   SlotAllocator& slots = parts_.store->tiers().first().slots();
@@ -409,7 +411,7 @@ StepClaims Table::make_room_for_step(uint32_t ids) {
 
 namespace {
 
-// Of what a step misses, by a thread of its own: other threads are in the step's function, too.
+// Updates a share of the rows that a step misses. Runs in any thread: all of them are in the step's function.
 class UpdateOfShare final : public BatchUpdate {
  public:
   UpdateOfShare(TableParts& table, const GradientBatch& share, TakenReads& reads, StepClaims claims)
@@ -433,11 +435,11 @@ class UpdateOfShare final : public BatchUpdate {
 
 }  // namespace
 
-// By a step, in a function that a stream calls: of the rows that it misses, and of what the host keeps of others. Steps that change
-// rows come one after the other, so nobody else brings rows.
+// The update of one step, in a function that a stream calls: of the rows that the step misses, and of what the host keeps of the
+// rows that it finds. Steps that change rows run one after the other, so no other thread brings rows.
 class Table::StepUpdate final : public DeviceApply::PreparedRows {
  public:
-  // `time`: is whole when it commits.
+  // `time` is complete when commit() is called.
   StepUpdate(Table& table, std::shared_ptr<const UpdateTime> time, const DeviceApply::Missing& missing,
              const DeviceApply::Present& present, StepClaims& claims)
       : parts_(table.parts_),
@@ -451,8 +453,8 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
     shares_.emplace(GradientBatch::Gradients{missing.ids, missing.gradients, parts_.layout.dim(),
                                              missing.occurrences, missing.last_positions},
                     BatchShares::worthwhile(missing.ids.size(), kLeastMissing));
-    // Not through the gate: whoever is alone there uses rows, which no step in flight meets. (And the emulated device calls
-    // this while its caller has locks.)
+    // Doesn't enter the gate: an operation that holds it alone is also a use of rows, and no use is under way beside a step. (And
+    // the emulated device calls this while its caller holds locks.)
     update_.emplace(*shares_, [this](const GradientBatch& share) {
       const MutexLock lock(claims_mutex_);
       return std::make_unique<UpdateOfShare>(parts_, share, *reads_, claims_.split(share.keys().size()));
@@ -487,7 +489,7 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
 
 DeviceApply::Share Table::share_of_apply(uint32_t ids, std::optional<int64_t> global_step) {
   const auto begin = [this, ids, global_step]() -> DeviceApply::Update {
-    const ApplyGate::Shared gate(parts_.gate);  // nobody is alone: that would be a use of rows
+    const ApplyGate::Shared gate(parts_.gate);  // no operation holds it alone: that would be a use of rows
     const auto time = std::make_shared<UpdateTime>(
         UpdateTime{count_apply(global_step), parts_.clock.begin_batch(ids), parts_.spans.current()});
     return {.kind = parts_.optimizer->step(time->context),
@@ -506,7 +508,7 @@ DeviceApply::Share Table::share_of_apply(uint32_t ids, std::optional<int64_t> gl
   return {.table = parts_.device_apply.get(), .claims = make_room_for_step(ids), .begin = begin};
 }
 
-// --- Ahead
+// --- Prefetching
 
 uint64_t Table::next_turn() {
   const Operation operation(parts_, Operation::Uses::kNoRows);

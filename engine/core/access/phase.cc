@@ -20,7 +20,7 @@ void Phase::also_at(TierMeter& meter) { enter(meter); }
 
 void Phase::enter(TierMeter& meter) {
   SharedMedium& medium = *meter.medium();
-  // A thread is there once, however deep its phases lie in each other.
+  // A thread is counted once, however deep its phases are nested.
   bool is_new = true;
   for (const Phase* phase = this; phase != nullptr && is_new; phase = phase->outer_) {
     is_new = !phase->is_at(medium);
@@ -64,7 +64,7 @@ void Phase::touch(TierMeter& meter, Access access, uint64_t size_bytes, const vo
       }
     }
   } catch (const std::bad_alloc&) {
-    notes_ = TierMeter::Notes::kPhases;  // lines are a sample: without memory for it there's a smaller one
+    notes_ = TierMeter::Notes::kPhases;  // lines are a sample: without memory it is a smaller one
   }
 }
 
@@ -81,7 +81,7 @@ Phase::~Phase() {
       bytes == 0 ? 0.0 : static_cast<double>(elapsed.count()) / static_cast<double>(bytes);
   for (const At& at : std::span(meters_).first(meter_count_)) {
     int threads = at.threads;
-    // Others that came or went meanwhile were there half the time.
+    // Threads that came or went meanwhile are taken to have been there half the time.
     if (at.was_entered) threads = (at.threads + at.meter->medium()->leave() + 1) / 2;
     for (const Tally& tally : tallies) {
       if (tally.meter != at.meter || tally.accesses == 0) continue;
@@ -119,7 +119,7 @@ void Phase::tell_watchers(const At& at, int threads, double ns_a_byte) noexcept 
       watcher->phase_ended(began_, std::span(counts).first(count), lines);
     }
   } catch (const std::bad_alloc&) {
-    // An update that is under way can't fail for want of memory to watch it.
+    // An update that is under way must not fail because there is no memory for watching it.
   }
 }
 

@@ -26,7 +26,7 @@ void CounterFilter::remove(int64_t key, KeyHash hash) {
   if (entries_.empty()) return;
   size_t hole = find(key, hash);
   if (entries_[hole].count == 0) return;
-  // Closes the gap: what lies behind moves up unless that would put it before its home.
+  // Closes the gap: each entry behind it moves up unless that would put the entry before its home.
   for (size_t i = next(hole); entries_[i].count != 0; i = next(i)) {
     const size_t from_home = (i - home(hash_key(entries_[i].key))) & (entries_.size() - 1);
     const size_t from_hole = (i - hole) & (entries_.size() - 1);
@@ -38,7 +38,7 @@ void CounterFilter::remove(int64_t key, KeyHash hash) {
 
 void CounterFilter::forget_before(int64_t global_step) {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    // What lies behind moves up to here.
+    // Removing an entry moves the entries behind it up to here.
     while (entries_[i].count != 0 && entries_[i].version < global_step) {
       remove(entries_[i].key, hash_key(entries_[i].key));
     }
@@ -49,7 +49,7 @@ void CounterFilter::forget_before(int64_t global_step) {
   try {
     resize_to(entries);
   } catch (const std::bad_alloc&) {
-    // They fit where they are.
+    // The entries fit where they are.
   }
 }
 

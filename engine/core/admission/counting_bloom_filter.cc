@@ -20,13 +20,13 @@ constexpr uint64_t kMaxCounters = uint64_t{1} << 32;
 constexpr uint64_t kSalt = 0x9e3779b97f4a7c15;  // 2^64 / the golden ratio
 
 // The counters of a key, by double hashing with a quadratic term (P. Dillinger and P. Manolios, "Bloom
-// Filters in Probabilistic Verification", FMCAD 2004): as good as so many independent hashes.
+// Filters in Probabilistic Verification", FMCAD 2004): as good as independent hashes.
 class Probes {
  public:
   Probes(KeyHash hash, uint64_t counters)
       : at_(static_cast<uint32_t>(hash)),
-        // A second hash that shares no bits with the first, nor with those that chose the shard.
-        // Salted, or key 0, whose hash is 0, would get one counter only.
+        // A second hash that shares no bits with the first, nor with those that chose the shard. Without
+        // the salt, key 0, whose hash is 0, would get one counter only.
         step_(static_cast<uint32_t>(hash_key(static_cast<int64_t>(hash ^ kSalt)) >> 32)),
         counters_(counters) {}
 
@@ -44,8 +44,9 @@ class Probes {
   uint64_t counters_;
 };
 
-// Zeroed memory that is backed when it's touched, by pages of the usual size: keys touch single counters
-// all over it, so a sketch that is made for many more keys than come would fill huge pages at once.
+// Zeroed memory that the system backs when it is touched, by pages of the usual size: keys touch single
+// counters all over it, so a sketch that is made for many more keys than come would fill huge pages at
+// once.
 template <class Counter>
 class Counters {
  public:
@@ -93,7 +94,7 @@ class CountingBloomFilter final : public AdmissionFilter {
   void prefetch_admits(KeyHash hash) const override { prefetch(hash); }
   void remove(int64_t, KeyHash) override {}
   void reset() override {
-    // A page that was never written stays without memory.
+    // Reading alone takes no memory for a page that was never written.
     for (size_t i = 0; i < counters_.size(); ++i) {
       if (load(i) != 0) store(i, 0);
     }
@@ -156,7 +157,7 @@ class CountingBloomFilter final : public AdmissionFilter {
     return least;
   }
 
-  // Makes the estimate of a key at least `count`, or the highest that there is.
+  // Makes the estimate of a key at least `count`, or the highest that a counter holds.
   void raise(KeyHash hash, uint64_t before, uint64_t count) {
     const auto wanted = static_cast<Counter>(std::min<uint64_t>(count, std::numeric_limits<Counter>::max()));
     Probes probes(hash, counters_.size());
@@ -208,8 +209,8 @@ std::unique_ptr<AdmissionFilter> make_counting_bloom_filter(const BloomFilterSpe
     throw Error(ErrorKind::kInvalidArgument,
                 "false_positive_probability must lie between 0 and 1, got " + std::to_string(p));
   }
-  // Keys fall on the shards at random. Six standard deviations above the mean, and some for tables of few
-  // keys, are more than the fullest shard gets.
+  // Keys fall on the shards at random. The fullest shard gets fewer than six standard deviations above
+  // the mean, and six more, which matter in tables of few keys.
   const auto keys = static_cast<double>(spec.max_element_size);
   const double mean = keys / shards;
   const BloomSize size = BloomSize::of(std::min(keys, mean + 6 * std::sqrt(mean) + 6), p);

@@ -15,12 +15,12 @@ class FactsReader {
   FactsReader(TableParts& table, std::span<const int64_t> ids, std::span<KeyFacts> facts)
       : table_(table), store_(*table.store), ids_(ids), facts_(facts), phase_(store_.tiers()) {}
 
-  // Rows outside memory are read in one batch a tier: each call there costs as much as many rows.
+  // Rows outside memory are read in one batch per tier: a call there costs as much as many rows.
   void read() {
     const TierStack& tiers = store_.tiers();
     std::array<uint64_t, RowRef::kMaxTiers> reused_places{};
     for (uint32_t t = 0; t < tiers.size(); ++t) reused_places[t] = tiers.tier(t).reused_places();
-    std::array<std::vector<size_t>, RowRef::kMaxTiers> below;  // positions of ids
+    std::array<std::vector<size_t>, RowRef::kMaxTiers> below;  // positions in ids_
     std::array<std::vector<Place>, RowRef::kMaxTiers> places;
     for (size_t i = 0; i < ids_.size(); ++i) {
       visit(i, [&](RowRef at) {
@@ -48,7 +48,8 @@ class FactsReader {
   }
 
  private:
-  // Takes what is known in memory; else calls elsewhere(where the row lies), which stays there meanwhile.
+  // Takes the facts if they are known in memory. Otherwise calls elsewhere(place of the row); the row
+  // stays there meanwhile.
   template <class Elsewhere>
   void visit(size_t i, const Elsewhere& elsewhere) {
     const KeyHash hash = hash_key(ids_[i]);

@@ -38,7 +38,7 @@ Standstill::Standstill(TableParts& table) : table_(table) {
     moves_.emplace(*table_.mover);
     moves_->settle();
   } catch (const std::exception&) {
-    // Rows that can't move are where they were: what follows works on them there.
+    // Rows that can't move are where they were: the caller works on them there.
   }
 }
 

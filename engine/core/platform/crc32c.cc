@@ -10,7 +10,7 @@
 namespace embstore {
 namespace {
 
-// tables[k][b]: the remainder of byte b followed by k zero bytes, so that eight bytes take one step.
+// tables[k][b] is the remainder of byte b followed by k zero bytes: with them, eight bytes take one step.
 constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -32,13 +32,13 @@ constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
 constexpr std::array<std::array<uint32_t, 256>, 8> kTables = make_tables();
 
 #if defined(__x86_64__)
-// An instruction takes three cycles, and three may be under way: so long data is taken as three lanes at a time.
+// An instruction takes three cycles, and three may be in flight: so long data is processed as three lanes at a time.
 constexpr size_t kLaneBytes = 4096;  // a power of two
 
-// tables[k][b]: what the state b << 8k is after a lane of zeros. The state after a lane is the exclusive or of that and of
-// what the lane alone gives.
+// tables[k][b] is what the state b << 8k becomes after a lane of zeros. The state after a lane is the exclusive or of that
+// and of what the lane alone gives.
 constexpr std::array<std::array<uint32_t, 256>, 4> make_lane_tables() {
-  // What each bit of a state becomes; first after one byte of zeros.
+  // What each bit of a state becomes after `bytes` bytes of zeros: one at first.
   std::array<uint32_t, 32> bits{};
   for (size_t bit = 0; bit < 32; ++bit) {
     const uint32_t state = uint32_t{1} << bit;

@@ -21,8 +21,8 @@ bool run_at_forks(void (*before)(), void (*in_parent)(), void (*in_child)()) {
 
 namespace {
 
-// Before main(), or when the module is loaded: so no table is older. In the child there is one thread, and it
-// runs this before anything else.
+// Runs before main(), or when the module is loaded, so no table is older. The child has one thread, which
+// runs the handler before anything else.
 const bool told_of_forks =
     run_at_forks(nullptr, nullptr, [] { internal::fork_generation.fetch_add(1, std::memory_order_relaxed); });
 

@@ -14,7 +14,7 @@ constexpr const char* kVariable = "EMBSTORE_CPU";
 
 std::vector<VectorExtensions> offered() {
   std::vector<VectorExtensions> found = {VectorExtensions::kNone};
-  // The builtin asks the operating system too, which must save the wider registers.
+  // The builtin also asks whether the operating system saves the wider registers.
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2")) found.push_back(VectorExtensions::kAvx2);
   return found;
