@@ -58,7 +58,7 @@ bool DescriptorCache::open(const CachedDescriptor& wanted, bool only_if_room) {
   const MutexLock lock(mutex_);
   const size_t most = limit();
   for (;;) {
-    // Another thread may have been faster, also while an idle one was being synced.
+    // Another thread may have opened it, also while this one synced an idle descriptor.
     if (wanted.pin_if_open()) return true;
     if (open_.size() >= most && close_an_idle_one(/*may_sync=*/!only_if_room)) continue;
     if (open_.size() >= most && only_if_room) return false;
@@ -67,7 +67,7 @@ bool DescriptorCache::open(const CachedDescriptor& wanted, bool only_if_room) {
       wanted.number_ = wanted.open_descriptor();
       break;
     } catch (const FileError& error) {
-      // Others in the process use descriptors too.
+      // Other code of the process uses descriptors too.
       const bool too_many = error.reason() == EMFILE || error.reason() == ENFILE;
       if (!too_many || !close_an_idle_one(/*may_sync=*/!only_if_room)) throw;
     }
@@ -93,8 +93,8 @@ void DescriptorCache::forget(const CachedDescriptor& gone) {
 }
 
 bool DescriptorCache::close_an_idle_one(bool may_sync) {
-  // Twice around, since the first time each that was used lately is passed over; those to be synced only
-  // where there is no other.
+  // Goes around twice, since the first round passes over descriptors that were used lately. Descriptors
+  // that must be synced come last, when no other is idle.
   for (const bool sync : {false, true}) {
     if (sync && !may_sync) return false;
     for (size_t looked = 2 * open_.size(); looked > 0 && !open_.empty(); --looked) {
@@ -113,7 +113,7 @@ bool DescriptorCache::close_if_idle(const CachedDescriptor& candidate, bool may_
     return false;
   }
   if (candidate.must_sync_before_close()) {
-    // Pinned rather than claimed meanwhile, so that others may use it.
+    // Pinned meanwhile rather than claimed, so that other threads may use it.
     candidate.pins_.store(may_sync ? 1 : 0, std::memory_order_release);
     if (!may_sync) return false;
     mutex_.unlock();

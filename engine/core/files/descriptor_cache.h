@@ -1,5 +1,5 @@
-// The descriptors of all files of the process, and of its io_uring rings, of which only so many are open at once: a quarter of
-// what the process may have (RLIMIT_NOFILE), and at least 16. One that is needed again is opened again.
+// The descriptors of all files of the process, and of its io_uring rings. At most a quarter of what the process may have
+// (RLIMIT_NOFILE), and at least 16, are open at once; a descriptor that is needed again is opened again.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace embstore::files {
 
 class DescriptorCache;
 
-// A file's descriptor, or a ring's, open or not. Whoever uses it pins it, for the time of a call or of a batch.
+// A file's descriptor, or a ring's, open or not. Callers pin it for the time of a call or of a batch.
 class CachedDescriptor {
  public:
   CachedDescriptor(const CachedDescriptor&) = delete;
@@ -39,11 +39,11 @@ class CachedDescriptor {
     const CachedDescriptor* pinned_ = nullptr;
   };
 
-  // Opens the file again where that is needed; throws what open_descriptor() throws. Where every descriptor
-  // is in use, one more than the cache's limit is opened: there are never more than there are callers.
-  // REQUIRES: the caller has pinned no other, but for a ring.
+  // Opens the file again if it is closed; throws what open_descriptor() throws. If every descriptor is in use, one more than
+  // the cache's limit is opened: there are never more than there are callers. REQUIRES: the caller has pinned no other, except
+  // a ring's.
   Pin pin() const;
-  // Pins for callers who have pinned others already: an empty pin where there is no room for one more descriptor.
+  // The same for callers who have pinned others already: returns an empty pin if there is no room for one more descriptor.
   Pin try_pin() const;
 
  protected:
@@ -52,14 +52,14 @@ class CachedDescriptor {
 
   virtual int open_descriptor() const = 0;  // or throws
   virtual void close_descriptor(int number) const = 0;
-  // An error of the medium may be told on one descriptor alone, so what must reach the medium does so before
-  // its descriptor goes.
+  // Some errors of the medium are reported on one descriptor alone, so what must reach the medium does so before its
+  // descriptor is closed.
   virtual bool must_sync_before_close() const = 0;
   virtual void sync_before_close() const = 0;  // REQUIRES: pinned. Throws nothing
 
   void open() const;  // the first time
-  // Closes it, unless it's the parent's. REQUIRES: nobody uses it any more. To be called by the destructor of whoever
-  // derives.
+  // Closes the descriptor, unless it is the parent process's. REQUIRES: no thread uses it any more. Called by the destructor
+  // of the derived class.
   void forget() const;
 
  private:
@@ -71,13 +71,13 @@ class CachedDescriptor {
   mutable std::atomic<int> pins_{kClosed};
   mutable std::atomic<bool> used_lately_{false};
   mutable int number_ = -1;      // written by the cache alone, while pins_ is kClosed
-  mutable size_t position_ = 0;  // in the cache's list; the cache's
+  mutable size_t position_ = 0;  // in the cache's list; guarded by the cache
 };
 
 class DescriptorCache {
  public:
   static DescriptorCache& of_process();
-  // As many as may be open at once; asked of the system anew, since a process may change it.
+  // Returns how many may be open at once. Asks the system each time, since a process may change its limit.
   static size_t limit();
 
   size_t open_count() const;
@@ -85,18 +85,18 @@ class DescriptorCache {
  private:
   friend class CachedDescriptor;
 
-  // Pins `wanted`, which was closed. False only where `only_if_room`, and there is none.
+  // Pins `wanted`, which was closed. Returns false only with `only_if_room`, if there is no room.
   bool open(const CachedDescriptor& wanted, bool only_if_room);
   void forget(const CachedDescriptor& gone);
-  // False where none is idle.
+  // Returns false if none is idle.
   bool close_an_idle_one(bool may_sync) REQUIRES(mutex_);
   bool close_if_idle(const CachedDescriptor& candidate, bool may_sync) REQUIRES(mutex_);
   void close(const CachedDescriptor& claimed) REQUIRES(mutex_);
 
-  mutable Mutex mutex_;  // innermost, but for the system's calls
-  Condition let_go_of_;  // an idle one that was being synced
+  mutable Mutex mutex_;  // innermost, except for system calls
+  Condition let_go_of_;  // signals that an idle descriptor was synced
   std::vector<const CachedDescriptor*> open_ GUARDED_BY(mutex_);
-  size_t hand_ GUARDED_BY(mutex_) = 0;  // of the clock that says which was used least lately
+  size_t hand_ GUARDED_BY(mutex_) = 0;  // of the clock algorithm that finds a descriptor not used lately
 };
 
 }  // namespace embstore::files

@@ -25,7 +25,7 @@ File::File(FileCalls& calls, std::string path, int flags, const FileUse& use)
 File::~File() { forget(); }
 
 int File::open_descriptor() const {
-  // In place of a file may lie a FIFO, whose open would wait for another process's.
+  // The path may be that of a FIFO, whose open would wait for another process.
   const int number = calls_.open(path_.c_str(), flags_ | O_NONBLOCK, use_.mode);
   if (number < 0) {
     const int reason = errno;
@@ -114,7 +114,7 @@ void File::write_at(const void* data, size_t bytes, uint64_t offset) {
     const ssize_t put = calls_.pwrite(pinned.number(), static_cast<const char*>(data) + done, bytes - done,
                                       static_cast<off_t>(offset + done));
     const int reason = put == 0 ? ENOSPC : errno;
-    // After each, while it's pinned: a sync under way may have missed it.
+    // Set after each write, while the file is pinned: a sync under way may have missed it.
     unsynced_.store(true, std::memory_order_release);
     if (put > 0) {
       done += static_cast<size_t>(put);
@@ -137,7 +137,8 @@ void File::sync_if_written() {
   const Pin pinned = pin();
   int reason = 0;
   {
-    // A sync that is under way is waited for: what it was to bring to the medium counts as written until then.
+    // Waits for a sync that is under way: what that is to bring to the medium already counts as synced
+    // (unsynced_ is false).
     const MutexLock lock(sync_mutex_);
     reason = in_doubt_.load(std::memory_order_relaxed);
     if (reason == 0 && unsynced_.load(std::memory_order_acquire)) reason = sync_locked(pinned.number());

@@ -23,32 +23,32 @@ enum class AccessPattern { kAny, kRandom, kSequential };
 
 struct FileUse {
   AccessPattern pattern = AccessPattern::kAny;
-  // What is written must reach the medium before anybody relies on it.
+  // What is written must reach the medium before anything relies on it.
   bool for_the_medium = false;
-  mode_t mode = 0600;  // of a file that is made
-  // Counts its reads and writes; null: nobody.
+  mode_t mode = 0600;  // of a file that is created
+  // Counts the file's reads and writes; null: not counted.
   TierMeter* meter = nullptr;
 };
 
 // Every method throws FileError, which names the file, what was wanted, and the system's reason. Thread-safe
-// but for rename_to(), which comes before others know of the file.
+// except for rename_to(), which is called before other threads know the file.
 class File final : public CachedDescriptor {
  public:
-  // `flags` as of open(2).
+  // `flags` are those of open(2).
   File(FileCalls& calls, std::string path, int flags, const FileUse& use = {});
   ~File();
 
-  // Reads until `bytes` are there or the file ends, and says how many there were.
+  // Reads until `bytes` are there or the file ends. Returns how many bytes it read.
   size_t read_at(void* data, size_t bytes, uint64_t offset) const;
-  // The same for whoever reads several places, and counts them together.
+  // The same for callers who read several places and count these reads together.
   size_t read_uncounted(void* data, size_t bytes, uint64_t offset) const;
-  // All of it, or an error; then any part may have been written.
+  // Writes all bytes, or throws; then any part may have been written.
   void write_at(const void* data, size_t bytes, uint64_t offset);
-  // Brings what was written to the medium. Where that failed once, the system has dropped what it couldn't
-  // write and calls the next try a success: so the file is in doubt from then on, and takes neither writes
-  // nor another sync. What it was to hold belongs into a new file.
+  // Brings what was written to the medium. If that failed once, the system has dropped what it couldn't write
+  // and calls the next try a success: so the file is in doubt from then on, and takes neither writes nor
+  // another sync. What it was to hold has to be written to a new file.
   void sync();
-  // The same, where something was written since it was last synced. What others wrote is none of its business.
+  // The same, if something was written through this object since it was last synced.
   void sync_if_written();
   bool in_doubt() const { return in_doubt_.load(std::memory_order_acquire) != 0; }
 
@@ -70,18 +70,18 @@ class File final : public CachedDescriptor {
 
   FileCalls& calls_;
   std::string path_;
-  mutable int flags_;  // without those that make a file, once it's made
+  mutable int flags_;  // without those that create a file, once it is created
   const FileUse use_;
   mutable std::atomic<bool> unsynced_{false};
   mutable std::atomic<int> in_doubt_{0};  // the errno of the sync that failed
-  mutable Mutex sync_mutex_;  // an error is told to one of two syncs at once, and concerns the other as well
+  mutable Mutex sync_mutex_;  // of two syncs at once, one alone is told of an error that concerns both
 };
 
-// Makes names in `directory` last through a power cut. May be tried again: where a file system can't write
-// its names, its journal refuses everything after.
+// Makes names in `directory` last through a power cut. May be tried again: if a file system can't write its
+// names, its journal refuses everything after.
 void sync_directory(FileCalls& calls, const std::string& directory);
 
-// Removes a name. Throws FileError unless it is gone then.
+// Removes a name. Throws FileError if the name is still there then.
 void remove_file(FileCalls& calls, const std::string& path);
 
 }  // namespace embstore::files

@@ -1,4 +1,5 @@
-// The one seam between the engine's files and the operating system. Tests replace it to inject faults.
+// The one interface between the engine's files and the operating system. Tests replace it to inject
+// faults.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +8,7 @@
 
 namespace embstore::files {
 
-// Arguments, results and errno as of the system calls of these names.
+// Arguments, results and errno are those of the system calls of the same names.
 class FileCalls {
  public:
   virtual ~FileCalls() = default;

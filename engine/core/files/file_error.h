@@ -1,4 +1,4 @@
-// What the operating system refused, and why.
+// An error of the operating system on a file.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace embstore::files {
 
 class FileError : public Error {
  public:
-  // "PATH: WHAT: the system's words for `reason`", which is an errno.
+  // The message is "PATH: WHAT: " and the system's text for `reason`, which is an errno.
   FileError(const std::string& path, const std::string& what, int reason);
   int reason() const { return reason_; }
 

@@ -1,4 +1,4 @@
-// The owner of a path: one variable of one process.
+// Ownership of a path by one variable of one process.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@ namespace embstore::files {
 // itself when the parent no longer does.
 class PathLock {
  public:
-  // By the file `PATH.lock`, which is there while the path, which may come and go, has an owner.
-  // Throws InUseError where another PathLock, here or in another process, has the path; Error(kStorage).
+  // Locks the file `PATH.lock`, which exists while the path has an owner; the path itself may come and go. Throws
+  // InUseError if another PathLock, here or in another process, has the path; Error(kStorage).
   explicit PathLock(const std::string& path) : PathLock(path + ".lock", path, /*stays=*/false) {}
-  // By a file that stays, and that other users of the system may lock, too, if the umask lets them.
+  // Locks a file that stays, and that other users of the system may lock, too, if the umask lets them.
   PathLock(const std::string& lock_path, const std::string& path)
       : PathLock(lock_path, path, /*stays=*/true) {}
   ~PathLock() { release(); }
   PathLock(const PathLock&) = delete;
   PathLock& operator=(const PathLock&) = delete;
 
-  // The second time it does nothing.
+  // Does nothing if called again.
   void release();
 
  private:
@@ -33,7 +33,7 @@ class PathLock {
   const bool stays_;
   const ForkGeneration made_in_ = fork_generation();
   int descriptor_ = -1;
-  // Among the locks that the process holds.
+  // Neighbours in the list of locks that the process holds.
   PathLock* previous_ = nullptr;
   PathLock* next_ = nullptr;
 };

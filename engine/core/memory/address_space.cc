@@ -13,8 +13,8 @@
 namespace embstore {
 namespace {
 
-// All ranges together may reserve half of what is free without them. One range gets an eighth of what is left of the
-// first half of that, and the second half is for many ranges that get kLeastShare each.
+// All ranges together may reserve half of the addresses that would be free without them. A range gets an eighth of
+// what is left of the first half of that; the second half is for many ranges that get kLeastShare each.
 constexpr size_t kShares = 8;
 constexpr size_t kLeastShare = size_t{8} << 20;
 
@@ -26,7 +26,7 @@ std::optional<size_t> address_limit() {
   return limit.rlim_cur;
 }
 
-// What the system counts against the limit.
+// Returns the bytes that the system counts against the limit.
 size_t addresses_in_use() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"),
                                                              std::fclose);

@@ -24,14 +24,15 @@ size_t whole_pages(size_t size_bytes) { return round_up(size_bytes, kPageBytes);
                                        " bytes: " + std::strerror(errno) + advice_on_address_limit());
 }
 
-// Without any access it's nothing but addresses, which the system doesn't count against its memory.
+// A mapping without access rights takes addresses alone, which the system doesn't count against its
+// memory.
 void* reserve_addresses(size_t bytes) {
   void* const start = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) refused(bytes, "reserve addresses for");
   return start;
 }
 
-// The same, of which what is behind the first so many bytes starts on a huge page's boundary.
+// The same; the bytes behind the first `small_bytes` start on a huge page's boundary.
 void* reserve_for_huge_pages(size_t bytes, size_t small_bytes) {
   const auto first = reinterpret_cast<uintptr_t>(reserve_addresses(bytes + kHugePageBytes));
   const uintptr_t start = round_up(first + small_bytes, kHugePageBytes) - small_bytes;
@@ -41,7 +42,7 @@ void* reserve_for_huge_pages(size_t bytes, size_t small_bytes) {
   return reinterpret_cast<void*>(start);
 }
 
-// Unmaps what was reserved where it can't become memory.
+// Makes reserved addresses memory. If it can't, unmaps what was reserved and throws.
 void make_memory(void* reserved, size_t reserved_bytes, size_t size_bytes) {
   if (size_bytes == 0 || mprotect(reserved, size_bytes, PROT_READ | PROT_WRITE) == 0) return;
   const int reason = errno;
@@ -114,10 +115,11 @@ void PageRange::bind_to_nodes(const std::vector<int>& nodes) const {
   embstore::bind_to_nodes(data_, reserved_bytes_, nodes);
 }
 
-// Advice only: a kernel without transparent huge pages serves small ones.
+// This is advice only: a kernel without transparent huge pages serves small ones.
 void PageRange::advise() {
   const size_t small_bytes = is_huge_ ? std::min(size_bytes_, kSmallBytes) : size_bytes_;
-  // Not left to chance: the system may put ranges side by side, and a huge page across both.
+  // Small pages are asked for explicitly: the system may put ranges side by side, and a huge page
+  // across both.
   madvise(data_, small_bytes, MADV_NOHUGEPAGE);
   if (small_bytes < size_bytes_)
     madvise(static_cast<std::byte*>(data_) + small_bytes, size_bytes_ - small_bytes, MADV_HUGEPAGE);

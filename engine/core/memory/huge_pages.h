@@ -11,25 +11,25 @@ namespace embstore {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// Small pages are for what is touched here and there: a huge page would be backed for each such place.
+// Small pages are for memory that is touched here and there: each such place would have a huge page backed.
 enum class PageSize { kHuge, kSmall };
 
-// Zeroed memory of so many bytes, which starts on a huge page's boundary and is backed when first touched; and its
-// return. Throws Error(kStorage) where the system refuses.
+// Returns zeroed memory that starts on a huge page's boundary and is backed when first touched. The second function gives it
+// back. Throws Error(kStorage) if the system refuses.
 void* take_huge_pages(size_t size_bytes);
 void give_huge_pages_back(void* memory, size_t size_bytes) noexcept;
 
-// Gives back what is behind these whole pages: they read as zero then.
+// Gives back the memory of these whole pages, which then read as zero.
 void discard_pages(void* memory, size_t size_bytes) noexcept;
 
-// Backs these whole pages now, in place of a fault for each when it's touched; where the kernel can't, it's left to that.
+// Backs these whole pages now, instead of by a fault each when they are touched. A kernel that can't leaves them to faults.
 void back_pages(void* memory, size_t size_bytes) noexcept;
 
-// An address range of which a part, from its start, is zeroed memory that is backed when first touched; the
-// rest is nothing but addresses, until it is needed. Throws Error(kStorage) where the system refuses.
+// A range of addresses whose first part is zeroed memory that is backed when first touched; the rest is only addresses until
+// it is needed. Throws Error(kStorage) if the system refuses.
 //
-// Huge pages begin behind the first kSmallBytes, so that what fills no more takes no more: of a thousand tables of a hundred
-// rows, each would take a huge page for its rows, another for what is kept of them, and so on.
+// Huge pages begin behind the first kSmallBytes, so that small contents take small pages: otherwise each of a thousand
+// tables of a hundred rows would take a huge page for its rows, another for what is kept about them, and so on.
 class PageRange {
  public:
   static constexpr size_t kSmallBytes = size_t{128} << 10;
@@ -40,14 +40,13 @@ class PageRange {
   PageRange& operator=(const PageRange&) = delete;
 
   void* data() const { return data_; }
-  // Makes at least so many bytes memory. Nothing moves. REQUIRES: at most what was reserved; one caller at a
-  // time.
+  // Makes at least the first `size_bytes` memory. Nothing moves. REQUIRES: at most what was reserved; one caller at a time.
   void extend_to(size_t size_bytes);
-  // Gives back what is behind bytes `begin` to `end`, as far as these are whole pages: they read as zero then.
+  // Gives back the memory of bytes `begin` to `end`, as far as these are whole pages, which then read as zero.
   void discard(size_t begin, size_t end) const;
-  // What is kept from this byte on may be short: huge pages begin behind it anew.
+  // Has small pages begin again at this byte, since what lies from there on may be short; huge pages begin behind them.
   void begin_small(size_t offset) const;
-  // Lets its pages, also those to come, lie on these NUMA nodes alone. REQUIRES: none is backed yet.
+  // Binds its pages, also those to come, to these NUMA nodes. REQUIRES: none is backed yet.
   void bind_to_nodes(const std::vector<int>& nodes) const;
 
  private:
@@ -55,18 +54,18 @@ class PageRange {
 
   size_t size_bytes_;
   size_t reserved_bytes_;
-  const bool is_huge_;  // behind its first bytes
+  const bool is_huge_;  // behind the first kSmallBytes
   void* data_;
   ReservedAddresses only_reserved_;
 };
 
-// An array of trivial, zero-initialised elements in such a range.
+// An array of trivial, zero-initialised elements in a PageRange.
 template <class T>
 class PageArray {
  public:
   explicit PageArray(size_t count, PageSize page_size = PageSize::kHuge)
       : count_(count), range_(count * sizeof(T), count * sizeof(T), page_size) {}
-  // Room for `reserved` elements, of which `count` can be used.
+  // Reserves room for `reserved` elements, of which `count` can be used.
   PageArray(size_t count, size_t reserved) : count_(count), range_(count * sizeof(T), reserved * sizeof(T)) {}
 
   size_t size() const { return count_; }

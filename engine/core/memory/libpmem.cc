@@ -14,10 +14,10 @@ namespace {
 
 struct CopyRules {
   size_t least_streamed;  // bytes
-  bool flushes;           // what isn't streamed
+  bool flushes;           // after a copy that isn't streamed
 };
 
-// As libpmem reads them, once in a process.
+// Reads the rules as libpmem reads them: once in a process.
 CopyRules copy_rules(const LibPmem& calls) {
   constexpr size_t kLeastStreamed = 256;
   const auto is = [](const char* name, std::string_view value) {

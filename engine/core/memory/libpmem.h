@@ -1,5 +1,5 @@
-// The calls of libpmem that the engine makes, as a table: all use of persistent memory goes through it,
-// so a test can put a fault-injecting one in its place.
+// The table of libpmem calls that the engine makes: all use of persistent memory goes through it, so a test can
+// replace it by one that injects faults.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace embstore {
 
-// Signatures and flags as in libpmem(7).
+// Signatures and flags are those of libpmem(7).
 struct LibPmem {
   static constexpr int kFileCreate = 1 << 0;
   static constexpr int kFileExcl = 1 << 1;
@@ -21,16 +21,16 @@ struct LibPmem {
   int (*unmap)(void* address, size_t length);
   const char* (*errormsg)();
 
-  // Of memory that map_file() calls persistent: what is written is durable after the same thread's next drain.
+  // For memory that map_file() calls persistent: what is written is durable after the same thread's next drain.
   void* (*memcpy_nodrain)(void* to, const void* from, size_t length);
   void (*drain)();
-  // Of a mapping that isn't: durable when it returns 0.
+  // For other mappings: what is written is durable when this returns 0.
   int (*msync)(const void* address, size_t length);
-  // 1 where caches are flushed by the platform when power goes, so that nobody has to.
+  // Returns 1 if the platform flushes caches when power is lost, so that no flushes are needed.
   int (*has_auto_flush)();
 };
 
-// How memcpy_nodrain() of so many bytes stores them, as libpmem(7) says: by the length, and the environment.
+// Returns how memcpy_nodrain() of `length` bytes stores them: libpmem(7) chooses by the length and the environment.
 Access access_of_memcpy(const LibPmem& calls, size_t length);
 
 struct MappedFile {
@@ -38,8 +38,8 @@ struct MappedFile {
   size_t size_bytes;
   bool is_pmem;
 };
-// Maps the file: as long as it is, where size_bytes is 0; else it's made, or gets that length, as `flags` say. Throws
-// Error(kStoreFull) where there's no room for it, or Error(kStorage); either names the file.
+// Maps the file. A size_bytes of 0 maps it as long as it is; otherwise it is created, or gets that length, as `flags`
+// say. Throws Error(kStoreFull) if there is no room for it, or Error(kStorage); either names the file.
 MappedFile map_file(const LibPmem& calls, const std::string& path, size_t size_bytes, int flags);
 
 // Loads the library at the first call; throws Error(kMissingLibrary).

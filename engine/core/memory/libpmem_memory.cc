@@ -9,11 +9,11 @@
 namespace embstore {
 namespace {
 
-// A file that is there only while its owner is.
+// A file that exists only while its owner does.
 class OwnedFile {
  public:
   explicit OwnedFile(const std::string& path) : lock_(path), path_(path) {
-    // A leftover has bytes that aren't zeros.
+    // The bytes of a leftover file aren't zeros.
     files::remove_file(files::system_file_calls(), path);
   }
   ~OwnedFile() {
@@ -23,7 +23,7 @@ class OwnedFile {
   OwnedFile& operator=(const OwnedFile&) = delete;
 
  private:
-  const files::PathLock lock_;  // given up last
+  const files::PathLock lock_;  // released last
   const std::string path_;
   const ForkGeneration made_in_ = fork_generation();
 };

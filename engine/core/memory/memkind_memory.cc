@@ -20,7 +20,7 @@ namespace {
 
 struct memkind;  // opaque, as in memkind(3)
 
-// The calls of memkind that the engine makes; signatures as in memkind(3) and memkind_dax_kmem(3).
+// The memkind calls that the engine makes; signatures as in memkind(3) and memkind_dax_kmem(3).
 struct Memkind {
   memkind** dax_kmem;
   memkind** dax_kmem_all;
@@ -62,7 +62,7 @@ void require_dax_kmem_node(const Memkind& calls) {
   }
 }
 
-// What this process has promised its tables of every set of nodes, against what was free there at the
+// The bytes that this process has promised its tables on each set of nodes, and what was free there at the
 // first promise. Rows are backed only when they are written, so what is free now says too little.
 class NodeLedger {
  public:
@@ -112,7 +112,7 @@ class MemkindMemory final : public Memory {
       throw Error(ErrorKind::kStorage, "memkind can't allocate " + std::to_string(size_bytes) +
                                            " bytes of MEMKIND_DAX_KMEM: " + std::strerror(error));
     }
-    // Asked of the kernel: memkind picks the nodes nearest to the calling CPU out of those that it may use.
+    // Asks the kernel: of the nodes that memkind may use, it picks those nearest to the calling CPU.
     nodes_ = bound_nodes(address);
     try {
       node_ledger().reserve(nodes_, size_bytes);

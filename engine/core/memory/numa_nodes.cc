@@ -42,7 +42,7 @@ std::vector<int> bound_nodes(void* address) { return nodes_by_policy(address, MP
 void bind_to_nodes(void* memory, size_t size_bytes, const std::vector<int>& nodes) {
   NumaMask mask;
   for (const int node : nodes) mask.words[node / NumaMask::kWordBits] |= 1UL << (node % NumaMask::kWordBits);
-  // The kernel takes one bit less than it is told.
+  // The kernel uses one bit less than it is told.
   if (syscall(SYS_mbind, memory, size_bytes, MPOL_BIND, mask.words, kMaskBits + 1, 0UL) == 0) return;
   throw Error(ErrorKind::kStorage, "can't bind " + std::to_string(size_bytes) + " bytes to NUMA node " +
                                        names_of_nodes(nodes) + ": " + std::strerror(errno));

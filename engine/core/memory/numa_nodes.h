@@ -1,4 +1,4 @@
-// The NUMA nodes of the computer, and which of them memory lies on.
+// The computer's NUMA nodes, and the nodes on which memory lies.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace embstore {
 
-inline constexpr int kMostNumaNodes = 1024;  // of Linux
+inline constexpr int kMostNumaNodes = 1024;  // the limit of Linux
 
-// A set of nodes as the kernel and libnuma write it: a bit for each.
+// A set of nodes in the format of the kernel and libnuma: one bit per node.
 struct NumaMask {
   std::vector<int> nodes() const;
 
@@ -18,21 +18,22 @@ struct NumaMask {
   unsigned long words[kMostNumaNodes / kWordBits] = {};
 };
 
-// Nodes that the process may have memory on. None where the kernel knows no nodes.
+// Returns the nodes on which the process may have memory. Empty if the kernel knows no nodes.
 std::vector<int> allowed_nodes();
 
-// Nodes that a policy of the process's own names, as numactl gives one. None where it has none.
+// Returns the nodes that the process's own policy names, for example one set by numactl. Empty if it has
+// none.
 std::vector<int> nodes_of_own_policy();
 
-// Nodes that `address` is bound to. None where its policy names none.
+// Returns the nodes to which `address` is bound. Empty if its policy names none.
 std::vector<int> bound_nodes(void* address);
 
-// Lets pages of these whole pages, none of which is backed yet, lie on `nodes` alone. Throws Error(kStorage).
+// Binds these whole pages, none of which is backed yet, to `nodes`. Throws Error(kStorage).
 void bind_to_nodes(void* memory, size_t size_bytes, const std::vector<int>& nodes);
 
 uint64_t node_free_bytes(int node);
 
-// As in 0,1.
+// Formats nodes as "0,1".
 std::string names_of_nodes(const std::vector<int>& nodes);
 
 }  // namespace embstore

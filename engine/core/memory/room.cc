@@ -23,7 +23,7 @@ uint64_t free_bytes(const struct statfs& file_system) {
   return static_cast<uint64_t>(file_system.f_bavail) * static_cast<uint64_t>(file_system.f_bsize);
 }
 
-// Of the computer; nothing where the system doesn't say.
+// The computer's free memory; nothing if the system doesn't say.
 struct MemoryLeft {
   std::optional<uint64_t> available_bytes;
   uint64_t swap_bytes = 0;
@@ -43,7 +43,7 @@ MemoryLeft memory_left() {
 std::optional<uint64_t> number_in(const std::string& file) {
   std::ifstream stream(file);
   uint64_t number = 0;
-  if (!(stream >> number)) return std::nullopt;  // "max", say
+  if (!(stream >> number)) return std::nullopt;  // such as "max"
   return number;
 }
 
@@ -52,8 +52,8 @@ std::optional<uint64_t> smaller(std::optional<uint64_t> one, std::optional<uint6
   return std::min(*one, *other);
 }
 
-// The least of what control groups let the process have, by either version of them: its own and those that they lie in. A container
-// sees its own as the outermost. Nothing where there is no limit.
+// Returns the least that control groups (of either version) leave the process: its own group and the groups around it. A
+// container sees its own as the outermost. Nothing if there is no limit.
 std::optional<uint64_t> group_bytes_left() {
   std::optional<uint64_t> least;
   std::ifstream groups("/proc/self/cgroup");  // lines of number:controllers:path
@@ -98,7 +98,7 @@ void require_room_in_memory(const std::string& path, uint64_t size_bytes) {
   const std::optional<struct statfs> found = file_system_of(path);
   if (!found || (found->f_type != TMPFS_MAGIC && found->f_type != RAMFS_MAGIC)) return;
   const uint64_t wanted = size_bytes - std::min(size_bytes, taken_bytes(path));
-  if (found->f_blocks != 0 && wanted > free_bytes(*found)) {  // 0: it has no limit
+  if (found->f_blocks != 0 && wanted > free_bytes(*found)) {  // 0: the file system has no limit
     throw no_room(path, size_bytes, "its file system in memory", free_bytes(*found));
   }
   const MemoryLeft left = memory_left();

@@ -1,4 +1,4 @@
-// Room for rows, asked for before it's taken.
+// Checks for room before it is taken: in memory, in tmpfs, and in control groups.
 #pragma once
 
 #include <atomic>
@@ -10,20 +10,20 @@
 
 namespace embstore {
 
-// Throws Error(kStoreFull) where the file at `path`, which may be there already, would lie in memory and can't have
-// `size_bytes`: the kernel doesn't refuse what a tmpfs may have and the computer doesn't, but ends processes for it.
-// Of other file systems nothing is asked: their calls tell.
+// Throws Error(kStoreFull) if the file at `path`, which may exist already, would lie in memory and can't have `size_bytes`: the
+// kernel lets a tmpfs promise memory that the computer doesn't have, and then kills processes. Other file systems are not
+// checked: their calls report a lack of room.
 void require_room_in_memory(const std::string& path, uint64_t size_bytes);
 
-// What the file at `path` has of its file system, which is less than its length where parts of it were never written; 0 where
-// there's none.
+// Returns the bytes that the file at `path` takes in its file system: less than its length if parts of it were never written; 0
+// if there is no file.
 uint64_t taken_bytes(const std::string& path);
 
-// What the process may take without ending itself or others, of the computer's memory and of its control groups'; nothing where the
-// system doesn't say.
+// Returns the bytes that the process may take, by the computer's memory and by its control groups, without a process being killed
+// for it; nothing if the system doesn't say.
 std::optional<uint64_t> available_memory_bytes();
 
-// What somebody will take, and hasn't yet, so that others don't count on it.
+// Memory that will be taken, but isn't yet, so that others don't count on it.
 class MemoryToCome {
  public:
   MemoryToCome() = default;
@@ -42,7 +42,7 @@ class MemoryToCome {
   uint64_t bytes_ = 0;
 };
 
-// Of a call that found no space for it.
+// The error for a call that found no space for the file.
 Error no_room(const std::string& path, uint64_t size_bytes);
 
 }  // namespace embstore

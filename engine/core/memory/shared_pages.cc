@@ -12,13 +12,13 @@ namespace embstore {
 namespace {
 
 constexpr size_t kAlignmentBytes = 64;
-// A table of fewer rows than some 20,000 has shorter arrays, and gains nothing by huge pages.
+// A table of fewer than about 20,000 rows has shorter arrays, and gains nothing by huge pages.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kShortest = SIZE_MAX;  // the sanitizers see who touches memory that malloc has back
+constexpr size_t kShortest = SIZE_MAX;  // the sanitizers detect accesses only to memory freed to malloc
 #else
 constexpr size_t kShortest = size_t{32} << 10;
 #endif
-// What is never taken is no memory.
+// A part of a chunk that is never touched takes no memory.
 constexpr size_t kChunkBytes = size_t{64} << 20;
 
 size_t whole_huge_pages(size_t size_bytes) { return round_up(size_bytes, kHugePageBytes); }

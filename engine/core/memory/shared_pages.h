@@ -12,18 +12,18 @@
 
 namespace embstore {
 
-// Zeroed memory of so many bytes, from the start of a cache line; and its return. Short arrays are malloc's. Throws
-// Error(kStorage) or std::bad_alloc where there is none. In a forked child, what it inherited stays where it is.
+// Returns zeroed memory from the start of a cache line; the second function gives it back. Short arrays come from malloc.
+// Throws Error(kStorage) or std::bad_alloc if there is no memory. In a forked child, inherited memory stays where it is.
 void* take_shared_pages(size_t size_bytes);
 void give_shared_pages_back(void* memory, size_t size_bytes) noexcept;
 
-// Never gives a byte out twice. Arrays that grow together are replaced in the order in which they were taken, so those in use
-// lie side by side, and what is in front of them is whole pages, which go back to the system. Reusing holes took a quarter
+// Never gives out a byte twice. Arrays that grow together are replaced in the order in which they were taken, so those in use
+// lie side by side, and the space in front of them is whole pages, which go back to the system. Reusing holes took a quarter
 // more memory in a simulation, since a larger array seldom fits where the one before it was.
 class SharedPages {
  public:
   void* take(size_t size_bytes);
-  // Nothing, if it isn't from here.
+  // Does nothing if the memory isn't from here.
   void give_back(void* memory, size_t size_bytes) noexcept;
 
  private:
@@ -37,9 +37,9 @@ class SharedPages {
 
     const size_t size_bytes;
     std::byte* const start;
-    size_t taken_bytes = 0;              // from its start, also those that came back
-    size_t used_bytes = 0;               // of them
-    std::vector<uint32_t> used_in_page;  // bytes in each huge page that was taken from
+    size_t taken_bytes = 0;              // from its start, including what was given back
+    size_t used_bytes = 0;               // taken and not given back
+    std::vector<uint32_t> used_in_page;  // bytes in use in each huge page that was taken from
   };
   // Calls visit(page, bytes) for each huge page that bytes `begin` to `end` lie in.
   template <class Visit>

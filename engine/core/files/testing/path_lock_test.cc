@@ -1,4 +1,4 @@
-// A path has one owner, in this process and in others; forked children neither keep it nor give it up.
+// A path has one owner, in this process and in others; forked children neither keep the lock nor release it.
 #include "files/path_lock.h"
 
 #include <fcntl.h>
@@ -19,7 +19,8 @@
 
 namespace embstore::files {
 
-// What a child does within fork(), before anything else: handlers run in the order in which they were given.
+// Called in a child within fork(), before anything else: handlers run in the order in which they were
+// registered.
 std::function<void()> first_in_child;
 __attribute__((constructor(101))) void be_first_in_children() {
   pthread_atfork(nullptr, nullptr, [] {
@@ -31,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What one process says once and others wait for: the end of a pipe.
+// A signal that one process gives once and others wait for: the end of a pipe.
 class Signal {
  public:
   Signal() { check(pipe(ends_) == 0, "a pipe can't be had"); }
@@ -74,7 +75,7 @@ TEST(a_path_that_cant_be_locked_is_an_error_that_names_it) {
   check(told.starts_with(path + ".lock: can't be created: No such file"), told);
 }
 
-// The marker is another evidence of ownership, which the lock knows nothing of.
+// The marker is a second proof of ownership, independent of the lock.
 void own_alone(const std::string& path, int rounds) {
   const std::string marker = path + ".marker";
   while (rounds > 0) {
@@ -113,7 +114,7 @@ TEST(a_lock_ends_with_its_process_though_its_child_lives_on) {
       expect_in_use(path);
       is_forked.give();
       parent_is_gone.wait_for();
-      const int own_file = ::open("/dev/null", O_RDONLY);  // has the number that the lock's file had
+      const int own_file = ::open("/dev/null", O_RDONLY);  // gets the number of the lock's descriptor
       lock.reset();
       check(fcntl(own_file, F_GETFD) >= 0, "a child's file was closed with what it inherited");
       inherited_is_gone.give();
