@@ -1,5 +1,5 @@
-// What serving look-ups read, kept until a thread has time to count it and to move rows up: a look-up pays
-// for one sequential copy of its ids instead of a cache miss a row.
+// A log of what serving look-ups read, kept until a thread has time to count the accesses and to move rows
+// up: a look-up pays for one sequential copy of its ids instead of a cache miss per row.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class AccessLog {
     waiting_.push_back(std::move(batch));
     waiting_bytes_ += bytes;
   }
-  // The oldest batches: at least one if any waits, and no more than it takes to come to so many bytes.
+  // Takes the oldest batches: at least one if any waits, and no more than it takes to reach `bytes`.
   std::vector<BatchPtr> take_oldest(size_t bytes) {
     return take_oldest(bytes, [](const BatchInFlight&) { return true; });
   }
-  // Of these as many as come before the first that isn't wanted.
+  // The same, but stops at the first batch that is_wanted() refuses.
   template <class IsWanted>
   std::vector<BatchPtr> take_oldest(size_t bytes, IsWanted is_wanted) {
     std::vector<BatchPtr> batches;

@@ -1,12 +1,12 @@
-// Which rows of a ranked tier rank lowest, without a look at all of them every time.
+// Finds the rows of a ranked tier that rank lowest, without looking at all of them every time.
 //
-// Ranks only grow while a row stays. So of the rows that were there at a scan, those that it didn't find
-// among the coldest rank no lower now than its limit was; and whatever came since is known by its slot. The
-// coldest row is thus the least of what is kept here, once its rank is brought up to date, as long as that
-// isn't above the limit. Beyond it, the tier is scanned again. Where the tier's ranks lag, the same holds of what they were:
-// those that seem coldest are brought up to date before any is given.
+// Ranks only grow while a row stays. So a row that was there at a scan, and that the scan didn't find among the coldest, ranks
+// no lower now than the scan's limit was; and rows that came since are known by their slots. The coldest row is thus the least
+// of those kept here, once its rank is brought up to date, as long as that rank isn't above the limit. Beyond the limit, the
+// tier is scanned again. If the tier's ranks lag, this holds for their old values: the rows that seem coldest are brought up to
+// date before any is returned.
 //
-// Rows that are wanted where they are (wanted_rows.h) are none of these until they may go again.
+// Rows that are wanted where they are (wanted_rows.h) are left out until they may go again.
 #pragma once
 
 #include <cstdint>
@@ -28,42 +28,42 @@ class ColdestRows {
     Slot slot;
   };
 
-  // REQUIRES: the tier has no rows yet. `wanted`: rows that stay; null: none.
+  // REQUIRES: the tier has no rows yet. `wanted`: rows that stay in the tier; null: none.
   ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedRows* wanted = nullptr);
 
-  // Up to `count` rows that rank lowest, coldest first and each once, pinned ones among them; none only if there are
-  // none, and none but pinned ones only if all rows, or the `count` coldest, are pinned. Rows that are accessed meanwhile
-  // may be ranked by what they were before. They come again next time, unless they are said to have left.
+  // Returns up to `count` rows that rank lowest, coldest first and each once, pinned ones among them. Returns none only if there
+  // are none, and pinned ones alone only if all rows, or the `count` coldest, are pinned. Rows that are accessed meanwhile may
+  // be ranked by their old value. The next call returns the same rows again, unless left() was called for them.
   const std::vector<Candidate>& next(uint64_t count);
   void left(Slot slot) { is_given_.remove(slot); }
-  // The row in the slot isn't wanted any more.
+  // Tells that the row in the slot isn't wanted any more.
   void may_go(Slot slot);
-  // No row that may go ranks lower: how the coldest ranks, or where ranks lag, how it did. Nothing where there is none. Costs as
-  // little as next() of one row.
+  // Returns a rank that no row that may go is below: that of the coldest such row, or its old value if ranks lag. Nothing if
+  // there is no such row. Costs as little as next(1).
   std::optional<Rank> lower_bound();
-  // How the coldest row ranks; nothing where there is none.
+  // Returns the rank of the coldest row, wanted rows included; nothing if there is none.
   std::optional<Rank> least_rank() const;
 
  private:
   uint64_t rows_a_scan() const;
   void scan();
-  // Sets `rows` to those that rank lowest, about `count` of them, in any order; no row of the rest ranks lower
-  // than the limit that is returned. Rows that are accessed meanwhile may be ranked by what they were before.
+  // Sets `rows` to about `count` rows that rank lowest, in any order. Returns a limit that none of the other rows ranks below.
+  // Rows that are accessed meanwhile may be ranked by their old value.
   Rank find_coldest(uint64_t count, std::vector<Candidate>& rows, const WantedRows* wanted) const;
-  // A rank that about `count` of the rows in the first `slots` slots don't exceed.
+  // Returns a rank that about `count` of the rows in the first `slots` slots don't exceed.
   Rank sampled_limit(uint64_t slots, uint64_t count, const WantedRows* wanted) const;
   bool is_filled(Slot slot) const { return ranks_.is_filled(slot); }
   bool is_among(const WantedRows* wanted, Slot slot) const {
     return wanted != nullptr && wanted->contains(tier_.key(slot));
   }
   Rank rank_of(Slot slot) const { return ranks_.rank(slot, strategy_); }
-  // Takes the coldest row that is known, by a rank that it had; false where none is.
+  // Takes the coldest known row, by a rank that it had; false if none is known.
   bool take_coldest(Candidate& row);
   void keep(const Candidate& row);
   void sort_late();
   void keep_given();
   void add_arrivals();
-  // Brings the ranks of `row` and of others that seem coldest up to date, and keeps them by those.
+  // Brings the ranks of `row` and of other rows that seem coldest up to date, and keeps these rows by them.
   void refresh(const Candidate& row, uint64_t count);
   void forget_current();
 
@@ -72,16 +72,16 @@ class ColdestRows {
   const CacheStrategy strategy_;
   const WantedRows* const wanted_;
 
-  // All with a rank that each row had.
+  // All of these have a rank that the row had at some time.
   std::vector<Candidate> sorted_;  // the coldest first
   size_t next_sorted_ = 0;
-  std::vector<Candidate> late_;   // what came or changed since; a heap, the coldest on top
-  Rank limit_;                    // all rows that aren't kept here rank as high, or higher
-  std::vector<Candidate> given_;  // by the last call
-  SlotSet is_given_;              // without those that have left
-  std::vector<Slot> arrivals_;    // slots that were taken, and maybe not filled yet
-  SlotSet is_current_;            // whose rank was brought up to date since this call began
-  std::vector<Slot> current_;     // the same
+  std::vector<Candidate> late_;   // rows that came or changed since; a heap, the coldest on top
+  Rank limit_;                    // rows that aren't kept here rank at least as high
+  std::vector<Candidate> given_;  // returned by the last next()
+  SlotSet is_given_;              // those of given_ that haven't left
+  std::vector<Slot> arrivals_;    // slots that were taken, and may not be filled yet
+  SlotSet is_current_;            // slots whose rank this call has brought up to date
+  std::vector<Slot> current_;     // the same slots
 };
 
 }  // namespace embstore

@@ -1,6 +1,6 @@
-// Batches that are asked for ahead by ids in a device's memory: the host waits for nothing.
+// Prefetching of batches whose ids are in a device's memory: the host waits for nothing.
 //
-// On the caller's stream the ids are copied to pinned memory, and a function of the host takes them from there.
+// The caller's stream copies the ids to pinned memory, from where a function of the host takes them.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,11 @@ class DeviceWishes final : public StepMaker<WishMemory> {
   };
   struct Batch {
     IdsOnDevice ids;
-    std::vector<Share> shares;  // of the tables whose rows are asked for
+    std::vector<Share> shares;  // of the tables whose rows are prefetched
     TakeIds take;
   };
-  // Puts it on its stream. Waits for no stream. False where the thread uses rows: nothing was done, and the batch is as it was.
+  // Puts the batch on its stream. Waits for no stream. Returns false if the thread uses rows: nothing was done, and the batch
+  // is as it was.
   static bool try_put(Batch& batch);
 
  private:

@@ -1,6 +1,6 @@
-// The process's threads that move rows between tiers, one pool for all tables:
-// TF_MULTI_TIER_EV_EVICTION_THREADS of them, 1 where that isn't set. A forked child has none of its parent's
-// threads, and gets a pool of its own.
+// The process's pool of threads that move rows between tiers, one for all tables, with
+// TF_MULTI_TIER_EV_EVICTION_THREADS threads, 1 if that isn't set. A forked child has none of its parent's threads, and
+// gets a pool of its own.
 #pragma once
 
 #include <atomic>
@@ -16,24 +16,25 @@ class EvictionPool {
   class Job {
    public:
     virtual ~Job() = default;
-    // One turn of work, short, since other jobs wait; true if there is more, for which its turn comes again.
+    // Does one short turn of work, since other jobs wait. Returns true if there is more, for which the job gets
+    // another turn.
     virtual bool run() noexcept = 0;
 
    private:
     friend class EvictionPool;
-    // Changed under the mutex of the pool, which the compiler can't know of here.
-    std::list<Job*> place_{this};  // its place in the queue; empty while it's there
+    // Guarded by the mutex of the pool, which the compiler can't know of here.
+    std::list<Job*> place_{this};  // its list node, empty while that is in the queue
     bool running_ = false;
     bool cancelled_ = false;
   };
 
-  // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad variable; Error(kStorage) where one
-  // can't be started, and the next call tries again.
+  // Starts the threads at the first call. Throws Error(kInvalidArgument) for a bad value of the variable, and
+  // Error(kStorage) if a thread can't be started; the next call tries again.
   static EvictionPool& instance();
 
-  // Runs the job soon, once, however often it's scheduled before it starts; never twice at a time.
+  // Runs the job soon: once, however often it is scheduled before it starts, and never twice at a time.
   void schedule(Job& job) noexcept;
-  // Returns when the job is neither queued nor running. It isn't run again, whoever schedules it.
+  // Returns when the job is neither queued nor running. It isn't run again, even if it is scheduled.
   void cancel(Job& job);
 
  private:

@@ -1,13 +1,12 @@
-// Moves the rows of one table between its tiers, on the process's eviction threads and, when they fall
-// behind, on the thread that needs room.
+// Moves the rows of one table between its tiers, on the process's eviction threads and, when they fall behind, on the thread that
+// needs room.
 //
-// The rule that everything here keeps: when nothing moves any more, the first tier holds the rows that rank
-// highest, as many as fit, the second the next, and so on. A row that is accessed comes to the first tier, or
-// only as far up as it belongs, and a tier over its capacity gives up the coldest of its rows; since ranks only grow by
-// access, the outcome doesn't depend on when that is done. But rows that were asked for ahead of their batch's turn come to a GPU's
-// memory, and stay there until that is over, however they rank.
+// The invariant: when nothing moves any more, the first tier holds the rows that rank highest, as many as fit, the second the
+// next, and so on. A row that is accessed comes to the first tier, or only as far up as it belongs, and a tier over its capacity
+// gives up its coldest rows; since ranks only grow by access, the outcome doesn't depend on when that is done. The exception are
+// prefetched rows: they come to a GPU's memory, and stay there until their batch's turn is over, however they rank.
 //
-// Whoever moves rows holds the right to move; shards' mutexes are taken under it.
+// A thread that moves rows holds the right to move, and takes shards' mutexes under it.
 #pragma once
 
 #include <array>
@@ -34,50 +33,50 @@ namespace embstore {
 
 class Mover final : private EvictionPool::Job {
  public:
-  // REQUIRES: the store has several tiers, and outlives this.
-  // `steps`: of the table, if it has some: they wait while an eviction thread moves rows.
+  // REQUIRES: the store has several tiers, and outlives this. `steps`: those of the table, if it has some: they wait while an
+  // eviction thread moves rows.
   Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps = nullptr);
 
-  // The right to so many slots of the first tier, in which rows may be put beyond its capacity. Makes room where
-  // there is none, or more slots where the rows that are there are pinned; throws what a tier threw.
-  // REQUIRES: the thread holds no lock but the apply gate.
+  // Claims `count` slots of the first tier, in which rows may be put beyond its capacity. Makes room if there is none, or adds
+  // slots if the rows that are there are pinned; throws what a tier threw. REQUIRES: the thread holds no lock but the apply gate.
   SlotClaim claim(uint64_t count);
 
-  // --- What serving look-ups read is counted, and promoted, soon after.
-  // If the eviction threads are far behind, the look-up first counts as much itself as it adds. While moves are held off,
-  // or fail, accesses are forgotten then, and counted as that.
+  // --- Accesses of serving look-ups are counted, and their rows promoted, soon after.
+  // If the eviction threads are far behind, the look-up first counts as many accesses as it adds. If moves are held off, or fail,
+  // its own accesses are forgotten, and counted as forgotten.
   void count_served(BatchPtr batch);
-  // For a look-up that can't wait when it has read: whether it may log without, or must make room before it reads. That waits, and is
-  // false where moves are held off, or fail; or where steps on the device must not be under way for it.
+  // For a look-up that can't wait after it has read. has_room_in_log(): whether it may log without waiting. Otherwise it must
+  // make room before it reads, which waits, and fails (false) if moves are held off, or fail; beside steps it also fails if the
+  // accesses can't be counted while steps on the device are under way.
   bool has_room_in_log() const;
   bool make_room_in_log_beside_steps();
   bool make_room_in_log();
-  // Waits for nothing.
+  // Adds the batch to the log. Waits for nothing.
   void log_served(BatchPtr batch);
 
-  // --- Rows of a batch that will be trained soon come up to the tier in a GPU's memory, and stay there until its turn is over.
-  // Nothing is counted, and keys without a row get none.
+  // --- Prefetching: rows of a batch that will be trained soon come up to the tier in a GPU's memory, and stay there until its
+  // turn is over. Nothing is counted, and keys without a row get none.
   TrainingTurns& turns() { return turns_; }
-  // Leaves all of it to the eviction threads. REQUIRES: there is such a tier.
+  // Leaves all of the work to the eviction threads. REQUIRES: there is such a tier.
   void want(uint64_t turn, std::vector<int64_t> keys);
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
   void rows_changed();
-  // The same for a thread that can't wait: leaves all of it to the eviction threads.
+  // The same for a thread that can't wait: leaves all of the work to the eviction threads.
   void rows_came();
   // The count is atomic: it needs no right to move.
   void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 
-  // Counts what was served until now, brings up what was asked for, and moves until no tier is over its capacity, but for
-  // pinned rows; throws what a tier threw.
+  // Counts what was served until now, brings up prefetched rows, and moves rows down until no tier is over its capacity, except
+  // by pinned rows. Throws what a tier threw.
   void settle();
 
-  // Moves rows of a pool to the tier below it until `count` more may be claimed there, as far as that gives places free:
-  // those of checkpoints stay taken. Does nothing where there is no tier below. Throws what a tier threw.
+  // Moves rows of a pool to the tier below it until `count` more may be claimed there, as far as moves free places: places that
+  // checkpoints keep stay taken. Does nothing if there is no tier below. Throws what a tier threw.
   void make_room_in_pool(uint64_t count);
 
-  // The scope in which nobody else moves rows.
+  // The scope in which no other thread moves rows.
   class Pause {
    public:
     explicit Pause(Mover& mover);
@@ -85,29 +84,30 @@ class Mover final : private EvictionPool::Job {
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
 
-    // Counts what is to be counted and moves rows down until no tier is over its capacity, but for pinned rows;
-    // throws what a tier threw.
+    // Counts the accesses that wait and moves rows down until no tier is over its capacity, except by pinned rows. Throws what a
+    // tier threw.
     void settle();
-    // The right to so many slots of the first tier, for which room is made.
+    // Claims `count` slots of the first tier, and makes room for them.
     SlotClaim claim(uint64_t count);
-    // Moves one batch of rows down, if there are too many somewhere.
+    // Moves one batch of rows down if a tier has too many. Returns false if none has.
     bool shrink_once();
     std::optional<Rank> least_rank(size_t t) const;
 
    private:
     Mover& mover_;
   };
-  // What such a look-up had better read of rows that aren't in memory. Atomic: it needs no right to move.
+  // Returns which part of a row that isn't in memory a serving look-up should read. Atomic: it needs no right to move.
   RowPart part_to_serve() const NO_THREAD_SAFETY_ANALYSIS {
     return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
-  // Whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: since it's pinned, where its tier is
-  // ranked, or since it can't go elsewhere; or `nothing_moves`.
+  // Returns whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: because it is pinned,
+  // which takes a ranked tier, because it can't go elsewhere, or because `nothing_moves`.
   bool may_update_in(size_t t, bool nothing_moves) const;
-  // By LFU, how often every row that stays in a tier above t was accessed at least; 0 where they aren't full, or that isn't known.
+  // With LFU, returns how often every row that stays in a tier above t was accessed at least; 0 if they aren't full, or if that
+  // isn't known.
   uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }
-  // Of rows that were updated there, with nothing to count: those that outrank others above come up. Waits for nothing.
+  // Takes rows that were updated below, with nothing left to count: those that outrank rows above come up. Waits for nothing.
   void note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept;
 
   // Ends moving for good. REQUIRES: no operation is under way.
@@ -118,38 +118,38 @@ class Mover final : private EvictionPool::Job {
   uint64_t demoted_rows() const NO_THREAD_SAFETY_ANALYSIS { return demotion_.demoted_rows(); }
   // Accesses that were never counted, since moves were held off.
   uint64_t forgotten_accesses() const { return forgotten_.load(std::memory_order_relaxed); }
-  // What the eviction threads' last attempt met; empty if it went well.
+  // Returns the error of the eviction threads' last attempt; empty if it went well.
   std::string background_error() const;
 
  private:
   bool run() noexcept override;
-  // Does what needs no rows in a GPU's memory, for a while, and says what is left.
+  // Works for a while on what needs no rows in a GPU's memory. Returns what is left to do.
   enum class Left { kNothing, kMore, kToMove, kToCountAndMove };
   Left run_beside_steps() noexcept;
-  // Counts the oldest batches that were served, of about so many bytes; false where there is none that can be counted so.
+  // Counts the oldest served batches, of about `bytes`; false if there is none that can be counted beside steps.
   bool count_beside_steps(size_t bytes) REQUIRES(right_to_move_);
   bool has_work() const;
   enum class StepsMay { kBeUnderWay, kNotBeUnderWay };
   void take_updated_below(StepsMay steps) REQUIRES(right_to_move_);
-  // Counts the oldest batches that were served, of about so many bytes.
+  // Counts the oldest served batches, of about `bytes`.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);
-  // Waits for the right to move, as a look-up that makes room in the log; false where moves are held off.
+  // Waits for the right to move, for a look-up that makes room in the log; false if moves are held off.
   bool lock_for_look_up() TRY_ACQUIRE(true, right_to_move_);
-  // Waits for the right to move, and counts so many bytes if the log still has no room; false if moves are held off, or
+  // Waits for the right to move, and counts batches of `bytes` if the log still has no room; false if moves are held off, or
   // fail.
   bool wait_for_room_in_log(size_t bytes);
-  // Finds out where the rows are that were asked for: from then on they are wanted. Touches no row.
+  // Finds out where the prefetched rows are: from then on they are wanted. Touches no row.
   void look_for_wanted() REQUIRES(right_to_move_);
-  // Of batches whose turn is over.
+  // Lets go of the rows of batches whose turn is over.
   void let_go_of_wanted() REQUIRES(right_to_move_);
   // Atomic: it needs no right to move.
   bool any_to_bring_up() const NO_THREAD_SAFETY_ANALYSIS { return wanted_.any_below(); }
-  // Brings some of them up; false where none is left to come.
+  // Brings some of the wanted rows up; false if none is left to come.
   bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
-  // For rows that come up to tier t, which is of memory: it goes beyond its capacity by its headroom at most, however many slots
-  // were added to the first for large batches. Nothing where a tier below the first has no room.
+  // Claims slots for rows that come up to tier t, a tier of memory. That goes beyond its capacity by its headroom at most,
+  // however many slots were added to the first tier for large batches. Nothing if a tier below the first has no room.
   std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
   void note_least_counts() REQUIRES(right_to_move_);
   void forget_least_counts();
@@ -165,7 +165,7 @@ class Mover final : private EvictionPool::Job {
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
-  std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> least_counts_{};  // in each tier
+  std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> least_counts_{};  // by tier; see least_count_above()
   Mutex updated_mutex_;
   std::list<PageVector<RowToCome>> updated_below_ GUARDED_BY(updated_mutex_);
   std::atomic<bool> any_updated_below_{false};
@@ -180,7 +180,7 @@ class Mover final : private EvictionPool::Job {
     std::vector<int64_t> keys;
   };
   Mutex asked_mutex_;
-  std::vector<Asked> asked_ GUARDED_BY(asked_mutex_);  // for rows that nobody has looked for yet
+  std::vector<Asked> asked_ GUARDED_BY(asked_mutex_);  // requests for rows that no thread has looked for yet
   std::atomic<bool> any_asked_{false};
 
   mutable Mutex outcome_mutex_;

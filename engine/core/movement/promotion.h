@@ -1,5 +1,5 @@
-// Moves rows up: those of lower tiers that outrank others above since serving look-ups accessed them come to the tier where they
-// belong, and those of lower levels that will be needed soon to the first.
+// Moves rows up. Rows of lower tiers that outrank rows above, since serving look-ups accessed them, come to the tier where they
+// belong. Rows of lower levels that will be needed soon come to the first.
 #pragma once
 
 #include <algorithm>
@@ -18,22 +18,22 @@ namespace embstore {
 
 class Phase;
 
-// A row that is to come up: for serving look-ups' accesses, which are counted, or for nothing that is.
+// A row that is to come up: because of serving look-ups' accesses, which are counted, or with nothing to count.
 struct RowToCome {
   int64_t key;
   std::optional<ServedAccesses> served;
 };
 
-// Not for two threads at a time: it counts accesses, and relies on no row leaving the first tier meanwhile. Only the new
-// rows of an update that is taken back may leave: accesses to them go uncounted.
+// For one thread at a time: it counts accesses, and relies on no row leaving the first tier meanwhile. Only the new rows of an
+// update that is taken back may leave: accesses to them stay uncounted.
 class Promotion {
  public:
-  // The right to so many slots of a tier of memory. Nothing where a tier below the first has no room for them; of the first,
-  // throws then. Called without locks.
+  // Claims slots of a tier of memory. Returns nothing if a tier below the first has no room for them; throws in this case for the
+  // first tier. Called without locks.
   using ClaimSlots = std::function<std::optional<SlotClaim>(size_t tier, uint64_t count)>;
   enum class Moves { kNow, kLater };
-  // The count and time below which a row from below doesn't belong in a ranked tier; nothing where that can't be said. Where rows
-  // move later, no row may move for it: it may be lower then.
+  // Returns the count and time below which a row from below doesn't belong in a ranked tier; nothing if that is unknown. For
+  // kLater no row may move to find out, so the result may be lower.
   using FloorOf = std::function<std::optional<Rank>(size_t tier, Moves moves)>;
   Promotion(RowStore& store, ClaimSlots claim_slots, FloorOf floor_of)
       : store_(store),
@@ -45,38 +45,39 @@ class Promotion {
                                            kLeastMostWaiting,
                                            may_wait_ == MayWait::kAll ? kMostWaiting : kMostTies)) {}
 
-  // Counts the accesses of the batches, and moves up what they found in lower tiers and doesn't belong there any more. A row that a medium doesn't
-  // give back stays where it is. On an error some accesses are uncounted; no row is lost.
+  // Counts the accesses of the batches, and moves up the rows that the batches found in lower tiers and that don't belong there
+  // any more. A row that a medium doesn't give back stays where it is. On an error some accesses are uncounted; no row is lost.
   void count(std::span<const BatchPtr> batches);
 
-  // The same while steps on the device are under way: rows in a GPU's memory are left alone, and none moves. Accesses to rows that
-  // aren't where a look-up found them are left to the next count(). REQUIRES: it can, and can count each of the batches.
+  // The same while steps on the device are under way: rows in a GPU's memory are left alone, and no row moves. Accesses to rows
+  // that aren't where a look-up found them are left to the next count(). REQUIRES: both can_count_without_moves(), for each of
+  // the batches.
   void count_without_moves(std::span<const BatchPtr> batches);
   bool can_count_without_moves() const;
   bool can_count_without_moves(const BatchInFlight& batch) const;
   bool any_left_uncounted() const { return !left_.empty(); }
-  // Leaves them to the next count().
+  // Leaves these rows' accesses to the next count().
   void leave_uncounted(std::span<const RowToCome> rows) {
     left_.insert(left_.end(), rows.begin(), rows.end());
   }
-  // Of rows with nothing to count, those that outrank others above wait from now on. While steps on the device are under way.
-  // REQUIRES: can_count_without_moves().
+  // Has those of the rows, with nothing to count, that outrank rows above wait from now on. Called while steps on the device are
+  // under way. REQUIRES: can_count_without_moves().
   void take_in_without_moves(std::span<const RowToCome> rows);
 
-  // Rows that have as many accesses as the coldest above, and more recent ones, wait below until this is called: many are outranked
-  // by then. So do, below a GPU's memory, rows that have more: steps on the device wait while rows move. Moves up some of those that
-  // aren't; false where none waits.
+  // Rows that have as many accesses as the coldest row above, and more recent ones, wait below until this is called: many are
+  // outranked by then. Below a GPU's memory rows that have more accesses wait, too: steps on the device wait while rows move.
+  // Moves up some of the waiting rows that aren't outranked; false if none waits.
   bool bring_up_some_that_wait();
-  // So many wait that all of them are to come up, those that aren't outranked.
+  // Returns whether so many rows wait that all of those that aren't outranked should come up.
   bool do_many_wait() const { return !coming_.empty() || waiting_.size() >= most_waiting_; }
-  // Before more wait, some are to come up.
+  // Returns whether some rows have to come up before more may wait.
   bool do_too_many_wait() const { return !coming_.empty() && waiting_.size() >= most_waiting_; }
 
-  // Moves up rows of lower levels as they are: nothing is counted. As count() does otherwise.
+  // Moves up rows of lower levels as they are, and counts nothing. As count() does otherwise.
   void bring_up(std::span<const int64_t> keys);
 
-  // Whether so many of the rows that look-ups read lately have come up that look-ups had better read them as a whole: else those
-  // are read again. Rows in memory don't matter. By any thread.
+  // Returns whether so many of the rows that look-ups read lately have come up that look-ups should read whole rows: otherwise
+  // rows that come up are read again. Rows in memory don't matter. Thread-safe.
   bool do_many_rise() const { return many_rise_.load(std::memory_order_relaxed); }
 
   uint64_t promoted_rows() const { return promoted_.load(std::memory_order_relaxed); }
@@ -87,69 +88,71 @@ class Promotion {
   static constexpr uint64_t kMostWaiting = uint64_t{1} << 20;
   static constexpr uint64_t kMostTies = uint64_t{1} << 16;
 
-  // Counts accesses to the key's row in the slot of the first tier; false, and they aren't counted, if the row isn't there.
+  // Counts accesses to the key's row in the slot of the first tier. Returns false, and counts nothing, if the row isn't there.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
   // Which of the rows that belong higher wait below.
   enum class MayWait { kNone, kTies, kAll };
-  // Counts those whose rows are still in the first tier, and adds the others to `missed`.
+  // Counts accesses to rows that are still in the first tier, and adds all others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);
-  // Accesses of `missed` are counted after later ones of the same batches, of which a tier may have kept the number alone: they
-  // get the time of the last.
+  // Gives each access in `missed` the time of its key's last access in the batches: later accesses were counted before it, and a
+  // tier may have kept their number alone.
   static void note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed);
-  // Counts accesses to rows wherever they are now; those in lower tiers come up. Without counting, those in lower levels do.
+  // Counts accesses to rows wherever they are now; rows in lower tiers come up. If there is nothing to count, rows in lower
+  // levels do.
   void bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait);
-  // Counts served_by(tag), where there is something, and moves up the rows that were found in lower tiers: of those that are
-  // counted, the ones that belong higher. Adds to `missed`, uncounted, those that aren't what was read any more, or weren't read as a
-  // whole. Returns how many rows come up that aren't in memory.
+  // Counts served_by(tag), if there is something, and moves up rows that were found in lower tiers: of the counted ones, those
+  // that belong higher. Adds rows that aren't what was read any more, or weren't read as a whole, to `missed`, uncounted. Returns
+  // how many of the rows that come up aren't in memory.
   template <class ServedBy>
   uint64_t promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
                    MayWait may_wait);
-  // Notes that so many rows of look-ups come up.
+  // Notes that `rows` of the rows that look-ups read outside memory come up.
   void note_rise(std::span<const BatchInFlight* const> batches, uint64_t rows);
   // The floors of the tiers above the batch's rows.
   using Floors = std::array<std::optional<Rank>, RowRef::kMaxTiers>;
   Floors floors_above(std::span<const BatchInFlight* const> batches, Moves moves) const;
   // Positions in the batch of rows that are to come up, by the tier that they come to.
   using Rising = std::array<PageVector<uint32_t>, RowRef::kMaxTiers>;
-  // A row that waits, all accesses to it counted, and how it ranked then.
+  // A row that waits, and how it ranked when all accesses to it were counted.
   struct Waiting {
     int64_t key;
     Rank rank;
   };
-  // What comes of counting rows of one shard.
+  // The result of counting the rows of one shard.
   struct OfShard {
     Rising rising;
     PageVector<RowToCome> missed;
     PageVector<Waiting> waiting;
-    uint64_t from_files = 0;  // of those that rise or were missed: how many aren't in memory
+    uint64_t from_files = 0;  // how many of those that rise or were missed aren't in memory
   };
-  // Calls count(s, of shard s) and then raise(what rises of it) for all shards, in their order, and adds to `missed`. Where it's worth
-  // their while for so many rows, several threads count at a time, and rows rise when all have ended. Returns how many of those that
+  // Calls count(s, of shard s) and then raise(the rows of it that rise) for all shards, in their order, and adds to `missed`. If
+  // there are enough rows, several threads count at a time, and rows rise when all have ended. Returns how many of the rows that
   // rise or were missed aren't in memory.
   template <class Count, class Raise>
   uint64_t count_shards(size_t rows, PageVector<RowToCome>& missed, const Count& count, const Raise& raise);
-  // Adds to `of` those of the batch's rows in shard `number` that aren't counted where they are: to those that rise, or to the missed
-  // if they weren't read as a whole. REQUIRES: the batch is in the order of the shards.
+  // Counts accesses to the batch's rows in shard `number` where they are. Adds all other rows to `of`: to those that rise, or to
+  // the missed if they weren't read as a whole. REQUIRES: the batch is in the order of the shards.
   template <class ServedBy>
   void count_in_place(const BatchInFlight& batch, size_t number, const Floors& floors,
                       const ServedBy& served_by, MayWait may_wait, OfShard& of) const;
-  // Counts accesses to row i, if it stays in the tier that it's in, and if that can count. Else the tier that it's to come to.
+  // Counts accesses to row i if it stays or waits in its tier, and the tier can count them. Otherwise returns the tier to which
+  // the row is to come.
   std::optional<size_t> count_or_raise(IndexShard& shard, const BatchInFlight& batch, size_t i,
                                        const ServedAccesses& served, const Floors& floors, MayWait may_wait,
                                        Phase& phase, PageVector<Waiting>& waiting) const
       REQUIRES(shard.mutex);
-  // Counts served_by(batch, tag) of the batches' rows where they are, and leaves those that rise to the next count().
+  // Counts served_by(batch, tag) of the batches' rows where they are, and adds those that rise to `missed`.
   template <class ServedBy>
   void count_where_they_are(std::span<const BatchInFlight* const> batches, const ServedBy& served_by,
                             PageVector<RowToCome>& missed);
   void have_those_come_that_wait();
-  // No row that ranks lower is to come up; nothing where that can't be said.
+  // Returns a rank below which no row is to come up; nothing if that is unknown.
   std::optional<Rank> least_floor() const;
-  // Where rows that belong in tier t come to: a stage, or the first tier, if rows can't be put into the tier itself.
+  // Returns where rows that belong in tier t come to: a stage, or the first tier, if rows can't be put into the tier itself.
   size_t way_to(size_t t) const {
     return store_.tiers().level_of(t) == 0 || store_.tiers().memory(t) == nullptr ? 0 : t;
   }
-  // Moves those rows, which are of one shard, to tier `to`.
+  // Moves these rows, which are of one shard, to tier `to`.
   template <class ServedBy>
   void promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
                     PageVector<RowToCome>& missed, const ServedBy& served_by);
@@ -160,8 +163,8 @@ class Promotion {
   const MayWait may_wait_;
   const size_t most_waiting_;
   PageVector<Waiting> waiting_;
-  PageVector<Waiting> coming_;  // those that waited when they were many; the highest last
-  PageVector<RowToCome> left_;  // uncounted
+  PageVector<Waiting> coming_;  // those of waiting_ that come up now; the highest last
+  PageVector<RowToCome> left_;  // left uncounted
   std::atomic<uint64_t> promoted_{0};
   std::atomic<bool> many_rise_{true};
 };

@@ -1,6 +1,6 @@
 // The right to move a table's rows between tiers, which one thread has at a time. Threads get it in the order in which
-// they asked for it: each hand-over takes the thread that waited longest, so that none waits for ever, however many there
-// are, and none is woken in vain.
+// they asked: it is handed over to the thread that waited longest, so that none waits for ever, however many there are,
+// and none is woken in vain.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ class CAPABILITY("right to move") RightToMove {
   bool try_lock() TRY_ACQUIRE(true) EXCLUDES(mutex_);
   void unlock() RELEASE() EXCLUDES(mutex_);
 
-  // For whoever holds moves off, maybe for long.
+  // For threads that hold moves off, maybe for long.
   void lock_for_pause() ACQUIRE() EXCLUDES(mutex_);
   void unlock_after_pause() RELEASE() EXCLUDES(mutex_);
-  // Waits for moves, but not for pauses: false if there is one, or if one begins meanwhile.
+  // Waits for moves, but not for pauses: returns false if there is a pause, or if one begins meanwhile.
   bool lock_unless_paused() TRY_ACQUIRE(true) EXCLUDES(mutex_);
 
   size_t waiting_threads() const EXCLUDES(mutex_);
@@ -31,7 +31,7 @@ class CAPABILITY("right to move") RightToMove {
   // Tells the compiler that the right is held where it can't see it.
   void assert_held() const ASSERT_CAPABILITY(this) {}
 
-  // Has the right for a scope.
+  // Holds the right for a scope.
   class SCOPED_CAPABILITY Scope {
    public:
     explicit Scope(RightToMove& right) ACQUIRE(right) : right_(right) { right_.lock(); }
@@ -54,14 +54,14 @@ class CAPABILITY("right to move") RightToMove {
     Waiter* next = nullptr;
   };
 
-  // False where a pause came first.
+  // Returns false if a pause came first.
   bool wait_for_turn(bool waits_for_pauses) REQUIRES(mutex_);
   void hand_over() REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   bool is_held_ GUARDED_BY(mutex_) = false;
   int pauses_ GUARDED_BY(mutex_) = 0;                  // under way or waited for
-  Waiter* first_waiter_ GUARDED_BY(mutex_) = nullptr;  // each links to the one who asked next
+  Waiter* first_waiter_ GUARDED_BY(mutex_) = nullptr;  // each links to the thread that asked next
 };
 
 }  // namespace embstore

@@ -1,4 +1,4 @@
-// Follows the rows that the last tier moves on its own accord.
+// Updates the index for rows that the last tier moves on its own, in compaction.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// The order of a table's batches in training: which apply trains a batch that is asked for ahead.
+// The order of a table's batches in training: which apply trains a prefetched batch.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace embstore {
 
-// A batch's turn is over when its apply has begun. Turns are numbered in the order of applies. Of any threads.
+// A batch's turn is over when its apply has begun. Turns are numbered in the order of applies. Thread-safe.
 class TrainingTurns {
  public:
-  // A batch was looked up to be trained.
+  // Notes that a batch was looked up to be trained.
   void looked_up() {
     if (!is_looked_up_.load(std::memory_order_relaxed)) is_looked_up_.store(true, std::memory_order_relaxed);
   }
@@ -21,7 +21,7 @@ class TrainingTurns {
     over_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // The turn of the next batch that is asked for: after those that were asked for before, and after the one that was looked up
+  // Returns the turn of the next batch to be prefetched: after those prefetched before, and after the one that was looked up
   // and isn't trained yet.
   uint64_t next() {
     const MutexLock lock(mutex_);
@@ -29,7 +29,7 @@ class TrainingTurns {
     last_ = std::max(last_ + 1, soonest + (is_looked_up_.load(std::memory_order_relaxed) ? 1 : 0));
     return last_;
   }
-  // The batches that were asked for won't come.
+  // Tells that the batches prefetched so far won't come.
   void skip_all() {
     const MutexLock lock(mutex_);
     uint64_t over = last_over();
@@ -42,7 +42,7 @@ class TrainingTurns {
   std::atomic<bool> is_looked_up_{false};  // since the last apply began
   std::atomic<uint64_t> over_{0};
   Mutex mutex_;
-  uint64_t last_ GUARDED_BY(mutex_) = 0;  // that next() gave
+  uint64_t last_ GUARDED_BY(mutex_) = 0;  // the last one that next() returned
 };
 
 }  // namespace embstore

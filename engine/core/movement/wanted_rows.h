@@ -1,7 +1,7 @@
-// The rows of batches that will be trained soon: in a table with a tier in a GPU's memory they come up to it beforehand, and stay
-// there until their batch is trained, however they rank.
+// The rows of batches that will be trained soon. In a table with a tier in a GPU's memory they come up to that tier beforehand,
+// and stay there until their batch is trained, however they rank.
 //
-// No more are wanted than the tier may hold. So whenever it has too many rows, as many of them may go.
+// No more rows are wanted than the tier may hold. So whenever it has too many rows, as many of them may go.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,17 @@
 
 namespace embstore {
 
-// For one thread at a time, but any_below().
+// For one thread at a time, except any_below().
 class WantedRows {
  public:
-  // Batches that are never trained are let go of after so many others.
+  // A batch that is never trained is dropped after this many others.
   static constexpr size_t kMostBatches = 16;
 
   explicit WantedRows(uint64_t most_rows) : most_rows_(most_rows) {}
 
   enum class Where { kNowhere, kUp, kBelow };
-  // Wants the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside those that are
-  // wanted: first those that are up already. `where` says where a key has its row.
+  // Wants the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside the rows that are
+  // wanted already: first those that are up. `where` returns where a key has its row.
   template <class WhereIs>
   void want(uint64_t turn, std::span<const int64_t> keys, WhereIs where) {
     Batch& batch = batches_[turn];
@@ -41,15 +41,15 @@ class WantedRows {
     note_any_below();
   }
 
-  // Lets go of batches whose turn is over, and of the oldest if there are too many. Calls left(key) for each key that no batch
-  // wants any more.
+  // Drops batches whose turn is over, and the oldest if there are too many. Calls left(key) for each key that no batch wants any
+  // more.
   template <class Left>
   void let_go(uint64_t last_over, Left left) {
     while (any_to_let_go(last_over)) {
       const auto batch = batches_.begin();
       for (const int64_t key : batch->second.keys) {
         const auto known = turns_.find(key);
-        if (known == turns_.end() || known->second != batch->first) continue;  // a later batch's
+        if (known == turns_.end() || known->second != batch->first) continue;  // a later batch wants it
         turns_.erase(known);
         left(key);
       }
@@ -62,26 +62,26 @@ class WantedRows {
     return !batches_.empty() && (batches_.begin()->first <= last_over || batches_.size() > kMostBatches);
   }
 
-  // Keys of the batch that comes first whose rows are to come up, at most so many; each is given once.
+  // Returns at most `most` keys of the first batch that has rows to come up; each is returned once.
   std::vector<int64_t> take_below(size_t most);
 
-  // Whether the row is to stay.
+  // Returns whether the row is to stay.
   bool contains(int64_t key) const { return !turns_.empty() && turns_.contains(key); }
   bool any() const { return !turns_.empty(); }
-  // By any thread: whether rows are to come up.
+  // Returns whether rows are to come up. Thread-safe.
   bool any_below() const { return any_below_.load(std::memory_order_acquire); }
 
  private:
   struct Batch {
     std::vector<int64_t> keys;
-    std::vector<int64_t> below;  // of them
-    size_t taken = 0;            // of those
+    std::vector<int64_t> below;  // those of `keys` whose rows are to come up
+    size_t taken = 0;            // how many of `below` were taken
   };
   void note_any_below();
 
   const uint64_t most_rows_;
   std::map<uint64_t, Batch> batches_;            // by turn
-  std::unordered_map<int64_t, uint64_t> turns_;  // by key, that of the last batch which wants it
+  std::unordered_map<int64_t, uint64_t> turns_;  // the turn of the last batch that wants the key
   std::atomic<bool> any_below_{false};
 };
 
