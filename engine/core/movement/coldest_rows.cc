@@ -8,16 +8,16 @@
 namespace embstore {
 namespace {
 
-// A scan's work is spread over as many rows as it finds.
-// What is kept of a tier that rows only pass through is less: 24 bytes a row that was found.
+// How many slots a scan looks at for each row that it keeps: its work is spread over these rows. A tier that
+// rows only pass through has fewer kept, since each takes 24 bytes.
 uint64_t slots_a_row(const RankedTier& tier) { return tier.is_first() ? 8 : 32; }
 constexpr uint64_t kLeastRowsAScan = 256;
-constexpr size_t kLatePart = 8;  // of a scan's rows, that came since, are sorted in
+constexpr size_t kLatePart = 8;  // late rows are sorted in when they are more than this part of a scan's rows
 
 constexpr size_t kSlotsFetchedAhead = 16;
 constexpr uint64_t kSlotsScannedAhead = 128;
 
-// Ranks that a device is asked for at once, if not for more.
+// The fewest ranks that a device is asked for at once.
 constexpr uint64_t kLeastRefreshed = 256;
 
 constexpr auto kColder = [](const ColdestRows::Candidate& a, const ColdestRows::Candidate& b) {
@@ -39,7 +39,8 @@ ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedR
       is_given_(tier.most_slots()),
       is_current_(tier.most_slots()) {}
 
-// Of the slots that there are now: large batches may have added many times those that the tier was made with.
+// Counts the slots that there are now: large batches may have added many times those that the tier was made
+// with.
 uint64_t ColdestRows::rows_a_scan() const {
   return std::max(tier_.slot_count() / slots_a_row(tier_), kLeastRowsAScan);
 }
@@ -51,7 +52,7 @@ void ColdestRows::keep(const Candidate& row) {
   if (late_.size() > rows_a_scan() / kLatePart) sort_late();
 }
 
-// A large heap costs a cache miss a level.
+// Keeps the heap small, since a large one costs a cache miss per level.
 void ColdestRows::sort_late() {
   sorted_.erase(sorted_.begin(), sorted_.begin() + static_cast<ptrdiff_t>(next_sorted_));
   next_sorted_ = 0;
@@ -95,15 +96,15 @@ void ColdestRows::add_arrivals() {
 }
 
 void ColdestRows::scan() {
-  // Before, so that none is missed; one that is found twice does no harm.
+  // Before the scan, so that no arrival is missed; a row that is found twice does no harm.
   tier_.take_arrivals(arrivals_);
   std::vector<Candidate> found = std::exchange(sorted_, {});
   next_sorted_ = 0;
-  // Those that were given are pinned, and found again.
+  // The rows of given_ are pinned, and found again.
   limit_ = find_coldest(rows_a_scan() + given_.size(), found, wanted_);
   std::sort(found.begin(), found.end(), kColder);
   sorted_ = std::move(found);
-  // They were found too, but for those beyond the limit, where others may be colder.
+  // The scan found late rows too, except those beyond the limit, where other rows may be colder.
   late_.clear();
 }
 
@@ -140,18 +141,18 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       scan();
       continue;
     }
-    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings the latter back
+    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings a wanted one back
     if (lags && !is_current_.contains(row.slot)) {
       refresh(row, count - given_.size());
       given_before_scan = kNone;  // a scan finds others now
       continue;
     }
-    // Whichever row fills the slot now.
+    // The slot may hold another row by now.
     const Rank rank = rank_of(row.slot);
     if (rank != row.rank) {
       keep({rank, row.slot});
     } else if (!is_given_.contains(row.slot)) {
-      // Else it is one that a scan found as it arrived, or whose slot was filled again.
+      // A row may be known twice: a scan found it as it arrived, or its slot was filled again.
       is_given_.add(row.slot);
       given_.push_back(row);
       any_unpinned = any_unpinned || ranks_.pins(row.slot) == 0;
@@ -171,7 +172,7 @@ std::optional<Rank> ColdestRows::lower_bound() {
       scan();
       continue;
     }
-    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings the latter back
+    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings a wanted one back
     const Rank rank = rank_of(row.slot);
     keep({rank, row.slot});
     if (rank == row.rank) return rank;
@@ -230,7 +231,7 @@ Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows, con
   const uint64_t end = tier_.untouched_from();
   Rank limit = sampled_limit(end, count, wanted);
   rows.clear();
-  // Where the limit lets too many pass, the colder half of them stays, and so on.
+  // When the limit lets too many rows pass, only the colder half of them stays, and so on.
   const auto cut = [&] {
     const auto last = rows.begin() + static_cast<ptrdiff_t>(count);
     std::nth_element(rows.begin(), last, rows.end(), kColder);

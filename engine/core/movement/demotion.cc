@@ -65,7 +65,7 @@ void Demotion::vacate_added_slots() {
     if (!slots.try_claim(1)) return;
     SlotClaim claim(slots, 1);
     MemoryTierSlots to(claim, 1);
-    if (to.peek(0) >= slots.first_slots()) return;  // no better
+    if (to.peek(0) >= slots.first_slots()) return;  // it is an added slot, too
     const int64_t key = tier.key(from);
     Transaction shift(store_, 1);
     IndexShard& shard = store_.shard_of_key(key);
@@ -93,7 +93,7 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
   const uint64_t pinned = choose(t, count, which);
   if (candidates_.empty()) {
     if (pinned != 0) return false;
-    // Rows that were accessed since they were ranked: the next round finds colder ones.
+    // The coldest rows were accessed since they were ranked: the next round finds colder ones.
     std::this_thread::yield();
     return rows_to_go(t, which) != 0;
   }
@@ -114,7 +114,7 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
 
 void Demotion::note_damaged(size_t t, const RowBatch& rows) {
   const SlotRanks& ranks = store_.tiers().ranked(t)->ranks();
-  // Those that have left their slots since needn't be known any more.
+  // Forgets rows that have left their slots since.
   std::erase_if(unreadable_, [&](const Unreadable& known) {
     return known.tier == t && ranks.rank(known.row.slot, strategy_) != known.row.rank;
   });
@@ -157,7 +157,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
   uint64_t turn = 0;
-  // None are given where all are wanted: others that were counted are about to be somewhere else.
+  // If all rows are wanted, next() returns none: the rows beyond the capacity are about to be somewhere else.
   uint64_t pinned = coldest.empty() && wanted_.any() ? 1 : 0;
   Phase phase(store_.tiers().tier(t).meter());
   if (!from.keys_lie_apart()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
@@ -170,26 +170,28 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     }
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
-    const size_t to = way_down(t, key, rank, floor);  // of a row that stays, too: it keeps its turn
+    const size_t to = way_down(t, key, rank, floor);  // for a row that stays, too: it keeps its turn
     if (from.ranks().pins(slot) != 0) {
       ++pinned;
       ++turn;
       continue;
     }
     if (!unreadable_.empty() && is_unreadable(t, coldest[i])) {
-      ++pinned;  // it stays as if it were
+      ++pinned;  // it stays as if it were pinned
       continue;
     }
     const IndexHit hit = reader.find(key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
-    // Accessed since it was ranked, and maybe the coldest still: the next round will tell. An access from here on changes the bucket.
+    // The row was accessed since it was ranked, and may still be the coldest: the next round will tell. An access from here on
+    // changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) {
       ++turn;
       continue;
     }
     candidates_.push_back({key, hit, rank, to, turn++});
   }
-  // As many as are still too many, pinned ones among them: rows may have been promoted from here since they were counted.
+  // Keeps as many as are still beyond the capacity, pinned ones included: rows may have been promoted from here since they were
+  // counted.
   const uint64_t to_go = rows_to_go(t, which);
   std::erase_if(candidates_, [to_go](const Candidate& row) { return row.turn >= to_go; });
   return pinned;
@@ -204,7 +206,7 @@ void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
     const Candidate& row = candidates_[i];
     if (row.to != to) continue;
     IndexHit hit = row.hit;
-    if (!hit.holds()) {  // neighbours have left for another tier
+    if (!hit.holds()) {  // neighbours in its bucket have moved to another tier
       hit = reader.find(row.key);
       if (hit.ref != row.hit.ref || ranks.rank(hit.ref.slot(), strategy_) != row.rank) continue;
     }
@@ -239,7 +241,8 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
     const int number = shard_of_key(leaving.found(first).key);
     IndexShard& shard = store_.shard(number);
     MutexLock lock(shard.mutex);
-    // First which rows are still what was copied, then the changes: they would look like others'.
+    // First finds which rows are still as they were copied, and then changes the index: its own changes would look like those of
+    // other threads.
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && shard_of_key(leaving.found(end).key) == number; ++end) {

@@ -8,7 +8,8 @@
 
 namespace embstore {
 
-// The ids of one batch, on their way. Used again when its step has ended.
+// The memory for the ids of one batch on their way to the host. Reused when the batch's step has
+// ended.
 class WishMemory final : public StepInFlight {
  public:
   WishMemory(gpu::Device& device, const StepSize& of) : StepInFlight(device), size(of), ids(device, of.ids) {}
@@ -35,7 +36,7 @@ void DeviceWishes::put(const InFlight<Batch>& one) {
   for (const Share& share : one.batch->shares) tables.push_back(&share.table->steps_);
   gpu::Device& device = one.batch->shares.front().table->device_;
   device.copy_to_host(memory.ids.data(), ids.ids, ids.count * sizeof(int64_t), ids.stream);
-  // The stream never calls it if the device is lost, so it owns nothing.
+  // The stream never calls the function if the device is lost, so the function owns nothing.
   device.call_host(
       [&memory, tables = std::move(tables), count = ids.count, take = std::move(one.batch->take)] {
         const DeviceSteps::Function function(tables);

@@ -11,19 +11,19 @@
 namespace embstore {
 namespace {
 
-// What waits to be counted before look-ups count, too.
+// Look-ups count accesses themselves once more bytes than these wait to be counted.
 constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 
-// What is counted before another thread that waits has the right to move.
+// The bytes that are counted in one turn, before another waiting thread has the right to move.
 constexpr size_t kBytesATurn = size_t{1} << 20;
 constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
-// As much for each of the threads that count.
+// As many for each of the threads that count.
 size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::most_threads(); }
 
-// Rows that are moved down, as steps, before another table has its turn on an eviction thread.
+// Calls of Demotion::step() before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
 
-// Wanted rows that come up before steps on the device have their turn.
+// The wanted rows that come up before steps on the device have their turn.
 constexpr size_t kRowsBroughtUpATurn = Demotion::kRowsAtOnce;
 
 }  // namespace
@@ -44,14 +44,14 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             right_to_move_.assert_held();
             if (strategy_ != CacheStrategy::kLfu) return std::nullopt;
             if (moves == Promotion::Moves::kLater) return demotion_.floor_of(t);
-            // Else it would be the rank of a row that is about to go down.
+            // Without these moves it would be the rank of a row that is about to go down.
             for (int step = 0; step < kStepsATurn && demotion_.step(); ++step) {
             }
             return demotion_.current_floor_of(t);
           }),
       demotion_(store, strategy, wanted_) {
   store_.tiers().start_compaction(relocator_);
-  EvictionPool::instance();  // a bad number of threads is told here rather than by a look-up
+  EvictionPool::instance();  // which reports a bad number of threads here rather than in a look-up
 }
 
 // --- Room
@@ -62,7 +62,7 @@ SlotClaim Mover::claim(uint64_t count) {
   SlotClaim claim(slots, 0);
   {
     const RightToMove::Scope scope(right_to_move_);
-    // While updates wait for room one after the other, the eviction threads don't have the right.
+    // While updates wait for room one after the other, the eviction threads never get the right to count.
     count_waiting(kBytesATurn);
     claim = claim_with_right(count);
   }
@@ -75,8 +75,8 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
   SlotAllocator& slots = first.slots();
   while (!slots.try_claim(count)) {
     if (demotion_.step()) continue;
-    // What is left is pinned, claimed by others, or just fewer than a batch brings. Waiting for others could be
-    // waiting for whoever waits for us.
+    // The rows that are left are pinned, their slots are claimed by other threads, or there are just fewer than a batch
+    // brings. Waiting for those threads could be a deadlock: they may wait for this one.
     const uint64_t free = slots.free_slots();
     if (free < count) first.add_slots(count - free);
   }
@@ -85,8 +85,8 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
 
 std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
   const auto is_short = [&] { return store_.excess_rows(t) + count > store_.tiers().headroom_rows(t); };
-  // Twice as many rows go down as come up, until there are few enough. No more are looked at: the coldest may be pinned by
-  // updates, all of them.
+  // Tries to move at most twice as many rows down as come up, until there are few enough: updates may have pinned all of
+  // the coldest rows.
   for (uint64_t left = 2 * count; left != 0 && is_short();) {
     const uint64_t rows = std::min(left, Demotion::kRowsAtOnce);
     if (!demotion_.step(rows)) break;
@@ -163,7 +163,7 @@ void Mover::count_served(BatchPtr batch) {
   }
 }
 
-// Behind the look-ups that wait already, so that all of them get on.
+// False if look-ups wait already, so that this one queues behind them and all of them get on.
 bool Mover::has_room_in_log() const {
   return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
 }
@@ -181,14 +181,14 @@ bool Mover::make_room_in_log_beside_steps() {
     while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
     }
   } catch (const std::exception&) {
-    // Whoever makes room next meets it, too.
+    // The next thread that makes room meets the error, too.
   }
   right_to_move_.unlock();
   EvictionPool::instance().schedule(*this);
   return log_.waiting_bytes() <= kMostWaitingBytes;
 }
 
-// Half of the room at once: steps on the device wait for it.
+// Makes half of the log free at once, since steps on the device wait for it.
 bool Mover::make_room_in_log() {
   const size_t bytes = log_.waiting_bytes();
   if (!wait_for_room_in_log(bytes > kMostWaitingBytes / 2 ? bytes - kMostWaitingBytes / 2 : 0)) return false;
@@ -208,7 +208,7 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
   try {
     if (log_.waiting_bytes() > kMostWaitingBytes) count_waiting(bytes);
   } catch (const std::exception& caught) {
-    // The rows were read already: what goes wrong elsewhere isn't told to this look-up.
+    // The look-up has its rows already: it doesn't report what goes wrong elsewhere.
     error = caught.what();
   }
   right_to_move_.unlock();
@@ -236,7 +236,7 @@ bool Mover::count_beside_steps(size_t bytes) {
 // --- Rows that are wanted ahead
 
 void Mover::want(uint64_t turn, std::vector<int64_t> keys) {
-  if (store_.tiers().levels() == 1) return;  // there is nowhere else
+  if (store_.tiers().levels() == 1) return;  // there is no other place for rows
   {
     const MutexLock lock(asked_mutex_);
     asked_.push_back({turn, std::move(keys)});
@@ -254,7 +254,7 @@ void Mover::look_for_wanted() {
   }
   const TierStack& tiers = store_.tiers();
   for (const Asked& batch : asked) {
-    if (batch.turn <= turns_.last_over()) continue;  // it has come already
+    if (batch.turn <= turns_.last_over()) continue;  // its turn is over
     let_go_of_wanted();
     const Epochs::Guard guard = store_.epochs().enter();
     IndexReader reader(store_.index());
@@ -281,7 +281,7 @@ void Mover::let_go_of_wanted() {
 
 bool Mover::bring_up_some() {
   if (!wanted_.any_below()) return false;
-  // None is to wait above a GPU that can't take it. First, so that whoever asks next is told, too.
+  // No row is to wait above a GPU that can't take it. Checked first, so that the next caller meets the error, too.
   store_.tiers().tier(store_.tiers().tier_of_level(0)).check_not_lost();
   promotion_.bring_up(wanted_.take_below(kRowsBroughtUpATurn));
   return true;
@@ -290,7 +290,7 @@ bool Mover::bring_up_some() {
 // --- Moving
 
 Mover::Left Mover::run_beside_steps() noexcept {
-  // Whoever holds the right to move has what is left done when they let go of it.
+  // The thread that holds the right to move has the rest done when it lets go of the right.
   if (!right_to_move_.try_lock()) return Left::kNothing;
   Left left = Left::kNothing;
   std::string error;
@@ -321,11 +321,11 @@ bool Mover::run() noexcept {
   Left left = Left::kToCountAndMove;
   if (steps_ != nullptr) {
     left = run_beside_steps();
-    // Steps on the device go on where nothing has to move.
+    // If nothing has to move, steps on the device go on.
     if (left == Left::kNothing || left == Left::kMore) return left == Left::kMore;
   }
   const DeviceSteps::HostUse use(steps_, DeviceSteps::Length::kShort);
-  // Whoever holds the right to move has what is left done when they let go of it.
+  // The thread that holds the right to move has the rest done when it lets go of the right.
   if (!right_to_move_.try_lock()) return false;
   bool any = false;
   bool any_coming = false;
@@ -358,7 +358,7 @@ bool Mover::run() noexcept {
 }
 
 void Mover::settle_with_right() {
-  // What was served before, and not what is served meanwhile: there would be no end to it.
+  // Counts what was served before, but not what is served meanwhile, which might never end.
   count_waiting(kAllBytes);
   let_go_of_wanted();
   do {

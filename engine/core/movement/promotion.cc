@@ -16,8 +16,8 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
-constexpr uint64_t kLeastPartRising = 4;            // one of so many
-constexpr size_t kLeastRowsCountedTogether = 8192;  // less takes no longer than to wake a thread
+constexpr uint64_t kLeastPartRising = 4;            // at least one row of this many
+constexpr size_t kLeastRowsCountedTogether = 8192;  // counting fewer takes no longer than waking a thread
 
 constexpr auto accesses_of(const BatchInFlight& batch) {
   return [&batch](uint64_t tag) { return std::optional(batch.accesses(tag)); };
@@ -35,10 +35,10 @@ void Promotion::count(std::span<const BatchPtr> batches) {
   }
   bring_up_missed(std::exchange(left_, {}), may_wait_);
   PageVector<RowToCome> missed;
-  // All of what is known before any row moves, so that none goes down that was accessed.
+  // Counts all hits before any row moves, so that no row goes down that was just accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   for (const BatchPtr& batch : batches) {
-    // Where there is a tier between, which one access may bring the row to.
+    // Needed if there is a tier in between, to which one access may bring the row.
     if (store_.tiers().size() > 2) batch->share_last_times();
     const BatchInFlight* const one = batch.get();
     note_rise({&one, 1}, promote(*batch, missed, accesses_of(*batch), may_wait_));
@@ -49,7 +49,7 @@ void Promotion::count(std::span<const BatchPtr> batches) {
 
 bool Promotion::can_count_without_moves() const {
   const size_t first = store_.tiers().tier_of_level(0);
-  // Else rows come up without being counted before.
+  // Otherwise rows come up without being counted before.
   const bool is_full = store_.rows(first) >= store_.tiers().capacity_rows(first);
   return is_full && left_.empty() && !do_too_many_wait() && !store_.is_being_saved();
 }
@@ -83,7 +83,7 @@ void Promotion::take_in_without_moves(std::span<const RowToCome> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kRanksFetchedAhead < rows.size()) reader.prefetch(rows[i + kRanksFetchedAhead].key);
     const IndexHit hit = reader.find(rows[i].key);
-    if (!hit.ref || store_.tiers().level_of(hit.ref.tier()) == 0) continue;  // it's up already
+    if (!hit.ref || store_.tiers().level_of(hit.ref.tier()) == 0) continue;  // the row is up already
     if (store_.tiers().memory(hit.ref.tier()) == nullptr) {
       missed.push_back(rows[i]);
     } else {
@@ -156,7 +156,8 @@ void Promotion::have_those_come_that_wait() {
 bool Promotion::bring_up_some_that_wait() {
   have_those_come_that_wait();
   if (coming_.empty()) return false;
-  // The highest first: what they displace needn't come up. Who was accessed again waits again, by that rank.
+  // The highest first: rows that they displace needn't come up. A row that was accessed again waits again,
+  // with its new rank.
   const std::optional<Rank> least = least_floor();
   PageVector<RowToCome> rows;
   for (; !coming_.empty() && rows.size() < kWaitingAtOnce; coming_.pop_back()) {
@@ -191,7 +192,7 @@ void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& mi
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
   const bool is_being_saved = store_.is_being_saved();  // no save begins meanwhile
-  // The last first: of a key that comes several times, only that has to set the time.
+  // The last access first: if a key occurs several times, only that one has to set the time.
   for (size_t i = batch.ids.size(); i-- > 0;) {
     if (i >= kRanksFetchedAhead && is_hit(batch.refs[i - kRanksFetchedAhead])) {
       ranks.prefetch(batch.refs[i - kRanksFetchedAhead].slot());
@@ -243,7 +244,7 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) 
     }
     batch->read_to_come_up(store_.tiers());
     missed.clear();
-    // Those that changed while they were read come once more.
+    // Rows that changed while they were read come once more.
     promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, may_wait);
   }
 }
@@ -255,7 +256,8 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
   const BatchInFlight* const all = &batch;
   const Floors floors = floors_above({&all, 1}, Moves::kNow);
   const bool all_rise = !floors[store_.tiers().tier_of_level(0)];
-  // Few rows shard by shard, so that what was touched to count a row is still in the cache when it comes up.
+  // Few rows are counted and raised shard by shard, so that what was touched to count a row is still in the
+  // cache when it comes up.
   return count_shards(
       all_rise ? 0 : batch.size(), missed,
       [&](size_t shard, OfShard& counted) {
@@ -352,7 +354,7 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
                                                 PageVector<Waiting>& waiting) const {
   const BatchInFlight::Found& found = batch.found(i);
   const IndexEntry entry = shard.entry(found.key);
-  // A save wants the row as it was: who moves it up keeps that.
+  // A save wants the row as it was: the code that moves it up keeps its image.
   if (!entry || shard.save != nullptr) return 0;
   const RowRef at = entry.ref();
   if (store_.tiers().level_of(at.tier()) == 0) return 0;
@@ -401,7 +403,7 @@ void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<co
   MutexLock lock(shard.mutex);
   if (shard.save != nullptr) {
     shard.save->reserve(rows.size());
-    shard.save->give_back(rows.size());  // nobody else reserves while the mutex is held
+    shard.save->give_back(rows.size());  // no other thread reserves while the mutex is held
   }
   for (size_t n = 0; n < rows.size(); ++n) {
     const size_t i = rows[n];

@@ -11,7 +11,7 @@ void RightToMove::lock() NO_THREAD_SAFETY_ANALYSIS {
 
 bool RightToMove::try_lock() NO_THREAD_SAFETY_ANALYSIS {
   const MutexLock lock(mutex_);
-  // While others wait, the right goes from one to the next.
+  // While threads wait, the right goes from one to the next.
   return !std::exchange(is_held_, true);
 }
 

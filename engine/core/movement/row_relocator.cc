@@ -4,7 +4,7 @@
 
 namespace embstore {
 
-// Where a row is within its tier is the tier's to say: no ledger changes, and the tier erases what is left.
+// Rows stay in their tier, so no row count changes; the tier erases the copies that nothing refers to.
 void RowRelocator::relocate(std::span<Relocation> rows) {
   const auto tier = static_cast<uint32_t>(store_.tiers().size() - 1);
   const Epochs::Guard guard = store_.epochs().enter();
