@@ -1,4 +1,4 @@
-// What one look-up read, in batches of several threads.
+// The batches that one look-up read, by several threads.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,14 @@ namespace embstore {
 
 class BatchesOfLookUp {
  public:
-  // `batch` has neighbours among the look-up's ids; may be null.
+  // The rows of `batch` belong to neighbouring ids of the look-up; may be null.
   void add(BatchPtr batch) {
     if (batch == nullptr) return;
     const MutexLock lock(mutex_);
     batches_.push_back(std::move(batch));
   }
-  // In the order of the ids that were served: a row keeps the time of the access to it that is counted last.
+  // Returns the batches in the order of the ids that were served: a row keeps the time of the access that is
+  // counted last.
   std::vector<BatchPtr> take() {
     const auto time = [](const BatchPtr& batch) {
       return batch->first_stamp + (batch->last_positions.empty() ? 0 : batch->last_positions.front());

@@ -1,4 +1,4 @@
-// Rows of one batch that several threads can't read, each some of them.
+// Collects the rows of one batch that can't be read, from several threads that read parts of it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace embstore {
 
 class DamagedTogether {
  public:
-  // Calls work(), and keeps the DamagedRowsError that it throws, if it does.
+  // Calls work(), and keeps the DamagedRowsError that it throws, if any.
   template <class Work>
   void collect(const Work& work) {
     try {
@@ -25,7 +25,8 @@ class DamagedTogether {
       if (!first_reason_) first_reason_ = error.first_reason();
     }
   }
-  // Throws one that speaks of all rows, if any were. REQUIRES: nobody collects any more.
+  // Throws one error with all damaged rows, if there are any. REQUIRES: no thread collects any
+  // more.
   void throw_if_any() {
     const MutexLock lock(mutex_);
     if (!first_reason_) return;

@@ -15,7 +15,7 @@
 
 namespace embstore {
 
-// What a batch of a look-up in flight needs, made for so many ids. Used again when its step has ended.
+// The memory of one batch of a look-up in flight, made for `of.ids` ids. Reused when its step has ended.
 class LookUpMemory final : public StepInFlight {
  public:
   LookUpMemory(gpu::Device& device, const StepSize& of, uint32_t dim)
@@ -36,7 +36,7 @@ class LookUpMemory final : public StepInFlight {
     miss_bounds[0] = 0;
   }
 
-  // The ids in the order of the tables. Without them there is one table.
+  // The order of the ids by tables. Empty if there is one table.
   gpu::Global<const uint32_t> order() const {
     return by_table ? by_table->order() : gpu::Global<const uint32_t>{};
   }
@@ -50,19 +50,20 @@ class LookUpMemory final : public StepInFlight {
   const StepSize size;
   std::optional<gpu::IdsByPartition> by_table;
   gpu::FoundBatch found;
-  // Where each table's begin, and the last end.
+  // Where each table's ids and misses begin, and where the last table's end.
   gpu::PinnedArray<uint32_t> id_bounds;
   gpu::PinnedArray<uint32_t> miss_bounds;
   gpu::PinnedArray<int64_t> missing;
   gpu::PinnedArray<uint32_t> positions;          // of the missing ids, if they are wanted
   gpu::PinnedArray<float> rows;                  // of the missing ids
-  gpu::PinnedArray<gpu::DeviceAddress> left_at;  // of those that lie elsewhere: where
-  const gpu::OwnedStream beside;                 // on which those come, of all batches of the look-up
+  gpu::PinnedArray<gpu::DeviceAddress> left_at;  // the addresses of rows that the GPU reads where they lie
+  const gpu::OwnedStream beside;                 // the stream for missing rows, of all batches of the look-up
   const gpu::OwnedEvent misses_are_known;
   const gpu::OwnedEvent misses_are_fetched;
 };
 
-// What the stream's function is called with. The stream never calls it if the device is lost, so it owns no memory.
+// An argument of the stream's function, for one table. The stream never calls that function if the device is lost,
+// so this owns no memory.
 struct DeviceLookUp::MissesOfTable {
   size_t batch;
   DeviceSteps* steps;
@@ -153,7 +154,7 @@ void DeviceLookUp::find(std::span<const BatchInFlight> batches, gpu::Stream stre
     if (batch->shares.front().first_stamp) input.positions_on_host = memory->positions.global();
   }
   gpu::IdsByPartition::take_apart(apart, stream);
-  // Where the ids are in the order of the tables is known from here on.
+  // Only from here on is it known where the ids are in the order of the tables.
   for (size_t i = 0; i < batches.size(); ++i) inputs[i].order = batches[i].memory->order();
   gpu::FoundBatch::find(inputs, stream);
 }
@@ -214,7 +215,7 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
   for (const MissesOfTable& one : of_tables) tables.push_back(one.steps);
   const DeviceSteps::Function function(tables);
   if (function.is_too_late()) return;
-  std::optional<size_t> failed;  // the last batch of which a table has kept its error
+  std::optional<size_t> failed;  // the last batch for which an error was kept
   const auto keep_first_error = [&failed](const MissesOfTable& of) {
     if (failed != of.batch) of.steps->keep_error(std::current_exception());
     failed = of.batch;

@@ -1,4 +1,4 @@
-// Look-ups of batches in which keys occur again, of rows that are dear to read.
+// Look-ups of batches in which keys occur repeatedly, for rows that are expensive to read.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@
 
 namespace embstore {
 
-// Some ids of a batch, or all, in its order.
+// Some or all ids of a batch, in its order.
 struct IdsOfBatch {
   std::span<const int64_t> ids;
-  std::span<const uint32_t> positions;  // of these in the batch, ascending; none: they lie side by side
-  size_t begin = 0;                     // then: the position of the first
+  std::span<const uint32_t> positions;  // of these ids in the batch, ascending; empty: they are neighbours
+  size_t begin = 0;                     // the position of the first, if they are neighbours
 
   uint32_t position(size_t i) const {
     return positions.empty() ? static_cast<uint32_t>(begin + i) : positions[i];
   }
-  // Neighbours.
+  // Returns `count` neighbouring ids.
   IdsOfBatch part(size_t first, size_t count) const {
     return {ids.subspan(first, count), positions.empty() ? positions : positions.subspan(first, count),
             begin + first};
   }
 };
 
-// Calls read(keys, occurrences, last positions, rows), with each key once, how often it occurs among the ids, where in the batch
-// it does so last, and where its row goes; then gives all of the ids their rows of `dim` floats, in their order, those too of which a
-// DamagedRowsError doesn't speak. REQUIRES: `out` has no places.
+// Calls read(keys, occurrences, last positions, rows) with each key once, how often it occurs among the ids, its last position in
+// the batch, and where its row goes. Then gives every id its row of `dim` floats, in the order of the ids. After a
+// DamagedRowsError the rows that it doesn't name are given, too. REQUIRES: `out` has no places.
 template <class Read>
 void read_each_key_once(const IdsOfBatch& batch, size_t dim, const RowsOut& out, const Read& read) {
   const UniqueIds unique(batch.ids);

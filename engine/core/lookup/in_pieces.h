@@ -1,4 +1,4 @@
-// Large batches that several threads read.
+// Shares the reading of a large batch among several threads.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,12 @@
 
 namespace embstore {
 
-// Calls read(first, count) for pieces of so many neighbouring ids of a batch, by several threads at the same time where it is worth
-// their while: where pieces have `least_ids`, or more. Of several errors it throws the first; a DamagedRowsError speaks of all rows.
+// Calls read(first, count) for pieces of neighbouring ids of a batch, by several threads at the same time if the batch is large
+// enough for pieces of at least `least_ids`. Of several errors it throws the first; a DamagedRowsError names the rows of all
+// pieces.
 template <class Read>
 void read_in_pieces(size_t ids, size_t least_ids, const Read& read) {
-  constexpr size_t kPiecesAThread = 4;  // so that all end at about the same time
+  constexpr size_t kPiecesAThread = 4;  // so that all threads end at about the same time
   const size_t threads = HelpingThreads::most_threads();
   const size_t pieces = std::min(ids / least_ids, threads * kPiecesAThread);
   if (threads == 1 || pieces < kPiecesAThread) return read(size_t{0}, ids);

@@ -15,11 +15,11 @@
 namespace embstore {
 namespace {
 
-// Buckets are fetched so many ids before they are searched: twice as far ahead as rows are, since a search that waits for its
-// bucket holds up the fetches of all rows behind it.
+// Buckets are fetched this many ids before they are searched: twice as far ahead as rows are, since a search that waits for
+// its bucket holds up the fetches of all rows behind it.
 constexpr size_t kBucketsFetchedAhead = 32;
 
-// Ids of which a filter is asked one after the other.
+// The number of ids that a filter is asked about one after the other.
 constexpr size_t kAskedAtOnce = 64;
 
 // A batch whose rows go one after the other.
@@ -27,7 +27,7 @@ struct InOrder {
   size_t place(size_t i) const { return i; }
   size_t number(size_t place) const { return place; }
 };
-// And one whose rows go to places that ascend.
+// A batch whose rows go to ascending places.
 struct AtPlaces {
   std::span<const uint32_t> places;
 
@@ -37,7 +37,7 @@ struct AtPlaces {
   }
 };
 
-// A gather that says where the rows are.
+// A gather that also notes the addresses of the rows for the phase.
 template <class Gather>
 class TracedGather {
  public:
@@ -59,7 +59,7 @@ class TracedGather {
 
 // Rows that were written while they were copied. Out of line, since there are few.
 struct ChangedRows {
-  std::vector<size_t> places;  // of those that have to be found again
+  std::vector<size_t> places;  // of rows that have to be found again
   uint64_t noted = 0;
 
   [[gnu::noinline, gnu::cold]] void note(size_t place) {
@@ -91,7 +91,7 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
   uint64_t hits = 0;
   ChangedRows changed;
   const auto note_changed = [&changed](size_t place) { changed.note(place); };
-  // Apart from each other: what is traced can't stay in registers, and is slow anyway.
+  // Two branches: a traced gather can't stay in registers, and is slow anyway.
   if (phase.wants_places()) [[unlikely]] {
     first.rows().gather<false>(out, note_changed, [&](auto& gather) {
       TracedGather traced(gather, phase, first, row_bytes);
@@ -106,7 +106,7 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
   return hits;
 }
 
-// Per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on others, and those of
+// Works per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on other ids, and fetches of
 // buckets with those of rows. Inlined so that `gather` is known not to escape, and its members stay in registers.
 template <class Gather, class Places>
 [[gnu::always_inline]] inline uint64_t LookUp::find_rows(std::span<const int64_t> ids, float* out,
@@ -117,7 +117,7 @@ template <class Gather, class Places>
   const bool is_filtered = filters_.any();
   IndexReader reader(store_.index());
   std::array<IndexReader::Home, kBucketsFetchedAhead> homes;
-  // Ids without a row, where a filter is to be asked: what it looks at is fetched for some of them first.
+  // Ids without a row, about which a filter has to be asked: what it looks at is prefetched for several ids first.
   std::array<size_t, kAskedAtOnce> absent;
   size_t absent_count = 0;
   uint64_t misses = 0;  // of the first tier
@@ -127,7 +127,7 @@ template <class Gather, class Places>
       copy_initial_value(hash_key(ids[i]), ids[i], out + places.place(i) * dim);
     }
   };
-  // Out of line: what is rare would take the loop's registers.
+  // Out of line: code that rarely runs would take the loop's registers.
   const auto miss = [&](size_t i, const Bucket* bucket, uint32_t state, RowRef ref)
                         __attribute__((noinline)) {
                           ++misses;
@@ -196,7 +196,7 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (tiers.memory(t) == nullptr || lower.rows_of(t).places().empty()) continue;
     const MemoryTier& memory = *tiers.memory(t);
-    // The device tells nobody which lines it reads.
+    // The device can't report which lines it reads, so watched rows are copied.
     const bool is_watched = memory.meter().wanted_notes() != TierMeter::Notes::kCounts;
     if (out.left_at != nullptr && memory.has_pinned_rows() && !is_watched) {
       leave_in_memory(memory, t, out, lower);
@@ -211,13 +211,13 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
     if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
     const BatchInFlight::Found& found = lower.found(i);
     if (tiers.memory(found.hit.ref.tier()) != nullptr) continue;
-    // A neighbour's change voids what was found, not the row.
+    // A change of a neighbour in the bucket voids what was found, but not the row.
     if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.key).ref, tiers)) {
       again.push_back(i);
     } else if (!lower.is_damaged(i)) {
       std::copy_n(lower.row(i), dim, out.rows + out.place(found.tag) * dim);
     } else if (part == RowPart::kAll) {
-      again.push_back(i);  // its weights may be whole
+      again.push_back(i);  // the weights may be whole
     } else {
       if (damage.keys.empty()) damage.first = lower.damage(i);
       damage.keys.push_back(found.key);
@@ -239,7 +239,8 @@ void LookUp::leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& ou
               store_.layout().block_floats() * sizeof(float));
 }
 
-// What lies there isn't copied twice, and needs no memory in between, which a large batch would take from the system.
+// Rows of memory are copied straight to `out`, without a buffer in between, for which a large batch would take memory from
+// the system.
 void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
                               const BatchInFlight& lower, std::vector<size_t>& again) const {
   constexpr size_t kBucketsAhead = 8;
@@ -262,7 +263,7 @@ void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& o
     }
   }
   if (changed.empty()) return;
-  // Whether a neighbour has changed, or the row itself, where it is, nobody can tell.
+  // It is unknown whether the row itself or a neighbour in its bucket has changed.
   std::sort(changed.begin(), changed.end());
   for (size_t i = 0; i < lower.size(); ++i) {
     const bool is_void = std::binary_search(changed.begin(), changed.end(), out.place(lower.found(i).tag));
@@ -270,11 +271,11 @@ void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& o
   }
 }
 
-// Out of line, so that read_first_tier() is compiled for its other callers.
+// Out of line, so that read_first_tier() is compiled as its other callers need it.
 [[gnu::noinline, gnu::cold]] void LookUp::read_again(const RowsOut& out, const BatchInFlight& lower,
                                                      std::span<const size_t> which, Damage& damage) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
-  // They are found anew, wherever they are now.
+  // The rows are found anew, wherever they are now.
   std::vector<int64_t> keys(which.size());
   std::vector<float> rows(which.size() * dim);
   std::transform(which.begin(), which.end(), keys.begin(), [&](size_t i) { return lower.found(i).key; });

@@ -12,7 +12,7 @@ void RecentReads::keep(std::vector<BatchPtr> batches) {
   if (batches.empty()) return;
   LookedUp look_up{std::move(batches)};
   for (const BatchPtr& batch : look_up.batches) look_up.bytes += batch->size_bytes();
-  std::vector<LookedUp> gone;  // after the mutex is let go of
+  std::vector<LookedUp> gone;  // freed after the mutex is released
   MutexLock lock(mutex_);
   look_ups_.push_back(std::move(look_up));
   bytes_ += look_ups_.back().bytes;
@@ -54,7 +54,7 @@ TakenReads::~TakenReads() {
   try {
     reads_.keep(std::move(batches_));
   } catch (const std::bad_alloc&) {
-    // They are read again.
+    // The rows are read again.
   }
 }
 
@@ -80,7 +80,7 @@ RowInFlight TakenReads::find(KeyHash hash, int64_t key, RowRef now, const TierSt
   if (known.batch == 0) return {};
   const size_t number = known.batch - 1;
   const BatchInFlight& batch = *batches_[number];
-  // A row in memory is read where it is.
+  // The update reads a row in memory where it is.
   if (!batch.holds_at(known.row, now, tiers) || tiers.memory(now.tier()) != nullptr ||
       batch.is_damaged(known.row)) {
     return {};

@@ -1,4 +1,4 @@
-// Rows of lower tiers that look-ups in training read, kept for the update that follows: it needs them again.
+// Rows of lower tiers that look-ups in training read, kept for the update that follows, which needs them again.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@ namespace embstore {
 
 class RecentReads {
  public:
-  // False where what was kept last went unused: whole rows needn't be read then, nor kept, until an update comes.
+  // Returns false if what was kept last went unused: then look-ups needn't read or keep whole rows until an update comes.
   bool updates_follow() const { return updates_follow_.load(std::memory_order_relaxed); }
-  // Keeps what a look-up read, in one batch or in several, unless it's too much. Of the earlier look-ups only so much stays as a
-  // processor's cache holds: those that no update follows work in the same memory again then.
+  // Keeps what a look-up read, in one batch or several, unless it is too large. Of earlier look-ups it keeps only as much as fits
+  // in a processor's cache: look-ups that no update follows then reuse the same memory.
   void keep(std::vector<BatchPtr> batches);
-  // All batches, the newest last.
+  // Takes all batches, the newest last.
   std::vector<BatchPtr> take();
 
  private:
@@ -37,8 +37,8 @@ class RecentReads {
   size_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
-// What an update has taken of them, by key: for all threads that share it. What it had no use for goes back in the end: what other
-// threads' look-ups read, their updates will want.
+// The reads that an update has taken, by key, for all threads that share the update. Batches that it didn't use go back at the
+// end: the updates of other threads will want what their look-ups read.
 class TakenReads {
  public:
   explicit TakenReads(RecentReads& reads) : reads_(reads) {}
@@ -46,26 +46,26 @@ class TakenReads {
   TakenReads(const TakenReads&) = delete;
   TakenReads& operator=(const TakenReads&) = delete;
 
-  // Takes what is kept, unless it has.
+  // Takes what is kept, unless it was called before.
   void take();
-  // The key's row, which is at `now`, as it was read last; empty where it wasn't read, or isn't what was read any more.
-  // REQUIRES: take() was called.
+  // Returns the key's row, which is at `now`, as it was read last; empty if it wasn't read, or has changed since. REQUIRES:
+  // take() was called.
   RowInFlight find(KeyHash hash, int64_t key, RowRef now, const TierStack& tiers);
 
  private:
   struct Entry {
-    uint32_t batch = 0;  // its number, plus one; 0: the entry is empty
+    uint32_t batch = 0;  // the batch's number, plus one; 0: the entry is empty
     uint32_t row = 0;
   };
-  // The key's entry, or the empty one that it would get. REQUIRES: there are entries.
+  // Returns the key's entry, or the empty entry that it would get. REQUIRES: there are entries.
   Entry& entry(KeyHash hash, int64_t key);
 
   RecentReads& reads_;
   Mutex mutex_;
   bool has_taken_ GUARDED_BY(mutex_) = false;
-  // What follows stays as it is when that is true.
+  // These don't change once has_taken_ is true.
   std::vector<BatchPtr> batches_;
-  std::vector<std::atomic<bool>> is_of_use_;  // by number of the batch
+  std::vector<std::atomic<bool>> is_of_use_;  // by the batch's number
   PageVector<Entry> table_;                   // open addressing
 };
 
