@@ -23,7 +23,8 @@ struct RankedKey {
   int64_t key;
 };
 
-// Moves rows of the last tier to tier t, which may be the same, and returns how many. Damaged rows stay where they are, and stop no others.
+// Moves rows of the last tier to tier t, which may be the last, too, and returns how many it moved. Damaged rows stay where they
+// are, and don't keep others from moving.
 size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
   RowBatch rows(store.layout());
   std::vector<int64_t> keys(ranked.size());
@@ -62,7 +63,7 @@ size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedK
   return keys.size();
 }
 
-// Brings what the last tier has too much to the upper ones, highest rank first.
+// Brings the rows that exceed the last tier's capacity to the upper tiers, highest rank first.
 void bring_up_excess(RowStore& store, Mover& mover, std::vector<RankedKey> ranked) {
   const size_t last = store.tiers().size() - 1;
   uint64_t excess = store.excess_rows(last);
@@ -83,7 +84,7 @@ void bring_up_excess(RowStore& store, Mover& mover, std::vector<RankedKey> ranke
   }
 }
 
-// Writes rows of the last tier anew where it keeps their ranks in memory alone.
+// Writes rows of the last tier again if it keeps their ranks in memory alone.
 void write_ranks(RowStore& store, Mover& mover) {
   const size_t last = store.tiers().size() - 1;
   for (int s = 0; s < kShards; ++s) {
@@ -104,7 +105,7 @@ void write_ranks(RowStore& store, Mover& mover) {
   }
 }
 
-// The tier's own compaction may go on beside this, which changes references to its rows alone.
+// The tier's own compaction may go on meanwhile: it changes only references to its own rows.
 void write_down(RowStore& store, size_t t, IndexShard& shard, std::span<const Place> places) {
   RowBatch rows(store.layout());
   store.tiers().tier(t).read(places, rows);
@@ -158,9 +159,9 @@ void take_over_kept_rows(TableParts& table, const log::CheckpointId* id) {
 void keep_rows(TableParts& table, const log::CheckpointId& id) {
   RowStore& store = *table.store;
   try {
-    table.mover->settle();  // so that what was served counts
+    table.mover->settle();  // so that the accesses of served rows count
   } catch (const std::exception&) {
-    // Moves that couldn't be made are tried anew below.
+    // Rows that couldn't be moved are moved again below.
   }
   for (uint32_t t = 0; t + 1 < store.tiers().size(); ++t) {
     for (int s = 0; s < kShards; ++s) {

@@ -1,8 +1,8 @@
-// Rows that outlive the process without a pool (keep_files): a checkpoint that closing the table makes, and that the next process
-// begins with.
+// Rows that outlive the process without a pool (keep_files): closing the table makes a checkpoint of them, with which the next
+// process begins.
 //
-// The partitions of a variable make theirs one after the other, under one id: an older checkpoint goes only when all have the
-// newer. So the newest id that all of them have is that of a variable that was whole.
+// The partitions of a variable make their checkpoints one after the other, under one id. An older checkpoint is dropped only when
+// all partitions have the newer one. So the newest id that all of them have is that of a whole variable.
 #pragma once
 
 #include <vector>
@@ -11,19 +11,19 @@
 
 namespace embstore {
 
-// The checkpoints that an earlier process left, ascending.
+// Returns the ids of the checkpoints that an earlier process left, oldest first.
 std::vector<log::CheckpointId> kept_rows(const TableParts& table);
 
-// Begins with one of them, and drops the others; null: with none. Rows that are too many for the last tier come up.
-// REQUIRES: nothing was looked up in the table.
+// Begins with the rows of one of these checkpoints, and drops the others; null: begins with none. Rows beyond the last tier's
+// capacity come up. REQUIRES: nothing was looked up in the table.
 void take_over_kept_rows(TableParts& table, const log::CheckpointId* id);
 
-// Moves every row to the last tier, and makes a checkpoint of them. Throws Error(kStorage) where that fails: no row is lost then.
+// Moves every row to the last tier, and makes a checkpoint of them. Throws Error(kStorage) if that fails: no row is lost then.
 // REQUIRES: no operation is under way, nor will be, and the mover has stopped.
 void keep_rows(TableParts& table, const log::CheckpointId& id);
-// A checkpoint of the rows that lie in the last tier. REQUIRES: none changes meanwhile.
+// Makes a checkpoint of the rows that lie in the last tier. REQUIRES: none changes meanwhile.
 void make_kept_checkpoint(TableParts& table, const log::CheckpointId& id);
-// The newest checkpoint alone is kept.
+// Drops all checkpoints but the newest.
 void drop_older_rows(TableParts& table);
 
 }  // namespace embstore

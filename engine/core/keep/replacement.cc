@@ -20,7 +20,7 @@ Replacement::Replacement(TableParts& table) NO_THREAD_SAFETY_ANALYSIS : turn_(ta
                                                                         standstill_(table_),
                                                                         floors_(store_.tiers().size()) {
   save_span_ = table_.spans.start_over();
-  if (table_.steps) table_.steps->forget_error();  // of what is replaced
+  if (table_.steps) table_.steps->forget_error();  // it concerns the rows that are replaced
 }
 
 void Replacement::clear() {
@@ -65,7 +65,7 @@ void Replacement::replace_initial_rows(std::span<const float> values, size_t dim
 void Replacement::make_expected_room(int64_t one) {
   const uint64_t rows = expected_rows_.exchange(0);
   if (rows == 0) return;
-  // Keys are spread evenly, so a shard gets no more than this, or grows.
+  // Keys are spread evenly, so a shard gets no more rows than this; if it does, it grows.
   const uint64_t rows_a_shard = rows / kShards + rows / kShards / 32;
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = store_.shard(s);
@@ -85,7 +85,7 @@ void Replacement::put(RowBatch& rows) {
   std::vector<std::vector<size_t>> by_tier(store_.tiers().size());
   for (const size_t i : fresh(rows)) by_tier[tier_for(rows.header(i))].push_back(i);
   for (size_t t = 0; t < by_tier.size(); ++t) put_in_tier(t, rows, by_tier[t]);
-  // Arrays that the index has outgrown may go.
+  // Lets arrays that the index has outgrown be freed.
   operation_.refresh();
 }
 
@@ -104,19 +104,21 @@ std::vector<size_t> Replacement::fresh(const RowBatch& rows) const {
 }
 
 void Replacement::expect(std::vector<Rank> sample, size_t step) {
-  constexpr double kFewest = 1000;  // of the sample that tell anything of a tier's rows
-  double rows = 0;                  // of the tiers so far
+  constexpr double kFewest = 1000;  // in the sample: fewer say nothing of a tier's rows
+  double rows = 0;                  // that fit in the tiers so far
   for (size_t t = 0; t + 1 < store_.tiers().size(); ++t) {
     const uint64_t capacity = store_.tiers().capacity_rows(t);
     if (capacity == kUnlimitedRows) return;
     rows += static_cast<double>(capacity);
     const double expected = rows / static_cast<double>(step);
-    // Rather too many rows, which move down in the end, than too few: six standard deviations, and some.
+    // Rather too many rows, which move down in the end, than too few: six standard deviations, and 5 %
+    // more.
     const auto most = static_cast<size_t>(1.05 * expected + 6 * std::sqrt(expected));
     if (expected < kFewest || most >= sample.size()) continue;
     const auto least = sample.begin() + static_cast<ptrdiff_t>(most);
     std::nth_element(sample.begin(), least, sample.end(), std::greater<>());
-    // Of rows that rank the same, as many belong up here as there is room for, and nobody knows which.
+    // Of rows that rank the same, as many belong in this tier as there is room for, and it is unknown
+    // which.
     const bool is_tied = std::count(sample.begin(), least, *least) > static_cast<ptrdiff_t>(most) / 32;
     if (!is_tied) floors_[t] = *least;
   }
@@ -161,7 +163,8 @@ void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const si
 void Replacement::store_rows(size_t t, const RowBatch& rows) {
   Transaction arrival(store_, /*most_departures=*/0);
   if (!arrival.try_reserve_rows(rows.size(), t)) {
-    // A pool that is short by what its checkpoints keep; rows come up from below it when they are wanted.
+    // The pool is short because of what its checkpoints keep. Its rows go below it, and come up when they
+    // are wanted.
     const InclusiveCache* const cache = store_.cache();
     const size_t below = cache != nullptr ? cache->tier_below() : store_.tiers().size();
     if (t >= below || below == store_.tiers().size()) throw_no_room();
@@ -170,7 +173,7 @@ void Replacement::store_rows(size_t t, const RowBatch& rows) {
   RowCopies copies(store_, t, rows);
   const auto shard_at = [&rows](size_t i) { return shard_of_key(rows.header(i).key); };
   for (size_t first = 0; first < rows.size();) {
-    size_t end = first + 1;  // a save has the rows of a shard one after another
+    size_t end = first + 1;  // a save has the rows of a shard side by side
     while (end < rows.size() && shard_at(end) == shard_at(first)) ++end;
     IndexShard& shard = store_.shard(shard_at(first));
     IndexShard::Room room;
@@ -178,7 +181,7 @@ void Replacement::store_rows(size_t t, const RowBatch& rows) {
     room = shard.reserve_room(end - first, rows.header(first).key);
     for (; first < end; ++first) {
       const int64_t key = rows.header(first).key;
-      // A checkpoint that was tampered with may have a key twice.
+      // A checkpoint that was tampered with may contain a key twice.
       if (!shard.entry(key)) arrival.insert(shard, key, copies.place(first), room);
     }
   }
@@ -283,7 +286,7 @@ void Replacement::finish(const TableState& state) {
   }
   operation_.refresh();
   table_.epochs.reclaim();
-  // Rows of older checkpoints have stamps that their clock doesn't cover.
+  // Rows of older checkpoints may have later stamps than their clock says.
   table_.clock.advance_to(std::max<uint64_t>(state.clock, newest_stamp_ + 1));
   MutexLock lock(table_.state_mutex);
   table_.apply_count = state.apply_count;

@@ -7,7 +7,8 @@
 namespace embstore {
 namespace {
 
-// The keys of a shard's rows in a tier, in the order of their places, in which a tier reads them fastest.
+// Returns the keys of a shard's rows in a tier, in the order of their places, in which the tier reads
+// them fastest.
 std::vector<int64_t> keys_of(IndexShard& shard, uint32_t tier) {
   std::vector<Place> places = places_in(tier, shard);
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.slot < b.slot; });

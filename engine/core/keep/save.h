@@ -1,5 +1,4 @@
-// What is read of all rows of a table, whichever tiers they are in: for checkpoints, for exports, and to find those
-// that are damaged.
+// Reads all rows of a table, whichever tiers they are in: for checkpoints, for exports, and to find damaged rows.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace embstore {
 
-// What becomes of rows that a medium doesn't give back as they were written.
+// What to do about rows that a medium doesn't give back as they were written.
 enum class OnDamage { kRaise, kSkip };
 
 struct ExportedRows {
@@ -29,31 +28,31 @@ struct ExportedRows {
   bool operator==(const ExportedRows&) const = default;
 };
 
-// Both ends are in it.
+// Includes both ends.
 struct KeyRange {
   int64_t first = std::numeric_limits<int64_t>::min();
   int64_t last = std::numeric_limits<int64_t>::max();
 };
 
-// Rows that are read at a time: a megabyte of them, and not so many that their bookkeeping is more.
+// Returns how many rows to read at a time: a megabyte of them, but not so many that their bookkeeping takes more.
 size_t rows_at_a_time(const RowLayout& layout);
 
-// Where the rows of a shard are that are in a tier.
+// Returns the places of a shard's rows in a tier.
 std::vector<Place> places_in(uint32_t tier, IndexShard& shard);
 
-// Tells whether a key has a row. REQUIRES: a guard of the epochs is held on.
+// Tells whether a key has a row. REQUIRES: a guard of the epochs is held as long as this is used.
 class HasRow {
  public:
   explicit HasRow(const RowStore& store) : reader_(store.index()) {}
   bool operator()(int64_t key) { return static_cast<bool>(reader_.find(key).ref); }
-  // Those of `keys` that have a row, in their order.
+  // Returns those of `keys` that have a row, in their order.
   PageVector<int64_t> of(std::span<const int64_t> keys);
 
  private:
   IndexReader reader_;
 };
 
-// Reads the rows of `keys`; visits those that are whole, and collects the keys of the others.
+// Reads the rows of `keys`: visits those that are whole, and collects the keys of damaged ones.
 class RowVisits {
  public:
   explicit RowVisits(const TableParts& table) : table_(table), rows_(table.layout) {}
@@ -85,11 +84,11 @@ class RowVisits {
   std::string first_damage_;
 };
 
-// A copy of what the admission filters keep out.
+// A copy of the keys that the admission filters keep out, or of the filters' sketches.
 class WaitingKeys {
  public:
   WaitingKeys() = default;
-  // As they are now.
+  // Copies them as they are now.
   explicit WaitingKeys(const TableParts& table);
   void write(checkpoint::Writer& file) const;
 
@@ -103,13 +102,13 @@ class WaitingKeys {
 };
 
 // Each of these REQUIRES a Standstill.
-// The keys in the range that have a row, in no order.
+// Returns the keys in the range that have a row, in no order.
 std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) REQUIRES(table.gate);
-// `keys`: ascending, and each has a row.
+// REQUIRES: `keys` ascend, and each has a row.
 ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDamage on_damage)
     REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
-// Removes the rows of those keys that have one, and has the next incremental save tell of these keys. Says how many there were.
+// Removes the rows of those of `keys` that have one, and has the next incremental save list them. Returns how many there were.
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) REQUIRES(table.gate);
 
 }  // namespace embstore

@@ -18,7 +18,8 @@
 namespace embstore {
 namespace {
 
-// The scope in which no batch is under way, rows stay in their tiers, and none is being written for a checkpoint.
+// The scope in which no batch is under way, rows stay in their tiers, and no row is being written for a
+// checkpoint.
 class SCOPED_CAPABILITY BatchBoundary {
  public:
   explicit BatchBoundary(TableParts& table) ACQUIRE(table.gate) NO_THREAD_SAFETY_ANALYSIS : table_(table) {
@@ -46,15 +47,15 @@ void write_back(TableParts& table, Operation& operation) {
   while (copies.wanted_count() != 0) {
     const std::vector<RowRef> rows = copies.wanted();
     for (size_t first = 0; first < rows.size(); first += kRowsWrittenAtOnce) {
-      // Copies that nothing refers to yet must not be taken for rows by a checkpoint that begins meanwhile.
+      // Held so that no checkpoint begins meanwhile: it would take copies that nothing refers to yet for rows.
       const MutexLock lock(table.write_back_mutex);
       write_wanted(store, std::span(rows).subspan(first, std::min(kRowsWrittenAtOnce, rows.size() - first)));
       if (copies.wanted_on_device() == 0) table.write_back_use.reset();
       operation.refresh();
     }
-    if (rows.empty()) std::this_thread::yield();  // a row was on its way from one slot to another
+    if (rows.empty()) std::this_thread::yield();  // a row was moving from one slot to another
   }
-  // The last ones may have been written by others.
+  // Other threads may have written the last ones.
   const MutexLock lock(table.write_back_mutex);
   if (copies.wanted_on_device() == 0) table.write_back_use.reset();
 }
@@ -65,11 +66,11 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
   checkpoints.check_is_taken_up();
   const BatchBoundary boundary(table);
-  // Beside the caller's: no step on the device comes in between.
+  // Besides the caller's use: no step on the device comes in between.
   std::unique_ptr<DeviceSteps::HostUse> use;
   if (table.steps)
     use = std::make_unique<DeviceSteps::HostUse>(table.steps.get(), DeviceSteps::Length::kLong);
-  // Whoever opens the pool makes its own anew.
+  // A process that opens the pool makes its own initial rows anew, so replaced ones are kept in the file.
   if (file.is_first() && table.initial.were_replaced()) file.add_initial_rows(table.initial.values());
   if (waiting_keys) WaitingKeys(table).write(file);
   BegunCheckpoint begun{.number = 0, .rows = 0, .state = state_of(table)};
@@ -93,7 +94,7 @@ void commit_checkpoint(TableParts& table, Operation& operation, uint64_t number,
 void drop_checkpoint(TableParts& table, uint64_t number) {
   log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
   if (checkpoints.has_pending()) {
-    // Nobody may be writing a row for it meanwhile, or find that it isn't wanted any more.
+    // No thread may be writing a row for the checkpoint meanwhile, nor find that the row isn't wanted any more.
     const BatchBoundary boundary(table);
     checkpoints.drop(number);
     InclusiveCache* const copies = table.store->cache();

@@ -1,4 +1,4 @@
-// What a table is beside its rows, as checkpoints have it.
+// Conversions of a table's state besides its rows, for checkpoints.
 #pragma once
 
 #include "parts/table_parts.h"

@@ -14,9 +14,9 @@
 namespace embstore {
 namespace {
 
-// Rows of memory that are copied while a shard's mutex is held.
+// Rows of memory that are copied in one go while a shard's mutex is held.
 constexpr size_t kRowsUnderMutex = 64;
-// Few enough for the misses that a core has in flight: each is three cache lines or more.
+// Few enough for the cache misses that a core can have in flight: each row is three cache lines or more.
 constexpr size_t kRowsFetchedAhead = 12;
 
 struct RowSpot {
@@ -30,7 +30,7 @@ class GroupedSpots {
  public:
   explicit GroupedSpots(size_t most) : most_(most) {}
 
-  // Those of another shard, in place of those that there are.
+  // Replaces the rows by those of another shard.
   void take(IndexShard& shard) {
     unordered_.clear();
     {
@@ -66,7 +66,7 @@ class GroupedSpots {
   std::vector<size_t> ends_;  // by group
 };
 
-// Reads rows of one shard while batches change them and moves go on: as they were at the moment of the save that keeps
+// Reads the rows of one shard while batches change them and moves go on: as they were at the moment of the save, if it keeps
 // images, or as they are.
 class ChangingRows {
  public:
@@ -76,9 +76,9 @@ class ChangingRows {
         spots_(rows_at_a_time(store_.layout())),
         batch_(store_.start_batch()) {}
 
-  // Visits the rows that `is_wanted` says, a group at a time. make_room() says how many rows may be visited next, one at least,
-  // and is called without a lock; visit_row() may be called with the shard's mutex held. Calls after_some(hash) when all rows
-  // of lower hashes were visited.
+  // Visits the rows that is_wanted() accepts, one group at a time. make_room() returns how many rows may be visited next, at
+  // least one, and is called without a lock; visit_row() may be called with the shard's mutex held. Calls after_some(hash)
+  // after all rows of lower hashes were visited.
   template <class MakeRoom, class IsWanted, class Visit, class AfterSome>
   void visit(IndexShard& shard, MakeRoom make_room, IsWanted is_wanted, Visit visit_row,
              AfterSome after_some) {
@@ -99,7 +99,7 @@ class ChangingRows {
   const std::string& first_damage() const { return first_damage_; }
 
  private:
-  // `take` says whether it wanted the row.
+  // `take` returns whether it wanted the row.
   template <class MakeRoom, class Take>
   void read(IndexShard& shard, std::span<const RowSpot> spots, MakeRoom make_room, Take take) {
     pending_.clear();
@@ -119,7 +119,7 @@ class ChangingRows {
     while (!pending_.empty()) read_pending(shard, spots, make_room, take);
   }
 
-  // Reads the pending rows, which lie in files, once. Those that moved meanwhile stay pending.
+  // Reads the pending rows, which lie in files, once. Rows that moved meanwhile stay pending.
   template <class MakeRoom, class Take>
   void read_pending(IndexShard& shard, std::span<const RowSpot> spots, MakeRoom make_room, Take take) {
     const TierStack& tiers = store_.tiers();
@@ -160,7 +160,7 @@ class ChangingRows {
     pending_.resize(left);
   }
 
-  // Takes the row if it has an image or lies in memory. False where it lies in a file.
+  // Takes the row if it has an image or lies in memory. Returns false if it lies in a file.
   template <class Take>
   bool take_without_file(IndexShard& shard, int64_t key, Take take, Phase& phase) REQUIRES(shard.mutex) {
     const ShardSave::Known known = shard.save->known(key);
@@ -169,7 +169,7 @@ class ChangingRows {
       return true;
     }
     const IndexEntry entry = shard.entry(key);
-    if (!entry) return true;  // a batch that was given up had brought it, which concerns no save
+    if (!entry) return true;  // it came in a batch that was given up, which concerns no save
     const Slot slot = entry.ref().slot();
     const MemoryTier* const memory = store_.tiers().memory(entry.ref().tier());
     if (memory == nullptr) return false;
@@ -181,7 +181,8 @@ class ChangingRows {
     return true;
   }
 
-  // Where the row was, which is where it nearly always is.
+  // Prefetches the row's place in the index and in its tier. It nearly always is where it was when the shard was looked
+  // through.
   void fetch(const IndexShard& shard, const RowSpot& spot) const {
     const BucketArray& buckets = shard.buckets();
     prefetch_line(buckets.home(spot.key));
@@ -195,14 +196,14 @@ class ChangingRows {
   const RowStore& store_;
   Operation& operation_;
   GroupedSpots spots_;
-  std::vector<size_t> pending_;   // spots of a group
-  std::vector<size_t> in_batch_;  // by number of the pending one: its number in the batch
-  BatchPtr batch_;                // of rows in files
+  std::vector<size_t> pending_;   // indices of a group's spots
+  std::vector<size_t> in_batch_;  // the positions of pending rows in batch_
+  BatchPtr batch_;                // rows in files
   std::vector<int64_t> damaged_;
   std::string first_damage_;
 };
 
-// So that little is left to be done while batches wait.
+// Settles moves beforehand, so that little is left to do while batches wait.
 void settle(Mover* mover) {
   if (mover == nullptr) return;
   try {

@@ -1,12 +1,12 @@
 // A save of a table, beside which look-ups, updates and moves go on.
 //
-// What is saved is the table at one moment between two batches. At that moment, with the apply gate held alone, the save copies
-// what a table is beside its rows, and each shard of the index learns of the save. Then the save goes through the shards
-// and writes the rows that were there at the moment. Whoever changes a row first keeps its image (store/shard_save.h), so the
-// save writes a row from its image or, if it has none, from where it lies.
+// It saves the table as it is at one moment between two batches. At that moment, with the apply gate held alone, the save
+// copies the table's state besides its rows, and tells each shard of the index of the save. Then it goes through the shards and
+// writes the rows that were there at the moment. A thread that is about to change a row first keeps its image
+// (store/shard_save.h), so the save writes a row from its image or, if it has none, from where it lies.
 //
-// Rows that are to be evicted are looked for before the moment, beside batches too. At the moment only those that changed
-// meanwhile are looked at again.
+// The save looks for rows to evict before the moment, while batches go on. At the moment it looks again only at those that
+// changed meanwhile.
 #pragma once
 
 #include <array>
@@ -24,20 +24,20 @@ namespace embstore {
 
 class TableSave {
  public:
-  // Waits for the save before, and finds the rows that `eviction` says. `file` outlives this; null where nothing is to be
+  // Waits for the save before, and finds the rows that `eviction` selects. `file` outlives this; null if nothing is to be
   // saved.
   TableSave(TableParts& table, checkpoint::Writer* file, const EvictionRule& eviction);
-  // A save that was not written is given up: the next one has what this one would have had.
+  // A save that was not written is given up: the next one writes what this one would have written.
   ~TableSave();
   TableSave(const TableSave&) = delete;
   TableSave& operator=(const TableSave&) = delete;
 
-  // Evicts rows at a moment of their own, and says how many. Once, in place of begin().
+  // Evicts rows at a moment of their own, and returns how many. Called at most once, in place of begin().
   uint64_t evict_alone();
-  // The moment: evicts rows, and begins the save of the others. Once.
+  // The moment: evicts rows, and begins the save of the others. Called at most once.
   void begin(bool waiting_keys);
-  // Writes the rows and what else there was at the moment. Once, after begin(). May be called in another thread. Damaged rows
-  // are skipped, and told of, or DamagedRowsError.
+  // Writes the rows and the other state as of the moment. Called at most once, after begin(), in any thread. Damaged rows are
+  // skipped and listed in the result, or DamagedRowsError is thrown.
   SavedTable write(OnDamage on_damage);
 
  private:
@@ -55,10 +55,10 @@ class TableSave {
   Operation operation_;
   checkpoint::Writer* const file_;
   const EvictionRule eviction_;
-  std::vector<int64_t> evicted_;                            // as they were when they were looked at
+  std::vector<int64_t> evicted_;                            // keys, chosen before the moment
   std::array<std::unique_ptr<ShardSave>, kShards> shards_;  // null once the shard is written
 
-  // As of the moment.
+  // State as of the moment.
   SaveSpans spans_;
   SavedTable saved_;
   std::span<const int64_t> removed_keys_;

@@ -1,5 +1,5 @@
-// Brings a row file's blocks to the file, in their order. Large blocks go past the page cache, by a thread of their own, so that
-// checksums and the medium's time overlap with the rows that are gathered for the next block.
+// Writes a row file's blocks to the file, in order. Large blocks go past the page cache, by a thread of the output's own, so
+// that checksums and the medium's time overlap with the gathering of rows for the next block.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Block {
 
   size_t payload_bytes() const { return payload_bytes_; }
   const std::byte* payload() const { return memory_->data() + begin_ + sizeof(BlockHeader); }
-  // Room for so many bytes more of payload, which may move what is there.
+  // Returns room for this many more bytes of payload, which may move the payload so far.
   std::byte* extend(size_t bytes);
 
   BlockKind kind = kEnd;
@@ -41,28 +41,29 @@ class Block {
 
   size_t end() const { return begin_ + sizeof(BlockHeader) + payload_bytes_; }
 
-  // From the system, and back to it: malloc would keep what a save of many partitions took, in the arenas of their threads.
+  // Comes from the system, and goes back to it: malloc would keep what a save of many partitions took, in the arenas of their
+  // threads.
   using Memory = PageArray<std::byte>;
   std::unique_ptr<Memory> memory_;
-  // Of the header in the memory: the block's place in the file, modulo the medium's blocks.
+  // The offset of the header in the memory: equal to the block's place in the file, modulo the medium's block size.
   size_t begin_ = 0;
   size_t payload_bytes_ = 0;
 };
 
-// For one thread at a time. Errors of the output's own thread are thrown by the calls after them.
+// For one thread at a time. Errors of the output's own thread are thrown by later calls.
 class BlockOutput {
  public:
-  // Makes the file, which must not exist, and begins it with `header`.
+  // Creates the file, which must not exist, and begins it with `header`.
   BlockOutput(std::string path, files::FileCalls& calls, const FileHeader& header);
-  // What wasn't finished may not be in the file.
+  // Blocks may be missing from the file if finish() wasn't called.
   ~BlockOutput();
   BlockOutput(const BlockOutput&) = delete;
   BlockOutput& operator=(const BlockOutput&) = delete;
 
-  // An empty block, for the place behind all that were put. Waits for the medium where that is kMostBlocks behind.
+  // Returns an empty block, for the place behind all blocks that were put. Waits for the medium if that is kMostBlocks behind.
   std::unique_ptr<Block> take();
   void put(std::unique_ptr<Block> block);
-  // Returns when the medium has all of the file. Once.
+  // Returns when the medium has all of the file. Called at most once.
   void finish();
 
   // After finish().
@@ -71,15 +72,15 @@ class BlockOutput {
 
  private:
   static constexpr size_t kMostBlocks = 4;
-  // Blocks from this size on are worth a thread.
+  // Blocks of at least this size are worth a thread.
   static constexpr size_t kLargeBlock = kBlockBytes / 2;
 
   void start_thread();
   void run();
   void rethrow() REQUIRES(mutex_);
-  // This and the next: of the output's thread, where it runs.
+  // This and the next run in the output's thread, if there is one.
   void write(Block& block);
-  // Whole blocks of the medium. False where that can't be had of this file system.
+  // Writes whole blocks of the medium. Returns false if this file system can't do direct I/O.
   bool write_past_cache(const std::byte* data, size_t bytes, uint64_t at);
 
   const ForkGeneration made_in_ = fork_generation();
@@ -88,13 +89,13 @@ class BlockOutput {
   std::optional<files::File> past_cache_;  // the same file, by O_DIRECT
   bool may_pass_cache_ = true;
 
-  uint64_t end_;          // of what was put
-  size_t blocks_ = 0;     // that were made
+  uint64_t end_;          // of the blocks that were put
+  size_t blocks_ = 0;     // made so far
   uint64_t offset_;       // of the next block that is to be written
-  uint64_t written_ = 0;  // so many bytes: up to offset_, or to the medium's block that it is in
+  uint64_t written_ = 0;  // bytes written: up to offset_, or to the medium's block that it is in
   uint64_t number_ = 0;
   uint32_t checksum_;
-  // The bytes before offset_ in the medium's block that it is in.
+  // The bytes of the medium's block that contains offset_, up to offset_.
   std::array<std::byte, medium::kBlockBytes> unfinished_;
 
   Mutex mutex_;

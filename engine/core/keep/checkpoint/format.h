@@ -1,5 +1,5 @@
-// The bytes of a checkpoint's row files. engine/FORMAT.md (section CHECKPOINT) says the same in words;
-// whoever changes one changes the other, and the version.
+// The bytes of a checkpoint's row files. engine/FORMAT.md (section CHECKPOINT) says the same in words; a
+// change of one needs a change of the other, and of the version.
 #pragma once
 
 #include <array>
@@ -13,14 +13,15 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 inline constexpr std::array<char, 8> kMagic = {'E', 'S', 'C', 'H', 'K', 'P', 'N', 'T'};
 inline constexpr uint32_t kFormatVersion = 4;
-// Of files whose sketches are of other shards, which are divided by another rule; all else is as it is now.
+// The version of files whose sketches belong to shards that are divided by another rule; all else is as it
+// is now.
 inline constexpr uint32_t kSketchesOfOtherShards = 3;
-// Of files without kInitialRows; all else is as in version 3.
+// The version of files without kInitialRows; all else is as in version 3.
 inline constexpr uint32_t kWithoutInitialRows = 2;
-// Of files whose keys lie in partition key modulo partition_count; all else is as in version 2.
+// The version of files whose keys lie in partition key modulo partition_count; all else is as in version 2.
 inline constexpr uint32_t kPlacedByModulo = 1;
 
-// Which save a file belongs to, so that files of two saves can't be mixed.
+// Identifies the save that a file belongs to, so that files of two saves can't be mixed.
 using SaveId = std::array<uint8_t, 16>;
 
 struct FileHeader {
@@ -30,7 +31,7 @@ struct FileHeader {
   SaveId save_id;
   uint32_t dim;
   uint32_t slot_count;
-  uint32_t partition;  // of partition_of(); of another rule where the version is kPlacedByModulo
+  uint32_t partition;  // by partition_of(); by another rule if the version is kPlacedByModulo
   uint32_t partition_count;
   uint32_t record_bytes;
   uint32_t flags;     // kIncremental
@@ -39,7 +40,7 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 64);
 
-// Whether the file's keys are those that partition_of() has in its partition.
+// Returns whether the file's keys are those that partition_of() assigns to its partition.
 inline bool is_placed_by_hash(const FileHeader& file) {
   return file.format_version != kPlacedByModulo || file.partition_count == 1;
 }
@@ -48,16 +49,16 @@ inline constexpr uint32_t kIncremental = 1;  // only what changed since the save
 
 enum BlockKind : uint32_t {
   kRows = 1,         // records, record_bytes each
-  kRemovedKeys = 2,  // int64 each: gone since the save before, unless they have a row in this one
+  kRemovedKeys = 2,  // int64 each: removed since the save before, unless they have a row in this file
   kWaitingKeys = 3,  // WaitingKeyRecord each: below their filter's threshold
   kSketch = 4,       // SketchHeader, then the counters of one shard's filter
   kEnd = 5,          // Totals; nothing follows
-  kInitialRows = 6,  // dim floats each: key k of no row reads row k mod their number; before all else
+  kInitialRows = 6,  // dim floats each: a key k without a row reads row k mod their number; comes first
 };
 
 struct BlockHeader {
   uint32_t kind;
-  uint32_t count;  // of what the payload holds; 1 for a sketch and for the end
+  uint32_t count;  // of elements in the payload; 1 for a sketch and for the end
   uint64_t payload_bytes;
   uint64_t number;            // of the block in its file, from 0
   uint32_t payload_checksum;  // CRC-32C
@@ -65,8 +66,8 @@ struct BlockHeader {
 };
 static_assert(sizeof(BlockHeader) == 32);
 
-// A row without what the medium is not concerned with; its floats follow: the weights, then each slot, dim
-// of each and no padding.
+// A row without the fields that only concern a medium. Its floats follow: the weights, then each slot, dim
+// floats each, without padding.
 struct RowRecord {
   int64_t key;
   uint64_t frequency;
@@ -101,7 +102,7 @@ struct Totals {
 };
 static_assert(sizeof(Totals) == 32);
 
-// What a block of rows or keys aims at; a block of one longer row is as long as that.
+// The size that a block of rows or keys is filled to; a block with one longer row is as long as that row.
 inline constexpr size_t kBlockBytes = size_t{1} << 20;
 
 constexpr size_t record_floats(size_t dim, size_t slot_count) { return dim * (1 + slot_count); }

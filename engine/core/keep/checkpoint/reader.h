@@ -1,4 +1,4 @@
-// Reads one row file of a checkpoint, and trusts nothing in it that isn't guarded by a checksum.
+// Reads one row file of a checkpoint, and trusts only what a checksum guards.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace embstore::checkpoint {
 
-// Throws Error(kCheckpoint), which names the file, where it isn't what a Writer finished: truncated, damaged,
-// of another format or version; and Error(kStorage) where it can't be read. Memory: one block. For one thread at a time, but for
+// Throws Error(kCheckpoint), which names the file, if the file isn't what a Writer finished: truncated, damaged, or of another
+// format or version; and Error(kStorage) if it can't be read. Takes memory for one block. For one thread at a time, except
 // next(payload).
 class Reader {
  public:
@@ -27,28 +27,29 @@ class Reader {
   const std::string& path() const { return file_.path(); }
   const FileHeader& header() const { return header_; }
   uint64_t size_bytes() const { return size_bytes_; }
-  // It has no more rows than that.
+  // An upper bound of the number of rows.
   uint64_t most_rows() const { return size_bytes_ / header_.record_bytes; }
 
   struct Block {
     BlockKind kind;
     uint32_t count;
-    uint64_t number;                     // in the file, from 0
-    std::span<const std::byte> payload;  // until the next call
+    uint64_t number;                     // of the block in the file, from 0
+    std::span<const std::byte> payload;  // valid until the next call
   };
-  // So many blocks were given out.
+  // Returns how many blocks were given out.
   uint64_t passed_blocks() const {
     const MutexLock lock(mutex_);
     return blocks_;
   }
-  // What the next block has, which isn't checked yet; kEnd where there is none.
+  // Returns the kind in the next block's header, which isn't checked yet; kEnd if there is none.
   BlockKind next_kind() const;
-  // The next block; nothing after the last, once it is sure that the file ends as it should.
+  // Returns the next block; nothing after the last, once it is sure that the file ends as it should.
   std::optional<Block> next() { return next(payload_); }
-  // The same for several threads at once: each gets blocks that no other gets, and reads and checks them in memory of its own.
+  // The same for several threads at once: each gets blocks that no other thread gets, and reads and checks them in memory of its
+  // own.
   std::optional<Block> next(std::vector<std::byte>& payload);
 
-  // Visits one row of every `step` of the file's, without checking it.
+  // Visits one of every `step` rows of the file, without checking it.
   template <class Visit>
   void sample_rows(size_t step, Visit visit_row) const {
     size_t row = 0;  // of the next block
@@ -74,14 +75,14 @@ class Reader {
 
  private:
   void read_header();
-  // The header of the next block, which is left behind; nothing where the file has ended.
+  // Returns the header of the next block, and moves past that block; nothing if the file has ended.
   std::optional<BlockHeader> pass_block() REQUIRES(mutex_);
   void check_block(const BlockHeader& block) const;
   void count(const BlockHeader& block) REQUIRES(mutex_);
   void check_end(const BlockHeader& block) REQUIRES(mutex_);
-  // Of the block that begins at byte `start`.
+  // Reads and checks the payload of the block that begins at byte `start`.
   void read_payload(const BlockHeader& block, uint64_t start, void* payload) const;
-  // Fills `bytes` at `data`, or says that the file is truncated.
+  // Fills `bytes` at `data`, or throws that the file is truncated.
   void read(void* data, size_t bytes, uint64_t offset) const;
   [[noreturn]] void damaged(const std::string& what) const;
   [[noreturn]] void truncated() const;

@@ -15,7 +15,7 @@
 
 namespace embstore::checkpoint {
 
-// That of a whole table, unless it's said otherwise.
+// The default identity is that of a whole table.
 struct FileIdentity {
   SaveId save_id = {};
   uint32_t partition = 0;
@@ -23,31 +23,31 @@ struct FileIdentity {
   bool incremental = false;
 };
 
-// What a manifest says of a file.
+// What a manifest records of a file.
 struct FileSummary {
   uint64_t size_bytes;
   uint32_t checksum;  // CRC-32C of the file's header and its blocks' headers, which guard the rest
   Totals totals;
 };
 
-// Throws Error(kStorage), which names the file, where the operating system refuses something; the file is
-// then unfinished and whoever made it removes it: a retry takes a new Writer and a new file. Memory: a few
-// blocks.
+// Throws Error(kStorage), which names the file, if the operating system refuses something. The file is then unfinished, and the
+// caller that made it removes it: a retry takes a new Writer and a new file. Takes memory for a few blocks.
 class Writer {
  public:
-  // Makes the file, which must not exist.
+  // Creates the file, which must not exist.
   Writer(std::string path, const RowLayout& layout, const FileIdentity& identity,
          files::FileCalls& calls = files::system_file_calls());
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
   bool incremental() const { return incremental_; }
-  // Of all partitions' files, the first has what they have in common.
+  // The first of all partitions' files has what they have in common.
   bool is_first() const { return is_first_; }
 
   // REQUIRES: nothing was added yet.
   void add_initial_rows(std::span<const float> values);
-  // So many rows, one at least, that add_row() takes now without waiting for the medium. Throws Error(kStorage) after give_up().
+  // Returns how many rows, at least one, add_row() takes now without waiting for the medium. Throws Error(kStorage) after
+  // give_up().
   size_t make_room_for_rows();
   void add_row(const RowHeader& header, const float* row);
   void add_removed_key(int64_t key);
@@ -56,11 +56,11 @@ class Writer {
 
   // Ends the file and returns when the medium has it.
   FileSummary finish();
-  // Has whoever adds rows, in any thread, do so no longer.
+  // Has all threads that add rows fail from now on.
   void give_up() { is_given_up_.store(true, std::memory_order_relaxed); }
 
  private:
-  // Room for `bytes` more of the block of `kind` that is being filled.
+  // Returns room for `bytes` more in the block of `kind` that is being filled.
   std::byte* extend(BlockKind kind, size_t bytes);
   void flush();
 
@@ -68,7 +68,7 @@ class Writer {
   const bool incremental_;
   const bool is_first_;
   BlockOutput output_;
-  std::unique_ptr<Block> block_;  // that is being filled; null: none was begun
+  std::unique_ptr<Block> block_;  // the block that is being filled; null: none was begun
   Totals totals_{};
   std::atomic<bool> is_given_up_{false};
 };
