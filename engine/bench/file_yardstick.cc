@@ -33,7 +33,7 @@ Buffer buffer_of(size_t bytes) {
   return buffer;
 }
 
-// What no disk can compress.
+// Returns bytes that no disk can compress.
 Buffer random_buffer(size_t bytes) {
   Buffer buffer = buffer_of(bytes);
   RandomOffsets words(size_t{1} << 31, 1, 7);
@@ -69,7 +69,7 @@ FileYardstick::FileYardstick(size_t bytes, const std::string& directory, bool di
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | (direct ? O_DIRECT : 0), 0600);
   if (file_ < 0) {
     const int reason = errno;
-    unlink(path_.c_str());  // of a file system without direct I/O, which has made the name all the same
+    unlink(path_.c_str());  // a file system without direct I/O has created the name nevertheless
     refuse(path_, direct ? "can't be made for direct I/O" : "can't be made", reason);
   }
   unlink(path_.c_str());
@@ -111,7 +111,7 @@ double FileYardstick::mb_per_s(bool write, bool random, size_t request_bytes, in
         const size_t own = static_cast<size_t>(thread) * slots * request_bytes;
         size_t slot = 0;
         double moved = 0;
-        do {  // once at least: less than a request can't be measured
+        do {  // at least once: less than a request can't be measured
           const size_t at = random ? offsets.next() : own + slot * request_bytes;
           transfer(file_, path_, write, buffer, request_bytes, at);
           moved += static_cast<double>(request_bytes);

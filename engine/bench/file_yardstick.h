@@ -1,4 +1,4 @@
-// How fast a file system's disk is, by kind of request, size and requests in flight.
+// Measures how fast a file system's disk is, by kind of request, size and requests in flight.
 #pragma once
 
 #include <cstddef>
@@ -6,18 +6,19 @@
 
 namespace embstore {
 
-// A file that was written whole, and is gone when this is. Each thread has one request in flight.
+// A file that was written as a whole, and that is removed with this object. Each thread has one request in flight.
 class FileYardstick {
  public:
-  // direct: past the page cache. Throws Error(kStorage), also where the file system can't do that.
+  // `direct`: past the page cache. Throws Error(kStorage), also if the file system can't do direct I/O.
   FileYardstick(size_t bytes, const std::string& directory, bool direct);
   ~FileYardstick();
   FileYardstick(const FileYardstick&) = delete;
   FileYardstick& operator=(const FileYardstick&) = delete;
 
-  // MB (10^6 bytes) a second of all threads. random: each request is for any place, else each thread goes through a
-  // part of its own. What was written through the page cache counts once it's on the disk.
-  // Throws Error(kInvalidArgument) for requests that are no whole blocks of 512 bytes or don't fit, and Error(kStorage).
+  // Returns MB (10^6 bytes) per second of all threads together. With `random` each request is for any place in the file;
+  // otherwise each thread goes through a part of its own. Bytes written through the page cache count once they are on
+  // the disk. Throws Error(kInvalidArgument) for requests that aren't whole blocks of 512 bytes or don't fit, and
+  // Error(kStorage).
   double mb_per_s(bool write, bool random, size_t request_bytes, int threads, double seconds) const;
 
  private:

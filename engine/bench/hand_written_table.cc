@@ -11,7 +11,7 @@
 namespace embstore {
 namespace {
 
-constexpr size_t kProbeAhead = 32;  // ids between fetching an entry's line and probing it
+constexpr size_t kProbeAhead = 32;  // ids between prefetching an entry's line and probing it
 constexpr size_t kRowAhead = 16;    // ids between probing and using the row
 
 }  // namespace
@@ -78,7 +78,8 @@ void HandWrittenTable::lookup_rows(std::span<const int64_t> ids, float* out) con
 
 void HandWrittenTable::adagrad(std::span<const int64_t> ids, const float* gradients, float learning_rate) {
   const size_t dim = static_cast<size_t>(dim_);
-  // Rows and, in `first`, where each row's gradient is summed; -1: the row wasn't met in this batch.
+  // `rows` has the batch's distinct rows, and `table`, a hash table, the position + 1 of each in
+  // `rows`; 0: empty.
   thread_local std::vector<uint64_t> rows;
   thread_local std::vector<uint32_t> table;
   thread_local std::vector<float> sums;

@@ -1,6 +1,6 @@
-// The yardstick of the benchmarks: what one would write by hand for one table in one memory, read by one
-// batch at a time. A linear-probing array of (key, row) at half load, rows in one block, software
-// prefetching; no locks, no dispatch, no tiers, no metadata, keys known beforehand.
+// The yardstick of the benchmarks: the code that one would write by hand for one table in one memory,
+// read by one batch at a time. A linear-probing array of (key, row) at half load, rows in one block,
+// software prefetching; no locks, no dispatch, no tiers, no metadata, keys known beforehand.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class HandWrittenTable {
 
   // REQUIRES: at most capacity_rows distinct ids in all.
   void insert(std::span<const int64_t> ids, const float* rows);
-  // REQUIRES, as everything below: every id was inserted.
+  // REQUIRES, here and below: every id was inserted.
   void lookup(std::span<const int64_t> ids, float* out) const;
   // Sums the gradients of equal ids, then a += g^2, w -= learning_rate * g / sqrt(a) for each.
   void adagrad(std::span<const int64_t> ids, const float* gradients, float learning_rate);
@@ -27,7 +27,7 @@ class HandWrittenTable {
  private:
   struct Entry {
     int64_t key;
-    uint64_t row;  // + 1; 0 = empty
+    uint64_t row;  // its number plus 1; 0: empty
   };
   template <int kDim>
   void lookup_rows(std::span<const int64_t> ids, float* out) const;

@@ -1,5 +1,5 @@
-// What LevelDB's options do to a tier's work, one option changed at a time: loads rows in the order in
-// which a cache evicts them, reads batches at random, then moves batches up and down.
+// Measures the effect of LevelDB's options on a tier's work, one option changed at a time: loads rows
+// in the order in which a cache evicts them, reads batches at random, then moves batches up and down.
 //
 //   leveldb_options DIRECTORY [ROWS [DIM]]
 #include <algorithm>

@@ -11,7 +11,7 @@
 namespace embstore {
 namespace {
 
-// Ordered as the keys are.
+// Returns bytes that sort in the order of the keys.
 uint64_t record_key(int64_t key) {
   static_assert(std::endian::native == std::endian::little);
   return __builtin_bswap64(static_cast<uint64_t>(key) ^ (uint64_t{1} << 63));

@@ -1,4 +1,5 @@
-// A yardstick of the benchmarks: rows in LevelDB as one keeps them without this engine, a record a key.
+// A yardstick of the benchmarks: rows in LevelDB as one keeps them without this engine, one record per
+// key.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace embstore {
 // For one thread at a time.
 class LevelDbStore {
  public:
-  // Makes the database at `directory`, with the options that LEVELDB tiers were found to be fastest with.
-  // Throws Error(kMissingLibrary) or Error(kStorage).
+  // Creates the database at `directory`, with the options that are fastest for LEVELDB tiers. Throws
+  // Error(kMissingLibrary) or Error(kStorage).
   LevelDbStore(std::string directory, size_t row_floats);
   ~LevelDbStore();
   LevelDbStore(const LevelDbStore&) = delete;
@@ -24,11 +25,12 @@ class LevelDbStore {
 
   size_t row_floats() const { return row_floats_; }
 
-  // In one batch. A key that is there already gets the new row.
+  // Writes all rows in one batch. A key that is there already gets the new row.
   void write(std::span<const int64_t> ids, const float* rows);
-  // In ascending order of keys, which is the fastest. Throws Error(kStorage) where one was never written.
+  // Reads the rows in ascending order of keys, which is the fastest. Throws Error(kStorage) if a key was
+  // never written.
   void read(std::span<const int64_t> ids, float* rows) const;
-  // Leaves the files. REQUIRES, of the others: not closed.
+  // Closes the database and leaves its files. REQUIRES, for all other calls: not closed.
   void close();
 
  private:

@@ -121,7 +121,7 @@ double rate(std::byte* data, size_t bytes, bool random, size_t access_bytes, int
       });
 }
 
-// As mbind(2), of which only libnuma has a wrapper.
+// Calls mbind(2), for which only libnuma has a wrapper.
 void bind_to_node(void* data, size_t bytes, int node) {
   constexpr int kBind = 2;  // MPOL_BIND
   constexpr size_t kNodesAWord = 8 * sizeof(unsigned long);
@@ -147,7 +147,7 @@ MemoryYardstick::MemoryYardstick(size_t bytes, int node)
     munmap(data_, bytes_);
     throw;
   }
-  madvise(data_, bytes_, MADV_HUGEPAGE);  // as the engine's tables; without, it measures page walks too
+  madvise(data_, bytes_, MADV_HUGEPAGE);  // as for the engine's tables; without, it measures page walks, too
   back_pages();
 }
 
@@ -178,7 +178,7 @@ MemoryYardstick::MemoryYardstick(size_t bytes, const std::string& directory)
 
 MemoryYardstick::~MemoryYardstick() { munmap(data_, bytes_); }
 
-// Pages that were never written are all one page of zeros, which lies in the caches.
+// Writes every page: pages that were never written are all one page of zeros, which lies in the caches.
 void MemoryYardstick::back_pages() const {
   for (size_t i = 0; i < bytes_; i += kPageBytes) data_[i] = std::byte{1};
 }
@@ -222,8 +222,9 @@ double MemoryYardstick::latency_ns(bool random, double seconds) const {
   uint64_t line = 0;
   do {
     for (size_t i = 0; i < kLoadsBetweenClocks; ++i) {
-      // The next address is made from what was loaded, so no load starts before the one before it is back.
-      // Every first byte of a page is 1, all others are 0 or 1: what is added doesn't matter.
+      // The next address depends on the loaded value, so no load starts before the previous one has
+      // returned. The first byte of every page is 1, all other bytes are 0 or 1: the values make no
+      // difference.
       if (random) {
         state = state * 6364136223846793005u + 1442695040888963407u + load(line);
         line = (state >> 32) * lines >> 32;

@@ -1,5 +1,5 @@
-// The Python module embstore.bench._yardsticks: what the benchmarks compare tables with, and what measures
-// devices. Users of tables never load it.
+// The Python module embstore.bench._yardsticks: contenders that the benchmarks compare tables with, and
+// measurements of devices. Users of tables never load it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 

@@ -1,4 +1,4 @@
-// Places of a range in random order, found faster than memory answers.
+// Offsets in a range in random order, computed faster than memory answers.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace embstore {
 
 class RandomOffsets {
  public:
-  // Multiples of `step` below `range`. REQUIRES: 0 < step <= range, and range / step < 2^32.
+  // Gives multiples of `step` below `range`. REQUIRES: 0 < step <= range, and range / step < 2^32.
   RandomOffsets(size_t range, size_t step, uint64_t seed)
       : slots_(range / step), step_(step), state_(seed * 0x9e3779b97f4a7c15u + 1) {}
 

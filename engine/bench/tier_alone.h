@@ -1,4 +1,5 @@
-// A tier in files by itself, without a table: what the benchmarks read and write to tell its share.
+// A tier in files by itself, without a table: benchmarks read and write it to measure its share of a
+// table's time.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +15,24 @@
 
 namespace embstore {
 
-// Rows of the ids 0 to row_count - 1. For one thread at a time, in which the tier compacts too.
+// Holds rows of the ids 0 to row_count - 1. For one thread at a time, in which the tier compacts, too.
 class TierAlone final : private Relocator {
  public:
-  // kind: "SSDHASH" or "LEVELDB". direct: past the page cache, which only SSDHASH can.
-  // Throws Error(kInvalidArgument), Error(kMissingLibrary) or Error(kStorage).
+  // `kind`: "SSDHASH" or "LEVELDB". `direct`: past the page cache, which only SSDHASH can do. Throws
+  // Error(kInvalidArgument), Error(kMissingLibrary) or Error(kStorage).
   TierAlone(const std::string& kind, std::string directory, int dim, int slot_count, size_t row_count,
             bool direct);
 
   size_t row_floats() const { return layout_.row_floats(); }
 
-  // What evicting does: rows that were here before, and then promoted, are erased, and all are written.
-  // REQUIRES, as below: distinct ids below row_count.
+  // Does what an eviction does: erases rows that the tier has already, as if they had been promoted,
+  // and writes all rows. REQUIRES, here and below: distinct ids below row_count.
   void write(std::span<const int64_t> ids, const float* rows);
-  // What a batch of misses does. REQUIRES: every id was written.
+  // Does what a batch of misses does. REQUIRES: every id was written.
   void read(std::span<const int64_t> ids, float* rows) const;
   void drain() { tier_->drain(); }
   uint64_t file_bytes() const { return tier_->stats().mapped_bytes; }
-  // Removes the files. REQUIRES, of the others: not closed.
+  // Removes the files. REQUIRES, for all other calls: not closed.
   void close() { tier_.reset(); }
 
  private:
@@ -43,7 +44,7 @@ class TierAlone final : private Relocator {
   const RowLayout layout_;
   std::vector<Slot> slots_;  // by id
   std::unique_ptr<Tier> tier_;
-  // Kept from batch to batch.
+  // Memory that is reused from batch to batch.
   mutable std::vector<Place> places_;
   mutable RowBatch rows_;
   std::vector<Slot> new_slots_;

@@ -1,4 +1,4 @@
-// Threads that do the same for a while, to tell how much they get done together.
+// Runs the same work in several threads for a while, to measure their throughput together.
 #pragma once
 
 #include <time.h>
@@ -15,20 +15,20 @@
 namespace embstore {
 
 enum class Clocked {
-  kElapsed,  // all bytes by the time from the first start to the last end: threads that wait for a disk take turns
-  kRunning,  // each by the time that it ran, without what the system gave to others: who waits for memory runs
+  kElapsed,  // all bytes over the time from first start to last end: threads that wait for a disk take turns
+  kRunning,  // each thread's bytes over its CPU time, which includes waits for memory but not for a processor
 };
 
-// Seconds that this thread has run.
+// Returns the CPU time of this thread, in seconds.
 inline double running_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Calls work(thread, stop) on each of `threads` threads at once; it returns how many bytes it has moved, some, once
-// `stop` is set, which is after `seconds`. Returns MB (10^6 bytes) a second of all. Rethrows what one threw.
-// REQUIRES, for kRunning: a processor for each thread.
+// Calls work(thread, stop) on each of `threads` threads at once. `work` returns how many bytes it has moved (more
+// than 0) soon after `stop` is set, which happens after `seconds`. Returns MB (10^6 bytes) per second of all
+// threads together. Rethrows what one threw. REQUIRES, for kRunning: a processor for each thread.
 inline double megabytes_per_second(int threads, double seconds, Clocked clocked,
                                    const std::function<double(int, const std::atomic<bool>&)>& work) {
   using Clock = std::chrono::steady_clock;

@@ -9,7 +9,8 @@ namespace embstore {
 OutcomeShares::Values OutcomeShares::values() const {
   Values values{};
   double total = 0;
-  // A phase's sample may have more of the others than are expected of all; in the long run it hasn't.
+  // A phase's sample may have more of the unusual outcomes than lines expected in all; in the long
+  // run it hasn't.
   for (const double count : counts_) total += std::max(count, 0.0);
   if (total == 0) {
     values[static_cast<size_t>(Outcome::kMiss)] = 1.0;
@@ -20,7 +21,7 @@ OutcomeShares::Values OutcomeShares::values() const {
 }
 
 void OutcomeShares::add(const OutcomeCounts& sampled, double expected, Outcome usual) {
-  // A phase that has seen enough by itself needs no others.
+  // A phase that has seen enough by itself needs no earlier ones.
   const double most_before = std::max(0.0, kMostSeen - expected);
   const double kept = seen_ > most_before ? most_before / seen_ : 1.0;
   for (double& count : counts_) count *= kept;
@@ -75,7 +76,8 @@ void CacheHierarchy::touch(std::span<const TouchedLine> lines, std::span<Outcome
 uint64_t* CacheHierarchy::set_of(const Sets& sets, uint64_t line, size_t ways) const {
   const uint64_t set = line % sets.count;
   if (classes_ == 1) return sets.lines->data() + set * ways;
-  // The number of sets is a multiple of that of classes: a line's class is its set's.
+  // The number of sets is a multiple of the number of classes, so all lines of a set are in one
+  // class.
   const uint64_t number =
       LineClasses::rank_of(line) * (sets.count / LineClasses::kCount) + set / LineClasses::kCount;
   return sets.lines->data() + number * ways;
@@ -96,7 +98,7 @@ Outcome CacheHierarchy::touch(uint64_t line, Access access) {
   }
   const bool was_there = found != set.end();
   const bool was_changed = was_there && (*found & 1) != 0;
-  // Flushed lines stay, as the memory has them.
+  // Flushed lines stay in the cache, unchanged since the memory has them.
   const bool stays_changed = access != Access::kStoreFlushed && (was_changed || writes);
   std::move_backward(set.begin(), was_there ? found : set.end() - 1, was_there ? found + 1 : set.end());
   set.front() = (line + 1) << 1 | (stays_changed ? 1 : 0);

@@ -1,5 +1,4 @@
-// How long accesses take on a device, as tables: by how the bytes are touched, how many there are, and how many threads
-// are at it.
+// Tables of how long accesses take on a device: by kind of access, size, and number of threads at the device.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +14,35 @@ namespace embstore {
 class Device {
  public:
   static constexpr int kMostThreads = 64;
-  // Where the CPU's caches don't have the bytes: on the device, or in a memory in front of it, or on the device with
-  // another line in their place in that memory, as the device has it or changed.
+  // Where the bytes are if the CPU's caches don't have them. kThere: on the device, or in a memory in front of it.
+  // kCleanMiss, kDirtyMiss: on the device, while that memory has another line in their place, unchanged or changed.
   enum class Where { kThere, kCleanMiss, kDirtyMiss };
   static constexpr size_t kWheres = 3;
 
-  // sizes: bytes, ascending. times_ns: [where][access][size][threads - 1], of accesses of which many are in flight.
-  // alone_ns: [access][size], of one from beginning to end, while nothing else is at the device. What the device
-  // doesn't do is unspecified. Throws Error(kInvalidArgument) where there aren't so many.
+  // `sizes`: bytes, ascending. `times_ns`: [where][access][size][threads - 1], for one access of many in flight.
+  // `alone_ns`: [access][size], for one access from beginning to end, while nothing else is at the device. Kinds of
+  // access that the device doesn't have may have any value. Throws Error(kInvalidArgument) if the numbers of entries
+  // don't fit.
   Device(std::string name, CacheSizes caches, std::vector<uint64_t> sizes, std::vector<double> times_ns,
          std::vector<double> alone_ns);
 
   const std::string& name() const { return name_; }
   const CacheSizes& caches() const { return caches_; }
-  // Nanoseconds of one access among many, and of one alone. Linear in the bytes between two sizes of the table, and as
-  // the last beyond it; the first is the least.
+  // Return the nanoseconds of one access among many, and of one alone. They are linear in the bytes between two sizes
+  // of the table, and proportional to the bytes beyond the last size; below the first size they are those of the first.
   double time_ns(Where where, Access access, double size_bytes, int threads) const;
   double alone_ns(Access access, double size_bytes) const;
-  // What a phase's accesses take, of which the caches have found what `shares` says: as many times as one among many
-  // takes, but no less than one alone takes in each of its rounds (Little's law).
+  // Returns the nanoseconds of a phase's accesses, if the caches have what `shares` says: the number of accesses times
+  // the time of one among many, but at least the time of one alone for each of its rounds (Little's law).
   double phase_ns(const AccessCount& count, const OutcomeShares::Values& shares) const;
 
  private:
-  // Where a size lies among those of the table.
+  // The position of a size among those of the table.
   struct Place {
     size_t below;
     size_t above;
-    double part;    // of the way from one to the other
-    double beyond;  // times the last size; 1 up to it
+    double part;    // of the way from `below` to `above`
+    double beyond;  // the size divided by the last size; 1 up to that
   };
   Place place_of(double size_bytes) const;
   double time_ns(Where where, Access access, const Place& place, int threads) const;

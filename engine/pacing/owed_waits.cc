@@ -11,9 +11,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Nanoseconds = std::chrono::duration<double, std::nano>;
 
-// A sleep takes some 60 us longer than it should; of this it's a part that the next ones can make up for.
+// A sleep takes about 60 us too long; with sleeps of at least this length, that is a part that later ones
+// can make up for.
 constexpr Nanoseconds kLeastSleep{200e3};
-// A process that was stopped for an hour doesn't get that hour for free.
+// Without a limit, a process that was stopped for an hour would get that hour for free.
 constexpr Nanoseconds kMostCredit{100e6};
 
 class OwedWaits {

@@ -1,6 +1,7 @@
-// What a thread's accesses would have taken longer on the devices of its tiers: waited for at its next safe point.
+// The time by which a thread's accesses would have taken longer on the devices of its tiers. The thread waits for
+// it at its next safe point.
 //
-// What is too short to sleep for is carried on, and what a sleep took too long counts for the next.
+// A time that is too short to sleep for is carried over, and so is the time by which a sleep took too long.
 #pragma once
 
 #include <chrono>
@@ -11,13 +12,13 @@
 
 namespace embstore {
 
-// This thread owes it; it waits at a safe point.
+// Adds a wait to those that this thread owes; the thread waits at a safe point.
 void owe_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns);
-// Waits, if that is long enough to sleep for. The thread counts as being at the medium meanwhile.
-// REQUIRES: it holds no lock that others need.
+// Waits for what this thread owes, if that is long enough to sleep for. The thread counts as being at the medium
+// meanwhile. REQUIRES: it holds no lock that other threads need.
 void wait_as_owed() noexcept;
 
-// The scope in which this thread doesn't wait: a caller of ours holds a lock.
+// The scope in which this thread doesn't wait, since a caller of the engine holds a lock.
 class PutWaitsOff {
  public:
   PutWaitsOff();

@@ -48,7 +48,7 @@ class Recording::TierRecorder final : public PhaseWatcher {
   const std::shared_ptr<Recording> recording_;
   const int32_t variable_;
   const int32_t tier_;
-  std::deque<SeenShares> shares_;  // of each of the recording's caches
+  std::deque<SeenShares> shares_;  // one for each of the recording's caches
 };
 
 Recording::Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases)

@@ -1,4 +1,4 @@
-// Keeps what the phases of some tables were, for whoever predicts how long they would have taken elsewhere.
+// Records the phases of some tables, for predictions of how long they would have taken on other devices.
 #pragma once
 
 #include <array>
@@ -17,29 +17,29 @@ struct RecordedPhase {
   int32_t variable;
   int32_t tier;
   AccessCount count;
-  int64_t thread;    // as the system numbers it
+  int64_t thread;    // the system's number of it
   int64_t start_ns;  // since the recording was made
 };
 
-// Safe for threads.
+// Thread-safe.
 class Recording : public std::enable_shared_from_this<Recording> {
  public:
-  // Simulates caches of these sizes, all tables being of one computer. Keeps no more phases than that.
+  // Simulates caches of these sizes, all tables being in one computer. Keeps at most `most_phases` phases.
   Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases);
 
-  // Since it was made.
+  // Returns the time since the recording was made.
   int64_t elapsed_ns() const { return ns_at(std::chrono::steady_clock::now()); }
-  // What a tier's phases are to be told to.
+  // Returns a watcher that records a tier's phases.
   std::shared_ptr<PhaseWatcher> watcher(int32_t variable, int32_t tier);
-  // Nothing is recorded from now on.
+  // Stops recording.
   void stop() EXCLUDES(mutex_);
 
-  static constexpr size_t kTold = kOutcomes - 1;  // the rest are misses
-  using Outcomes = std::array<double, kTold>;     // accesses, of kFree and what follows it
+  static constexpr size_t kTold = kOutcomes - 1;  // all but misses
+  using Outcomes = std::array<double, kTold>;     // accesses by outcome, from kFree on
   struct Phases {
     std::vector<RecordedPhase> phases;
-    std::vector<Outcomes> outcomes;  // of each phase, and of each of the caches
-    uint64_t lost;                   // phases beyond those that could be kept
+    std::vector<Outcomes> outcomes;  // for each phase in turn, one per cache hierarchy
+    uint64_t lost;                   // phases that could not be kept
   };
   Phases phases() const EXCLUDES(mutex_);
 

@@ -1,4 +1,5 @@
-// What the caches before a tier have had of its rows lately: by kind and size of the accesses.
+// The shares of the outcomes that a tier's accesses had lately in the caches before it, by kind and size of
+// access.
 #pragma once
 
 #include <array>
@@ -14,15 +15,15 @@
 
 namespace embstore {
 
-// Safe for threads.
+// Thread-safe.
 class SeenShares {
  public:
-  // Null: no caches, and everything misses.
+  // `caches`: null: there are none, and everything misses.
   explicit SeenShares(std::shared_ptr<CacheHierarchy> caches) : caches_(std::move(caches)) {}
 
   PhaseWatcher::Lines wanted_lines() const;
-  // Of each of the counts, by a phase's own lines and those of the phases before it. A phase of a few rows has few
-  // lines, or none, in the sample.
+  // Returns the shares for each of the counts, from the phase's own lines and those of earlier phases: a phase of
+  // a few rows has few lines in the sample, or none.
   static constexpr size_t kMostCounts = 8;
   using OfCounts = std::array<OutcomeShares, kMostCounts>;
   OfCounts of(std::span<const PhaseCount> counts, std::span<const TouchedLine> lines) EXCLUDES(mutex_);

@@ -16,7 +16,7 @@ void TierPacer::phase_ended(std::chrono::steady_clock::time_point, std::span<con
       if (wait_ns > 0) owe_wait(medium_, wait_ns);
     }
   } catch (const std::bad_alloc&) {
-    // An update that is under way can't fail for want of memory to pace it.
+    // An update that is under way must not fail because there is no memory for pacing it.
   }
 }
 

@@ -1,4 +1,5 @@
-// Lets the phases of a tier take as long as on a device: what they took less is owed by the thread.
+// Makes the phases of a tier take as long as on a device: the thread owes the time by which they
+// were shorter.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@
 
 namespace embstore {
 
-// What is owed is waited for by wait_as_owed().
+// The thread waits for what it owes in wait_as_owed().
 class TierPacer final : public PhaseWatcher {
  public:
   explicit TierPacer(std::shared_ptr<const Device> device)
@@ -19,7 +20,7 @@ class TierPacer final : public PhaseWatcher {
         medium_(SharedMedium::named("device " + device_->name())),
         shares_(device_->caches().any() ? CacheHierarchy::shared(device_->caches()) : nullptr) {}
 
-  // The medium that the tier's meter has to lie on: one for all tiers on a device of this name.
+  // The medium that the tier's meter must lie on: all tiers on a device of this name share it.
   const std::shared_ptr<SharedMedium>& medium() const { return medium_; }
 
   Lines wanted_lines() const override { return shares_.wanted_lines(); }

@@ -1,4 +1,4 @@
-// The caches that are simulated before a device, against plain models of them; the tables of devices; waits for them.
+// Tests the simulated caches before a device against plain models of them, the tables of devices, and waits.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +24,8 @@ constexpr uint64_t kLine = CacheHierarchy::kLineBytes;
 constexpr Access kAll[] = {Access::kLoad, Access::kUpdate, Access::kStore, Access::kStoreFlushed,
                            Access::kStoreStreamed};
 
-// As the header of CacheHierarchy says, in the plainest way: every set a list, the most recent line first.
+// The caches that the header of CacheHierarchy describes, in the plainest way: every set is a list, the most recent
+// line first.
 class PlainCaches {
  public:
   explicit PlainCaches(const CacheSizes& sizes)
@@ -72,7 +73,7 @@ struct Touch {
   Access access;
 };
 
-// Squared, so that some lines are hot.
+// Random lines are squared, so that some are hot.
 std::vector<Touch> random_touches(uint64_t seed, uint64_t lines, size_t count) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
@@ -111,7 +112,7 @@ TEST(small_caches_are_simulated_line_by_line) {
 }
 
 TEST(large_caches_are_simulated_by_a_sample_of_their_sets) {
-  // Sets are whole in the sample: of the lines in it every outcome is right.
+  // Sets are in the sample as a whole, so every outcome of its lines is right.
   for (const CacheSizes sizes :
        {CacheSizes{8 << 20, 0}, CacheSizes{0, 4 << 20}, CacheSizes{12 << 20, 64 << 20}}) {
     tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
@@ -137,7 +138,7 @@ TEST(shares_of_the_sample_are_those_of_all_lines) {
     CacheHierarchy simulated(sizes);
     PlainCaches plain(sizes);
     std::vector<Touch> touches = random_touches(5, (64 << 20) / kLine, 2000000);
-    // As in training: a row that is looked up is updated.
+    // As in training: a row that is looked up is then updated.
     for (size_t i = 0; i + 1 < touches.size(); i += 2) {
       touches[i].access = Access::kLoad;
       touches[i + 1] = {touches[i].line, Access::kUpdate};
@@ -164,7 +165,7 @@ TEST(shares_of_the_sample_are_those_of_all_lines) {
 }
 
 TEST(a_hot_line_is_no_more_in_the_sample_than_elsewhere) {
-  // Half of all touches are of one line, be it simulated or not; the others never come again.
+  // Half of all touches are of one line, which is simulated or not; all other lines are touched once.
   uint64_t hot[2] = {0, 0};
   while (!LineClasses::is_sampled(hot[0])) ++hot[0];
   while (LineClasses::is_sampled(hot[1])) ++hot[1];
@@ -193,13 +194,13 @@ TEST(the_sample_takes_the_same_share_of_lines_at_any_distance) {
   }
 }
 
-// Times that tell where they stand in the table.
+// Returns a time that encodes its position in the table.
 double told(size_t where, size_t access, uint64_t size, int threads) {
   return static_cast<double>(1 + where) * 1e6 + static_cast<double>(access) * 1e5 +
          static_cast<double>(size) + threads / 100.0;
 }
 
-// Less than those of 64 accesses among many, and more than those of 16.
+// Less than the time of 64 accesses among many, and more than that of 16.
 double told_alone(size_t access, uint64_t size) {
   return 40e6 + static_cast<double>(access) * 1e5 + static_cast<double>(size);
 }
@@ -262,7 +263,7 @@ TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
       check(std::abs(took - expected) < 1e-6 * expected, "it takes " + std::to_string(took));
     }
   }
-  // What the caches had isn't waited for; of what they were to write back nobody waits either.
+  // The phase doesn't wait for hits, nor for lines that are written back.
   const double hit_or_dirtied = device.phase_ns({Access::kLoad, 1, 10, 640, 0}, {0, 0.5, 0.5, 0, 0});
   check(hit_or_dirtied < 1, "hits take " + std::to_string(hit_or_dirtied));
   const double half_missed = device.phase_ns({Access::kLoad, 1, 1, 64, 0}, {0.25, 0.5, 0, 0.25, 0});
@@ -270,7 +271,7 @@ TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
         "half a miss takes " + std::to_string(half_missed));
 }
 
-// 1 us whatever it is.
+// A device on which every access takes 1 us.
 std::shared_ptr<const Device> microsecond_device() {
   return std::make_shared<Device>(
       "a microsecond", CacheSizes{}, std::vector<uint64_t>{64},
@@ -294,10 +295,10 @@ TEST(what_a_phase_took_less_than_its_device_is_waited_for) {
     }
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
   };
-  // Too short to sleep for each: carried on, but for the last 0.2 ms.
+  // Each phase is too short to sleep for: the time is carried over, except for the last 0.2 ms.
   const double short_ms = timed(3000, 10);
   check(short_ms >= 29.5, "phases of 10 us took " + std::to_string(short_ms) + " ms");
-  // What those waited too long, as on a busy computer, these are spared.
+  // If the first phases waited too long, as on a busy computer, the next ones wait less.
   const double all_ms = short_ms + timed(3, 10000);
   check(all_ms >= 58.5, "phases of 10 us and of 10 ms took " + std::to_string(all_ms) + " ms");
   {

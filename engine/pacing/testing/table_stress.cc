@@ -1,9 +1,9 @@
-// Threads that read, train, export, save and restore one table at random, checked against what must hold
-// whatever the schedule: made to be run under the thread, address and undefined-behaviour sanitizers.
+// Threads that read, train, export, save and restore one table at random, checked for what must hold in every schedule.
+// Made for the thread, address and undefined-behaviour sanitizers.
 //
-// Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1.
-// So float sums are exact in any order, a row that is not the same in all columns is torn, a row that
-// shrinks was stale, and the sum of all rows says whether an update was lost or doubled.
+// Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1. So float sums
+// are exact in any order, a row that is not the same in all columns is torn, a row that shrinks was stale, and the sum
+// of all rows shows whether an update was lost or doubled.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -46,7 +46,7 @@ float checked_row(const float* row) {
 }
 
 std::vector<int64_t> random_ids(std::mt19937_64& random, const Options& options) {
-  // Some have more keys than a first tier has slots, and a few are shared by several threads.
+  // Some batches have more keys than a first tier has slots, and a few are shared by several threads.
   const uint64_t choice = random() % 64;
   const size_t size = options.batch_size * (choice == 0 ? 40 : choice < 5 ? 10 : 1);
   // Squared, so that some keys are hot; spread over all of int64.
@@ -73,10 +73,10 @@ void train(Table& table, std::mt19937_64& random, const Options& options, std::a
   total += sum;
 }
 
-// A batch that is prepared and taken back: half its keys are new, and have a row meanwhile.
+// Prepares a batch and takes it back: half its keys are new, and have a row meanwhile.
 void prepare_in_vain(Table& table, std::mt19937_64& random, const Options& options) {
   std::vector<int64_t> ids = random_ids(random, options);
-  ids.resize(std::min(ids.size(), 10 * options.batch_size));  // there's room for so many
+  ids.resize(std::min(ids.size(), 10 * options.batch_size));  // tiers have room for this many
   for (size_t i = 0; i < ids.size(); i += 2) ids[i] = static_cast<int64_t>(random());
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   table.prepare_apply(ids, gradients.data());
@@ -136,7 +136,7 @@ struct Storage {
 };
 
 constexpr uint64_t kRowBytes = kDim * sizeof(float);
-// Of upper tiers: small, so that rows move all the time.
+// The size of upper tiers: small, so that rows move all the time.
 constexpr uint64_t kSmall = 200 * kRowBytes;
 constexpr uint64_t kLarge = uint64_t{8} << 20;
 
@@ -148,7 +148,7 @@ TierSpec hbm(uint64_t size_bytes) {
   return tier;
 }
 
-// Takes a little longer than here, with caches before it.
+// Paces a tier so that it takes a little longer than here, with caches before it.
 TierSpec on_a_device(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
   const auto device = std::make_shared<Device>(
@@ -161,7 +161,7 @@ TierSpec on_a_device(TierSpec tier) {
   return tier;
 }
 
-// In small files, so that they are compacted all the time.
+// Uses small files, so that they are compacted all the time.
 TierSpec ssd_hash(bool keep_files) {
   TierSpec tier{"SSDHASH", std::nullopt, std::nullopt};
   tier.ssd_hash.file_bytes = 64 << 10;
@@ -171,7 +171,8 @@ TierSpec ssd_hash(bool keep_files) {
 }
 
 TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes}; }
-// Above SSD: room for the rows of the largest batch beside those of the first tier and of moves, but not for all keys.
+// The size of a pool above SSD: room for the rows of the largest batch beside those of the first tier and of moves, but
+// not for all keys.
 constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 16 + 2800) * 256;
 
 [[maybe_unused]] TierSpec leveldb() { return {"LEVELDB", std::nullopt, std::nullopt}; }
@@ -188,7 +189,7 @@ std::vector<Storage> storages() {
           {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
           {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
           {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
-#ifndef __SANITIZE_THREAD__  // which can't see LevelDB's own locks: Debian's library isn't instrumented
+#ifndef __SANITIZE_THREAD__  // it can't see LevelDB's own locks: Debian's library isn't instrumented
           {"LEVELDB", {dram(kSmall), leveldb()}},
 #endif
           {"HBM above DRAM and SSDHASH", {hbm(kSmall), dram(kSmall * 3 / 2), ssd_hash(true)}},
@@ -200,7 +201,7 @@ std::vector<Storage> storages() {
           {"SSDHASH with a counter", {dram(kSmall), ssd_hash(true)}, CacheStrategy::kLru, counter}};
 }
 
-// A table in a directory of its own.
+// Returns the spec of a table in a directory of its own.
 TableSpec table_spec(const Storage& storage, const std::string& path) {
   TableSpec spec{
       .name = "stress",
@@ -219,15 +220,15 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
   return spec;
 }
 
-// Saves of a table that others train meanwhile: one in full, then increments, which together fill another
-// table, that others read meanwhile.
+// Saves of a table that other threads train meanwhile: one in full, then increments. Together they fill another table,
+// which other threads read meanwhile.
 class Checkpoints {
  public:
   explicit Checkpoints(const Storage& storage) : copy_(table_spec(storage, directory_ / "copy")) {}
 
   const Table& copy() const { return copy_; }
 
-  // All of these by one thread at a time.
+  // All of these are called by one thread at a time.
   void save_and_restore(Table& table, const EvictionRule& eviction = {}) {
     const SavedTable saved = save(table, eviction);
     restore(copy_);
@@ -248,7 +249,7 @@ class Checkpoints {
     state_ = saved.state;
     return saved;
   }
-  // What the last save was of.
+  // Restores the state of the last save.
   void restore(Table& table) {
     table.restore({.number = 0, .count = 1}, chain_, state_, /*waiting_keys=*/true);
   }
@@ -283,14 +284,14 @@ void check_equal(const ExportedRows& rows, const ExportedRows& expected) {
         "rows are others");
 }
 
-// What holds of any table that nobody uses.
+// Checks what holds for any table that no thread uses.
 void check_ledgers(const Table& table) {
   table.drain();
   const TableStats stats = table.stats();
   uint64_t rows_of_tiers = 0;
   for (const TableStats::Level& level : stats.tiers) {
     check(level.rows <= level.capacity_rows, "a drained tier is over its capacity");
-    // A pool has copies of rows that are in the first tier, too.
+    // A pool also has copies of rows that are in the first tier.
     const bool may_have_copies = level.tier.name == "PMEM_POOL";
     check(may_have_copies ? level.rows <= level.tier.rows && level.tier.rows <= table.row_count()
                           : level.rows == level.tier.rows,
@@ -303,7 +304,7 @@ void check_ledgers(const Table& table) {
   check(table.find_damaged().empty(), "a row is damaged");
 }
 
-// Of one whose updates add up to `total`. Those of keys that a filter keeps waiting are left out.
+// Checks a table whose updates add up to `total`, or to less if a filter kept keys waiting.
 void check_settled(const Table& table, const Storage& storage, int64_t total) {
   check_ledgers(table);
   check(storage.tiers.size() == 1 || table.stats().demotions > 0, "nothing moved");
@@ -315,7 +316,7 @@ void check_settled(const Table& table, const Storage& storage, int64_t total) {
   }
 }
 
-// Runs `work` in threads, each with random numbers of its own.
+// Runs `work` in several threads, each with random numbers of its own.
 void in_threads(const Options& options, const std::function<void(std::mt19937_64& random)>& work) {
   std::vector<std::thread> threads;
   for (int t = 0; t < options.threads; ++t) {
@@ -332,7 +333,7 @@ void run(const Options& options, const Storage& storage) {
   const int64_t hot_key = 0;
   const TemporaryDirectory directory;
   std::optional<Table> table(std::in_place, table_spec(storage, directory / "rows"));
-  if (storage.keeps_rows()) table->take_over_kept_rows(nullptr, log::draw_uuid());  // there are no others
+  if (storage.keeps_rows()) table->take_over_kept_rows(nullptr, log::draw_uuid());  // there are none
   Checkpoints checkpoints(storage);
   std::atomic<int64_t> total{0};
   std::thread saver([&] {
@@ -374,7 +375,7 @@ void run(const Options& options, const Storage& storage) {
   check_ledgers(*table);
 }
 
-// The table that others train and read is restored, and rows of it are dropped and evicted.
+// While threads train and read a table, it is restored, and rows of it are dropped and evicted.
 void run_replaced(const Options& options, const Storage& storage) {
   const TemporaryDirectory directory;
   Table table(table_spec(storage, directory / "rows"));
@@ -422,7 +423,8 @@ void run_replaced(const Options& options, const Storage& storage) {
   check_equal(checkpoints.copy().export_rows(), table.export_rows());
 }
 
-// A small pool may be full of what two checkpoints keep, until the next lets the older one go.
+// Retries an apply while a small pool is full of what two checkpoints keep, until the next checkpoint lets the older
+// one go.
 void apply_when_there_is_room(Table& table, const std::vector<int64_t>& ids) {
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   for (;;) {
@@ -447,8 +449,9 @@ void check_rows(const std::vector<log::KeptCheckpoint>& persisted,
   }
 }
 
-// Checkpoints of a table that threads train, drop rows of and read: each is of whole batches, and after a cut the table
-// is as it was at the last. Every batch adds as much, so that the count of batches tells the sum.
+// Makes checkpoints of a table that threads train and read: each consists of whole batches, and after a cut the table
+// is as it was at the last checkpoint. Every batch adds the same sum, so the count of batches determines the sum of all
+// rows.
 void run_persisted(const Options& options, const Storage& storage) {
   constexpr int kCuts = 6;
   const TemporaryDirectory directory;
@@ -507,7 +510,7 @@ void run_persisted(const Options& options, const Storage& storage) {
   }
 }
 
-// Operations that race with close() end, or are refused; nothing else.
+// Operations that race with close() either end or are refused with kClosed.
 void run_close(const Options& options, const Storage& storage) {
   const TemporaryDirectory directory;
   Table table(table_spec(storage, directory / "rows"));

@@ -30,7 +30,7 @@ BlockOutput::BlockOutput(std::string path, files::FileCalls& calls, const FileHe
       offset_(sizeof header),
       checksum_(crc32c(&header, sizeof header)) {
   std::memcpy(unfinished_.data(), &header, sizeof header);
-  spare_.reserve(kMostBlocks);  // so that the thread can give a block back
+  spare_.reserve(kMostBlocks);  // so that the thread can give a block back without allocating
 }
 
 BlockOutput::~BlockOutput() {
@@ -101,8 +101,9 @@ void BlockOutput::finish() {
     file_.write_at(unfinished_.data() + written_ % medium::kBlockBytes, offset_ - written_, written_);
     written_ = offset_;
   }
-  file_.sync();  // all of the file, whichever way it was written
-  // Outputs of other partitions go on, and all of them are kept until the last has ended.
+  file_.sync();  // the whole file, including what went past the page cache
+  // Frees the blocks: outputs of other partitions go on, and all outputs are kept until the last
+  // has ended.
   const MutexLock lock(mutex_);
   spare_.clear();
 }
@@ -111,7 +112,7 @@ void BlockOutput::start_thread() {
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error&) {
-    // The process may have no more threads; the caller writes the block itself then.
+    // The process may be at its limit of threads; the caller then writes the block itself.
   }
 }
 
@@ -159,7 +160,7 @@ void BlockOutput::write(Block& block) {
   std::memcpy(data, unfinished_.data(), block.begin_);
   std::memcpy(data + block.begin_, &header, sizeof header);
 
-  const uint64_t start = offset_ - block.begin_;  // of `data` in the file
+  const uint64_t start = offset_ - block.begin_;  // the place of `data` in the file
   const size_t whole = block.end() / medium::kBlockBytes * medium::kBlockBytes;
   offset_ = start + block.end();
   if (block.payload_bytes_ >= kLargeBlock && write_past_cache(data, whole, start)) {

@@ -17,8 +17,8 @@ bool same(const Totals& a, const Totals& b) {
          a.sketches == b.sketches;
 }
 
-// A file that a manifest speaks of and that isn't there, or is no file, is a checkpoint's fault, not the
-// medium's.
+// Returns what open() returns. A file that a manifest names and that isn't there, or isn't a file, is a
+// fault of the checkpoint, not of the medium.
 template <class Open>
 auto opened(Open open) {
   try {

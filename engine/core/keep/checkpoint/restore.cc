@@ -28,12 +28,12 @@ int64_t key_at(const Reader::Block& block, size_t i, size_t stride) {
 
 using Keys = std::unordered_set<int64_t>;
 
-// Calls work(next) on several threads at once where the file is worth them: next() reads and checks the thread's next block;
-// nothing where none is left.
+// Calls work(next) on several threads at once if the file is large enough. next() reads and checks the thread's next block;
+// it returns nothing if none is left.
 template <class Work>
 void share_blocks(Reader& reader, const Work& work) {
   constexpr size_t kAnyNumber = SIZE_MAX;
-  const uint64_t blocks = reader.size_bytes() / kBlockBytes;  // about
+  const uint64_t blocks = reader.size_bytes() / kBlockBytes;  // approximately
   share_work(kAnyNumber, std::min<uint64_t>(HelpingThreads::most_threads(), blocks),
              [&](const auto& next_piece) {
                std::vector<std::byte> payload;
@@ -44,12 +44,12 @@ void share_blocks(Reader& reader, const Work& work) {
              });
 }
 
-// Has the threads that share a file's blocks do a part of their work in the order of the blocks.
+// Orders a part of the work of threads that share a file's blocks: that part runs in the order of the blocks.
 class Turns {
  public:
   explicit Turns(uint64_t first) : next_(first) {}
 
-  // Calls `work` when it's the block's turn; not at all where a block before it has failed.
+  // Calls `work` when it is the block's turn; doesn't call it if a block before it has failed.
   template <class Work>
   void take(uint64_t block, const Work& work) {
     MutexLock lock(mutex_);
@@ -61,7 +61,7 @@ class Turns {
     ++next_;
     changed_.notify_all();
   }
-  // Nobody is to wait for the block of a thread that fails.
+  // Ends all waits, so that no thread waits for the block of a thread that failed.
   void end() {
     const MutexLock lock(mutex_);
     ended_ = true;
@@ -79,20 +79,20 @@ void add_removed_keys(const Reader::Block& block, Keys& removed) {
   for (size_t i = 0; i < block.count; ++i) removed.insert(key_at(block, i, sizeof(int64_t)));
 }
 
-// Whether a file has all keys of that partition, and no others.
+// Returns whether a file has all keys of that partition, and no others.
 bool is_of(const FileHeader& file, Partition partition) {
   return is_placed_by_hash(file) && file.partition_count == partition.count &&
          file.partition == partition.number;
 }
 
-// Those of a save's files that may have something of that partition.
+// Returns those of a save's files that may have something of that partition.
 std::span<const std::string> files_for(std::span<const std::string> files, Partition partition) {
   if (files.size() != partition.count) return files;
   const auto own = files.subspan(partition.number, 1);
   return is_of(Reader(own.front()).header(), partition) ? own : files;
 }
 
-// Brings those rows of a file's blocks that are the table's partition's to its layout, and puts them in.
+// Converts the rows of a file's blocks that belong to the table's partition to the table's layout, and inserts them.
 class RowReader {
  public:
   RowReader(Replacement& table, Partition partition, const FileHeader& file)
@@ -128,7 +128,7 @@ class RowReader {
   }
 
  private:
-  // Cuts what the table has no column or slot for; gives what the file lacks its initial value.
+  // Cuts columns and slots that the table doesn't have, and gives those that the file lacks their initial values.
   void fit(int64_t key, const std::byte* floats, float* row) const {
     const auto dim = static_cast<size_t>(layout_.dim());
     const auto slots = static_cast<size_t>(layout_.slot_count());
@@ -169,7 +169,8 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   }
   auto header = record_at<SketchHeader>(block, 0, 0);
   const std::span<const std::byte> counters = block.payload.subspan(sizeof header);
-  // A sketch doesn't know its keys, so where partitions or shards are others than before, each has to know them all.
+  // A sketch doesn't know its keys. So if partitions or shards differ from before, each new one has to take all of the
+  // sketch.
   if (!is_of(file, partition)) {
     header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
@@ -177,7 +178,7 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   const uint32_t shard = header.shard;
   for (header.shard = 0; header.shard < kShards; ++header.shard) {
     SketchHeader part = header;
-    if (part.shard != shard) part.waiting_keys = 0;  // they are counted once
+    if (part.shard != shard) part.waiting_keys = 0;  // all of them are counted in one shard
     table.put_sketch(part, counters);
   }
 }
@@ -194,10 +195,10 @@ void verify_sketch(const Reader& reader, const Reader::Block& block, std::vector
   if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
 }
 
-// A key in the file of another partition would be restored by none.
+// Throws if a key is in the file of another partition: no partition would restore it.
 void verify_partition(const Reader& reader, const Reader::Block& block) {
   const FileHeader& file = reader.header();
-  if (!is_placed_by_hash(file)) return;  // whoever restores it reads every file
+  if (!is_placed_by_hash(file)) return;  // a restore of such files reads every file
   size_t stride = 0;
   switch (block.kind) {
     case kRows: stride = file.record_bytes; break;
@@ -215,8 +216,8 @@ void verify_partition(const Reader& reader, const Reader::Block& block) {
   }
 }
 
-// What keys without a row read when a save was made; nothing where it was made before saves kept that. They are the first
-// blocks of the save's first file.
+// Returns what keys without a row read when a save was made; empty if the save is from before saves kept that. These are the
+// first blocks of the save's first file.
 std::vector<float> initial_rows(Reader& first_file) {
   std::vector<float> values;
   while (first_file.next_kind() == kInitialRows) {
@@ -228,7 +229,7 @@ std::vector<float> initial_rows(Reader& first_file) {
   return values;
 }
 
-// About as many rows as a save has of the partition, and seldom fewer.
+// Returns about as many rows as a save has of the partition, and seldom fewer.
 uint64_t most_rows(std::span<const std::string> files, Partition partition) {
   uint64_t rows = 0;
   for (const std::string& path : files) {
@@ -238,8 +239,8 @@ uint64_t most_rows(std::span<const std::string> files, Partition partition) {
   return rows;
 }
 
-// Has the table know what will rank highest before it is put in: files have rows in any order. Of a chain of several saves
-// nobody knows yet which rows count.
+// Tells the table before rows are inserted what will rank highest, since files have rows in any order. In a chain of several
+// saves it is unknown yet which rows count.
 void tell_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
   constexpr size_t kMostSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;
@@ -263,14 +264,14 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
   if (const auto initial = initial_rows(first); !initial.empty()) {
     table.replace_initial_rows(initial, first.header().dim);
   }
-  // A full save comes last. Others add few rows to its.
+  // A full save comes last in the chain. Incremental ones add few rows to it.
   const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
   table.expect_rows(expected_rows);
   tell_ranks(table, partition, chain, expected_rows);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Mutex mutex;
-    Keys removed;  // guarded by it
+    Keys removed;  // guarded by `mutex`
     for (const std::string& path : files_for(chain[save], partition)) {
       std::optional<Reader> other;
       Reader& reader = &path == &chain.back().front() ? first : other.emplace(path);
@@ -282,13 +283,13 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
             add_removed_keys(block, removed);
             break;
           }
-          case kInitialRows: break;  // of an increment
+          case kInitialRows: break;  // of an incremental save
           default:
-            // The newest save has all keys that wait, incremental or not.
+            // The newest save has all waiting keys, incremental or not.
             if (save == 0 && waiting_keys) put_waiting(block, reader.header(), table, partition);
         }
       };
-      // The order of rows that rank the same decides which of them lie above.
+      // The order of rows that rank the same decides which of them are in the higher tier.
       const bool in_order = table.has_lower_tiers();
       Turns turns(reader.passed_blocks());
       share_blocks(reader, [&](const auto& next) {
@@ -342,7 +343,7 @@ VerifiedFile verify_file(const std::string& path, size_t partition_count) {
 
 std::vector<uint64_t> count_rows(const Chain& chain, size_t partition_count) {
   std::vector<uint64_t> rows(partition_count);
-  Keys newer;  // that a newer save has a row of, or removed
+  Keys newer;  // those that a newer save has a row of, or removed
   for (size_t save = 0; save < chain.size(); ++save) {
     Keys removed;
     for (const std::string& path : chain[save]) {

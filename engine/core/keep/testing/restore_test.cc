@@ -1,4 +1,4 @@
-// Where restored rows lie: as high as they rank, in as many places as there are. And the files that they come from.
+// Restored rows lie as high as they rank, in as many places as there are. Also tests the files that they come from.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -28,10 +28,10 @@ constexpr int kDim = 2;
 constexpr size_t kRows = 30'000;
 constexpr uint64_t kFirstTierRows = 10'000;
 
-// What the rows of a save rank by.
+// How the rows of a save rank.
 struct Ranks {
   const char* name;
-  uint64_t frequencies;  // different ones
+  uint64_t frequencies;  // the number of different ones
   uint64_t stamps;
 };
 constexpr Ranks kRanks[] = {
@@ -56,7 +56,7 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
     checkpoint::Writer file(directory / "save", table.parts().layout, {});
     const std::vector<float> row(table.parts().layout.row_floats());
     for (size_t i = 0; i < kRows; ++i) {
-      // Of two frequencies, few rows have the higher one.
+      // With two frequencies, few rows have the higher one.
       const uint64_t draw = random() % (ranks.frequencies == 2 ? 100 : ranks.frequencies);
       headers[i] = {.key = static_cast<int64_t>(i),
                     .frequency = 1 + (ranks.frequencies == 2 ? draw == 0 : draw),
@@ -112,7 +112,7 @@ TEST(a_restore_that_memory_runs_out_for_leaves_all_rows_or_none) {
   }
 }
 
-// How many bytes this process has read, from files and all else.
+// Returns how many bytes this process has read, from files and everything else.
 uint64_t bytes_read() {
   std::ifstream told("/proc/self/io");
   std::string name;
@@ -147,13 +147,13 @@ TEST(a_restore_reads_a_file_once) {
         "a file of " + std::to_string(file_bytes) + " bytes took reading " + std::to_string(read));
 }
 
-// Whether a call opens a file for direct I/O, or writes by such a descriptor.
+// Returns whether a call opens a file for direct I/O, or writes to such a descriptor.
 bool is_direct(const FileCall& call) {
   if (call.kind == FileCall::kOpen) return (call.flags & O_DIRECT) != 0;
   return call.kind == FileCall::kWrite && (fcntl(call.descriptor, F_GETFL) & O_DIRECT) != 0;
 }
 
-// Blocks of all lengths by turns, most of which end within a block of the medium.
+// Writes blocks of various lengths, most of which end within a block of the medium.
 checkpoint::FileSummary write_blocks(const std::string& path, files::FileCalls& calls) {
   const RowLayout layout(/*dim=*/33, /*slot_count=*/1);  // with padding
   checkpoint::Writer file(path, layout, {}, calls);
@@ -200,7 +200,7 @@ TEST(a_file_is_the_same_whichever_way_its_blocks_reach_it) {
     const checkpoint::FileSummary summary = write_blocks(path, calls);
     const std::string bytes = bytes_of(path);
     if (wanted.empty()) {
-      // Where the file system has direct I/O at all.
+      // The second bound applies if the file system has direct I/O.
       check(direct_calls < 2 || direct_calls > 10, "too few blocks went past the page cache for this test");
       wanted = bytes;
     }
@@ -216,13 +216,13 @@ TEST(a_file_is_the_same_whichever_way_its_blocks_reach_it) {
   }
 }
 
-// A file that several threads read at once, of rows as write_blocks() has them.
+// A file with rows from write_blocks() that several threads read at once.
 class LargeFile {
  public:
   LargeFile() { write_blocks(path_, files::system_file_calls()); }
 
   const std::string& path() const { return path_; }
-  // The first byte of each block.
+  // Returns the first byte of each block.
   std::vector<uint64_t> blocks() const {
     std::vector<uint64_t> starts;
     std::ifstream file(path_, std::ios::binary);
@@ -269,7 +269,7 @@ TEST(every_row_of_a_large_file_is_restored_as_it_is) {
   }
 }
 
-// Every row of the file ranks like the others, so that only their order says which of them lie above.
+// All rows of the file rank the same, so that only their order decides which of them are in the higher tier.
 TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
   const LargeFile file;
   const TemporaryDirectory directory;
