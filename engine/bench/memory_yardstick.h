@@ -25,7 +25,7 @@ class MemoryYardstick {
   MemoryYardstick(const MemoryYardstick&) = delete;
   MemoryYardstick& operator=(const MemoryYardstick&) = delete;
 
-  // Whether flushed stores are durable in the file (MAP_SYNC), which then lies on a dax mount.
+  // Returns whether flushed stores are durable in the file (MAP_SYNC), which then lies on a dax mount.
   bool is_synced() const { return is_synced_; }
 
   // Returns MB (10^6 bytes) per second of all threads together, each of which has a processor. With `random` each access starts

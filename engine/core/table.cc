@@ -36,7 +36,7 @@ Table::~Table() {
   try {
     close();
   } catch (const std::exception& error) {
-    // A caller that wants to handle the error calls close(). All that could be written is.
+    // A caller that wants to handle the error calls close() first. Everything that could be written is written.
     std::fprintf(stderr, "embstore: %s was given up: %s\n", parts_.name.c_str(), error.what());
   }
 }
@@ -62,7 +62,7 @@ void Table::close() {
   parts_.device_apply.reset();
   parts_.device_wishes.reset();
   parts_.store.reset();
-  raise_kept_error();  // nobody could tell of it later
+  raise_kept_error();  // the last call that can report it
 }
 
 void Table::keep_no_rows(const log::CheckpointId& id) {
@@ -297,7 +297,7 @@ void Table::drain() const {
     parts_.mover->settle();
     if (!parts_.store->has_excess()) return parts_.store->tiers().drain();
   }
-  // Updates that are under way have pinned rows beyond the capacity.
+  // Updates that are under way have pinned rows beyond the capacity, so waits for them.
   const ApplyGate::Alone gate(parts_.gate);
   parts_.mover->settle();
   parts_.store->tiers().drain();
@@ -332,7 +332,7 @@ class Table::PreparedApply::Scope {
     update_ = make_update(/*is_exact=*/shares_.count() != 1 && parts_.store->room() < shares_.key_count());
     if (update_->prepare(new_rows)) return;
     end();
-    // Nearly full. What the batch needs can only be computed exactly while no other batch brings rows.
+    // Nearly full. The room that the batch needs can only be computed exactly while no other batch brings rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
     InclusiveCache* const cache = parts_.store->cache();

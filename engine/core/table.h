@@ -43,7 +43,7 @@ struct TableStats {
   uint64_t without_row;  // misses without a row in any tier
   uint64_t promotions;
   uint64_t demotions;
-  uint64_t forgotten_accesses;  // by serving look-ups, not counted since moves were held off
+  uint64_t forgotten_accesses;  // served accesses that were never counted, since moves were held off
   uint64_t waiting_keys;        // keys that the filter keeps out
   uint64_t filter_bytes;        // memory of the filter's counts
   uint64_t index_bytes;
@@ -76,8 +76,8 @@ class Table {
 
   // Copies the rows of `ids` to `out`, ids.size() * dim floats; keys without a row read their initial value. A row that is being
   // updated is read as it was before or as it is after, never in between. Throws DamagedRowsError for rows that can't be read,
-  // after it has read all others. `occurrences`, for look-ups that don't serve: how many ids each of `ids` stands for; empty:
-  // one.
+  // after it has read all others. `occurrences` (only for look-ups that don't serve): how many ids each of `ids` stands for;
+  // empty: one each.
   void lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
               std::span<const uint32_t> occurrences = {}) const;
 
@@ -120,8 +120,8 @@ class Table {
     std::unique_ptr<Scope> scope_;
   };
   // Prepares an update. Its commit() sums the gradients of equal ids, gives new keys a row if the filter admits them, and updates
-  // the rows. REQUIRES: `gradients` stay until then. `occurrences`: how many ids each of `ids` stands for; empty: one. Throws
-  // Error(kStoreFull), DamagedRowsError or what a tier throws; nothing has changed then.
+  // the rows. REQUIRES: `gradients` stay valid until then. `occurrences`: how many ids each of `ids` stands for; empty: one each.
+  // Throws Error(kStoreFull), DamagedRowsError or what a tier throws; nothing has changed then.
   std::unique_ptr<PreparedApply> prepare_apply(std::span<const int64_t> ids, const float* gradients,
                                                std::span<const uint32_t> occurrences = {});
   // Prepares and commits at once.
@@ -139,9 +139,9 @@ class Table {
   void put(std::span<const int64_t> keys, const float* values, bool with_slots,
            std::span<const uint32_t> frequencies, int64_t version);
 
-  // Like apply_gradients() with ids and gradients in the memory of device(), as of lookup_on_device(). What may fail does so when
-  // the stream gets there: then no row has changed, but the apply is counted, and the next call throws the error. `conditions`:
-  // what only the device knows of the batch.
+  // Like apply_gradients(), with ids and gradients in the memory of device(); see lookup_on_device(). Errors occur when the
+  // stream gets there: then no row has changed, but the apply is counted, and the next call throws the error. `conditions`: what
+  // only the device knows of the batch.
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {});
   // A batch of a variable with these partitions, in their order: each table applies its part, or none does.
@@ -189,7 +189,7 @@ class Table {
   // Attaches a watcher, watcher_of(level), to the phases of each tier of the storage type, until unwatch() of the same owner.
   void watch(const void* owner, const std::function<std::shared_ptr<PhaseWatcher>(size_t level)>& watcher_of);
   void unwatch(const void* owner);
-  // Whether any watcher is attached.
+  // Returns whether any watcher is attached.
   bool is_watched() const { return is_watched_.load(std::memory_order_relaxed); }
 
   // Returns when every tier is within its capacity and nothing is being moved.
@@ -243,19 +243,20 @@ class Table {
 
   // The shape of the filter's sketch; empty if it keeps none.
   SketchShape sketch_shape() const { return parts_.filters.sketch_shape(); }
-  // Returns the step of the next apply that is given none.
+  // Returns the global step of the next apply that comes without one.
   int64_t apply_count();
   // Raises the apply count to at least this: partitions take over rows of different ages, and count together.
   void advance_apply_count(int64_t at_least);
 
-  // The rate of the next apply; until it is set, the one that the optimizer was made with.
+  // The learning rate of the next apply; until it is set, the one that the optimizer was made with.
   double learning_rate() const;
   void set_learning_rate(double learning_rate);
 
   // --- Rows that are kept without a pool; see keep/kept_rows.h.
   bool keeps_rows() const { return parts_.store->tiers().keeps_rows(); }
   std::vector<log::CheckpointId> kept_rows() const;
-  // keep_as: the id of the checkpoint that this table will make, the same in all partitions of a variable.
+  // Begins with the rows of the kept checkpoint `id`, or with none if that is null. `keep_as`: the id of the checkpoint that this
+  // table will make, the same in all partitions of a variable.
   void take_over_kept_rows(const log::CheckpointId* id, const log::CheckpointId& keep_as);
   // Makes the first checkpoint. REQUIRES: the table began with no rows, and has none yet.
   void keep_no_rows(const log::CheckpointId& id);
@@ -282,7 +283,7 @@ class Table {
   // Returns whether several threads may share a batch: not if a tier is in a GPU's memory, nor if one is watched, since its times
   // have to add up.
   bool may_share() const;
-  // How many ids were looked up, how many had their row in the first level, and how many had a row at all.
+  // The number of ids that were looked up, of those whose row was in the first level, and of those that had a row at all.
   struct LookedUp {
     uint64_t ids;
     uint64_t hits;

@@ -298,11 +298,11 @@ void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose
   BatchesOfLookUp batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
                         std::span<const uint32_t> last_positions, const RowsOut& found) {
-    const DeviceSteps::Function function({});  // each thread that shares the work is in one
+    const DeviceSteps::Function function({});  // every thread that shares the work needs one
     BatchPtr batch = first_stamp
                          ? look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found)
                          : look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
-    if (first_stamp) batch->order_by_shards();  // here, by several threads: counting would do it by one
+    if (first_stamp) batch->order_by_shards();  // here, by several threads; counting would do it by one
     batches.add(std::move(batch));
   };
   const auto width = static_cast<size_t>(dim());

@@ -14,7 +14,7 @@ namespace embstore {
 class Device {
  public:
   static constexpr int kMostThreads = 64;
-  // Where the bytes are if the CPU's caches don't have them. kThere: on the device, or in a memory in front of it.
+  // The place of bytes that the CPU's caches don't have. kThere: on the device, or in a memory in front of it.
   // kCleanMiss, kDirtyMiss: on the device, while that memory has another line in their place, unchanged or changed.
   enum class Where { kThere, kCleanMiss, kDirtyMiss };
   static constexpr size_t kWheres = 3;

@@ -1,5 +1,5 @@
-// The time by which a thread's accesses would have taken longer on the devices of its tiers. The thread waits for
-// it at its next safe point.
+// The waits that a thread owes: the time by which its accesses would have taken longer on the devices of its
+// tiers. The thread waits at its next safe point.
 //
 // A time that is too short to sleep for is carried over, and so is the time by which a sleep took too long.
 #pragma once

@@ -17,7 +17,7 @@ struct RecordedPhase {
   int32_t variable;
   int32_t tier;
   AccessCount count;
-  int64_t thread;    // the system's number of it
+  int64_t thread;    // the system's thread id
   int64_t start_ns;  // since the recording was made
 };
 

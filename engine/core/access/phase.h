@@ -40,7 +40,8 @@ class Phase {
     if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes, rounds);
   }
 
-  // Returns whether a watcher wants the addresses of accesses, by touch(). Mostly none does.
+  // Returns whether a watcher wants the addresses of accesses; the caller then reports them by touch(). Mostly none
+  // does.
   bool wants_places() const { return notes_ >= TierMeter::Notes::kSampledLines; }
   // Notes the address of one access of this size. The access has to be counted, too.
   void touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept;

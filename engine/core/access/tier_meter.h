@@ -42,7 +42,7 @@ class TierMeter {
   // Removes the watchers of `owner`. Phases that are under way may still be told to them.
   void unwatch(const void* owner) EXCLUDES(watchers_mutex_);
 
-  // What phases have to note: mostly counts alone.
+  // The details that phases have to note: mostly counts alone.
   enum class Notes : uint8_t { kCounts, kPhases, kSampledLines, kAllLines };
   Notes wanted_notes() const { return wanted_notes_.load(std::memory_order_acquire); }
   std::vector<std::shared_ptr<PhaseWatcher>> watchers() const EXCLUDES(watchers_mutex_);

@@ -40,10 +40,10 @@ class AdmissionFilter {
   // A key is admitted when it has been seen this many times.
   uint64_t threshold() const { return threshold_; }
 
-  // Fetches what add_to() and count() will read into the cache. As cheap as hashing: call it for a key of a batch some
-  // keys before the other calls.
+  // Prefetches what add_to() and count() will read. As cheap as hashing: call it for a key of a batch some keys ahead
+  // of those calls.
   virtual void prefetch(KeyHash hash) const = 0;
-  // Fetches what admits() will read into the cache. Needs no mutex.
+  // Prefetches what admits() will read. Needs no mutex.
   virtual void prefetch_admits(KeyHash hash) const = 0;
 
   // Returns whether a batch admits a key without a row, if count() was `before` when the batch began and the batch has
@@ -70,7 +70,7 @@ class AdmissionFilter {
   // Forgets the keys whose last batch was of an earlier step, and frees their memory. A sketch knows no keys, and
   // forgets none.
   virtual void forget_before(int64_t /*global_step*/) {}
-  // Forgets every key, in place: admits(), called meanwhile, answers as before or as after.
+  // Forgets every key, in place: a concurrent admits() answers as before or as after.
   virtual void reset() = 0;
 
   // Returns how often a key without a row was seen; 0: never.
@@ -117,7 +117,7 @@ struct CounterFilterSpec {
 struct BloomFilterSpec {
   uint64_t filter_freq;
   uint64_t max_element_size;          // distinct keys of the table
-  double false_positive_probability;  // for a key never seen, when max_element_size keys were
+  double false_positive_probability;  // that an unseen key counts as seen, after max_element_size keys
   uint32_t counter_bits = 64;         // 8, 16, 32 or 64
 };
 

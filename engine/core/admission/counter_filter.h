@@ -20,7 +20,7 @@ class CounterFilter final : public AdmissionFilter {
   void prefetch(KeyHash hash) const override {
     if (!entries_.empty()) prefetch_line(&entries_[home(hash)]);
   }
-  void prefetch_admits(KeyHash) const override {}  // which nearly always reads one flag alone
+  void prefetch_admits(KeyHash) const override {}  // admits() nearly always reads one flag alone
   uint64_t add_to(uint64_t before, int64_t key, KeyHash hash, uint64_t occurrences,
                   int64_t global_step) override;
   bool has_room(uint64_t keys) const override { return entries_for(keys) == entries_.size(); }

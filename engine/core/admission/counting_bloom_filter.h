@@ -15,8 +15,8 @@
 
 namespace embstore {
 
-// The number of counters, and of hashes (counters per key), with which a filter of `keys` keys takes at
-// most `false_positive_probability` of the keys never seen for seen ones: k = (m / n) ln 2 = -log2 p,
+// The number of counters, and of hashes (counters per key), of a filter that has `keys` keys and takes at
+// most a share `false_positive_probability` of unseen keys for seen ones: k = (m / n) ln 2 = -log2 p,
 // rounded, and the m at which n keys then give p, which is m = -n ln p / (ln 2)^2 for a k that needs no
 // rounding (A. Broder and M. Mitzenmacher, "Network Applications of Bloom Filters", Internet Mathematics
 // 1(4), 2004).

@@ -137,8 +137,8 @@ void File::sync_if_written() {
   const Pin pinned = pin();
   int reason = 0;
   {
-    // Waits for a sync that is under way: what that is to bring to the medium already counts as synced
-    // (unsynced_ is false).
+    // Waits for a sync that is under way: the writes that it brings to the medium already count as
+    // synced (unsynced_ is false).
     const MutexLock lock(sync_mutex_);
     reason = in_doubt_.load(std::memory_order_relaxed);
     if (reason == 0 && unsynced_.load(std::memory_order_acquire)) reason = sync_locked(pinned.number());

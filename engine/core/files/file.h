@@ -23,7 +23,7 @@ enum class AccessPattern { kAny, kRandom, kSequential };
 
 struct FileUse {
   AccessPattern pattern = AccessPattern::kAny;
-  // What is written must reach the medium before anything relies on it.
+  // True if writes must reach the medium before anything relies on them.
   bool for_the_medium = false;
   mode_t mode = 0600;  // of a file that is created
   // Counts the file's reads and writes; null: not counted.
@@ -46,7 +46,7 @@ class File final : public CachedDescriptor {
   void write_at(const void* data, size_t bytes, uint64_t offset);
   // Brings what was written to the medium. If that failed once, the system has dropped what it couldn't write
   // and calls the next try a success: so the file is in doubt from then on, and takes neither writes nor
-  // another sync. What it was to hold has to be written to a new file.
+  // another sync. Its contents have to be written to a new file.
   void sync();
   // The same, if something was written through this object since it was last synced.
   void sync_if_written();

@@ -117,8 +117,8 @@ void Replacement::expect(std::vector<Rank> sample, size_t step) {
     if (expected < kFewest || most >= sample.size()) continue;
     const auto least = sample.begin() + static_cast<ptrdiff_t>(most);
     std::nth_element(sample.begin(), least, sample.end(), std::greater<>());
-    // Of rows that rank the same, as many belong in this tier as there is room for, and it is unknown
-    // which.
+    // If many rows rank the same, only as many of them belong in this tier as there is room for, and it
+    // is unknown which.
     const bool is_tied = std::count(sample.begin(), least, *least) > static_cast<ptrdiff_t>(most) / 32;
     if (!is_tied) floors_[t] = *least;
   }

@@ -1,5 +1,5 @@
-// The scope in which a table's rows are replaced by others: no apply, no promotion and no move goes on meanwhile. Look-ups go
-// on, and see rows come and go.
+// The scope in which a table's rows are replaced: no apply, no promotion and no move goes on meanwhile. Look-ups go on, and see
+// rows come and go.
 #pragma once
 
 #include <atomic>
@@ -49,10 +49,10 @@ class Replacement {
   // Makes room in the index for this many rows when the first ones come: in the order of a save, rows would crowd one end of an
   // index that grows.
   void expect_rows(uint64_t rows) { expected_rows_ = rows; }
-  // Tells how the rows that will be put in rank: each of the sample stands for `step` of them. From this it follows in which
-  // tier a row will be.
+  // Tells in advance how the rows that will be put in rank, so that each can go to its tier at once. Each rank of the sample
+  // stands for `step` rows.
   void expect(std::vector<Rank> sample, size_t step);
-  // Whether expect() is of use, and whether the order in which rows are put in may matter.
+  // Returns whether the table has lower tiers: only then expect() is of use, and the order in which rows are put in may matter.
   bool has_lower_tiers() const { return table_.mover != nullptr; }
   Rank rank_of(uint64_t count, uint64_t stamp) const;
 

@@ -15,7 +15,7 @@
 
 namespace embstore {
 
-// What to do about rows that a medium doesn't give back as they were written.
+// Whether rows that a medium doesn't give back as they were written raise an error or are skipped.
 enum class OnDamage { kRaise, kSkip };
 
 struct ExportedRows {

@@ -17,8 +17,8 @@ struct BegunCheckpoint {
   TableState state;
 };
 
-// Begins the next checkpoint: every row as it is now belongs to it. What isn't a row goes to `file`: replaced initial rows, and
-// waiting keys if `waiting_keys`. Throws Error(kStorage) if there are as many checkpoints as there can be, or the file can't be
+// Begins the next checkpoint: every row as it is now belongs to it. Other state goes to `file`: replaced initial rows, and
+// waiting keys if `waiting_keys`. Throws Error(kStorage) if the table has the maximum number of checkpoints, or the file can't be
 // written; nothing was begun then.
 BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys);
 

@@ -34,7 +34,7 @@ class TableSave {
 
   // Evicts rows at a moment of their own, and returns how many. Called at most once, in place of begin().
   uint64_t evict_alone();
-  // The moment: evicts rows, and begins the save of the others. Called at most once.
+  // The moment: evicts rows, and begins the save of the remaining ones. Called at most once.
   void begin(bool waiting_keys);
   // Writes the rows and the other state as of the moment. Called at most once, after begin(), in any thread. Damaged rows are
   // skipped and listed in the result, or DamagedRowsError is thrown.

@@ -50,7 +50,7 @@ class LookUpMemory final : public StepInFlight {
   const StepSize size;
   std::optional<gpu::IdsByPartition> by_table;
   gpu::FoundBatch found;
-  // Where each table's ids and misses begin, and where the last table's end.
+  // The start of each table's ids and misses, and the end of the last table's.
   gpu::PinnedArray<uint32_t> id_bounds;
   gpu::PinnedArray<uint32_t> miss_bounds;
   gpu::PinnedArray<int64_t> missing;

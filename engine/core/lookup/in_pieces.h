@@ -10,8 +10,8 @@
 namespace embstore {
 
 // Calls read(first, count) for pieces of neighbouring ids of a batch, by several threads at the same time if the batch is large
-// enough for pieces of at least `least_ids`. Of several errors it throws the first; a DamagedRowsError names the rows of all
-// pieces.
+// enough for pieces of at least `least_ids`. If several pieces fail, it throws the first error; a DamagedRowsError names the
+// rows of all pieces.
 template <class Read>
 void read_in_pieces(size_t ids, size_t least_ids, const Read& read) {
   constexpr size_t kPiecesAThread = 4;  // so that all threads end at about the same time

@@ -13,7 +13,7 @@
 
 namespace embstore {
 
-// Where the rows of a batch go: the row of id i is written as row i of `rows`, or as row places[i]. Places ascend.
+// The destination of a batch's rows: the row of id i is written as row i of `rows`, or as row places[i]. Places ascend.
 struct RowsOut {
   RowsOut(float* to,  // NOLINT(google-explicit-constructor): mostly given as a pointer alone
           std::span<const uint32_t> at = {}, gpu::DeviceAddress* left = nullptr)

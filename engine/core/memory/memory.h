@@ -32,7 +32,7 @@ class Memory {
 
   // The file behind the range, if there is one.
   virtual std::optional<std::string> path() const { return std::nullopt; }
-  // What libpmem says on whether the range is persistent memory; nothing if libpmem was not asked.
+  // Whether libpmem says that the range is persistent memory; nothing if libpmem was not asked.
   virtual std::optional<bool> is_pmem() const { return std::nullopt; }
 
  protected:

@@ -19,7 +19,7 @@ class PageAllocator {
   template <class U>
   PageAllocator(const PageAllocator<U>&) {}  // NOLINT(google-explicit-constructor): as allocators must
 
-  // Throws Error(kStorage) where the system refuses.
+  // Throws Error(kStorage) if the system refuses.
   T* allocate(size_t count) {
     const size_t bytes = count * sizeof(T);
     return static_cast<T*>(is_large(bytes) ? take_huge_pages(bytes) : ::operator new(bytes));

@@ -8,8 +8,8 @@
 namespace embstore {
 namespace {
 
-// How many slots a scan looks at for each row that it keeps: its work is spread over these rows. A tier that
-// rows only pass through has fewer kept, since each takes 24 bytes.
+// The number of slots for each row that a scan keeps: the work of a scan is spread over these rows. A scan
+// keeps fewer rows of a tier that rows only pass through, since each takes 24 bytes.
 uint64_t slots_a_row(const RankedTier& tier) { return tier.is_first() ? 8 : 32; }
 constexpr uint64_t kLeastRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // late rows are sorted in when they are more than this part of a scan's rows
@@ -144,7 +144,7 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
     if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings a wanted one back
     if (lags && !is_current_.contains(row.slot)) {
       refresh(row, count - given_.size());
-      given_before_scan = kNone;  // a scan finds others now
+      given_before_scan = kNone;  // a scan finds other rows now
       continue;
     }
     // The slot may hold another row by now.

@@ -53,7 +53,7 @@ class Demotion {
   uint64_t demoted_rows() const { return demoted_.load(std::memory_order_relaxed); }
 
  private:
-  // Which rows are to go: those beyond the capacity, as many as there are when they are chosen; or any.
+  // The rows that go: those beyond the capacity, as many as there are when they are chosen; or any.
   enum class Which { kExcess, kAny };
   uint64_t rows_to_go(size_t t, Which which) const;
   // Moves up to `count` of tier t's coldest rows down. Returns false if only pinned rows are left to go.

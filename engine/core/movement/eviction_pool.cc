@@ -84,7 +84,7 @@ void EvictionPool::work() {
     const bool is_more = job.run();
     lock.lock();
     job.running_ = false;
-    if (is_more && !job.cancelled_) queue_.splice(queue_.end(), job.place_);  // behind the others
+    if (is_more && !job.cancelled_) queue_.splice(queue_.end(), job.place_);  // behind the other jobs
     changed_.notify_all();
   }
 }

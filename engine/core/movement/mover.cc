@@ -17,7 +17,7 @@ constexpr size_t kMostWaitingBytes = size_t{32} << 20;
 // The bytes that are counted in one turn, before another waiting thread has the right to move.
 constexpr size_t kBytesATurn = size_t{1} << 20;
 constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
-// As many for each of the threads that count.
+// The same for each of the threads that count.
 size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::most_threads(); }
 
 // Calls of Demotion::step() before another table has its turn on an eviction thread.

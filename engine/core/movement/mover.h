@@ -3,8 +3,8 @@
 //
 // The invariant: when nothing moves any more, the first tier holds the rows that rank highest, as many as fit, the second the
 // next, and so on. A row that is accessed comes to the first tier, or only as far up as it belongs, and a tier over its capacity
-// gives up its coldest rows; since ranks only grow by access, the outcome doesn't depend on when that is done. The exception are
-// prefetched rows: they come to a GPU's memory, and stay there until their batch's turn is over, however they rank.
+// gives up its coldest rows; since ranks only grow by access, the outcome doesn't depend on when that is done. Prefetched rows
+// are the exception: they come to a GPU's memory, and stay there until their batch's turn is over, however they rank.
 //
 // A thread that moves rows holds the right to move, and takes shards' mutexes under it.
 #pragma once
@@ -104,8 +104,8 @@ class Mover final : private EvictionPool::Job {
   // Returns whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: because it is pinned,
   // which takes a ranked tier, because it can't go elsewhere, or because `nothing_moves`.
   bool may_update_in(size_t t, bool nothing_moves) const;
-  // With LFU, returns how often every row that stays in a tier above t was accessed at least; 0 if they aren't full, or if that
-  // isn't known.
+  // With LFU, returns a number of accesses that every row which stays above tier t has at least; 0 if the tiers above aren't
+  // full, or if that isn't known.
   uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }
   // Takes rows that were updated below, with nothing left to count: those that outrank rows above come up. Waits for nothing.
   void note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept;
@@ -148,7 +148,7 @@ class Mover final : private EvictionPool::Job {
   bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
-  // Claims slots for rows that come up to tier t, a tier of memory. That goes beyond its capacity by its headroom at most,
+  // Claims slots for rows that come up to tier t, a tier of memory. The tier goes beyond its capacity by its headroom at most,
   // however many slots were added to the first tier for large batches. Nothing if a tier below the first has no room.
   std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
   void note_least_counts() REQUIRES(right_to_move_);

@@ -50,8 +50,8 @@ class Promotion {
   void count(std::span<const BatchPtr> batches);
 
   // The same while steps on the device are under way: rows in a GPU's memory are left alone, and no row moves. Accesses to rows
-  // that aren't where a look-up found them are left to the next count(). REQUIRES: both can_count_without_moves(), for each of
-  // the batches.
+  // that aren't where a look-up found them are left to the next count(). REQUIRES: can_count_without_moves(), also for each
+  // batch.
   void count_without_moves(std::span<const BatchPtr> batches);
   bool can_count_without_moves() const;
   bool can_count_without_moves(const BatchInFlight& batch) const;
@@ -60,8 +60,8 @@ class Promotion {
   void leave_uncounted(std::span<const RowToCome> rows) {
     left_.insert(left_.end(), rows.begin(), rows.end());
   }
-  // Has those of the rows, with nothing to count, that outrank rows above wait from now on. Called while steps on the device are
-  // under way. REQUIRES: can_count_without_moves().
+  // Takes rows with nothing to count: those that outrank rows above wait from now on. Called while steps on the device are under
+  // way. REQUIRES: can_count_without_moves().
   void take_in_without_moves(std::span<const RowToCome> rows);
 
   // Rows that have as many accesses as the coldest row above, and more recent ones, wait below until this is called: many are
@@ -73,7 +73,7 @@ class Promotion {
   // Returns whether some rows have to come up before more may wait.
   bool do_too_many_wait() const { return !coming_.empty() && waiting_.size() >= most_waiting_; }
 
-  // Moves up rows of lower levels as they are, and counts nothing. As count() does otherwise.
+  // Moves up rows of lower levels as they are, without counting. Otherwise it works as count() does.
   void bring_up(std::span<const int64_t> keys);
 
   // Returns whether so many of the rows that look-ups read lately have come up that look-ups should read whole rows: otherwise
@@ -90,7 +90,7 @@ class Promotion {
 
   // Counts accesses to the key's row in the slot of the first tier. Returns false, and counts nothing, if the row isn't there.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses);
-  // Which of the rows that belong higher wait below.
+  // The rows that wait below although they belong higher.
   enum class MayWait { kNone, kTies, kAll };
   // Counts accesses to rows that are still in the first tier, and adds all others to `missed`.
   void count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed);

@@ -17,7 +17,7 @@ namespace embstore {
 // For one thread at a time, except any_below().
 class WantedRows {
  public:
-  // A batch that is never trained is dropped after this many others.
+  // A batch that is never trained is dropped after this many other batches.
   static constexpr size_t kMostBatches = 16;
 
   explicit WantedRows(uint64_t most_rows) : most_rows_(most_rows) {}

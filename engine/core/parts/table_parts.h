@@ -93,8 +93,8 @@ struct TableParts {
 // The scope of one operation: nothing that it may look at is freed, and close() waits for it. Throws Error(kClosed).
 class Operation {
  public:
-  // Whether the operation may read, write or move rows in a GPU's memory. If so, it waits for steps on the device, and steps
-  // wait for it, or are refused if it takes long (kRowsForLong).
+  // kNoRows: the operation neither reads, writes nor moves rows in a GPU's memory. Otherwise it waits for steps on the device,
+  // and steps wait for it, or are refused if it takes long (kRowsForLong).
   enum class Uses { kRows, kRowsForLong, kNoRows };
   explicit Operation(TableParts& table, Uses uses = Uses::kRows);
   // Lets go of what was found in the index so far: it may be freed from now on.

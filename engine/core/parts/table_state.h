@@ -1,4 +1,4 @@
-// What a checkpoint has of a table besides its rows.
+// The state of a table besides its rows, for checkpoints.
 #pragma once
 
 #include <cstdint>

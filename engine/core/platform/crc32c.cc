@@ -38,7 +38,7 @@ constexpr size_t kLaneBytes = 4096;  // a power of two
 // tables[k][b] is what the state b << 8k becomes after a lane of zeros. The state after a lane is the exclusive or of that
 // and of what the lane alone gives.
 constexpr std::array<std::array<uint32_t, 256>, 4> make_lane_tables() {
-  // What each bit of a state becomes after `bytes` bytes of zeros: one at first.
+  // bits[i]: the state that bit i becomes after a number of zero bytes, one at first.
   std::array<uint32_t, 32> bits{};
   for (size_t bit = 0; bit < 32; ++bit) {
     const uint32_t state = uint32_t{1} << bit;

@@ -12,7 +12,8 @@ class SharedLibrary {
   // Throws Error(kMissingLibrary) which names `soname` and the Debian package that has it.
   SharedLibrary(const char* soname, const char* debian_package)
       : SharedLibrary(soname, HowToGetIt{std::string("install it: apt-get install ") + debian_package}) {}
-  // What the error says about a library that no Debian package has. `soname` may then be a path.
+  // The advice that the error gives for a library that no Debian package has. `soname` may then be a
+  // path.
   struct HowToGetIt {
     std::string text;
   };

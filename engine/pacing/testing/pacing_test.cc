@@ -73,7 +73,7 @@ struct Touch {
   Access access;
 };
 
-// Random lines are squared, so that some are hot.
+// Draws lines with squared random numbers, so that some are hot.
 std::vector<Touch> random_touches(uint64_t seed, uint64_t lines, size_t count) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(0.0, 1.0);

@@ -123,7 +123,7 @@ void inspect(Table& table, std::mt19937_64& random, const Options& options) {
   }
 }
 
-// How the rows of a table are stored, ranked and admitted.
+// The storage, ranking and admission of a table's rows.
 struct Storage {
   const char* name;
   std::vector<TierSpec> tiers;

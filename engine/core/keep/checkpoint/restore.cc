@@ -239,8 +239,8 @@ uint64_t most_rows(std::span<const std::string> files, Partition partition) {
   return rows;
 }
 
-// Tells the table before rows are inserted what will rank highest, since files have rows in any order. In a chain of several
-// saves it is unknown yet which rows count.
+// Tells the table in advance which ranks are the highest, since files have rows in any order. In a chain of several saves it
+// is unknown yet which rows count.
 void tell_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
   constexpr size_t kMostSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;

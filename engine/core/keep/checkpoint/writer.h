@@ -23,7 +23,7 @@ struct FileIdentity {
   bool incremental = false;
 };
 
-// What a manifest records of a file.
+// The record of a file in a manifest.
 struct FileSummary {
   uint64_t size_bytes;
   uint32_t checksum;  // CRC-32C of the file's header and its blocks' headers, which guard the rest

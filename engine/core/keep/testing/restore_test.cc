@@ -28,7 +28,7 @@ constexpr int kDim = 2;
 constexpr size_t kRows = 30'000;
 constexpr uint64_t kFirstTierRows = 10'000;
 
-// How the rows of a save rank.
+// The ranks of a save's rows.
 struct Ranks {
   const char* name;
   uint64_t frequencies;  // the number of different ones
