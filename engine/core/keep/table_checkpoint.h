@@ -18,8 +18,8 @@ struct BegunCheckpoint {
 };
 
 // Begins the next checkpoint: every row as it is now belongs to it. Other state goes to `file`: replaced initial rows, and
-// waiting keys if `waiting_keys`. Throws Error(kStorage) if the table has the maximum number of checkpoints, or the file can't be
-// written; nothing was begun then.
+// waiting keys if `waiting_keys`. Throws Error(kStorage) if the table awaits a restore, has the maximum number of checkpoints, or
+// the file can't be written; nothing was begun then.
 BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys);
 
 // Makes a checkpoint durable: the changed rows that it wants are written to the pool, while look-ups and updates go on. Throws

@@ -23,7 +23,7 @@ uint64_t taken_bytes(const std::string& path);
 // for it; nothing if the system doesn't say.
 std::optional<uint64_t> available_memory_bytes();
 
-// Memory that one thread will take, but hasn't yet, so that no other counts on it.
+// Memory that its owner will take, but hasn't yet, so that other tiers don't count on it.
 class MemoryToCome {
  public:
   MemoryToCome() = default;
