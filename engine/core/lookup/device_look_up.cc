@@ -86,16 +86,16 @@ struct DeviceLookUp::MissesOfTable {
 
 namespace {
 
-void forget_row(size_t i, size_t dim, const RowsOut& rows) {
+void set_to_nan(size_t i, size_t dim, const RowsOut& rows) {
   rows.left_at[i] = {};
   std::fill_n(rows.rows + i * dim, dim, std::numeric_limits<float>::quiet_NaN());
 }
 
-void forget_rows(std::span<const int64_t> missing, const std::vector<int64_t>& keys, size_t dim,
-                 const RowsOut& rows) {
+void set_damaged_to_nan(std::span<const int64_t> missing, const std::vector<int64_t>& keys, size_t dim,
+                        const RowsOut& rows) {
   const std::unordered_set<int64_t> lost(keys.begin(), keys.end());
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (lost.contains(missing[i])) forget_row(i, dim, rows);
+    if (lost.contains(missing[i])) set_to_nan(i, dim, rows);
   }
 }
 
@@ -227,10 +227,10 @@ void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
       one.steps->check_not_used_by_thread();
       one.read(missing, rows);
     } catch (const DamagedRowsError& error) {
-      forget_rows(missing.ids, error.keys(), one.dim, rows);
+      set_damaged_to_nan(missing.ids, error.keys(), one.dim, rows);
       keep_first_error(one);
     } catch (...) {
-      for (size_t i = 0; i < missing.ids.size(); ++i) forget_row(i, one.dim, rows);
+      for (size_t i = 0; i < missing.ids.size(); ++i) set_to_nan(i, one.dim, rows);
       keep_first_error(one);
     }
   }

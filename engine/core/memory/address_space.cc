@@ -35,7 +35,7 @@ size_t addresses_in_use() {
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-size_t less(size_t from, size_t bytes) { return from - std::min(from, bytes); }
+size_t difference_or_zero(size_t from, size_t bytes) { return from - std::min(from, bytes); }
 
 }  // namespace
 
@@ -48,9 +48,10 @@ size_t ReservedAddresses::affordable(size_t wanted) {
   const std::optional<size_t> limit = address_limit();
   if (!limit) return wanted;
   const size_t reserved = reserved_in_all.load();
-  const size_t free_without_them = less(*limit, less(addresses_in_use(), reserved));
-  const size_t large_share = less(free_without_them / 4, reserved) / kShares;
-  const size_t small_share = std::min(kLeastShare, less(free_without_them / 2, reserved));
+  const size_t free_without_them =
+      difference_or_zero(*limit, difference_or_zero(addresses_in_use(), reserved));
+  const size_t large_share = difference_or_zero(free_without_them / 4, reserved) / kShares;
+  const size_t small_share = std::min(kLeastShare, difference_or_zero(free_without_them / 2, reserved));
   return std::min(wanted, std::max(large_share, small_share));
 }
 

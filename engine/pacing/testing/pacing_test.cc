@@ -164,7 +164,7 @@ TEST(shares_of_the_sample_are_those_of_all_lines) {
   }
 }
 
-TEST(a_hot_line_is_no_more_in_the_sample_than_elsewhere) {
+TEST(a_hot_line_counts_the_same_inside_and_outside_of_the_sample) {
   // Half of all touches are of one line, which is simulated or not; all other lines are touched once.
   uint64_t hot[2] = {0, 0};
   while (!LineClasses::is_sampled(hot[0])) ++hot[0];
@@ -195,13 +195,13 @@ TEST(the_sample_takes_the_same_share_of_lines_at_any_distance) {
 }
 
 // Returns a time that encodes its position in the table.
-double told(size_t where, size_t access, uint64_t size, int threads) {
+double encoded_time(size_t where, size_t access, uint64_t size, int threads) {
   return static_cast<double>(1 + where) * 1e6 + static_cast<double>(access) * 1e5 +
          static_cast<double>(size) + threads / 100.0;
 }
 
 // Less than the time of 64 accesses among many, and more than that of 16.
-double told_alone(size_t access, uint64_t size) {
+double encoded_time_alone(size_t access, uint64_t size) {
   return 40e6 + static_cast<double>(access) * 1e5 + static_cast<double>(size);
 }
 
@@ -212,37 +212,40 @@ Device example_device(const CacheSizes& caches) {
     for (size_t access = 0; access < kAccesses; ++access) {
       for (const uint64_t size : sizes) {
         for (int threads = 1; threads <= Device::kMostThreads; ++threads) {
-          times.push_back(told(where, access, size, threads));
+          times.push_back(encoded_time(where, access, size, threads));
         }
       }
     }
   }
   std::vector<double> alone;
   for (size_t access = 0; access < kAccesses; ++access) {
-    for (const uint64_t size : sizes) alone.push_back(told_alone(access, size));
+    for (const uint64_t size : sizes) alone.push_back(encoded_time_alone(access, size));
   }
   return Device("example", caches, sizes, times, alone);
 }
 
-TEST(times_are_those_of_the_table_and_lie_between_them) {
+TEST(times_are_interpolated_in_the_table) {
   const Device device = example_device({});
   const auto is = [](double a, double b) { return std::abs(a - b) < 1e-6 * b; };
   using Where = Device::Where;
-  check(is(device.time_ns(Where::kThere, Access::kLoad, 64, 1), told(0, 0, 64, 1)),
+  check(is(device.time_ns(Where::kThere, Access::kLoad, 64, 1), encoded_time(0, 0, 64, 1)),
         "another time than the table's");
-  check(is(device.time_ns(Where::kDirtyMiss, Access::kFileWrite, 1024, 64), told(2, 6, 1024, 64)),
+  check(is(device.time_ns(Where::kDirtyMiss, Access::kFileWrite, 1024, 64), encoded_time(2, 6, 1024, 64)),
         "the last one");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 100, 3), told(0, 1, 100, 3)), "between two sizes");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 8, 3), told(0, 1, 64, 3)), "below the first");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 4096, 3), 4 * told(0, 1, 1024, 3)),
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 100, 3), encoded_time(0, 1, 100, 3)),
+        "between two sizes");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 8, 3), encoded_time(0, 1, 64, 3)),
+        "below the first");
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 4096, 3), 4 * encoded_time(0, 1, 1024, 3)),
         "beyond the last");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 64, 100), told(0, 1, 64, 64)),
+  check(is(device.time_ns(Where::kThere, Access::kUpdate, 64, 100), encoded_time(0, 1, 64, 64)),
         "more threads than 64");
-  check(is(device.alone_ns(Access::kFileRead, 100), told_alone(5, 100)), "alone, between two sizes");
+  check(is(device.alone_ns(Access::kFileRead, 100), encoded_time_alone(5, 100)), "alone, between two sizes");
   OutcomeShares shares;
   shares.add({10, 50, 20, 15, 5}, 100, Outcome::kFree);
-  const double expected = 0.1 * told(0, 1, 256, 2) + 0.2 * (told(0, 1, 256, 2) - told(0, 0, 256, 2)) +
-                          0.15 * told(1, 1, 256, 2) + 0.05 * told(2, 1, 256, 2);
+  const double expected = 0.1 * encoded_time(0, 1, 256, 2) +
+                          0.2 * (encoded_time(0, 1, 256, 2) - encoded_time(0, 0, 256, 2)) +
+                          0.15 * encoded_time(1, 1, 256, 2) + 0.05 * encoded_time(2, 1, 256, 2);
   check(is(device.phase_ns({Access::kUpdate, 2, 100, 25600, 0}, shares.values()), 100 * expected),
         "by what the caches had");
 }
@@ -250,8 +253,8 @@ TEST(times_are_those_of_the_table_and_lie_between_them) {
 TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
   const Device device = example_device({});
   const OutcomeShares::Values all_miss = OutcomeShares().values();
-  const double one = told(0, 5, 256, 1);
-  const double alone = told_alone(5, 256);
+  const double one = encoded_time(0, 5, 256, 1);
+  const double alone = encoded_time_alone(5, 256);
   for (const uint64_t accesses : {1, 2, 16, 39, 40, 64, 200}) {
     for (const uint64_t rounds : {uint64_t{1}, uint64_t{2}, accesses}) {
       if (rounds > accesses) continue;
@@ -267,7 +270,7 @@ TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
   const double hit_or_dirtied = device.phase_ns({Access::kLoad, 1, 10, 640, 0}, {0, 0.5, 0.5, 0, 0});
   check(hit_or_dirtied < 1, "hits take " + std::to_string(hit_or_dirtied));
   const double half_missed = device.phase_ns({Access::kLoad, 1, 1, 64, 0}, {0.25, 0.5, 0, 0.25, 0});
-  check(std::abs(half_missed - 0.5 * told_alone(0, 64)) < 1,
+  check(std::abs(half_missed - 0.5 * encoded_time_alone(0, 64)) < 1,
         "half a miss takes " + std::to_string(half_missed));
 }
 
@@ -279,7 +282,7 @@ std::shared_ptr<const Device> microsecond_device() {
       std::vector<double>(kAccesses, 1000.0));
 }
 
-TEST(what_a_phase_took_less_than_its_device_is_waited_for) {
+TEST(a_thread_waits_for_the_time_by_which_a_phase_was_faster_than_its_device) {
   TierMeter meter;
   const auto pacer = std::make_shared<TierPacer>(microsecond_device());
   meter.lies_on(pacer->medium());

@@ -74,7 +74,7 @@ void train(Table& table, std::mt19937_64& random, const Options& options, std::a
 }
 
 // Prepares a batch and takes it back: half its keys are new, and have a row meanwhile.
-void prepare_in_vain(Table& table, std::mt19937_64& random, const Options& options) {
+void prepare_and_take_back(Table& table, std::mt19937_64& random, const Options& options) {
   std::vector<int64_t> ids = random_ids(random, options);
   ids.resize(std::min(ids.size(), 10 * options.batch_size));  // tiers have room for this many
   for (size_t i = 0; i < ids.size(); i += 2) ids[i] = static_cast<int64_t>(random());
@@ -149,7 +149,7 @@ TierSpec hbm(uint64_t size_bytes) {
 }
 
 // Paces a tier so that it takes a little longer than here, with caches before it.
-TierSpec on_a_device(TierSpec tier) {
+TierSpec paced(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
   const auto device = std::make_shared<Device>(
       "device of " + tier.kind, CacheSizes{64 << 10, tier.kind == "DRAM" ? uint64_t{256} << 10 : 0}, sizes,
@@ -180,25 +180,25 @@ constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 16 + 2800) * 2
 std::vector<Storage> storages() {
   const CounterFilterSpec counter{.filter_freq = 3};
   const BloomFilterSpec bloom{.filter_freq = 3, .max_element_size = 3000, .false_positive_probability = 0.01};
-  return {{"one tier", {dram(kLarge)}},
-          {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
-          {"three tiers, trained where they are", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}},
-          {"three tiers on devices",
-           {on_a_device(dram(kSmall)), on_a_device(dram(kSmall * 3 / 2)), on_a_device(ssd_hash(false))}},
-          {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
-          {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
-          {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
-          {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
+  return {
+      {"one tier", {dram(kLarge)}},
+      {"three tiers", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}, CacheStrategy::kLru},
+      {"three tiers, trained where they are", {dram(kSmall), dram(kSmall * 3 / 2), dram(kLarge)}},
+      {"three tiers on devices", {paced(dram(kSmall)), paced(dram(kSmall * 3 / 2)), paced(ssd_hash(false))}},
+      {"SSDHASH", {dram(kSmall), ssd_hash(false)}, CacheStrategy::kLru},
+      {"SSDHASH that keeps its rows", {dram(kSmall), ssd_hash(true)}},
+      {"a durable pool", {dram(kSmall), durable_pool(kLarge)}},
+      {"a durable pool above SSDHASH", {dram(kSmall), durable_pool(kSmallPool), ssd_hash(false)}},
 #ifndef __SANITIZE_THREAD__  // it can't see LevelDB's own locks: Debian's library isn't instrumented
-          {"LEVELDB", {dram(kSmall), leveldb()}},
+      {"LEVELDB", {dram(kSmall), leveldb()}},
 #endif
-          {"HBM above DRAM and SSDHASH", {hbm(kSmall), dram(kSmall * 3 / 2), ssd_hash(true)}},
-          {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
-          {"three tiers with a sketch",
-           {dram(kSmall), dram(kSmall), ssd_hash(false)},
-           CacheStrategy::kLfu,
-           bloom},
-          {"SSDHASH with a counter", {dram(kSmall), ssd_hash(true)}, CacheStrategy::kLru, counter}};
+      {"HBM above DRAM and SSDHASH", {hbm(kSmall), dram(kSmall * 3 / 2), ssd_hash(true)}},
+      {"one tier with a sketch", {dram(kLarge)}, CacheStrategy::kLfu, bloom},
+      {"three tiers with a sketch",
+       {dram(kSmall), dram(kSmall), ssd_hash(false)},
+       CacheStrategy::kLfu,
+       bloom},
+      {"SSDHASH with a counter", {dram(kSmall), ssd_hash(true)}, CacheStrategy::kLru, counter}};
 }
 
 // Returns the spec of a table in a directory of its own.
@@ -346,7 +346,7 @@ void run(const Options& options, const Storage& storage) {
       if (choice < 7) {
         train(*table, random, options, total);
       } else if (choice < 8) {
-        prepare_in_vain(*table, random, options);
+        prepare_and_take_back(*table, random, options);
       } else if (choice < 10) {
         read(checkpoints.copy(), random, options);
       } else if (choice < 15) {
@@ -399,7 +399,7 @@ void run_replaced(const Options& options, const Storage& storage) {
       if (choice < 6) {
         train(table, random, options, total);
       } else if (choice < 7) {
-        prepare_in_vain(table, random, options);
+        prepare_and_take_back(table, random, options);
       } else if (choice < 11) {
         read(table, random, options);
       } else if (choice < 12) {

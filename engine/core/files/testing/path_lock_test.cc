@@ -91,7 +91,7 @@ void own_alone(const std::string& path, int rounds) {
   }
 }
 
-TEST(of_many_processes_and_threads_one_owns_a_path_at_a_time) {
+TEST(one_of_many_processes_and_threads_owns_a_path_at_a_time) {
   const TemporaryDirectory directory;
   const std::string path = directory / "rows";
   const int rounds = kUnderSanitizer ? 300 : 1000;
@@ -143,7 +143,7 @@ TEST(a_lock_ends_with_its_process_though_its_child_lives_on) {
   is_over.give();
 }
 
-TEST(a_child_that_has_not_run_yet_keeps_nobody_from_what_its_parent_gave_up) {
+TEST(a_child_that_has_not_run_yet_does_not_keep_a_lock_that_its_parent_released) {
   const TemporaryDirectory directory;
   const std::string lock_path = directory / "lock", path = directory / "rows";
   const Signal is_given_up;
@@ -168,7 +168,7 @@ size_t open_lock_files() {
   return found;
 }
 
-TEST(a_child_has_no_lock_at_whatever_moment_it_is_forked) {
+TEST(a_child_has_no_lock_whenever_it_is_forked) {
   const TemporaryDirectory directory;
   const PathLock held(directory / "held");
   std::atomic<bool> done{false};

@@ -80,7 +80,7 @@ void add_removed_keys(const Reader::Block& block, Keys& removed) {
 }
 
 // Returns whether a file has all keys of that partition, and no others.
-bool is_of(const FileHeader& file, Partition partition) {
+bool has_exactly(const FileHeader& file, Partition partition) {
   return is_placed_by_hash(file) && file.partition_count == partition.count &&
          file.partition == partition.number;
 }
@@ -89,7 +89,7 @@ bool is_of(const FileHeader& file, Partition partition) {
 std::span<const std::string> files_for(std::span<const std::string> files, Partition partition) {
   if (files.size() != partition.count) return files;
   const auto own = files.subspan(partition.number, 1);
-  return is_of(Reader(own.front()).header(), partition) ? own : files;
+  return has_exactly(Reader(own.front()).header(), partition) ? own : files;
 }
 
 // Converts the rows of a file's blocks that belong to the table's partition to the table's layout, and inserts them.
@@ -171,7 +171,7 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   const std::span<const std::byte> counters = block.payload.subspan(sizeof header);
   // A sketch doesn't know its keys. So if partitions or shards differ from before, each new one has to take all of the
   // sketch.
-  if (!is_of(file, partition)) {
+  if (!has_exactly(file, partition)) {
     header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
   if (file.format_version > kSketchesOfOtherShards) return table.put_sketch(header, counters);
@@ -234,14 +234,15 @@ uint64_t most_rows(std::span<const std::string> files, Partition partition) {
   uint64_t rows = 0;
   for (const std::string& path : files) {
     const Reader reader(path);
-    rows += is_of(reader.header(), partition) ? reader.most_rows() : reader.most_rows() / partition.count;
+    rows +=
+        has_exactly(reader.header(), partition) ? reader.most_rows() : reader.most_rows() / partition.count;
   }
   return rows;
 }
 
 // Tells the table in advance which ranks are the highest, since files have rows in any order. In a chain of several saves it
 // is unknown yet which rows count.
-void tell_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
+void expect_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
   constexpr size_t kMostSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;
   const std::span<const std::string> files = files_for(chain.front(), partition);
@@ -267,7 +268,7 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
   // A full save comes last in the chain. Incremental ones add few rows to it.
   const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
   table.expect_rows(expected_rows);
-  tell_ranks(table, partition, chain, expected_rows);
+  expect_ranks(table, partition, chain, expected_rows);
   Keys removed_later;
   for (size_t save = 0; save < chain.size(); ++save) {
     Mutex mutex;

@@ -83,7 +83,7 @@ TEST(a_restore_fills_the_first_tier_with_the_rows_that_rank_highest) {
   }
 }
 
-TEST(a_restore_that_memory_runs_out_for_leaves_all_rows_or_none) {
+TEST(a_restore_that_runs_out_of_memory_leaves_all_rows_or_none) {
   constexpr int64_t kFew = 1000;
   const TemporaryDirectory directory;
   Table table(
@@ -270,7 +270,7 @@ TEST(every_row_of_a_large_file_is_restored_as_it_is) {
 }
 
 // All rows of the file rank the same, so that only their order decides which of them are in the higher tier.
-TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
+TEST(a_restore_puts_rows_that_rank_alike_in_the_same_tiers_every_time) {
   const LargeFile file;
   const TemporaryDirectory directory;
   TableSpec spec = spec_of_large_file();
@@ -290,7 +290,7 @@ TEST(a_restore_puts_rows_that_rank_alike_into_the_same_tiers_every_time) {
   }
 }
 
-TEST(a_large_file_is_told_to_be_damaged_where_it_is) {
+TEST(an_error_says_where_a_large_file_is_damaged) {
   const LargeFile file;
   const std::vector<uint64_t> blocks = file.blocks();
   check(blocks.size() > 10 && checkpoint::verify_file(file.path(), 2).summary.totals.rows == 30'000,
