@@ -43,7 +43,7 @@ struct TableStats {
   uint64_t without_row;  // misses without a row in any tier
   uint64_t promotions;
   uint64_t demotions;
-  uint64_t forgotten_accesses;  // served accesses that were never counted, since moves were held off
+  uint64_t forgotten_accesses;  // served accesses never counted, since moves were held off or failed
   uint64_t waiting_keys;        // keys that the filter keeps out
   uint64_t filter_bytes;        // memory of the filter's counts
   uint64_t index_bytes;

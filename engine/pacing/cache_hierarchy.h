@@ -30,7 +30,7 @@ struct CacheSizes {
 enum class Outcome : uint8_t {
   kMiss,       // not in the CPU's caches; in the memory in front of the device, if there is such a memory
   kFree,       // in the CPU's caches, ready for the access
-  kDirtied,    // in the CPU's caches, but unchanged so far: nothing is fetched, but it must be written back
+  kDirtied,    // in the CPU's caches, flushed or unchanged so far: not fetched, but to be written back
   kCleanMiss,  // the memory in front has another line in its place, which needn't be written back
   kDirtyMiss,  // the memory in front has another line in its place, which must be written back first
 };

@@ -116,7 +116,7 @@ class Mover final : private EvictionPool::Job {
   // Atomic counts, which need no right to move.
   uint64_t promoted_rows() const NO_THREAD_SAFETY_ANALYSIS { return promotion_.promoted_rows(); }
   uint64_t demoted_rows() const NO_THREAD_SAFETY_ANALYSIS { return demotion_.demoted_rows(); }
-  // Accesses that were never counted, since moves were held off.
+  // Accesses that were never counted, since moves were held off or failed.
   uint64_t forgotten_accesses() const { return forgotten_.load(std::memory_order_relaxed); }
   // Returns the error of the eviction threads' last attempt; empty if it went well.
   std::string background_error() const;
