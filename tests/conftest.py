@@ -1,4 +1,4 @@
-"""No test is about how fast this computer is right now, or about what its user has set."""
+"""Makes tests independent of this computer's speed and of its user's settings, and orders them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from xdist.scheduler import LoadFileScheduling
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# `make` sets these where a newer QEMU and kernel are unpacked; tests bring QEMUs of their own.
+# `make` sets these if a newer QEMU and kernel are unpacked; the tests bring their own QEMUs.
 for name in ("PMEMLAB_QEMU", "PMEMLAB_KERNEL"):
     os.environ.pop(name, None)
 
-# A thread of NumPy's library for each further processor spins while NumPy is imported, in a
-# thousand processes.
+# For each further processor, NumPy's BLAS starts a thread that spins while NumPy is imported. The
+# tests import NumPy in a thousand processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell has what it runs in the background ignore Ctrl-C; some tests press it.
+# A shell makes its background commands ignore Ctrl-C; some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files that take longest, which are begun first: the last of them would end alone.
+# The files that take longest. They start first: the last of them would otherwise end alone.
 LONGEST = {
     "test_jobs.py",
     "test_native.py",
@@ -55,12 +55,12 @@ ON_RAY = {
 
 
 class _FilesAlone(LoadFileScheduling):  # type: ignore[misc]
-    """Gives a process a file at a time, and one process all files that need a Ray node."""
+    """A scheduler that gives each process one file at a time, and all Ray files to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         name = Path(file).name
-        # Of the long ones, these take as long as all others.
+        # With its long tests, this file takes as long as all other files on Ray together.
         is_apart = name == "test_jobs.py" and "not long" not in self.config.getoption("markexpr")
         return "on a Ray node" if name in ON_RAY and not is_apart else file
 
@@ -72,8 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What tests import lives on: no collection looks for garbage there, which takes a quarter of a
-    second."""
+    """Collects tests without garbage collection: imported modules live on, and searching them for
+    garbage takes a quarter of a second."""
     gc.disable()
     try:
         yield

@@ -12,7 +12,7 @@ TimeOf = Callable[[Access, int, int], float]
 
 @dataclass(frozen=True)
 class ExampleCache:
-    """A memory in front of a device, each access of which takes so long."""
+    """A cache in front of a device. Each kind of access takes a fixed time, in ns."""
 
     size_bytes: int
     hit: float
@@ -32,8 +32,11 @@ class ExampleCache:
 
 @dataclass(frozen=True)
 class ExampleDevice:
-    """time_of: of (access, size_bytes, threads), ns. alone: of an access, whatever it is; None: as
-    long as it takes one thread."""
+    """A device whose access times the test gives.
+
+    time_of: a function of (access, size_bytes, threads) that returns ns. alone: ns of any single
+    access; None: as long as time_of says for one thread.
+    """
 
     name: str
     time_of: TimeOf = field(compare=False)

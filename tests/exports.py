@@ -1,4 +1,4 @@
-"""What `EmbeddingVariable.export` gives, compared to the bit."""
+"""Comparison of results of `EmbeddingVariable.export`, to the last bit."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ Export = dict[str, NDArray[Any]]
 def assert_same(got: Export, wanted: Export) -> None:
     assert list(got) == list(wanted)
     for column, values in wanted.items():
-        if not np.array_equal(got[column], values):  # which takes a tenth of the time
+        if not np.array_equal(got[column], values):  # ten times as fast as the assertion
             np.testing.assert_array_equal(got[column], values, err_msg=column)

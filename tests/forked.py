@@ -1,4 +1,4 @@
-"""What a child of the test's process does, and how it ends."""
+"""Work in a forked child of the test's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["forked"]
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Does the work in a forked process. Returns its exit code: 0, or 1 where the work raised."""
+    """Runs `work` in a forked process. Returns its exit code: 0, or 1 if `work` raised."""
     pid = os.fork()
     if pid == 0:
         status = 1

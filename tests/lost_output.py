@@ -10,10 +10,10 @@ __all__ = ["ends_without_output"]
 
 
 def ends_without_output(command: Sequence[str], unbuffered: str) -> list[tuple[int, str]]:
-    """Returns the exit status and stderr of a command where stdout is a pipe that nobody reads, and
-    where it is a full medium.
+    """Returns a command's exit status and stderr: first with stdout a pipe whose reading end is
+    closed, then with stdout on a full medium.
 
-    unbuffered: PYTHONUNBUFFERED.
+    unbuffered: the value of PYTHONUNBUFFERED.
     """
     reader, closed = os.pipe()
     os.close(reader)

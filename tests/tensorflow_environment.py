@@ -1,4 +1,4 @@
-"""Where TensorFlow is: tests of some folders run there once more."""
+"""The Python that has TensorFlow, in which the tests of some folders run a second time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["PYTHON", "assert_tests_pass", "run"]
 
 
 def _python_with_tensorflow() -> str | None:
-    """This one, or that of the environment which `make check` makes beside it."""
+    """Returns this Python if it has TensorFlow, else that of the environment which `make check`
+    makes beside it, or None."""
     if importlib.util.find_spec("tensorflow"):
         return sys.executable
     beside = Path(sys.prefix) / "tensorflow" / "bin" / "python"
@@ -34,7 +35,8 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 
 def assert_tests_pass(*tests: Path, but: str = "", **environment: str) -> None:
-    """but: a mark; the tests that have it aren't run, nor are those that no plain run has."""
+    """Asserts that the tests pass under that Python, without those marked long, sanitizer or `but`.
+    """
     chosen = "not long and not sanitizer" + (f" and not {but}" if but else "")
     result = run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, *tests, **environment

@@ -1,7 +1,7 @@
-"""What the repository's Markdown pages say holds: links, paths, commands, Python examples.
+"""Checks what the repository's Markdown pages say: links, paths, commands, Python examples.
 
-On the front page and in the guides a block of ```python runs, and the blocks of a page continue
-each other. What a `print` shows stands behind it as a comment. A block of ```python no-run needs
+On the front page and in the guides each ```python block runs, and the blocks of a page continue
+each other. A comment behind a `print` is what it must print. A ```python no-run block needs
 servers: only its names are checked.
 """
 
@@ -31,7 +31,7 @@ PAGES = [
     CLONE / "README.md",
     *sorted(page for folder in FOLDERS for page in (CLONE / folder).rglob("*.md")),
 ]
-# Folders that a page may name files from, beside its own.
+# The folders to which a path in a page may be relative, besides the page's own.
 ROOTS = (CLONE, CLONE / "engine", CLONE / "lab", CLONE / "lab" / "pmemlab")
 
 _FENCE = re.compile(
@@ -48,7 +48,7 @@ _MADE_BY_RUNS = ("results/", "wheels/", ".lab/", ".venv/")
 
 
 class Page(NamedTuple):
-    """A page without its code, and its code: `blocks` are (kind, text), `spans` stand in lines."""
+    """A page's text without code, its code blocks as (kind, text), and its inline code spans."""
 
     prose: str
     blocks: list[tuple[str, str]]
@@ -133,11 +133,11 @@ def test_the_front_page_is_short() -> None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The simple commands of shell lines, each as its words from the program on."""
+    """Yields the simple commands of shell lines, each as its words from the program on."""
     for line in text.replace("\\\n", " ").splitlines():
         try:
             words = shlex.split(line, comments=True)
-        except ValueError:  # no shell's line, but what a program printed
+        except ValueError:  # not a shell line, but a program's output
             continue
         while words:
             ends = [
@@ -167,7 +167,7 @@ def check_whole(program: str, words: list[str]) -> None:
 
 
 def check_part(program: str, words: list[str]) -> None:
-    """Checks the names of a command that may be shortened: its groups, and its options."""
+    """Checks the names in a command that may be shortened: its subcommands and its options."""
     parser, rest = parser_of(program), own(words)
     while groups := [
         action.choices
@@ -193,7 +193,7 @@ def check_make(words: list[str]) -> None:
 
 
 def check_module(words: list[str]) -> None:
-    """The program of `python -m` is a file of the repository."""
+    """Asserts that the program of `python -m` is a file of the repository."""
     if "-m" not in words:
         return
     module = words[words.index("-m") + 1]
@@ -251,7 +251,7 @@ def imports(package: str, program: str) -> bool:
     return re.search(rf"^import {package}\b", program, re.M) is not None
 
 
-# TensorFlow is installed by `make check`, and the others take long to import.
+# `make check` installs TensorFlow; the other packages take long to import.
 @pytest.mark.parametrize(
     "path",
     [
@@ -268,7 +268,7 @@ def test_the_python_examples_of_a_page_run(path: Path, tmp_path: Path) -> None:
             pytest.skip(f"{package} isn't installed")
     python = Path(sys.executable)
     if imports("tensorflow", program):
-        python = Path(sys.prefix) / "tensorflow" / "bin" / "python"  # of `make tensorflow`
+        python = Path(sys.prefix) / "tensorflow" / "bin" / "python"  # made by `make tensorflow`
         if not python.exists():
             pytest.skip("TensorFlow isn't installed: make tensorflow")
     for folder in ("mnt/pmem0", "mnt/ssd0", "tmp"):

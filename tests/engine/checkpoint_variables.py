@@ -31,7 +31,8 @@ def variable(
     initializer: es.initializers.Initializer | None = None,
     **options: Any,
 ) -> Iterator[es.EmbeddingVariable]:
-    """Small upper tiers of first_tier_rows, then one of `rows`; random initial rows; Adagrad."""
+    """Opens a variable with upper tiers of first_tier_rows each, a last tier of `rows`, random
+    initial rows and Adagrad."""
     optimizer = optimizer or es.optimizers.Adagrad(0.1)
     row = row_bytes(dim, optimizer)
     sizes = [*[first_tier_rows * row] * (stack.tiers - 1), rows * row]
@@ -51,7 +52,7 @@ def variable(
 
 
 def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60) -> None:
-    """Skewed batches, the same for the same seed."""
+    """Applies skewed batches, the same for the same seed."""
     random = np.random.default_rng(seed)
     for _ in range(batches):
         ids = np.minimum(random.zipf(1.4, 24), keys).astype(np.int64) * 7919 - 40_000
@@ -60,14 +61,14 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5, keys: int = 60
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of the saves in a directory."""
+    """Returns the files of the saves in a directory."""
     return sorted(file for save in path.glob("[si]*-*") for file in save.iterdir())
 
 
 def fail_to_save(
     save: Callable[..., es.SaveReport], path: Path, var: es.EmbeddingVariable, step: int
 ) -> None:
-    """A save that evicts rows and writes its files, which then never come to their medium."""
+    """Runs a save that evicts rows and writes its files, but fails before they reach the medium."""
     path.mkdir(exist_ok=True)
     with (
         patch("embstore.checkpoint.directories.sync", side_effect=OSError(5, "the medium fails")),

@@ -1,4 +1,4 @@
-"""Variables on every storage type that this computer can run, and their closing."""
+"""Fixtures: variables on every storage type that this computer can run, closed at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from embstore.gpu.choice import VARIABLE
 
 @pytest.fixture(scope="session", autouse=True)
 def _memkind_may_use_node_0() -> Iterator[None]:
-    """memkind asks once a process, so this is set before the first variable is made."""
+    """Lets memkind use node 0. memkind asks once a process, so this is set before any variable."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMKIND_DAX_KMEM_NODES", "0")
         yield
@@ -38,7 +38,7 @@ def _memkind_may_use_node_0() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _hbm_is_on_the_gpu_of_the_tests() -> Iterator[None]:
-    """The emulated one unless another was asked for."""
+    """Puts HBM on the emulated GPU, unless the environment asks for another."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, GPU)
         yield
@@ -56,7 +56,7 @@ def folder_in_memory() -> Iterator[Path | None]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one."""
+    """Yields a folder in memory if there is room, else one on disk."""
     with folder_in_memory() as folder:
         yield folder or tmp_path
 
@@ -82,9 +82,11 @@ def tiered_stack(request: pytest.FixtureRequest) -> Stack:
 
 @pytest.fixture(scope="session")
 def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageOf]:
-    """A storage option of a storage type or a stack, with a place of its own for files.
+    """Yields a function that makes a storage option of a storage type or a stack, with its own
+    folder for files.
 
-    size_bytes: of all tiers together; each but the last has `upper_bytes`, a quarter unless told.
+    size_bytes: the total of all tiers. upper_bytes: each tier but the last (default: a quarter of
+    size_bytes).
     """
 
     def make(
@@ -100,14 +102,16 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageOf]:
         return stack.option(directory, [*upper, size_bytes - sum(upper)], cache_strategy)
 
     with folder_in_memory() as folder:
-        # To find a name for another folder, pytest looks at all that are beside it.
+        # Not a folder of tmp_path_factory each: to find a free name, pytest lists all folders
+        # beside it.
         everything = folder or tmp_path_factory.mktemp("rows")
         yield make
 
 
 @pytest.fixture
 def make_variable() -> Iterator[MakeVariable]:
-    """Makes variables as DeepRec's tests do: ones, Adagrad at 0.1; closes them in the end."""
+    """Yields a function that makes variables like those of DeepRec's tests (initial ones, Adagrad
+    at 0.1). Closes them at the end."""
     variables: list[es.EmbeddingVariable] = []
 
     def make(*, dim: int = 3, **arguments: Any) -> es.EmbeddingVariable:

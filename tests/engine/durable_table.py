@@ -1,4 +1,4 @@
-"""A table in a durable pool that the tests of checkpoints train, and what it must come to."""
+"""A table in a durable pool that checkpoint tests train, and the rows that it must end with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embstore.options import TIER_KINDS, TierKind
 
 DIM = 4
 KEYS = 300
-CACHE_ROWS = 24  # of each tier above the pool
+CACHE_ROWS = 24  # in each tier above the pool
 ROW_BYTES = 2 * 16
 POOL_BYTES = 8 << 20
 
@@ -45,9 +45,11 @@ def durable(
 
 
 def pool_bytes_above_ssd(cache_rows: int, above: int = 1) -> int:
-    """Of a pool with room for some 80 rows, so that most go on to the tier below it.
+    """Returns the size of a pool with room for some 80 rows, so that most rows go to the tier
+    below.
 
-    above: tiers above it; where these are HBM and DRAM, rows on the move to HBM have places too.
+    above: the number of tiers above the pool; if these are HBM and DRAM, rows on the move to HBM
+    need slots, too.
     """
     rows_above = above * cache_rows + (1 if above == 1 else 3) * max(cache_rows // 8, 256)
     for_moves = 4096
@@ -78,7 +80,7 @@ def train(variable: es.EmbeddingVariable, steps: range) -> None:
 
 
 def batch_for(variable: es.EmbeddingVariable, step: int) -> tuple[Any, Any]:
-    """On the host; where the variable has HBM, two of three batches on the GPU."""
+    """Returns a batch on the host; if the variable has HBM, two of three batches on the GPU."""
     ids, grads = batch(step)
     if not variable.ev_option.storage_option.has_hbm or step % 3 == 0:
         return ids, grads
@@ -90,7 +92,7 @@ def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
 
 
 def plain(steps: int, **options: Any) -> dict[str, Any]:
-    """What a variable in DRAM comes to."""
+    """Returns the contents of a variable in DRAM after `steps` steps."""
     with make("plain", **options) as variable:
         train(variable, range(steps))
         return contents(variable)

@@ -19,7 +19,8 @@ from embstore.options import TIER_KINDS, TierKind
 
 MIB = 1 << 20
 
-# That of the environment, so that `EMBSTORE_DEVICE=cuda pytest tests/engine` tries a real one.
+# The environment's GPU if it names one (`EMBSTORE_DEVICE=cuda pytest tests/engine` tests a real
+# one), else the emulated GPU.
 GPU = full_name(os.environ.get(VARIABLE) or EMULATED)
 needs_the_emulated_gpu = pytest.mark.skipif(
     GPU != EMULATED, reason="asks for what only the emulated GPU can do"
@@ -29,7 +30,7 @@ needs_the_emulated_gpu = pytest.mark.skipif(
 STORAGE_TYPES = tuple(kind for kind in TIER_KINDS if kind.name not in ("SSDHASH", "LEVELDB"))
 TIERED = tuple(kind for kind in STORAGE_TYPES if len(TIER_KINDS[kind]) > 1)
 
-# What Debian and Ubuntu call the library that a tier needs.
+# The library that each kind of tier needs, and its package in Debian and Ubuntu.
 _LIBRARIES = {
     TierKind.PMEM_LIBPMEM: ("libpmem.so.1", "libpmem1"),
     TierKind.PMEM_MEMKIND: ("libmemkind.so.0", "libmemkind0"),
@@ -43,8 +44,8 @@ def _folder_in_memory() -> Path | None:
     return folder if has_room else None
 
 
-# For files that need no disk, where there is room for those of all tests that run at once: nobody
-# waits for a disk there, and files are mapped as PMem's are.
+# A folder in memory for files that need no disk, if it has room for all tests that run at once. No
+# test waits for a disk there, and files are mapped as PMem's are.
 IN_MEMORY = _folder_in_memory()
 
 StorageOf = Callable[..., es.StorageOption]
@@ -53,7 +54,7 @@ MakeVariable = Callable[..., es.EmbeddingVariable]
 
 @dataclass(frozen=True)
 class Stack:
-    """A storage type and, where it leaves that open, the kind of its persistent memory."""
+    """A storage type and, if the type leaves it open, the kind of its persistent memory."""
 
     storage_type: es.StorageType
     memkind: bool = False
@@ -72,7 +73,7 @@ class Stack:
         storage_size: Sequence[int],
         cache_strategy: es.CacheStrategy = es.CacheStrategy.LFU,
     ) -> es.StorageOption:
-        """Sizes in bytes, a tier each; files are made in `directory`."""
+        """Returns the storage option: one size in bytes a tier; files are made in `directory`."""
         paths = [
             directory
             if kind in (TierKind.PMEM_LIBPMEM, TierKind.SSDHASH, TierKind.LEVELDB)
@@ -86,7 +87,7 @@ class Stack:
         return option
 
 
-# Below HBM one kind of persistent memory tells as much as the other.
+# Below HBM, testing one kind of persistent memory is enough.
 _PMEM = [
     kind
     for kind in TIERED
@@ -111,12 +112,12 @@ def _skip_without_library(kind: TierKind) -> None:
 
 
 def files_with_rows(directory: Path) -> list[Path]:
-    """Everything in a storage_path but the locks of those who own it."""
+    """Returns all files in a storage_path except the lock files of its owners."""
     return sorted(path for path in directory.iterdir() if path.suffix != ".lock")
 
 
 def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray:
-    """An array in the memory of the GPU of these tests."""
+    """Returns an array in the memory of the GPU that these tests use."""
     return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
@@ -130,7 +131,7 @@ def made(
     evict: es.GlobalStepEvict | es.L2WeightEvict | None = None,
     **arguments: Any,
 ) -> es.EmbeddingVariable:
-    """A variable by its options alone: no test has to write what they are wrapped in."""
+    """Returns a variable made from bare options, so that no test has to wrap them."""
     options: dict[str, Any] = {
         "storage_option": storage,
         "init_option": init,
@@ -148,7 +149,7 @@ def row_bytes(dim: int, optimizer: es.optimizers.Optimizer) -> int:
 
 
 def capacities_of(option: es.StorageOption, row_size: int) -> list[int | None]:
-    """Rows that each tier may hold; None: any number."""
+    """Returns the number of rows that each tier may hold; None: unlimited."""
     return [
         None if tier.size_bytes is None else tier.size_bytes // row_size for tier in option.tiers()
     ]

@@ -1,6 +1,6 @@
-"""What programs.py runs in forks: a program's text, as `python -c` has it.
+"""The module that programs.py forks: it runs a program's text as `python -c` does.
 
-Importing NumPy, the engine and pytest takes longer than most programs do.
+A fork needn't import NumPy, the engine and pytest, which takes longer than most programs do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest  # noqa: F401
 
 import embstore  # noqa: F401
 
-# Has a program and its forks tell where each of their threads is.
+# The signal on which a program and its forks print the stacks of their threads.
 WHERE_IT_IS = signal.SIGUSR1
 
 

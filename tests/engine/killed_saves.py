@@ -32,7 +32,7 @@ def variable() -> es.EmbeddingVariable:
 
 
 def save_for_ever(path: Path) -> None:
-    """At step n every row is n."""
+    """Trains and saves without end. After step n every value of every row is n."""
     with variable() as var:
         step = es.restore(path, [var])
         while True:

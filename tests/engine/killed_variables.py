@@ -4,9 +4,9 @@ test_kept_files.py runs this; for a longer run by hand:
 
 python killed_variables.py DIRECTORY KILLS SEED
 
-Each life opens the variable, trains it and closes it, and is killed somewhere in between. What the
-next process finds is, to the last bit, the state of the last close that was finished; or that of
-the one that was under way.
+Each life opens the variable, trains it and closes it, and is killed somewhere in between. The next
+process must find, to the last bit, the state of the last close that finished, or of the close that
+was under way.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ import embstore as es
 
 KEYS = 6_000
 BATCH = 800
-STEPS = 12  # of a life
-DIM = 30  # a row's end is padding
+STEPS = 12  # in each life
+DIM = 30  # the end of a row is padding
 FIRST_TIER_ROWS = 64
 ROW_BYTES = 2 * 128
 
 
 def variable(directory: Path | None) -> es.EmbeddingVariable:
-    """In the directory; or in DRAM alone, which tells what must be there."""
+    """Opens a variable with files in `directory`; or in DRAM if that is None, as a model."""
     storage = es.StorageOption()
     if directory is not None:
         storage = es.StorageOption(
@@ -64,7 +64,8 @@ def train(var: es.EmbeddingVariable, seed: int, life: int) -> None:
 
 
 def check(directory: Path, seed: int, lives: list[int], last: int) -> bool:
-    """Fails unless the variable is as after `lives`, or after `last` too; says which."""
+    """Fails unless the rows are those after `lives`, or after `lives` and `last`. Returns True for
+    the latter."""
     with variable(directory) as var, variable(None) as model:
         found = contents(var)
         for life in lives:
@@ -77,7 +78,8 @@ def check(directory: Path, seed: int, lives: list[int], last: int) -> bool:
 
 
 def in_a_process(work: Callable[[], None]) -> None:
-    """The engine's threads don't live through a fork, so this process never starts any."""
+    """Runs `work` in a fork. Threads of the engine don't survive a fork, so this process has none.
+    """
     child = os.fork()
     if child == 0:
         try:

@@ -1,5 +1,6 @@
-// Loaded before the C library, it makes owners meet: a lock is taken up to 4 ms after its file was opened, so that
-// another owner has often removed the file by then. With ANY_PATH a lock counts even so.
+// Preloaded before the C library, this makes the owners of a lock file collide: a lock is taken up to 4 ms
+// after its file was opened, and another owner has often removed the file by then. With ANY_PATH the owner's
+// check that the path still names its file always succeeds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""Which partition a key lies in, from engine/FORMAT.md's words."""
+"""The partition of a key, computed as engine/FORMAT.md describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BITS = (1 << 64) - 1
 
 
 def partition_hash(key: int) -> int:
-    """SplitMix64's first output from the state `key`."""
+    """Returns SplitMix64's first output from the state `key`."""
     h = (key + 0x9E3779B97F4A7C15) & BITS
     h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & BITS
     h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & BITS
@@ -27,7 +27,7 @@ def partitions_of(keys: Iterable[int], partitions: int) -> NDArray[np.int64]:
 
 
 def keys_of_each(partitions: int, count: int) -> NDArray[np.int64]:
-    """The first keys from 0 of which each partition has so many; ascending."""
+    """Returns the first `count` keys from 0 of each partition, in ascending order."""
     keys = np.arange(count * partitions * 4 + 64 * partitions)
     where = partitions_of(keys, partitions)
     chosen = [keys[where == partition][:count] for partition in range(partitions)]

@@ -1,4 +1,4 @@
-"""The core's update rules in numpy: its float32 arithmetic, operation by operation, so that results
+"""The core's update rules in NumPy: its float32 arithmetic, operation by operation, so that results
 can be compared bit for bit."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Step:
-    t: int  # updates, this one included
+    t: int  # number of updates, this one included
     global_step: int
     rate: float
 
@@ -181,14 +181,14 @@ _RULES: dict[str, Callable[[Any], Update]] = {
 
 
 def update_of(optimizer: es.optimizers.Optimizer) -> tuple[Update, list[float]]:
-    """The rule and its slots' initial values."""
+    """Returns an optimizer's rule and its slots' initial values."""
     accumulator = getattr(optimizer, "initial_accumulator_value", 0.0)
     later_slots = [0.0] * (len(optimizer.slots) - 1)
     slots = [accumulator, *later_slots] if optimizer.slots else []
     return _RULES[type(optimizer).__name__](optimizer), slots
 
 
-# Of each rule, and of each way that one has.
+# An optimizer for each rule, and for each variant of a rule.
 EVERY_RULE = [
     es.optimizers.SGD(0.1),
     es.optimizers.Adagrad(0.1),
@@ -208,7 +208,7 @@ RULE_IDS = [f"{optimizer.name}-{i}" for i, optimizer in enumerate(EVERY_RULE)]
 
 
 class _Powers:
-    """(beta1^t, beta2^t) as the core has them: a product of t factors."""
+    """The powers (beta1^t, beta2^t), computed as in the core: a product of t factors."""
 
     def __init__(self, beta1: float, beta2: float) -> None:
         self._betas = beta1, beta2
@@ -222,7 +222,7 @@ class _Powers:
 
 
 def _norm(row: Row) -> float:
-    lanes = [0.0] * 8  # the order in which the core sums, for any width of vector registers
+    lanes = [0.0] * 8  # the core's order of summation, for any width of vector registers
     for i, value in enumerate(row.tolist()):
         lanes[i % 8] += value * value
     return math.sqrt(sum(lanes))

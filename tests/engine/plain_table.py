@@ -1,4 +1,4 @@
-"""What an embedding variable must do, in a dict and numpy, so that results can be compared bit for
+"""A model of an embedding variable in a dict and NumPy, so that results can be compared bit for
 bit."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import embstore as es
 
 
 class PlainStoreFullError(Exception):
-    """The batch's new rows have no room; nothing was changed."""
+    """Raised, before anything changes, if a batch's new rows have no room."""
 
 
 @dataclass
@@ -31,9 +31,9 @@ class PlainRow:
 
 
 class PlainTable:
-    """The same calls as EmbeddingVariable, on ids of shape (n,).
+    """A table with the calls of EmbeddingVariable, on ids of shape (n,).
 
-    capacities: rows a tier of each partition, first tier first; None: any number.
+    capacities: rows that each tier of a partition may hold, first tier first; None: unlimited.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PlainTable:
         self.partition_num = partition_num
         self._rows: dict[int, PlainRow] = {}
         self._applies = 0
-        self._updates = 0  # those that weren't left out
+        self._updates = 0  # applies that weren't left out
         self._now = 0
 
     @property
@@ -99,7 +99,8 @@ class PlainTable:
         self._applies += 1
 
     def put(self, ids: list[int], values: Row, version: int) -> None:
-        """Ids once each; those of one partition after those of another, whole or not at all."""
+        """Sets the rows of unique ids, partition by partition, each partition whole or not at all.
+        """
         given = dict(zip(ids, values, strict=True))
         for _, keys in sorted(self._by_partition(ids).items()):
             self._check_room(keys)
@@ -150,7 +151,8 @@ class PlainTable:
         return [self._rows[key].version if key in self._rows else -1 for key in ids]
 
     def lookup_tier(self, ids: list[int]) -> list[int]:
-        """Where rows lie when nothing moves any more: the highest ranks in the first tier."""
+        """Returns the tier of each row once nothing moves: the highest ranks are in the first tier.
+        """
         tiers = {}
         for keys in self._by_partition(self._rows).values():
             ranked = iter(sorted(keys, key=self._rank, reverse=True))

@@ -1,4 +1,4 @@
-"""Programs that tests run in processes of their own, and variables as those make them."""
+"""Programs that tests run in processes of their own, and the variables that they use."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def run_program(
     timeout: float = 100,
     environment: Mapping[str, str] = os.environ,
 ) -> subprocess.CompletedProcess[str]:
-    """A Python program that finds these tests' modules; an AssertionError that says what its
-    threads and forks were at where it doesn't end.
+    """Runs a Python program that can import these tests' modules. Raises AssertionError with the
+    stacks of its threads and forks if it doesn't end in time.
 
-    environment: what is read while Python, NumPy or the engine is loaded has no effect.
+    environment: variables that are read while Python, NumPy or the engine is loaded have no effect,
+    because the program is a fork of a process that has loaded them.
     """
     told, tells = zip(os.pipe(), os.pipe(), strict=True)
     try:
@@ -67,7 +68,7 @@ def run_program(
             told_of = "".join(each.result() for each in output)
             raise AssertionError(f"still running after {timeout:g} s:\n{told_of}") from None
         except BaseException:  # such as a test's time limit
-            fork.end()  # with what it forked itself
+            fork.end()  # and its own forks
             raise
     return subprocess.CompletedProcess(text, ended, *(each.result() for each in output))
 
@@ -78,16 +79,16 @@ def _read(descriptor: int) -> str:
 
 
 def run_function(module: str, call: str, timeout: float = 100) -> None:
-    """Calls a function of a test module in a process of its own; fails where it does."""
+    """Calls a function of a test module in a process of its own. Fails if the function does."""
     ended = run_program(f"import {module}\n{module}.{call}", timeout=timeout)
     assert ended.returncode == 0, ended.stderr or f"ended by signal {-ended.returncode}"
 
 
 def anonymous_bytes() -> int:
-    """Memory that this process uses and that isn't pages of files.
+    """Returns the bytes of this process's memory that aren't pages of files.
 
-    Without what malloc keeps of freed blocks, as much as chance has it: an arena of a thread
-    gives back only what is at its top.
+    Trims malloc first: how many freed blocks it keeps is chance, because a thread's arena gives
+    back only what is at its top.
     """
     ctypes.CDLL(None).malloc_trim(0)
     rollup = Path("/proc/self/smaps_rollup").read_text()
@@ -98,7 +99,7 @@ def anonymous_bytes() -> int:
 
 @contextmanager
 def no_file_grows_beyond(size_bytes: int) -> Iterator[None]:
-    """As if the disk were full: writes beyond that place of a file fail, in the whole process."""
+    """Makes writes beyond that size of a file fail in the whole process, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
@@ -115,9 +116,10 @@ def kept_variable(
     storage_type: es.StorageType = es.StorageType.DRAM_SSDHASH,
     **ssdhash: Any,
 ) -> es.EmbeddingVariable:
-    """Rows of 16 floats and their accumulators; by default all stay in the first tier.
+    """Opens a variable whose rows are 16 floats and their accumulators. By default all rows stay in
+    the first tier.
 
-    ssdhash: options of files that are kept.
+    ssdhash: options of the files that are kept.
     """
     option = es.SSDHashOption(keep_files=True, **ssdhash) if keep_files else None
     return es.get_embedding_variable(
@@ -136,5 +138,5 @@ def kept_variable(
 def ones(
     ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Gradients of such rows."""
+    """Returns gradients of ones for rows of 16 floats."""
     return np.ones((ids.size, 16), np.float32)

@@ -1,7 +1,7 @@
 """Replicas of a model, a process each, for test_torch_replicas.py: replicas.py RENDEZVOUS_FILE.
 
-Each writes beside that file, to RANK.json, what its variable came to, what dense parameters did,
-and what was refused. They are forked from one that has imported PyTorch and done nothing yet.
+Each replica writes to RANK.json, beside that file, its variable's rows, its dense parameters and
+the errors that it got. The replicas are forked from a process that has only imported PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # which PyTorch imports when the first optimizer is made
+import torch._dynamo  # PyTorch imports it with the first optimizer
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -32,7 +32,8 @@ REPLICAS = 2
 
 
 def batch(step: int, rank: int) -> torch.Tensor:
-    """Of different sizes, with ids that come twice in a replica and in both."""
+    """Returns ids: their number depends on the rank, and some come twice in a replica and in both.
+    """
     ids = np.random.default_rng(100 * step + rank).integers(0, KEYS, 5 + rank)
     return torch.from_numpy(ids)
 
@@ -60,7 +61,7 @@ def result(model: Any) -> dict[str, Any]:
 
 
 def train(rank: int | None, *, gathers: bool) -> dict[str, Any]:
-    """As one of the replicas, or with rank None as one process with the batches of all.
+    """Trains as one of the replicas; or, with rank None, as one process with the batches of all.
 
     gathers: steps of two micro-batches each, the first in no_sync(), with clipping.
     """
@@ -108,7 +109,7 @@ def in_join() -> None:
 
 
 def past_the_wrapper(use: Callable[[Any], Any]) -> None:
-    """Uses the module in a wrapper whose replicas were compared."""
+    """Uses the bare module after its wrapper has compared the replicas."""
     model = make()
     loss_of(DistributedDataParallel(model), torch.tensor([1])).backward()
     use(model)
@@ -147,9 +148,9 @@ def fsdp(model: torch.nn.Module, **options: Any) -> Any:
 
 
 def left_out_of(shard: Callable[[Any, Any], Any], rank: int) -> dict[str, Any]:
-    """Trains a table of DistributedDataParallel beside parameters that are sharded.
+    """Trains a table in DistributedDataParallel beside sharded parameters.
 
-    shard: takes the model, and the module to leave out.
+    shard: a function of the model and the module to leave out.
     """
     model = make()
     wrapped = torch.nn.Sequential(DistributedDataParallel(model[0]), model[1])
@@ -198,8 +199,9 @@ def replica(rank: int, rendezvous: Path) -> None:
 def in_a_process(rank: int, rendezvous: Path) -> int:
     child = os.fork()
     if child == 0:
-        # PyTorch's wrapper keeps the group's threads beyond its end, and one that lets go of its
-        # last tensor while the interpreter ends aborts the process.
+        # PyTorch's wrapper keeps the group's threads after the group has ended. A thread that drops
+        # its last tensor while the interpreter exits aborts the process: so the child leaves by
+        # os._exit.
         try:
             replica(rank, rendezvous)
         except BaseException:

@@ -1,5 +1,5 @@
-"""Saves a table many times larger than its first tier, and writes its rows into files; restores and
-reads it; and prints by how much the process's memory grew while that was done.
+"""Saves a table many times larger than its first tier, writes its rows into files, then reads and
+restores it. Prints how much the process's memory grew in each of the four.
 
     python saves_in_little_memory.py DIRECTORY STORAGE_TYPE ROWS
 """
@@ -38,7 +38,7 @@ def variable(path: Path, storage_type: es.StorageType) -> es.EmbeddingVariable:
 
 
 def memory() -> int:
-    """The process's own, in bytes, without the files that it maps."""
+    """Returns the process's anonymous memory in bytes, without the files that it maps."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -47,7 +47,7 @@ def memory() -> int:
 
 @contextmanager
 def measured(result: dict[str, float], name: str) -> Iterator[None]:
-    """Puts the growth and the seconds into `result`."""
+    """Puts the block's growth of memory (MiB) and its seconds into `result`."""
     done = threading.Event()
     before = peak = memory()
 

@@ -1,4 +1,4 @@
-"""A lock that tells when a thread waits for it, so that a test need not guess."""
+"""A lock that reports when a thread waits for it, so that a test need not guess."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TellingLock:
         self._has_come = threading.Event()
 
     def wait_for(self, call: Future[Any]) -> None:
-        """Returns when a thread waits for the lock, or when the call is done without that."""
+        """Returns when a thread waits for the lock, or when the call ends without waiting."""
         call.add_done_callback(lambda _: self._has_come.set())
         assert self._has_come.wait(30)
 

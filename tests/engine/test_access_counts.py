@@ -1,4 +1,4 @@
-"""What `stats()` says of how each tier's rows were touched: what the batches must have done."""
+"""`stats()` counts how each tier's rows are accessed: exactly as the batches require."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from embstore import Access
 
 DIM = 3
 WEIGHTS = DIM * 4  # bytes that a look-up copies
-BLOCK = 16  # of the weights, padded
+BLOCK = 16  # the weights, padded
 ROW = 2 * BLOCK  # with Adagrad's accumulator
-META = 16  # beside a row of an only tier
-HEADER = 48  # beside a row of memory below another tier
+META = 16  # beside each row of a table with one tier
+HEADER = 48  # beside each row in a memory tier below another
 
 Touched = dict[Access, tuple[int, int]]
 
 
 def touched(var: es.EmbeddingVariable, tier: int = 0) -> Touched:
-    """(accesses, bytes) by access, over all numbers of threads, all partitions together."""
+    """Returns (accesses, bytes) by access, summed over numbers of threads and partitions."""
     accesses: Counter[Access] = Counter()
     sizes: Counter[Access] = Counter()
     tiers = var.stats()["tiers"]
@@ -53,7 +53,7 @@ def since(after: Touched, before: Touched) -> Touched:
 
 
 def rows(count: int, *sizes: int) -> tuple[int, int]:
-    """So many rows, each touched in places of these sizes."""
+    """Returns (accesses, bytes) of `count` rows, each touched in places of these sizes."""
     return count * len(sizes), count * sum(sizes)
 
 
@@ -134,7 +134,7 @@ def test_rows_that_move_between_memories_are_touched_in_both(
     below = ids[var.lookup_tier(ids) == 1]
     assert below.size == go
     first, second = touched(var, 0), touched(var, 1)
-    var.lookup(ids, train=True)  # an update reads the rest where it is
+    var.lookup(ids, train=True)  # the update reads the rest of a row in its tier
     assert since(touched(var, 0), first) == {Access.LOAD: rows(stay, WEIGHTS)}
     assert since(touched(var, 1), second) == {Access.LOAD: rows(go, BLOCK)}
 
@@ -144,7 +144,7 @@ def test_rows_that_move_between_memories_are_touched_in_both(
     assert since(touched(var, 0), first) == {
         Access.STORE: rows(5, ROW),
         Access.UPDATE: rows(5, ROW),
-        Access.LOAD: rows(5, ROW),  # of those that go down in their place
+        Access.LOAD: rows(5, ROW),  # the rows that are demoted in exchange
     }
     assert since(touched(var, 1), second) == {
         Access.LOAD: rows(5, ROW, HEADER),
@@ -236,12 +236,13 @@ def test_files_are_read_and_written_by_calls(
     assert set(written) == {Access.FILE_WRITE}
     calls, size = written[Access.FILE_WRITE]
     in_files = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
-    # Blocks go out when a buffer's eighth is full; the last ones may go out again as they fill.
+    # Blocks are written when an eighth of the buffer is full; the last may be written again as they
+    # fill.
     assert in_files <= size <= in_files + calls * 4096
     assert size // calls <= (16 << 10) + record + 4096
 
     below = ids[var.lookup_tier(ids) == 1]
-    some = np.sort(below)[::50]  # far from each other, as they were written in some order
+    some = np.sort(below)[::50]  # far apart in the files
     before = touched(var, 1)
     var.lookup(some, train=True)
     reads = since(touched(var, 1), before)

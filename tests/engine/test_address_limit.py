@@ -1,4 +1,4 @@
-"""Tables in processes whose addresses are limited: RLIMIT_AS, which `ulimit -v` sets."""
+"""Tables in processes whose address space is limited (RLIMIT_AS, which `ulimit -v` sets)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def train_more_than_the_first_tier_holds() -> None:
 
 
 def make_many_tables() -> None:
-    """Each reserves something for large batches; what they use must still be there for the last."""
+    """Each table reserves addresses for large batches; enough must be left for the last one."""
     limit_addresses(16 * GIB)
     rows = 20_000
     with tempfile.TemporaryDirectory() as path:
@@ -63,7 +63,7 @@ def make_many_tables() -> None:
         for var in (tables[0], tables[-1]):
             var.apply_gradients(np.arange(rows), np.ones((rows, DIM), np.float32))
             check_rows(var, rows, 1)
-        np.empty(4 * GIB, np.uint8)  # which they leave to others
+        np.empty(4 * GIB, np.uint8)  # addresses that the tables leave to others
         for var in tables:
             var.close()
         # Closed tables give their addresses back: the next has as many as the first.

@@ -18,7 +18,7 @@ Make = Callable[..., es.EmbeddingVariable]
 
 
 def step(variable: es.EmbeddingVariable, ids: Sequence[int]) -> NDArray[np.float32]:
-    """A training step with a gradient of 2 an occurrence; gives what was read before."""
+    """Runs a training step with a gradient of 2 an occurrence. Returns the rows read before it."""
     array = np.array(ids, np.int64)
     rows = variable.lookup(array, train=True)
     variable.apply_gradients(array, np.full_like(rows, 2))
@@ -58,14 +58,14 @@ def test_keys_admitted_beyond_the_first_tier_train_as_without_one(
 
 
 NEW_KEYS = 20_000
-# For a tenth of the keys that come, so that most keys share all of their counters with others.
+# Sized for a tenth of the keys that come, so that most keys share all their counters with others.
 OVERFULL = es.CBFFilter(2, NEW_KEYS // 10, 0.01, np.uint8)
 COUNTED = np.arange(-1000, 4 * NEW_KEYS, 3)
 
 
 @pytest.fixture(params=[1, 4], ids="{}-threads".format)
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """How many threads share a large batch."""
+    """Yields the number of threads that share a large batch."""
     before = es.get_num_threads()
     es.set_num_threads(request.param)
     yield request.param
@@ -73,7 +73,8 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def batches() -> list[NDArray[np.int64]]:
-    """New keys, each once; then some of them and new ones, with duplicates; a small one too."""
+    """Returns new keys, each once; then some of them and new ones, with duplicates; a small batch
+    too."""
     rng = np.random.default_rng(5)
     fresh = rng.permutation(NEW_KEYS)
     return [
@@ -94,7 +95,7 @@ def train_filtered(
 
 @functools.cache
 def admitted_by_one_thread_in_dram(filter_option: Filter) -> es.EmbeddingVariable:
-    """What the others are compared with; open until the process ends."""
+    """Returns the variable that others are compared with. It is open until the process ends."""
     es.set_num_threads(1)
     wanted = made(
         "wanted",
@@ -114,7 +115,7 @@ def assert_same_rows_and_counts(got: es.EmbeddingVariable, wanted: es.EmbeddingV
 
 
 def make_room_in_index(variable: es.EmbeddingVariable) -> None:
-    """Room for many more rows than training brings, as after others have gone."""
+    """Makes room for many more rows than training brings, as if other rows had been removed."""
     ids = np.arange(10**6, 10**6 + 2 * NEW_KEYS)
     variable.put(ids, np.ones((ids.size, 3), np.float32))
     variable.remove(ids)
@@ -124,7 +125,7 @@ def make_room_in_index(variable: es.EmbeddingVariable) -> None:
 def test_keys_of_a_batch_do_not_admit_each_other(
     make_variable: MakeVariable, stack: Stack, storage_of: StorageOf
 ) -> None:
-    """None occurs twice, and the sketch is empty when the batch begins."""
+    """No key occurs twice, and the sketch is empty when the batch begins."""
     variable = make_variable(storage=storage_of(stack, 16 * MIB), filter=OVERFULL)
     make_room_in_index(variable)
     train_filtered(variable, batches()[:1])
@@ -141,7 +142,7 @@ def test_the_same_keys_are_admitted_on_every_storage_type(
     filter_option: Filter,
     index_has_room: bool,
 ) -> None:
-    """Also by any number of threads, and whether or not the index has to grow for them."""
+    """Neither the number of threads nor the growth of the index makes a difference."""
     wanted = admitted_by_one_thread_in_dram(filter_option)
     es.set_num_threads(threads)
     got = make_variable(storage=storage_of(stack, 16 * MIB), filter=filter_option)

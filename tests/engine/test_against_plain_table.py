@@ -1,4 +1,4 @@
-"""Any sequence of calls, on any storage type, gives what a plain table gives: bit for bit."""
+"""Any sequence of calls, on any storage type, gives the same bits as a plain table."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ import embstore as es
 from embstore.errors import InvalidArgumentError, StoreFullError
 from embstore.options import TierKind
 
-# In all, spread over the stacks. A longer run, by hand:
+# In all, spread over the stacks. For a longer run by hand:
 # EMBSTORE_TEST_SEQUENCES=100000 pytest tests/engine -k any_sequence
 SEQUENCES = int(os.environ.get("EMBSTORE_TEST_SEQUENCES", "600"))
 
 INT64 = np.iinfo(np.int64)
 
-# Few keys, so that sequences meet them again; the corners of int64 among them.
+# Few keys, so that sequences meet them again; the limits of int64 among them.
 KEYS = st.one_of(
     st.integers(-4, 12),
     st.sampled_from([int(INT64.min), int(INT64.min) + 1, int(INT64.max), -(2**32), 2**32]),
@@ -153,7 +153,7 @@ def check_apply(
     except PlainStoreFullError:
         with pytest.raises(StoreFullError):
             apply()
-        if is_on_device:  # where nobody waits to see whether there is room
+        if is_on_device:  # the apply was counted before its error was known
             plain.leave_out_apply()
     else:
         apply()
@@ -162,8 +162,11 @@ def check_apply(
 def check_tiers(
     var: es.EmbeddingVariable, plain: PlainTable, *, in_order: bool = True, are_up: bool = True
 ) -> None:
-    """in_order: that the first tiers have the rows which rank highest. are_up: that they are full
-    before the next tier has any."""
+    """Checks in which tiers the rows lie.
+
+    in_order: the first tiers have the rows of highest rank. are_up: a tier is full before the next
+    tier has rows.
+    """
     var.drain()
     keys = plain.export()["keys"].tolist()
     tiers_of_keys = var.lookup_tier(keys).tolist()
@@ -200,7 +203,8 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
     optimizer = data.draw(st.sampled_from(EVERY_RULE), label="optimizer")
     strategy = data.draw(st.sampled_from(es.CacheStrategy), label="cache_strategy")
     keep_files = data.draw(st.booleans(), label="keep_files")
-    # Mostly so few that rows move all the time; sometimes too few in all, or in one partition.
+    # Mostly so few that rows move all the time; sometimes too few for the whole table or a
+    # partition.
     upper_rows = data.draw(st.sampled_from([1, 2, 3, 5, 8, 300]), label="upper_rows")
     last_rows = data.draw(st.sampled_from([600, 600, 600, 12, 1]), label="last_rows")
     row_size = row_bytes(dim, optimizer)
@@ -242,16 +246,16 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
         partition_num=partitions,
     )
     asks_ahead = data.draw(st.booleans(), label="asks_ahead")
-    are_ranked = True  # which a table of one tier doesn't do
-    are_up = True  # where rows of kept files, or below removed ones, come as they are used
-    chain: list[Path] = []  # of saves; as it was then:
+    are_ranked = True  # whether rows rank as in `plain`; a table of one tier doesn't rank them
+    are_up = True  # not if rows of kept files, or below removed rows, come only as they are used
+    chain: list[Path] = []  # the saves; the state at the last of them is:
     saved, saved_at, were_ranked = plain, 0, True
     numbers = itertools.count()
-    goes_on = False  # an increment may follow
-    is_served = False  # since the last full save: an increment has the ranks of trained rows alone
+    goes_on = False  # whether an increment may follow
+    is_served = False  # since the last full save; an increment has the ranks of trained rows only
 
     def check_where_rows_lie() -> None:
-        # Rows that were asked for ahead stay in HBM however they rank.
+        # Prefetched rows stay in HBM, whatever their rank.
         in_order = are_ranked and are_up and not (asks_ahead and storage.has_hbm)
         check_tiers(var, plain, in_order=in_order, are_up=are_up)
 
@@ -318,7 +322,7 @@ SKEWED_INITIALIZER = es.initializers.TruncatedNormal(seed=3)
 def trained_with_skewed_keys(
     optimizer: es.optimizers.Optimizer, dim: int
 ) -> tuple[PlainTable, list[tuple[Any, Any, Any]]]:
-    """A plain table, and of each of its steps the ids, the gradients and what is read before."""
+    """Returns a plain table and, for each step, the ids, the gradients and the rows read before."""
     random = np.random.RandomState(5)
     plain = PlainTable(SKEWED_INITIALIZER((4096, dim)), optimizer)
     steps: list[tuple[Any, Any, Any]] = []
@@ -330,7 +334,7 @@ def trained_with_skewed_keys(
     return plain, steps
 
 
-# One column, and whole vectors and a rest; any sequence of calls has such with every optimizer.
+# One column, and whole vectors with a rest. The test above combines these with every optimizer.
 @pytest.mark.parametrize(
     ("optimizer", "dim"),
     [(rule, (30, 1)[i % 2]) for i, rule in enumerate(EVERY_RULE)],

@@ -1,4 +1,4 @@
-"""Bad input names the argument and says what would do; nothing is lost by it."""
+"""An error about bad input names the argument and says what would do. Nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a large batch needs goes back to the system when the batch is done."""
+"""The memory that a large batch needs goes back to the system when the batch is done."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import embstore as es
 DIM = 64
 IDS = 1_000_000
 MIB = 1 << 20
-# Buffers of look-ups, and room in the index, until it is closed.
+# A partition keeps buffers of look-ups, and room in its index, until it is closed.
 MOST_KEPT_BY_PARTITION = 80 * MIB
-# By libraries, the eviction threads and the interpreter: 4 to 27 MiB from run to run. (It was 130
-# MiB and more for each thread when batches stayed with those.)
+# Libraries, the eviction threads and the interpreter keep 4 to 27 MiB from run to run. (When each
+# thread kept the buffers of its batches, that was 130 MiB and more a thread.)
 MOST_KEPT = 64 * MIB
 
 
@@ -38,9 +38,9 @@ def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.
 
 
 def train_once(storage_type: int, partition_num: int, threads: int) -> None:
-    """One large batch, in which every id stands twice, and its look-ups, in threads that stay.
+    """Trains and looks up one large batch, in which every id occurs twice, in threads that stay.
 
-    The table has the batch's rows before, so that it doesn't grow by them.
+    The table has the batch's rows before, so it doesn't grow.
     """
     half = np.arange(IDS // 2)
     ids = np.concatenate([half, half])

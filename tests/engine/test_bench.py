@@ -1,4 +1,4 @@
-"""The benchmarks run, if tiny, and say what they say in one shape."""
+"""Each benchmark runs with a tiny workload, and its figures have one shape."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_rows_measures_large_calls_that_threads_share_too(tmp_path: Path) -> Non
         "embstore, 26 variables",
         "PyTorch",
     }
-    assert es.get_num_threads() == 1  # what isn't shared is one thread's
+    assert es.get_num_threads() == 1  # calls that aren't shared use one thread
 
 
 def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:
         assert positive(result["lookups_per_s"])
         assert positive(result["steps_per_s"])
         assert result["lookups_per_s"]["ratio"] > 0
-        if result["store"].startswith("DRAM_"):  # beside it, its rows may move
+        if result["store"].startswith("DRAM_"):  # its rows may move between tiers
             assert positive(result["settled_lookups_per_s"])
             assert positive(result["settled_steps_per_s"])
             assert 0 < result["settled_lookup_hit_rate"] < 1
@@ -210,7 +210,7 @@ def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This computer's limits, in less time and memory."""
+    """Measures this computer's limits in less time and memory."""
     small = {"MEMORY_BYTES": 1 << 22, "FILE_BYTES": 1 << 22, "MEASURED_FOR_S": 0.01}
     for name, value in small.items():
         monkeypatch.setattr(computer_limits, name, value)
@@ -287,7 +287,7 @@ def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
 
     assert document["kind"] == "functional-only"
     assert [run["run"] for run in document["runs"]] == list(TABLE_OF_RUN)
-    # Whatever names a time, a rate or a ratio of them.
+    # No key may name a time, a rate or a ratio.
     text = json.dumps({name: part for name, part in document.items() if name != "options"})
     assert not re.search(r"_s\b|per_s|ratio|seconds|goals", text)
     printed = capsys.readouterr().out
@@ -299,7 +299,7 @@ def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
     )  # batches, and rounds with the first
 
 
-# Of each suite, every argument that has a value of its own.
+# For each suite, every argument, with a value other than its default.
 EVERY_ARGUMENT = {
     "rows": "--rows 3 --dim 4 5 --batch-size 6 7 --threads 8 --batches 9 --small-batches 11 "
     "--rounds 12 --seed 13 --keys dense --clock process",
@@ -332,7 +332,7 @@ def test_every_argument_of_a_suite_is_among_its_options(name: str) -> None:
     assert {each for each in given if each.startswith("--")} == flags
     changed, default = asdict(options(kind, parser.parse_args(given))), asdict(kind())
     assert sum(changed[field] != default[field] for field in default) == len(flags)
-    hash(options(kind, parser.parse_args(given)))  # its lists are tuples
+    hash(options(kind, parser.parse_args(given)))  # works only if lists became tuples
 
 
 def test_a_section_of_a_table_begins_where_the_setting_changes() -> None:
@@ -521,7 +521,8 @@ def test_a_benchmark_that_is_ended_leaves_no_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "embstore.bench", *suite]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         began = time.monotonic()
-        # Of a store: the folder that it's in is seen before the benchmark knows that it made one.
+        # Waits for a file of a store: its folder appears before the benchmark knows that it made
+        # one.
         while not any(path.is_file() for path in tmp_path.rglob("*")):
             assert process.poll() is None
             assert time.monotonic() - began < 60
@@ -548,7 +549,7 @@ def test_memory_says_what_a_row_takes_in_every_tier(tmp_path: Path) -> None:
     assert ("DRAM_SSDHASH", "SSDHASH") in measured
     for tier in measured.values():
         assert tier["rows"] >= 30000 - 256
-        # An index has a key of 8 bytes a row, or what is as good as one, and it lies in DRAM.
+        # The index lies in DRAM and has a key of 8 bytes a row, or an equivalent of it.
         assert 5 < tier["index_bytes"] < tier["dram_bytes"]
         assert tier["reached"] == (tier["dram_bytes"] <= tier["at_most"])
     assert not list(files.iterdir())
@@ -573,13 +574,13 @@ def test_memory_aims_at_nothing_for_other_dims(tmp_path: Path) -> None:
 
 def test_dram_is_what_is_touched_in_memory_and_not_in_files(tmp_path: Path) -> None:
     size, slack = 32 << 20, 2 << 20
-    gc.collect()  # what tests before left would go meanwhile
+    gc.collect()  # garbage of earlier tests would go meanwhile
     before = dram_bytes()
-    reserved = mmap.mmap(-1, size)  # shared, of no file
+    reserved = mmap.mmap(-1, size)  # shared, without a file
     assert abs(dram_bytes() - before) < slack
     reserved.write(b"x" * size)
     assert abs(dram_bytes() - before - size) < slack
-    # As a heap has it; what the C library's own has free may be taken already.
+    # Private, like a heap; memory that malloc has free may have been touched before.
     private = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     private.write(b"x" * size)
     assert abs(dram_bytes() - before - 2 * size) < slack

@@ -1,4 +1,5 @@
-"""The benchmark of GPU tiers: it runs on the emulated GPU, and says plainly that there is none."""
+"""The benchmark of GPU tiers runs on the emulated GPU and says that its rates mean nothing there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back from a checkpoint is what was saved."""
+"""A restore brings back what was saved."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path:
         es.save_incremental(tmp_path / "b", [var], 3)
         full, a, b = (files_of(tmp_path / name)[1].stat().st_size for name in ("full", "a", "b"))
         row = 40 + 4 * 3 * 2
-        initial_rows = 32 + 4096 * 4 * 3  # which the full save has
+        initial_rows = 32 + 4096 * 4 * 3  # only the full save has them
         assert full - a == row + initial_rows
         assert a - b == 2 * row + 32  # and the header of a block
-        # A variable goes on from what it was restored from, as from a save.
+        # After a restore, a variable's increments follow the saves that it was restored from.
         es.restore(tmp_path / "full", [other], incremental=[tmp_path / "a", tmp_path / "b"])
         other.apply_gradients([5, 5, 5], grads)
         es.save_incremental(tmp_path / "c", [other], 4)
@@ -118,7 +118,7 @@ def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_pat
 
 
 def test_each_shard_goes_on_from_its_own_count_and_others_from_the_largest(tmp_path: Path) -> None:
-    """Shards that asynchronous updates reach have counted differently."""
+    """Shards' counts differ if asynchronous updates reach them."""
 
     def counts(var: es.EmbeddingVariable) -> list[int]:
         return [shard.apply_count() for shard in var.internals.shards]
@@ -281,7 +281,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
             es.restore(tmp_path / "nothing", [var])
 
 
-# --- What goes at a save
+# --- Eviction at a save
 
 
 def test_without_an_evict_option_nothing_is_evicted() -> None:

@@ -1,4 +1,4 @@
-"""Keys that wait at a filter go on waiting where they were."""
+"""Keys that wait at a filter keep their counts across a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embstore.errors import CheckpointError, InvalidArgumentError
 
 COUNTER = es.CounterFilter(4)
 SKETCH = es.CBFFilter(4, 200, 0.001, np.uint16)
-KEYS = np.arange(1, 70) * 7919 - 40_000  # those of train()
+KEYS = np.arange(1, 70) * 7919 - 40_000  # the keys of train()
 
 
 @settings(
@@ -42,7 +42,7 @@ def test_waiting_keys_come_back_with_what_they_were_counted(
     incremental: bool,
     seed: int,
 ) -> None:
-    if admission is SKETCH:  # one that knows no keys can't tell them apart by partition
+    if admission is SKETCH:  # a sketch knows no keys, so it can't be divided anew
         partitions = (partitions[0], partitions[0])
     path = tmp_path_factory.mktemp("saved")
     with (

@@ -39,9 +39,8 @@ from embstore.table.shard import LocalSave, LocalShard, RestoreRequest, SavedSha
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Iterator[tuple[es.EmbeddingVariable, Path, Path, Export]]:
-    """A small variable, its full save, the incremental one after it, and what it held before a
-    restore."""
-    few = es.InitializerOption(default_value_dim=4)  # they are saved, and damaged byte by byte
+    """Yields a small variable, its full save, the increment after it, and the variable's rows."""
+    few = es.InitializerOption(default_value_dim=4)  # saved, too, and damaged byte by byte
     with variable(partition_num=2, filter=es.CounterFilter(2), init=few) as var:
         train(var, 1, batches=1, keys=6)
         es.save(tmp_path / "full", [var], 1)
@@ -62,14 +61,14 @@ def _damages(content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _overwrite(file: Path, content: bytes) -> None:
-    """In place: a file that is made anew is synced by some file systems, which takes long."""
+    """Overwrites in place: some file systems sync a file that is made anew, which takes long."""
     with file.open("r+b") as opened:
         opened.write(content)
         opened.truncate()
 
 
 def _refusal(call: Callable[[], object]) -> StorageError | None:
-    """What the call raises."""
+    """Returns the StorageError that the call raises, or None."""
     try:
         call()
     except StorageError as error:
@@ -100,7 +99,7 @@ def test_every_damage_is_an_error_that_names_the_file_and_changes_nothing(
 
 
 def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
-    """As whoever wants it to be believed would."""
+    """Changes a name in the manifest and renews its checksum, as an attacker would."""
     fields = json.loads(manifest.read_text().replace(old, new))
     del fields["checksum"]
     manifest.write_bytes(checksummed(fields))
@@ -204,7 +203,7 @@ def test_a_file_that_cant_be_written_leaves_the_last_save_good(tmp_path: Path) -
             assert not list((tmp_path / "full").glob(".*.unfinished"))
         es.restore(tmp_path / "full", [other])
         assert_same(other.export(), wanted)
-        # And nothing that was to be saved was forgotten.
+        # The next increment has everything that was to be saved.
         es.save_incremental(tmp_path / "increment", [var], 2)
         es.restore(tmp_path / "full", [other], incremental=[tmp_path / "increment"])
         assert_same(other.export(), var.export())
@@ -266,7 +265,7 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
         ):
             es.restore(tmp_path / "full", [other])
         assert other.total_count()[0] == 0
-        # What it has is no successor of what it had.
+        # Its rows don't follow those of its last save.
         with pytest.raises(InvalidArgumentError, match="last restore failed"):
             es.save_incremental(tmp_path / "increment", [other], 2)
         es.restore(tmp_path / "full", [other])
@@ -325,11 +324,11 @@ def test_ctrl_c_leaves_no_restore_half_done(
             assert_same(each.export(), wanted)
 
 
-@pytest.mark.timeout(60)  # a save that was left begun would be waited for
+@pytest.mark.timeout(60)  # the next save would wait for one that was left begun
 def test_ctrl_c_again_and_again_leaves_the_save_before_and_nothing_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come while the first one's threads are waited for, too."""
+    """Includes interrupts that come while the save waits for its threads after the first one."""
     write, stop, main = LocalSave.write, LocalSave.stop, threading.main_thread().ident
     assert main is not None
     came = threading.Event()

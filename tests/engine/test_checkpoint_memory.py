@@ -39,7 +39,7 @@ def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
     mib = json.loads(done.stdout)
     assert mib["saved_mib"] > 150
     assert mib["save_growth_mib"] < 16
-    # The rows of a file as the tiers, NumPy and safetensors have them; and the keys.
+    # One file's rows, as copies of the tiers, of NumPy and of safetensors, and the keys.
     assert mib["write_growth_mib"] < 5 * 5.2 + 2 * 2.4 + 8
     # A restore fills the table meanwhile: its index, its first tier, and in LevelDB up to two write
     # buffers of 16 MiB, for each of two partitions.

@@ -40,13 +40,14 @@ ROOMS = (
 
 
 def room_of(file: Path) -> str:
-    """The room of a file, by its path in the core: its folder, or its name where it has none."""
+    """Returns the room of a file, by its path in the core: its folder, or its name if it has none.
+    """
     parts = file.with_suffix("").parts
     return "/".join(parts[:2]) if parts[0] == "tiers" else parts[0]
 
 
 def includes() -> dict[tuple[str, str], list[str]]:
-    """Of rooms in others: the files that include."""
+    """Returns, for each pair of rooms (including, included), the files and what they include."""
     found: dict[tuple[str, str], list[str]] = {}
     for file in sorted([*CORE.rglob("*.h"), *CORE.rglob("*.cc")]):
         own = file.relative_to(CORE)

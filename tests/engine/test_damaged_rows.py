@@ -49,9 +49,9 @@ class Damaged:
         )
 
     def flip(self, flips: int, beyond: int = 0) -> list[int]:
-        """Flips one bit each of some rows in the oldest file that has rows; returns their keys.
+        """Flips a bit in each of `flips` rows in the oldest file that has rows. Returns their keys.
 
-        beyond: so many bytes behind the first weight.
+        beyond: bytes from a row's first weight to the byte that changes.
         """
         folder = next(tier["path"] for tier in self.var.stats()["tiers"] if tier["path"])
         file = min(Path(folder).glob("rows-*"))
@@ -81,7 +81,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Damaged]
 
 
 def refused(call: Callable[[], Any]) -> list[int]:
-    """The keys that the error speaks of, ascending."""
+    """Returns the keys that the error names, in ascending order."""
     with pytest.raises(DamagedRowsError) as told:
         call()
     assert told.value.keys
@@ -181,7 +181,7 @@ def test_what_a_restore_brings_back_meanwhile_is_not_dropped(
     with damaged.var as var:
         es.save(tmp_path / "save", [var], 1)
         assert len(damaged.flip(3)) == 3
-        shard = var._shards[0]  # whose rows `flip` damages
+        shard = var._shards[0]  # the shard whose rows `flip` damages
         find = shard.find_damaged
         lock = TellingLock(var.internals.checkpointing)
         monkeypatch.setattr(var.internals, "checkpointing", lock)

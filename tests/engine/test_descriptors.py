@@ -36,7 +36,7 @@ BEGIN = textwrap.dedent(
     """
 )
 
-# What a model of 26 categorical columns on 8 partitions each has.
+# The tables of a model with 26 categorical columns on 8 partitions each.
 TRAINS = BEGIN + textwrap.dedent(
     """
     ids = np.arange(4000)
@@ -105,7 +105,7 @@ def test_26_variables_of_8_partitions_run_within_1024_descriptors(
 ) -> None:
     skip_without_library(storage_type)
     held = int(output_of(TRAINS, tmp_path, storage_type, 1024))
-    # So that LevelDB may hold a fifth of the limit for the files of large tables.
+    # LevelDB may hold a fifth of the limit for the files of large tables.
     assert held < 1024 * 4 // 5
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: a variable trained from there is what one in DRAM is, bit for bit."""
+"""Arrays in a GPU's memory: training from them gives the same rows as in DRAM, bit for bit."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_array_tells_of_itself_by_dlpack() -> None:
     shared = array.__dlpack__(stream=0, max_version=(1, 0))
     del array
     gc.collect()
-    assert _core.described(shared)[0] == address  # whoever shares the memory keeps it
+    assert _core.described(shared)[0] == address  # sharing the memory keeps it
 
 
 @needs_the_emulated_gpu
@@ -83,7 +83,7 @@ def test_a_stream_that_takes_an_array_comes_after_what_is_done_with_it(
 ) -> None:
     var = trained(make_variable)
     array = on_device([1, 2])
-    rows = var.lookup(array).numpy()  # for which there is a stream beside the default one
+    rows = var.lookup(array).numpy()  # makes a stream beside the default one
 
     def takes(stream: int | None) -> bool:
         with contextlib.suppress(InvalidArgumentError):
@@ -153,7 +153,7 @@ def test_each_id_is_a_hit_or_a_miss_once(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     ids = np.concatenate([np.arange(80), np.arange(80), [1000]])
     var.lookup(on_device(ids), train=True)
-    stats = var.stats()  # when the look-up is done
+    stats = var.stats()  # waits for the look-up
     assert (stats["hits"], stats["misses"]) == (80, 81)
     assert stats["without_row"] == 1
 
@@ -235,7 +235,7 @@ def test_a_restore_forgets_what_an_apply_before_it_was_refused_for(
 
 
 def with_partitions(make_variable: MakeVariable, **options: Any) -> es.EmbeddingVariable:
-    """Three, of 10 rows each, all in HBM."""
+    """Makes a variable of three partitions with 10 rows each, all in HBM."""
     return make_variable(storage=hbm(10, es.StorageType.HBM), partition_num=3, **options)
 
 
@@ -254,7 +254,7 @@ def test_one_full_partition_refuses_the_batch_for_all(
     var.apply_gradients(on_device(too_many), ones(too_many))
     with pytest.raises(es.errors.StoreFullError, match=r"brings 5 new rows, .* room for 4 more"):
         var.synchronize()
-    var.synchronize()  # it is told once
+    var.synchronize()  # the error is raised once
     assert_same(var.export(), before)
     fits = np.r_[some, keys[where == full][:10]]
     var.apply_gradients(on_device(fits), ones(fits))
@@ -346,11 +346,11 @@ def test_steps_of_tensors_are_put_on_pytorchs_current_stream(
     assert (column.shape, copied.tolist(), copied.is_contiguous()) == ((2,), [1, 4], True)
 
 
-# --- What can't be looked up
+# --- Arguments that are refused
 
 
 class Elsewhere:
-    """Ids that say they are on another GPU than they are."""
+    """Ids that claim to be on another GPU than they are."""
 
     def __init__(self, ids: es.DeviceArray, number: int) -> None:
         self.ids = ids

@@ -1,4 +1,4 @@
-"""A table that keeps its rows on SSD (SSDHASH), and is closed."""
+"""A table that keeps its rows on SSD (SSDHASH). It is trained and closed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(variable: es.EmbeddingVariable, step: int) -> None:
 
 @cache
 def in_the_end() -> dict[str, bytes]:
-    """The rows that a close keeps."""
+    """Returns the rows that a close keeps."""
     with make(es.StorageOption()) as variable:
         for step in range(STEPS):
             train(variable, step)
@@ -64,7 +64,7 @@ def train_and_close(medium: Path) -> None:
 
 
 def check_kept(medium: Path, output: str) -> None:
-    """The table is as it was closed; or empty, if that wasn't done."""
+    """Checks that the table is as it was closed, or is empty if the close had not ended."""
     with open_table(medium) as variable:
         if variable.total_count()[0] == 0 and "closed" not in output:
             return

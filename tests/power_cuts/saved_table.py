@@ -11,7 +11,7 @@ import embstore as es
 
 SAVES = 5
 LARGE_DIM = 64
-LARGE_ROWS = 5000  # several blocks of a row file, which are written past the page cache
+LARGE_ROWS = 5000  # several blocks of a row file, written past the page cache
 
 
 def train_and_save(medium: Path) -> None:
@@ -28,7 +28,7 @@ def train_and_save(medium: Path) -> None:
 
 
 def check_saves(medium: Path, output: str) -> None:
-    """Whatever was called saved can be restored, bit for bit, and nothing else is."""
+    """Checks that a restore finds the last save that was reported, or a later one, bit for bit."""
     told = max((int(line.split()[-1]) for line in output.splitlines()), default=0)
     with make(es.StorageOption()) as variable:
         if told == 0 and not any((medium / "saves").glob("save-*")):

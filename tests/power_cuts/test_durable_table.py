@@ -9,7 +9,7 @@ from trained_table_below_hbm import check_below_hbm, train_below_hbm
 
 from powercut.plugin import PowerCut
 
-TRIES = 8  # `make hunt` has 100; by hand, more: --power-cuts N
+TRIES = 8  # `make hunt` runs 100; for more by hand: --power-cuts N
 SERIES, ROUNDS = 2, 20
 
 
@@ -36,11 +36,11 @@ def test_a_table_that_is_cut_again_and_again_goes_on_as_if_it_were_not(
 
 @pytest.mark.long
 def test_every_flush_drain_and_sync_is_needed(power_cut: PowerCut) -> None:
-    """Taken out one by one, each shows: so the checks above can fail."""
+    """Removes each call in turn. Each removal must show, which proves that the checks can fail."""
     mutations = power_cut.mutations(train_and_persist, check, tries=80, imports_once=True)
     caught = [mutation.site for mutation in mutations if mutation.failure is not None]
     assert {site.what for site in caught} == {"flush", "drain", "sync"}
-    # That of the table as it is found at opening: it matters where a process was killed before,
-    # which the pool's own tests do.
+    # Only the flush of the table as found at opening may go unnoticed: it matters if a process was
+    # killed before, which the pool's own tests cover.
     unnoticed = [mutation.site for mutation in mutations if mutation.failure is None]
     assert [(site.what, site.calls) for site in unnoticed] in ([], [("flush", 1)])

@@ -1,4 +1,4 @@
-"""Power cuts of es.save: what was saved is there, whole, or the save before it."""
+"""Power cuts of es.save: the last save, or the one before it, is there and whole."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A table on a durable pool that is trained, persisted, cut and restored, beside one in DRAM.
 
-Runs as a program under power cuts: it restores what there is, checks it, and trains on.
+Runs as a program under power cuts: it restores the newest checkpoint, checks it and trains on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROW_BYTES = 2 * 16
 KEYS = 120
 CACHE_ROWS = 16
 POOL_BYTES = 2 << 20
-# Few places beside those of moves, of the header, and of 16 rows of DRAM with their headroom.
+# Few slots beside those of moves, of the header, and of the 16 rows of DRAM with their headroom.
 POOL_BYTES_ABOVE_SSD = (16 + 256 + 4096 + 16 + 24) * 256
 BATCH = 12
-STEPS = 24  # a run, at most
-MOST_STEPS = 20 * STEPS  # of all runs
+STEPS = 24  # in one run, at most
+MOST_STEPS = 20 * STEPS  # in all runs
 STEPS_A_CHECKPOINT = 3
 KEEP = 2
 
@@ -67,7 +67,7 @@ def open_table(medium: Path, storage_type: es.StorageType = DRAM_PMEM) -> es.Emb
 
 
 def train(variable: es.EmbeddingVariable, step: int) -> None:
-    """Where the variable has HBM, two of three batches are on the GPU."""
+    """Trains one step. If the variable has HBM, two of three batches are on the GPU."""
     ids: Any
     grads: Any
     ids, grads = batch(step)
@@ -85,7 +85,7 @@ def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
 
 @cache
 def uninterrupted() -> list[dict[str, Any]]:
-    """What a table in DRAM is after each number of steps."""
+    """Returns the contents of a table in DRAM after each number of steps."""
     with make(es.StorageOption()) as variable:
         found = [contents(variable)]
         for step in range(MOST_STEPS + STEPS):
@@ -95,7 +95,8 @@ def uninterrupted() -> list[dict[str, Any]]:
 
 
 def restore(variable: es.EmbeddingVariable, checkpoints: Path) -> int:
-    """The step that it was at; 0 where there is no checkpoint yet. Raises where rows are wrong."""
+    """Restores the newest checkpoint and returns its step; 0 if there is none yet. Raises if rows
+    are wrong."""
     if not es.persisted(checkpoints):
         return 0
     step = es.restore_persisted([variable], checkpoints)
@@ -105,7 +106,7 @@ def restore(variable: es.EmbeddingVariable, checkpoints: Path) -> int:
 
 
 def train_and_persist(medium: Path, storage_type: es.StorageType = DRAM_PMEM) -> None:
-    """Goes on where the newest checkpoint was; says what is durable as soon as it must be."""
+    """Goes on from the newest checkpoint. Prints which step is durable as soon as it must be."""
     checkpoints = medium / "checkpoints"
     with open_table(medium, storage_type) as variable:
         step = restore(variable, checkpoints)
@@ -123,15 +124,16 @@ def train_and_persist(medium: Path, storage_type: es.StorageType = DRAM_PMEM) ->
 
 
 def check_newest(medium: Path, output: str) -> None:
-    """The newest checkpoint is that of its step, and none is missing that was called durable."""
+    """Checks that the newest checkpoint has the rows of its step and is no older than the last that
+    was reported durable."""
     with open_table(medium) as variable:
         _check_newest(variable, medium, output)
 
 
 def check(medium: Path, output: str, storage_type: es.StorageType = DRAM_PMEM) -> None:
-    """That; whatever else is listed can be restored; and what is trained from there ends where a
-    run ends that was never cut. Gives up all checkpoints but the oldest.
-    """
+    """Checks the newest checkpoint; that every older one that is listed can be restored; and that
+    training on from the oldest gives the rows of a run that was never cut. Gives up all checkpoints
+    but the oldest."""
     checkpoints = medium / "checkpoints"
     listed = es.persisted(checkpoints)
     with open_table(medium, storage_type) as variable:

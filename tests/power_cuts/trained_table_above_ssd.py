@@ -1,4 +1,4 @@
-"""The same table with a tier on SSD below its pool, where most of its rows lie."""
+"""The table of trained_table.py with an SSD tier below its pool, where most of its rows lie."""
 
 from __future__ import annotations
 

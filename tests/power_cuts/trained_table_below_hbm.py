@@ -1,4 +1,4 @@
-"""The same table with HBM, on the emulated GPU, above its DRAM."""
+"""The table of trained_table.py with HBM, on the emulated GPU, above its DRAM."""
 
 from __future__ import annotations
 

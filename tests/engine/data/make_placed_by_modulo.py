@@ -1,10 +1,10 @@
-"""Writes placed_by_modulo.tar.xz: what versions left that put key k into partition k modulo n.
+"""Writes placed_by_modulo.tar.xz: files of versions that put key k into partition k modulo n.
 
     git worktree add /tmp/before 7e63559, and build its engine
     PYTHONPATH=/tmp/before/engine python tests/engine/data/make_placed_by_modulo.py
 
-Later versions can't write such files, so nothing else makes the archive anew. What it holds, and
-what the rows were (`wanted.json`), test_older_placement.py says.
+Later versions can't write such files, so nothing else makes the archive anew.
+test_older_placement.py describes its contents, and the rows that they must restore (`wanted.json`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def write(root: Path) -> dict[str, Any]:
         es.save(root / "full", [var], 1)
         wanted["full"] = rows_of(var)
         train(var, 2, global_step=12, share=0.5)
-        es.save_incremental(root / "increment", [var], 12)  # and keys that went
+        es.save_incremental(root / "increment", [var], 12)  # with removed keys
         wanted["increment"] = rows_of(var)
     for name, option in (
         ("counter", es.CounterFilter(3)),
@@ -103,7 +103,7 @@ def write(root: Path) -> dict[str, Any]:
 def pack(archive_file: Path, root: Path) -> None:
     with tarfile.open(archive_file, "w:xz") as archive:
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
-            entry = tarfile.TarInfo(str(path.relative_to(root)))  # nobody's, at no time
+            entry = tarfile.TarInfo(str(path.relative_to(root)))  # without owner and time
             entry.size = path.stat().st_size
             with path.open("rb") as content:
                 archive.addfile(entry, content)

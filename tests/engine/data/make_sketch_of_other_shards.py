@@ -1,9 +1,9 @@
-"""Writes sketch_of_other_shards.tar.xz: what versions saved whose shards were divided by a hash.
+"""Writes sketch_of_other_shards.tar.xz: a save of versions whose shards were divided by a hash.
 
     git worktree add /tmp/before 59fad260, and build its engine
     PYTHONPATH=/tmp/before/engine python tests/engine/data/make_sketch_of_other_shards.py
 
-Later versions can't write it. test_older_placement.py says what it holds.
+Later versions can't write it. test_older_placement.py describes its contents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         with es.get_embedding_variable(
             "var",
             DIM,
-            initializer=es.initializers.Constant(0.5),  # short in the archive
+            initializer=es.initializers.Constant(0.5),  # compresses well
             optimizer=es.optimizers.Adagrad(0.1),
             ev_option=es.EmbeddingVariableOption(filter_option=sketch),
             partition_num=3,

@@ -1,7 +1,7 @@
-"""Builds the core's native tests, as they are or under a sanitizer, and runs them.
+"""Builds the core's native tests, plain or under a sanitizer, and runs them.
 
-As they are, they hold the library that the Python module was made of. Under a sanitizer Clang
-compiles them, so that it checks the rules of locks, too.
+Plain programs link the library that the Python module was made of. Under a sanitizer Clang compiles
+them, so that it checks the locks' annotations, too.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SANITIZERS = ("thread", "address,undefined")
 
-# Those that start threads, or a part of the core that does.
+# Programs that start threads, or whose part of the core does.
 OF_MANY_THREADS = [
     "admission_test",
     "device_steps_test",
@@ -41,13 +41,13 @@ OF_MANY_THREADS = [
     "shared_pages_test",
     "table_faults_test",
 ]
-# What one thread does from end to end has no race that the thread sanitizer could see.
+# Programs that use one thread from end to end: the thread sanitizer could find no race in them.
 OF_ONE_THREAD = [
     "coldest_rows_test",
     "crc32c_test",
     "cuda_device_test",
     "gradient_batch_test",
-    "interleavings_test",  # of its threads one runs at a time
+    "interleavings_test",  # runs one of its threads at a time
     "kernels_test",
     "key_partition_test",
     "optimizers_test",
@@ -57,8 +57,8 @@ OF_ONE_THREAD = [
     "slot_allocator_test",
     "wanted_rows_test",
 ]
-# Run without a sanitizer, too: their bits depend on what compiles them, or more is done there. Of
-# other parts, the tests in Python run what was compiled for users.
+# Programs that also run without a sanitizer, because their bits depend on the compiler or because
+# they do more then. The tests in Python run the other parts as compiled for users.
 AS_THEY_ARE = [
     "crc32c_test",
     "eviction_pool_test",
@@ -86,19 +86,20 @@ def _in_memory() -> Path:
 FILES = _in_memory()
 ON_DISK = Path(tempfile.gettempdir())
 
-# By itself the thread sanitizer ends a child that starts threads, if its parent had some: those
-# that help with large batches stay. It doesn't watch such a child. And once in twenty runs it
-# counts a thread as leaked; one that is left alone ends the program anyway, by std::thread. It
-# sleeps for a second before the end of a program, for threads that run on; none does here.
+# By default the thread sanitizer ends a child that starts threads if its parent has threads, and
+# the parent keeps those that help with large batches. (It doesn't watch such a child.) Once in
+# twenty runs it reports a leaked thread; a thread that really is left unjoined ends the program
+# anyway, by std::thread. It sleeps for a second before a program ends, for threads that run on;
+# none does here.
 THREAD_SANITIZER_OPTIONS = "die_after_fork=0 report_thread_leaks=0 atexit_sleep_ms=0"
 
-# The C library gives memory back to the system late: programs make and free buffers of megabytes by
-# the thousand, whose pages cost more than what is done with them. Sanitizers don't read these.
+# malloc gives memory back to the system late: programs make and free buffers of megabytes by the
+# thousand, and new pages would cost more than the work on them. Sanitizers don't read these.
 MEMORY_OPTIONS = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1073741824"}
 
 
 def build(program: str, sanitizer: str = "") -> Path:
-    """One of the programs, which are built together, or what changed of them."""
+    """Returns the path of a program. Builds all programs of the sanitizer that changed."""
     built = compile_all(sanitizer)
     assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-2000:]
     path = _folder(sanitizer) / program
@@ -108,7 +109,7 @@ def build(program: str, sanitizer: str = "") -> Path:
 
 @functools.cache
 def compile_all(sanitizer: str = "") -> subprocess.CompletedProcess[str]:
-    """Of Clang's analysis of locks, an error is one of the compilation."""
+    """Compiles the programs. An error in Clang's analysis of locks is a compilation error."""
     folder = _folder(sanitizer)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -133,9 +134,9 @@ def _configure(folder: Path, sanitizer: str) -> None:
 
 
 def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -> str:
-    """What it prints; an AssertionError with its last words where it fails.
+    """Returns what the program prints. Raises AssertionError with its last output if it fails.
 
-    files: folder that its files lie in. Those of processes that it kills go with its own.
+    files: the folder for the program's files. Files of processes that it kills are removed, too.
     """
     with tempfile.TemporaryDirectory(dir=files, prefix="embstore-") as folder:
         done = subprocess.run(
@@ -155,7 +156,7 @@ def run(program: Path, *arguments: str, timeout_s: float, files: Path = FILES) -
 
 
 def names_of_tests(program: Path, left_out: Collection[str]) -> list[str]:
-    """Names of its tests, but those that are left out: it must have them."""
+    """Returns the names of the program's tests without `left_out`, all of which it must have."""
     names = run(program, "--list", timeout_s=60).split()
     assert set(names) >= set(left_out), f"{program.name} has no {set(left_out) - set(names)}"
     return [name for name in names if name not in left_out]
@@ -164,7 +165,7 @@ def names_of_tests(program: Path, left_out: Collection[str]) -> list[str]:
 def _folder(sanitizer: str) -> Path:
     if sanitizer:
         return ROOT / "build" / "sanitized" / sanitizer.replace(",", "-")
-    # Where `pip install -e engine` compiled the module.
+    # The folder in which `pip install -e engine` compiled the module.
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     system = sysconfig.get_platform().replace("-", "_")
     return ROOT / "build" / f"{python}-{python}-{system}"

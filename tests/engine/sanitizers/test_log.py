@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from native_programs import FILES, ON_DISK, SANITIZERS, build, names_of_tests, run
 
-# Thousands of scenarios by one thread, and a test of those: under a sanitizer they take longer than
-# all the rest, in which the same calls are made. So these alone run without one.
+# These run thousands of scenarios on one thread, or test such a run. Under a sanitizer they would
+# take longer than all other tests, which make the same calls. So they run without one.
 TOO_LONG_FOR_SANITIZERS = {
     "nothing_is_lost_whichever_call_fails",
     "no_checkpoint_is_lost_whichever_call_fails",
@@ -15,8 +15,9 @@ TOO_LONG_FOR_SANITIZERS = {
     "every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail",
     "a_sync_that_is_left_out_shows",
 }
-# Longer ones whose every call is one thread's: no race is theirs. Their like with a compaction
-# thread, or with rows that several threads restore, is left in; so is one of three power cuts.
+# Longer tests that make every call from one thread, so they have no race. Similar tests with a
+# compaction thread, or in which several threads restore rows, are left in; so is one of three tests
+# of power cuts.
 BY_ONE_THREAD = {
     "a_checkpoint_that_the_next_process_does_not_find_stays_away_after_a_power_cut",
     "a_checkpoint_that_the_next_process_finds_survives_a_power_cut",
@@ -39,10 +40,11 @@ LEFT_OUT = {
     "address,undefined": TOO_LONG_FOR_SANITIZERS,
     "thread": TOO_LONG_FOR_SANITIZERS | BY_ONE_THREAD,
 }
-# Of what passes the page cache, files lie on a disk: memory's file systems know it since Linux 6.6.
+# Tests that bypass the page cache need files on a disk: memory's file systems support that only
+# since Linux 6.6.
 PAST_THE_PAGE_CACHE = re.compile(r"_direct(_|$)|_past_the_page_cache")
 # Each part runs as a process of its own, so that all processors have work. Neighbours in the list
-# are alike and take about as long, so every PARTS-th test makes parts of about one length.
+# are alike and take about as long: every PARTS-th test makes parts of about equal length.
 PARTS = 3
 
 

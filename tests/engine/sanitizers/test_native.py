@@ -13,10 +13,10 @@ from native_programs import (
     run,
 )
 
-# Scenarios a failure, and with files kept or not. As it is, it runs in full.
+# Scenarios for each failure, with kept files and without. Without a sanitizer all of them run.
 OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
-# Steps that one thread puts, which take longer under the thread sanitizer than all others. What
-# the eviction thread does beside steps is in others, too.
+# Tests in which one thread queues steps. They take longer than all others under the thread
+# sanitizer; the others also cover the eviction thread's work beside steps.
 OF_DEVICE_STEPS_BY_ONE_THREAD = {
     "a_step_of_many_partitions_takes_about_the_memory_of_one",
     "many_steps_take_the_memory_of_few",

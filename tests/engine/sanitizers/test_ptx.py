@@ -1,4 +1,4 @@
-"""The GPU's kernels, compiled by NVRTC: it needs no GPU."""
+"""The GPU's kernels, compiled by NVRTC, which needs no GPU."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ from native_programs import build, run
 
 
 def nvrtc_library() -> Path | None:
-    """The compiler's library, in the package that the extra `embstore[gpu]` installs."""
+    """Returns NVRTC's library from the package of the extra `embstore[gpu]`, or None."""
     try:
         found = importlib.util.find_spec("nvidia.cuda_nvrtc")
     except ModuleNotFoundError:

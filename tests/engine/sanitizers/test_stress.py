@@ -3,7 +3,7 @@
 import pytest
 from native_programs import build, run
 
-BATCHES = 60  # a thread and storage; by hand, more of both
+BATCHES = 60  # for each thread and storage; for a longer run by hand, raise it and change the seed
 
 
 @pytest.mark.sanitizer
