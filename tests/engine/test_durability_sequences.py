@@ -21,7 +21,7 @@ from embstore.options import TIER_KINDS, TierKind
 
 
 class DurableTable(RuleBasedStateMachine):
-    """A table is what it was at a checkpoint, whatever came after, and whichever it is."""
+    """A restored table is as it was at that checkpoint, whichever it is and whatever came after."""
 
     storage_type = es.StorageType.DRAM_PMEM
 
@@ -53,7 +53,7 @@ class DurableTable(RuleBasedStateMachine):
             before = contents(self.variable) if self.is_above_ssd else None
             try:
                 self.variable.apply_gradients(ids, grads)
-            except StoreFullError:  # by what the checkpoints keep, in a pool as small as this
+            except StoreFullError:  # checkpoints keep too many slots of such a small pool
                 assert contents(self.variable) == before
                 return
             self.step += 1
@@ -85,7 +85,7 @@ class DurableTable(RuleBasedStateMachine):
         assert contents(self.variable) == before
 
     def go_back(self, chosen: int | None) -> None:
-        """To a checkpoint, or to the newest; to nothing, where there's none."""
+        """Restores the chosen checkpoint, or the newest if None. Does nothing if there is none."""
         finish_persists(self.variable)
         listed = es.persisted(self.place / "list") if self.recorded else []
         assert listed == sorted(self.recorded)[-self.keep :]

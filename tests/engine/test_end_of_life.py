@@ -1,4 +1,4 @@
-"""How variables end: dropped, or open when the program does."""
+"""Variables that are dropped, or are open when the program ends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def _quick_to_collect() -> None:
-    """A collection looks at new objects only: one of all that tests have made holds the GIL for
-    long."""
+    """Makes collections look at new objects only: one of all objects that tests have made holds the
+    GIL for long."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.mark.usefixtures("_quick_to_collect")
 def test_other_threads_run_while_a_dropped_variable_writes_its_rows(tmp_path: Path) -> None:
-    for number in range(10):  # a thread of a busy computer may get no processor in time
+    for number in range(10):  # on a busy computer a thread may get no processor in time
         longest, took = longest_gap_while_dropped(tmp_path / str(number))
         if longest < took / 2:
             return
@@ -37,9 +37,8 @@ def test_other_threads_run_while_a_dropped_variable_writes_its_rows(tmp_path: Pa
 
 
 def longest_gap_while_dropped(directory: Path) -> tuple[float, float]:
-    """For how long another thread stood still at most while a variable was dropped, and how long
-    that took, in seconds.
-    """
+    """Returns for how long another thread stood still at most while a variable was dropped, and how
+    long the drop took, in seconds."""
     var = kept_variable(directory)
     ids = np.arange(400_000)
     var.apply_gradients(ids, np.ones((ids.size, 16), np.float32))
@@ -76,7 +75,7 @@ var = kept_variable(Path(sys.argv[1]), keep_files=sys.argv[2] == "kept")
 var.apply_gradients(np.arange(500), np.ones((500, 16), np.float32))
 """
 
-# As objects are that native code holds on to.
+# Like an object that native code still holds.
 NEVER_DROPPED = "import ctypes; ctypes.pythonapi.Py_IncRef(ctypes.py_object(var))"
 
 

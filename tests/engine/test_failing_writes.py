@@ -26,7 +26,7 @@ KEYS = 20_000
 def largest_file_bytes(directory: Path) -> int:
     largest = 0
     for file in directory.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # files go meanwhile
+        with contextlib.suppress(FileNotFoundError):  # files are removed meanwhile
             largest = max(largest, file.stat().st_size)
     return largest
 
@@ -34,7 +34,7 @@ def largest_file_bytes(directory: Path) -> int:
 def every_failed_apply_leaves_everything_as_it_was(
     storage_type: es.StorageType, batch: int, first_tier_rows: int
 ) -> None:
-    """Beside a table in DRAM, which gets the applies that succeeded."""
+    """Compares with a table in DRAM, which gets the applies that succeeded."""
     random = np.random.default_rng(1)
     everything = np.arange(KEYS)
     with (
@@ -61,7 +61,8 @@ def every_failed_apply_leaves_everything_as_it_was(
 
         refusals = 0
         for round_number in range(12):
-            # Somewhere in a file, or nowhere; so long that memory alone can't take what comes.
+            # Writes fail from somewhere in a file on, or at once; for more batches than memory can
+            # take.
             largest = largest_file_bytes(Path(directory))
             place = int(largest * random.random()) if round_number % 2 else 0
             refused = None
@@ -79,11 +80,11 @@ def every_failed_apply_leaves_everything_as_it_was(
                 if refused is not None:
                     refusals += 1
                     same_as_model()
-                    var.apply_gradients(*refused)  # applied once, for it wasn't before
+                    var.apply_gradients(*refused)  # must count once: the failed try changed nothing
                     model.apply_gradients(*refused)
                 var.drain()
             except StorageError as error:
-                # LevelDB may refuse all writes from its first failed one on, whoever made it.
+                # After its first failed write LevelDB may refuse all writes of all callers.
                 told = str(error)
                 assert "save the table, whose rows can be read, and make it anew" in told
                 assert storage_type is es.StorageType.DRAM_LEVELDB
@@ -103,7 +104,7 @@ def test_an_apply_whose_rows_cannot_be_written_changes_nothing(
     storage_type: str, first_tier_rows: int
 ) -> None:
     if storage_type == "DRAM_LEVELDB":
-        pytest.importorskip("plyvel")  # which comes with the library
+        pytest.importorskip("plyvel")  # comes with the library
     call = "every_failed_apply_leaves_everything_as_it_was"
     run_function(
         "test_failing_writes",
@@ -112,7 +113,7 @@ def test_an_apply_whose_rows_cannot_be_written_changes_nothing(
 
 
 def wait_for_failed_moves(var: es.EmbeddingVariable) -> None:
-    """Rows are moved behind what batches do."""
+    """Waits until a move has failed: rows are moved after the calls have returned."""
     deadline = time.monotonic() + 60
     while not var.stats()["background_error"]:
         assert time.monotonic() < deadline, "nothing fails"
@@ -122,7 +123,7 @@ def wait_for_failed_moves(var: es.EmbeddingVariable) -> None:
 def errors_of_the_past_are_past(closes: bool) -> None:
     ids = np.arange(6000)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
-        # So small a buffer that whatever moves rows down writes.
+        # The buffer is so small that every demotion writes.
         opened = functools.partial(
             kept_variable, Path(directory), first_tier_rows=1000, buffer_bytes=128 << 10
         )
@@ -142,7 +143,7 @@ def errors_of_the_past_are_past(closes: bool) -> None:
         wanted = var.lookup(ids, train=True)
         below = ids[var.lookup_tier(ids) == 1][:900]
         with no_file_grows_beyond(0):
-            var.lookup(np.repeat(below, 3))  # promotes, so that others are to be moved down
+            var.lookup(np.repeat(below, 3))  # promotes, so that other rows must be demoted
             wait_for_failed_moves(var)
         if closes:
             var.close()

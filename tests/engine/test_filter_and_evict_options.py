@@ -1,4 +1,4 @@
-"""Filters and eviction refuse what can't work, in words that name the argument."""
+"""Filters and eviction refuse options that can't work, with an error that names the argument."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_bloom_filter_that_is_off_counts_each_key_by_itself(tmp_path: Path) ->
         ) as variable:
             for ids in ([1, 1, 2], [1, 3]):
                 variable.apply_gradients(ids, np.ones((len(ids), 3), np.float32))
-            assert variable.get_version([2]).tolist() == [0]  # which a sketch would not know
+            assert variable.get_version([2]).tolist() == [0]  # a sketch would not know it
             assert variable.export()["keys"].tolist() == [1]
             es.save(tmp_path / name, [variable], global_step=2)
             saved.append(variable.get_frequency([1, 2, 3, 4]).tolist())

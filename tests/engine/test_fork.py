@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has variables: they can't use those, nor harm them."""
+"""Forked processes can neither use nor harm the variables of their parent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from embstore.gpu.choice import EMULATED
 from embstore.options import TIER_KINDS
 
 pytestmark = [
-    pytest.mark.timeout(120),  # a lock that nobody holds any more hangs
+    pytest.mark.timeout(120),  # a lock whose holder wasn't forked hangs
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
@@ -40,12 +40,12 @@ IDS = np.arange(5000)
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Forks a process that does the work and ends as Python programs do; fails where that did."""
+    """Forks a process that does the work and exits. Fails with its traceback if the work raises."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
-        # One that waits for ever tells where.
+        # A child that hangs prints where.
         faulthandler.dump_traceback_later(60, exit=True, file=writer)
         try:
             os.close(reader)
@@ -66,7 +66,7 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 class Kept:
-    """A variable whose rows outlive it, and those that took them over."""
+    """A variable whose rows outlive it, and the variables that took the rows over."""
 
     def __init__(self, kind: es.StorageType, directory: Path) -> None:
         self.variables: list[es.EmbeddingVariable] = []
@@ -162,7 +162,7 @@ def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, en
     var = kept.variables[0]
     wanted = var.export()
     del var
-    gc.collect()  # what earlier tests left isn't for the children to collect
+    gc.collect()  # else the children would collect garbage of earlier tests
     for _ in range(3):
         in_child(work)
     var = kept.variables[0]
@@ -178,7 +178,7 @@ def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, en
 
 @contextlib.contextmanager
 def a_child_that_lives_on() -> Iterator[None]:
-    """Forked when the scope begins; it ends with the scope."""
+    """Forks a child that lives until the scope ends."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -199,7 +199,7 @@ def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
     var = trained(kept.open())
     with a_child_that_lives_on():
         var.close()
-        again = kept.open()  # which needs the lock on the files
+        again = kept.open()  # needs the lock on the files
         assert again.total_count() == (IDS.size, 3)
 
 
@@ -238,8 +238,8 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
         name = tiered_stack.storage_type.name
         on_a_gpu = name.startswith("HBM") and GPU != EMULATED
         if on_a_gpu or name.endswith("LEVELDB"):
-            # CUDA, or LevelDB's one background thread, isn't here: better an error than a table
-            # that stops.
+            # CUDA, or LevelDB's only background thread, doesn't exist in the child: an error is
+            # better than a table that hangs.
             with pytest.raises(ForkedError, match=r"(CUDA|LevelDB) was in use.*spawn"):
                 make("childs")
             return
@@ -311,7 +311,7 @@ def fork_in_the_middle_of_updates() -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(15):  # each finds a lock that is held in half of the cases
+        for _ in range(15):  # each child finds a held lock in half of the cases
             in_child(work)
     finally:
         done.set()
@@ -321,14 +321,14 @@ def fork_in_the_middle_of_updates() -> None:
 
 
 def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once() -> None:
-    """Other threads may have any lock of Python's that an update takes."""
+    """Other threads may hold any lock of Python's that an update takes."""
     run_function("test_fork", "fork_in_the_middle_of_updates()")
 
 
 def test_an_update_in_a_child_asks_the_core_for_nothing_before_it_is_refused(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread may have been in the middle of anything there at the fork."""
+    """At the fork, a thread may have been in the middle of anything in the core."""
 
     def asked(_: object) -> None:
         raise AssertionError("it is asked")
@@ -344,7 +344,7 @@ def test_an_update_in_a_child_asks_the_core_for_nothing_before_it_is_refused(
 def test_a_child_forked_while_a_thread_opens_files_is_not_stopped_by_its_locks(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
-    """Whatever the process keeps for all its variables: the thread may hold any lock of it."""
+    """The thread may hold any lock that the process has for all its variables."""
     skip_without_library(es.StorageType.DRAM_LEVELDB)
 
     def open_one(kind: es.StorageType, name: str) -> es.EmbeddingVariable:

@@ -1,4 +1,4 @@
-"""Tables with a tier of a GPU's memory: which GPU, what is told of it, and what can't be had."""
+"""Tables with a tier in a GPU's memory: choosing the GPU, statistics, and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ones(ids: Any) -> Any:
     return np.ones((*np.shape(ids), 3), np.float32)
 
 
-# --- Which GPU
+# --- Choosing the GPU
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:12", "emulated", None])
@@ -126,7 +126,7 @@ def test_the_compiler_of_kernels_is_that_of_an_installed_package(
     assert gpu_to_open("cuda")[1] == str(tmp_path / "nvidia" / expected)
 
 
-# --- What is told
+# --- Statistics
 
 
 @pytest.mark.parametrize("kind", HBM_TYPES, ids=lambda kind: kind.name)
@@ -193,7 +193,7 @@ def test_a_restore_takes_few_rows_to_the_gpu_that_do_not_stay_there(
 def test_dram_below_is_pinned_if_the_memory_is_there(make_variable: MakeVariable) -> None:
     ids = np.arange(1000)
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    too_many = memory_bytes // 4  # of rows of 32 bytes, for each of which 128 more are kept free
+    too_many = memory_bytes // 4  # for rows of 32 bytes, each of which keeps 128 more free
     for dram_bytes, is_pinned in ((1 << 20, True), (too_many, False)):
         sizes = [100 * ROW_BYTES, dram_bytes]
         storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=sizes)
@@ -249,7 +249,7 @@ def test_rows_that_the_gpu_misses_are_recorded_with_the_caches_that_have_them(
         assert of_dram["hits"].sum() > missing.size / 2
 
 
-# --- What can't be had
+# --- Too little memory on the device
 
 
 def test_a_tier_larger_than_the_device_says_what_both_have(

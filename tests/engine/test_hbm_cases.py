@@ -1,6 +1,5 @@
 """Cases that hold on every storage type with HBM, with ids on the host and on the device, and with
-partitions.
-"""
+partitions."""
 
 from __future__ import annotations
 
@@ -45,17 +44,17 @@ class Caller:
 
     @property
     def capacity(self) -> int:
-        """Rows, of each partition."""
+        """The number of rows that a partition can hold."""
         return (self.stack.tiers - 1) * UPPER_ROWS + LAST_ROWS
 
     def of_one_partition(self, count: int) -> NDArray[np.int64]:
-        """So many keys that share a partition's tiers."""
+        """Returns `count` keys of the same partition."""
         keys = np.arange(20 * count * self.partitions)
         own = np.flatnonzero(partitions_of(keys, self.partitions) == self.partitions - 1)
         return keys.take(own[:count])
 
     def evenly(self, keys: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Those of `keys`, in order, that come first in their partitions: `count` in each."""
+        """Returns, in their order, the first `count` of `keys` in each partition."""
         where = partitions_of(keys, self.partitions)
         own = [np.flatnonzero(where == number)[:count] for number in range(self.partitions)]
         assert {len(positions) for positions in own} == {count}
@@ -64,7 +63,7 @@ class Caller:
     def make(
         self, strategy: es.CacheStrategy = es.CacheStrategy.LFU, *, times: int = 1, **of: Any
     ) -> es.EmbeddingVariable:
-        """times: how large each tier is."""
+        """Makes a variable whose tiers are `times` as large as usual."""
         storage = self.storage_of(
             self.stack,
             times * self.capacity * ROW_BYTES,
@@ -99,7 +98,7 @@ def tiers(var: es.EmbeddingVariable, ids: Any) -> list[int]:
 
 
 def reads_below(var: es.EmbeddingVariable, call: Callable[[], object]) -> int:
-    """How many rows the tiers below HBM are read for by a call, and by the moves that it causes."""
+    """Returns how many rows a call, and the moves that it causes, read from the tiers below HBM."""
 
     def count() -> int:
         var.drain()
@@ -170,12 +169,12 @@ def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
     if not caller.on_device:
         return
     plain = caller.make_variable(name="plain", optimizer=es.optimizers.Adam(0.1))
-    var = caller.make(optimizer=es.optimizers.Adam(0.1), times=2)  # which has two slots
+    var = caller.make(optimizer=es.optimizers.Adam(0.1), times=2)  # has two slots
     random = np.random.default_rng(3)
     for step in range(6):
         ids = random.integers(0, 40, 30)
         grads = random.standard_normal((30, DIM)).astype(np.float32)
-        kept = random.integers(0, 3, 30) * (step != 4)  # once none
+        kept = random.integers(0, 3, 30) * (step != 4)  # in one step none
         apply_under(caller, var, ids, grads, kept, refused=0)
         plain.apply_gradients(ids[kept != 0], grads[kept != 0])
         var.drain()
@@ -211,7 +210,7 @@ def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> 
         else:
             plain.apply_gradients(ids, grads)
         if step == 5:
-            var.learning_rate = plain.learning_rate = 0.5  # of later batches alone
+            var.learning_rate = plain.learning_rate = 0.5  # for later batches only
     var.drain()
     assert_same(var.export(), plain.export())
     assert var.internals.applies() == plain.internals.applies() == 8
@@ -274,7 +273,7 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
     var.drain()
     saves = [caller.folder / name for name in ("full", "first", "second")]
     es.save(saves[0], [var], 1)
-    # In HBM, and below where there is a tier; and of each partition.
+    # Keys in HBM, in the tier below if there is one, and in each partition.
     touched = np.unique(np.r_[keys[0], keys[-1], caller.evenly(keys, 1)])
     for save in saves[1:]:
         caller.apply(var, touched)
@@ -288,8 +287,8 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
         sum(file.stat().st_size for file in files_of(save) if file.suffix == ".rows")
         for save in saves
     )
-    row = 40 + 2 * 4 * DIM  # a key, what is counted, weights and the accumulator
-    initial_rows = 32 + 4096 * 4 * DIM  # which a full save has
+    row = 40 + 2 * 4 * DIM  # key, counters, weights and accumulator
+    initial_rows = 32 + 4096 * 4 * DIM  # only the full save has them
     rows_of_full = (keys.size - len(touched)) * row
     assert (full - first, first - second) == (initial_rows + rows_of_full, 0)
 
@@ -327,7 +326,7 @@ def test_on_every_storage_type_with_hbm(
         try:
             case(caller)
             for variable in made:
-                variable.close()  # or the emulated GPU has ever more streams to choose from
+                variable.close()  # else the emulated GPU chooses among ever more streams
         except pytest.skip.Exception as skip:
             skipped = skip
         except BaseException as error:

@@ -15,7 +15,7 @@ PACKAGE = Path(embstore.__file__).parent
 
 
 def modules(package: Path) -> dict[str, Path]:
-    """By name."""
+    """Returns the files of a package's modules by the modules' names."""
     return {
         ".".join([package.name, *path.relative_to(package).with_suffix("").parts]).removesuffix(
             ".__init__"
@@ -25,7 +25,7 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imported(source: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The modules that a file imports anywhere, but for those that only name types."""
+    """Yields the modules that a file imports anywhere, except those under TYPE_CHECKING."""
     named: list[ast.AST] = [ast.parse(source.read_text(encoding="utf-8"))]
     while named:
         node = named.pop()
@@ -41,9 +41,10 @@ def imported(source: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 def circle(package: Path) -> list[str]:
-    """The modules of one, each of which imports the one before; empty where there is none."""
+    """Returns the modules of a circle, each importing the one before; [] if there is none."""
     known = modules(package)
-    # Of the package itself programs import what it has gathered, and its parts only `_core`.
+    # Imports of the package itself are left out: programs import what it has gathered, and its own
+    # parts only `_core`.
     graph = {
         name: set(imported(source, known)) & set(known) - {package.name}
         for name, source in known.items()

@@ -25,7 +25,7 @@ RANDOM = [
     initializers.LecunUniform,
     initializers.LecunNormal,
 ]
-# By name: mean 0 and this standard deviation at shape (4096, 16).
+# The standard deviation of each at shape (4096, 16). The mean is 0.
 SPREADS = {
     "RandomUniform": 0.05 / np.sqrt(3),
     "RandomNormal": 0.05,
