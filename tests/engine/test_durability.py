@@ -59,7 +59,7 @@ DURABLE_TYPES = (
     es.StorageType.HBM_DRAM_PMEM,
     es.StorageType.HBM_DRAM_PMEM_SSDHASH,
 )
-# Without a tier on SSD.
+# The durable types without a tier on SSD.
 POOL_TYPES = (es.StorageType.DRAM_PMEM, es.StorageType.HBM_DRAM_PMEM)
 
 
@@ -112,7 +112,7 @@ def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
         assert contents(variable) == plain(30)
         assert es.restore_persisted([variable], place / "checkpoints", 4) == 20
         assert contents(variable) == plain(20)
-        assert es.persisted(place / "checkpoints") == [4]  # the newer are another timeline's
+        assert es.persisted(place / "checkpoints") == [4]  # a restore gives up newer ones
         train(variable, range(20, 26))
         assert es.persist([variable], place / "checkpoints", global_step=26) == 7
     with durable(place, storage_type=pool_type) as variable:
@@ -253,14 +253,14 @@ def test_a_row_that_did_not_change_is_not_written_again(
         assert pool.read_bytes() == before
         ids: Any = np.array([5], np.int64)
         gradients: Any = np.ones((1, DIM), np.float32)
-        if variable.ev_option.storage_option.has_hbm:  # changed where it is
+        if variable.ev_option.storage_option.has_hbm:  # the row is changed in HBM
             ids = es.DeviceArray(ids, device=GPU)
             gradients = es.DeviceArray(gradients, device=GPU)
         variable.apply_gradients(ids, gradients)
         es.persist([variable], place / "checkpoints")
         after = np.frombuffer(pool.read_bytes(), np.uint8)
         changed = np.flatnonzero(after != np.frombuffer(before, np.uint8))
-        assert 0 < changed[-1] - changed[0] < 256  # one row, in a place of its own
+        assert 0 < changed[-1] - changed[0] < 256  # one row, in a new slot
 
 
 def test_the_cache_is_full_before_a_checkpoint_is_advised(
@@ -298,7 +298,7 @@ def test_no_checkpoint_is_advised_while_one_is_pending(
         assert es.persisted(place / "checkpoints") == [1]
 
 
-# --- What goes wrong
+# --- Failures
 
 
 def test_a_killed_process_leaves_its_last_checkpoint(
@@ -441,7 +441,7 @@ def test_checkpoints_stay_although_their_directory_lists_others_now(place: Path)
 def test_variables_of_one_checkpoint_are_persisted_together_or_elsewhere(
     place: Path, runs: int
 ) -> None:
-    """Else the last checkpoint of those left out would go."""
+    """Otherwise the last checkpoint of the variables that are left out would be lost."""
 
     def opened(name: str) -> es.EmbeddingVariable:
         return durable(place, name=name)
@@ -527,7 +527,7 @@ def test_two_variables_of_one_directory_have_pools_of_their_own(place: Path) -> 
 
 
 def apply_ones(variable: es.EmbeddingVariable, ids: Any) -> None:
-    """On the GPU where the variable has HBM."""
+    """Applies gradients of ones, on the GPU if the variable has HBM."""
     ones: Any = np.ones((len(ids), DIM), np.float32)
     if variable.ev_option.storage_option.has_hbm:
         ids = es.DeviceArray(ids, device=GPU)
@@ -536,7 +536,7 @@ def apply_ones(variable: es.EmbeddingVariable, ids: Any) -> None:
 
 
 def fill(variable: es.EmbeddingVariable, first_key: int) -> int:
-    """Trains new keys until there's no room; returns the first that has none."""
+    """Trains new keys until there is no room. Returns the first key that has none."""
     message = r"table\.pool.*persist, which lets older rows go, or raise storage_size"
     first_of_batches = itertools.count(first_key, 64)
 
@@ -563,7 +563,7 @@ def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it
             apply_ones(variable, np.arange(end, end + 64))
         assert contents(variable) == before
         es.persist([variable], place / "checkpoints")  # always possible
-        # Every place belongs to the checkpoint: an old row can't change either.
+        # Every slot belongs to the checkpoint, so an old row can't change either.
         with pytest.raises(StoreFullError):
             apply_ones(variable, np.arange(end))
         assert contents(variable) == before
@@ -595,7 +595,7 @@ def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place:
 
 @contextlib.contextmanager
 def full_medium() -> Iterator[None]:
-    """It has no room for what a checkpoint lists."""
+    """Makes every write of a checkpoint's manifest fail as on a full medium."""
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -658,9 +658,8 @@ def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
 
 
 class PersistComesFirst:
-    """Has a persist come in when the locks of a restore are asked for, which stays pending until
-    it is waited for.
-    """
+    """Starts a persist just before a restore takes its locks. The persist stays pending until it is
+    waited for."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, variable: es.EmbeddingVariable, checkpoints: Path
@@ -807,7 +806,7 @@ def test_a_variable_that_is_closed_while_a_checkpoint_begins_is_told_as_closed(
 def test_a_persist_beside_the_end_of_a_close_is_told_as_closed(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds no writer of the variable's any more, whose directory is in use still."""
+    """The persist finds no writer of the variable any more, but its directory is still in use."""
     close = checkpoint_directories.CheckpointDirectory.close
     refused: list[str] = []
 
@@ -872,7 +871,7 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
         address = variable.stats()["tiers"][1]
         assert address["path"] == str(place / "table.pool")
     content = bytearray((place / "table.pool").read_bytes())
-    # The first record's floats: 64 bytes into its place.
+    # The first record's floats lie 64 bytes into its slot.
     first = next(i for i in range(4096, len(content), 256) if any(content[i : i + 64]))
     content[first + 66] ^= 1
     (place / "table.pool").write_bytes(content)
@@ -887,7 +886,7 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
 def test_checkpoints_stay_where_an_older_one_cannot_be_restored(
     place: Path, partition_num: int
 ) -> None:
-    """It's damaged in the last partition of the last of two variables."""
+    """The damage is in the last partition of the last of two variables."""
 
     def opened() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
         a, b = (
@@ -943,7 +942,7 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
         assert contents(variable) == plain(20)
 
 
-# --- What can't be asked for
+# --- Arguments that are refused
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Files of the SSDHASH tier that outlive a variable, and how the tier reads them.
 
-The kill test makes 12 kills; EMBSTORE_KILLS=200 makes it as many as that.
+The kill test kills 12 times, or as often as EMBSTORE_KILLS says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Open = Callable[..., es.EmbeddingVariable]
 
 @pytest.fixture
 def open_variable(tmp_path: Path) -> Open:
-    """Opens the variable of this test's directory, which keeps its files; upper tiers of 8 rows."""
+    """Returns a function that opens a variable of this test, which keeps its files and whose upper
+    tiers have 8 rows."""
 
     def open_it(
         stack: Stack = DRAM_SSDHASH,
@@ -75,7 +76,7 @@ def open_variable(tmp_path: Path) -> Open:
 
 
 def export_of(variable: es.EmbeddingVariable) -> Export:
-    """What it holds, closed."""
+    """Exports a variable and closes it."""
     with variable:
         return variable.export()
 
@@ -139,7 +140,7 @@ def test_every_scheme_reads_the_same_rows_or_says_why_it_cant(
 
 
 def flags_of_open_files(directory: Path) -> list[int]:
-    """Those that this process has the directory's files open with."""
+    """Returns the flags with which this process has the directory's files of rows open."""
     flags = []
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -183,7 +184,7 @@ def test_files_are_opened_for_direct_io_if_it_is_asked_for(
 
 
 def test_a_file_system_without_direct_io_is_an_error_when_the_variable_is_made() -> None:
-    shared_memory = Path("/dev/shm")  # a tmpfs, which has it since Linux 6.6
+    shared_memory = Path("/dev/shm")  # a tmpfs, which has O_DIRECT since Linux 6.6
     if not os.access(shared_memory, os.W_OK) or has_direct_io(shared_memory):
         pytest.skip("no file system without O_DIRECT is known here")
     storage = es.StorageOption(
@@ -223,7 +224,7 @@ def test_what_was_used_last_still_ranks_higher_after_opening(open_variable: Open
 
 def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> None:
     stack = STACKS[1]
-    with open_variable(stack, ssd_rows=40) as variable:  # 56 in all
+    with open_variable(stack, ssd_rows=40) as variable:  # 56 rows in all
         for key in range(56):
             variable.apply_gradients([key] * (key + 1), np.ones((key + 1, 3), np.float32))
         before = variable.export()
@@ -242,7 +243,7 @@ def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> N
     assert_same(export_of(open_variable(stack, ssd_rows=41)), before)
 
 
-# --- What is refused
+# --- Refusals
 
 
 def test_kept_rows_are_not_thrown_away_by_a_variable_that_keeps_none(open_variable: Open) -> None:
@@ -351,7 +352,7 @@ def test_a_damaged_row_stops_no_other_from_being_taken_over(
         with pytest.raises(DamagedRowsError, match=r"rows-.*\.ssdhash") as told:
             variable.lookup([damaged], train=True)
         assert told.value.keys == [damaged]
-    with open_variable() as variable:  # a close and an opening later it is as damaged
+    with open_variable() as variable:  # the damage outlives a close and an opening
         assert variable.damaged_keys().tolist() == [damaged]
         assert variable.drop_damaged().tolist() == [damaged]
         assert variable.damaged_keys().size == 0
@@ -437,7 +438,7 @@ def test_rows_of_a_variable_that_nobody_closed_are_kept(
 
 
 def put_back(of: str, copies: Path, rows: Path) -> None:
-    """Those of a partition's files that are gone, as they were when they were copied."""
+    """Puts a partition's missing files back, from their copies."""
     for copy in copies.rglob("*"):
         path = rows / copy.relative_to(copies)
         if of in str(path.relative_to(rows)) and copy.is_file() and not path.exists():
@@ -468,7 +469,8 @@ def test_files_of_a_partition_that_are_gone_are_missed(open_variable: Open, tmp_
 def test_a_variable_that_was_never_closed_as_a_whole_begins_without_rows(
     open_variable: Open, tmp_path: Path, opened: int, closed: int
 ) -> None:
-    """As if its first process had ended while it opened or closed so many of three partitions."""
+    """As if the first process had ended when it had opened `opened` of three partitions, or closed
+    `closed` of them."""
     rows, new = tmp_path / "rows", tmp_path / "new"
     with open_variable(partition_num=3) as variable:
         shutil.copytree(rows, new)
@@ -499,7 +501,7 @@ def test_rows_without_a_checkpoint_beside_them_are_refused_and_stay(
         train(variable, 1)
         before = variable.export()
     away.mkdir()
-    for manifest in list(rows.glob("*.checkpoint-*")):  # as a backup may leave them out
+    for manifest in list(rows.glob("*.checkpoint-*")):  # a backup may leave these out
         manifest.rename(away / manifest.name)
     left = files_in(rows)
     for _ in range(2):
@@ -530,7 +532,7 @@ def test_a_variable_that_was_killed_before_its_first_close_begins_without_rows(
 def test_what_an_earlier_version_left_that_was_never_closed_may_be_removed(
     open_variable: Open, tmp_path: Path
 ) -> None:
-    """It wrote no checkpoint before the first close."""
+    """Earlier versions wrote no checkpoint before the first close."""
     rows = tmp_path / "rows"
     with open_variable(directory="running") as variable:
         train(variable, 1, keys=400)

@@ -1,4 +1,4 @@
-"""Keys go to partitions by a hash of their own, which is the same for ever."""
+"""Keys go to partitions by their hash, which never changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Keys = NDArray[np.int64]
 
 
 def placed(keys: Keys, partitions: int) -> Keys:
-    """The partition of each key, as the engine has it."""
+    """Returns the partition of each key, as the engine has it."""
     positions, begins = _core.keys_by_partition(keys, partitions)
     where = np.full(keys.size, -1)
     for partition in range(partitions):
@@ -47,7 +47,8 @@ def test_each_key_lies_in_the_one_partition_that_the_format_says(
 
 
 def test_the_formats_examples_hold() -> None:
-    # What other programs' SplitMix64 gives from these states, for one java.util.SplittableRandom.
+    # Other programs' SplitMix64 gives these values from these states, for example
+    # java.util.SplittableRandom.
     assert partition_hash(0) == 0xE220A8397B1DCDAF
     assert partition_hash(1234567) == 6457827717110365317
     keys = np.array([0, 1, -1, 1234567, INT64.min, INT64.max])
@@ -56,7 +57,7 @@ def test_the_formats_examples_hold() -> None:
         assert partitions_of(keys, partitions).tolist() == wanted
 
 
-# Of engine/FORMAT.md; never to be changed, or what was kept can't be found.
+# The examples of engine/FORMAT.md. They must never change, or kept rows can't be found.
 EXAMPLES = {
     1: [0, 0, 0, 0, 0, 0],
     2: [1, 1, 1, 0, 0, 0],
@@ -68,7 +69,7 @@ EXAMPLES = {
 
 def zipf(random: np.random.Generator) -> Keys:
     drawn = np.unique(random.zipf(1.05, 400_000))
-    return drawn[drawn > 0][:40_000]  # numpy's overflow
+    return drawn[drawn > 0][:40_000]  # without NumPy's overflows
 
 
 STREAMS: dict[str, Callable[[np.random.Generator], Keys]] = {
@@ -86,7 +87,7 @@ STREAMS: dict[str, Callable[[np.random.Generator], Keys]] = {
 
 
 def imbalance(where: Keys, partitions: int) -> float:
-    """Chi-square of the partitions' sizes, in standard deviations above what is expected."""
+    """Returns the chi-square of the partitions' sizes, in standard deviations above its mean."""
     sizes = np.bincount(where, minlength=partitions)
     expected = where.size / partitions
     freedom = partitions - 1

@@ -18,12 +18,12 @@ DIM = 4
 ADAGRAD = es.optimizers.Adagrad(0.1)
 ROW_BYTES = row_bytes(DIM, ADAGRAD)
 KEYS = 20_000
-IDS = 12_000  # a batch: most are missing
+IDS = 12_000  # in a batch; most are missing
 STEPS = 4
 
 
 def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids of which many occur again, some very often."""
+    """Returns a batch many of whose ids occur again, some very often."""
     random = np.random.default_rng(step)
     ids = np.minimum(random.integers(0, KEYS, IDS), random.integers(0, KEYS, IDS))
     ids[::7] = step
@@ -31,7 +31,7 @@ def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 
 def train_on_the_gpu(var: es.EmbeddingVariable, plain: es.EmbeddingVariable, step: int) -> None:
-    """Both look the batch up and train it; the rows that they give are the same."""
+    """Looks a batch up and trains it in both variables, which must give the same rows."""
     ids, grads = batch(step)
     on_gpu = es.DeviceArray(ids, GPU)
     rows = var.lookup(on_gpu, train=True).numpy()

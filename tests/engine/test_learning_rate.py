@@ -135,7 +135,7 @@ def test_every_apply_beside_a_change_has_one_rate_for_all_its_keys(
 
 
 def _as_version(version: int, save: Path) -> None:
-    """Rewrites a manifest as it was before each shard's own counts, and before learning rates."""
+    """Rewrites a manifest as version 2, before shards had their own counts, or 1, before rates."""
     path = save / "manifest.json"
     fields = json.loads(path.read_bytes())
     del fields["checksum"]

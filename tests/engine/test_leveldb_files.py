@@ -1,4 +1,4 @@
-"""What the LEVELDB tier writes, read by another reader of LevelDB after engine/FORMAT.md."""
+"""The files of the LEVELDB tier, read by another LevelDB reader as engine/FORMAT.md describes."""
 
 from __future__ import annotations
 

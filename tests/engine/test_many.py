@@ -1,4 +1,4 @@
-"""Several variables in one call: each is what it would be alone, on the host and on a GPU."""
+"""Calls on several variables: each gets what it would get alone, on the host and on a GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def on_host(values: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.fixture(params=[on_host, on_device], ids=["host", "device"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Where ids and gradients are."""
+    """Puts ids and gradients on the host, or on the device."""
     chosen: Place = request.param
     return chosen
 
@@ -188,10 +188,10 @@ def test_a_batch_without_room_stops_no_other_and_names_its_variable(
 
 
 def refuse_on_gpu(var: es.EmbeddingVariable, ids: Ids) -> None:
-    """Has the GPU refuse a batch, for which the variable's next call raises the error."""
+    """Makes the GPU refuse a batch, so that the variable's next call raises the error."""
     batch = on_device(ids)
     var.apply_gradients(batch, on_device(np.full((ids.size, var.dim), np.nan, np.float32)))
-    batch.numpy()  # its stream is through
+    batch.numpy()  # waits for its stream
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
@@ -212,7 +212,7 @@ def test_an_error_of_an_earlier_batch_on_the_gpu_stops_no_other_and_names_its_va
             [place(grads), on_device(grads), on_device(grads)],
         )
     for variable in (users, items, ads):
-        variable.synchronize()  # it is told once
+        variable.synchronize()  # the error is raised once
     assert [variable.total_count()[0] for variable in (users, items, ads)] == [4, 0, 4]
     refuse_on_gpu(users, ids)
     with pytest.raises(InvalidArgumentError, match=r"^users[^:]*: grads must be finite"):
@@ -225,7 +225,7 @@ def test_an_error_on_one_stream_stops_no_batch_on_another(make_variable: MakeVar
     users, items = (make_variable(name=name, storage=hbm()) for name in ("users", "items"))
     ids, grads = on_device(np.arange(4)), on_device(np.ones((4, 3), np.float32))
     failing, other = (ApplyStep.of(variable, ids, grads) for variable in (users, items))
-    failing = replace(failing, ids=replace(failing.ids, stream=1 << 40))  # which it never gets to
+    failing = replace(failing, ids=replace(failing.ids, stream=1 << 40))  # never used
     users.close()
     with pytest.raises(ClosedError, match="users"):
         apply_together([failing, other], None)
@@ -243,7 +243,8 @@ def test_arguments_that_do_not_fit_name_their_variable(
         es.lookup_many(many, [ids, place(np.ones(4, np.float32))])
     with pytest.raises(InvalidArgumentError, match="items: grads must"):
         es.apply_many(many, [ids, ids], [grads, place(np.ones((4, 2), np.float32))])
-    # Whose names are words, or letters, of the message.
+    # These variables' names are words or letters of the error message, so a search for a bare name
+    # would find them by accident.
     for name in ("a", "ids", "int64"):
         named = make_variable(name=name, storage=hbm())
         with pytest.raises(InvalidArgumentError, match=f"^{name}: ids must be int64, got float32"):

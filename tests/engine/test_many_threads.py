@@ -1,4 +1,4 @@
-"""Many threads at once: none waits for what it has no need of, and none waits for ever."""
+"""Many threads at once: none waits without need, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def share_of_each_thread(threads: int, batches: int) -> None:
         for part in np.array_split(everything, 50):
             var.apply_gradients(part, ones(part))
         finished = [0] * threads
-        # Whoever began before the others would have got on alone.
+        # A thread that began before the others would get on alone.
         all_are_there = threading.Barrier(threads)
 
         def work(number: int) -> None:
@@ -149,9 +149,9 @@ def test_checkpoints_end_after_batches_that_were_refused_beside_serving_look_ups
 
 
 def went_on_beside(long: Call, shorts: Sequence[Call]) -> set[int]:
-    """Calls `long`, and each of `shorts` in a thread of its own, again and again, until that is
-    over. Returns which of them began and ended in its second half, as none does that waits for it.
-    """
+    """Calls `long`, and meanwhile each of `shorts` again and again in a thread of its own. Returns
+    the numbers of the short calls that began and ended in the second half of `long`: a call that
+    waits for `long` is not among them."""
     is_over = threading.Event()
     times: list[tuple[int, float, float]] = []  # which, from, until
 

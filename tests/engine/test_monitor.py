@@ -1,4 +1,4 @@
-"""What variables did since somebody last looked."""
+"""What variables did since the monitor was last asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embstore.errors import ShardLostError
 
 @pytest.fixture
 def pair() -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
-    """Of two tiers and three partitions, and of one tier."""
+    """Yields a variable of two tiers and three partitions, and one of a single tier."""
     stack = Stack(es.StorageType.DRAM_SSDHASH)
     with (
         variable(stack, name="items", partition_num=3) as items,

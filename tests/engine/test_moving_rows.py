@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import embstore as es
 from embstore.errors import ClosedError
 
-pytestmark = pytest.mark.timeout(120)  # a lock that is never given back hangs
+pytestmark = pytest.mark.timeout(120)  # a lock that is never released hangs
 
 DIM, KEYS, ROW_BYTES = 20, 600, 80  # SGD: weights alone
 
@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 
 
 class CountingVariable:
-    """A variable whose rows hold how often their key was trained, and its plain count.
+    """A variable whose rows hold how often their key was trained, beside a plain count of that.
 
     Steps of 1 on small integers are exact, so the order of threads doesn't show.
     """
@@ -151,7 +151,8 @@ def test_ranks_that_threads_raise_while_rows_go_down_count(
 def test_no_row_goes_down_in_the_place_of_a_colder_one_that_is_being_trained(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
-    """Of rows that are to go, some come up meanwhile and others are pinned: in one try of 90."""
+    """In one try of 90, some rows that are to be demoted are promoted meanwhile, and others pinned.
+    """
     for number in range(600):
         storage = es.StorageOption(
             es.StorageType.DRAM_PMEM_SSDHASH,

@@ -1,4 +1,4 @@
-"""A variable's name: it works, with all files where they belong, or it is refused at once."""
+"""A variable's name works, with all files where they belong, or is refused at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STORAGE: dict[str, tuple[es.StorageType, dict[str, Any]]] = {
     "pool": (es.StorageType.DRAM_PMEM_SSDHASH, {"durability": "checkpoint"}),
 }
 
-# What means something in a path, or stands at the end of what the engine calls its files.
+# Text that means something in a path, and the endings of the engine's file names.
 PIECES = [".", "..", "/", "%", "%2E", "=", "~", " ", "\n", "a", "A", "é", "\ud800", "\0"]
 ENDINGS = [".part0", ".part1", ".pool", ".ssdhash", ".leveldb", ".lock", ".new"]
 ENDINGS += [".begun-at", ".listed-at"]

@@ -1,11 +1,12 @@
-"""What versions kept that placed key k in partition k modulo n: saves are restored, and rows that
-stayed in their tiers are refused by name. And sketches of those whose shards were others.
+"""Files of versions that placed key k in partition k modulo n: saves are restored, and rows that
+stayed in their tiers are refused by name. Also sketches of versions that divided shards by a hash.
 
-data/placed_by_modulo.tar.xz is what such a version wrote (data/make_placed_by_modulo.py): `full`,
-and `increment` after it, of 3 partitions with keys that an eviction removed; `counter` and `sketch`
-with keys that wait at a filter; `kept-N` and `pool-N` with `persisted-N` of N partitions, as their
-processes left them; and wanted.json, what it exported. data/sketch_of_other_shards.tar.xz is what
-the second kind wrote (data/make_sketch_of_other_shards.py): `sketch-3` and sketch-3.json.
+Such a version wrote data/placed_by_modulo.tar.xz (data/make_placed_by_modulo.py): `full`, and
+`increment` after it, of 3 partitions with keys that an eviction removed; `counter` and `sketch`
+with keys that wait at a filter; `kept-N`, and `pool-N` with `persisted-N`, of N partitions, as
+their processes left them; and wanted.json, the exported rows. A version of the second kind wrote
+data/sketch_of_other_shards.tar.xz (data/make_sketch_of_other_shards.py): `sketch-3` and
+sketch-3.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from embstore.errors import CheckpointError, StorageError
 
 DATA = Path(__file__).with_name("data")
 ARCHIVES = [DATA / "placed_by_modulo.tar.xz", DATA / "sketch_of_other_shards.tar.xz"]
-# Of the archive's variables.
+# The keys of the archives' variables.
 KEYS = np.array([*range(-9, 24, 3), *range(100, 124, 4), -(2**63), 2**63 - 1])
 COUNTER, SKETCH = es.CounterFilter(3), es.CBFFilter(3, 64, 0.01, np.uint8)
 WHAT_TO_DO = (
@@ -38,7 +39,7 @@ WHAT_TO_DO = (
 
 @pytest.fixture
 def kept(place: Path) -> Path:
-    """The archives' files, in memory."""
+    """Unpacks the archives into a folder in memory."""
     for path in ARCHIVES:
         with tarfile.open(path) as archive:
             for entry in archive:
@@ -50,7 +51,7 @@ def kept(place: Path) -> Path:
 
 
 def wanted(kept: Path, name: str) -> tuple[Export, list[int]]:
-    """Rows; and the frequencies of KEYS, waiting or not."""
+    """Returns the rows, and the frequencies of KEYS, waiting or not."""
     own = kept / f"{name}.json"
     found = json.loads((own if own.exists() else kept / "wanted.json").read_text())[name]
     frequencies = found.pop("frequencies", [])
@@ -129,7 +130,7 @@ def test_an_increment_may_follow_that_places_keys_by_their_hash(
         rows = np.ones((KEYS.size, 2), np.float32)
         var.apply_gradients(np.setdiff1d(KEYS, removed), rows[2:], global_step=12)
         var.apply_gradients([5, 6], rows[:2], global_step=13)
-        es.save_incremental(kept / "more", [var], 13)  # which removes what is 12 steps old
+        es.save_incremental(kept / "more", [var], 13)  # removes rows that are 12 steps old
         after = var.export()
         assert not np.isin(removed, after["keys"]).any()
         var.apply_gradients(KEYS, rows, global_step=14)
@@ -189,7 +190,7 @@ def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
         assert _core.verify_rows(str(file), 3)["is_placed_by_hash"]
 
 
-# --- Rows that stay where they are
+# --- Rows that stay in their tiers
 
 
 WAY_OUT = r"is of an earlier version .*es\.save\(\) .* remove its files.* es\.restore\(\)"

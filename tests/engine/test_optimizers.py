@@ -1,4 +1,5 @@
-"""Every update rule against one that shares no code with it: PyTorch's, or a float64 formula."""
+"""Every update rule is compared with one that shares no code with it: PyTorch's, or a float64
+formula."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ CASES: list[tuple[optimizers.Optimizer, Reference]] = [
         optimizers.Adagrad(0.1, initial_accumulator_value=0.3),
         by_torch(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.3, eps=0.0),
     ),
-    # Where PyTorch's epsilon goes elsewhere, one that is too small to be seen.
+    # If PyTorch adds epsilon elsewhere, epsilon is too small to show.
     (optimizers.Adam(0.01, epsilon=1e-12), by_torch(torch.optim.Adam, lr=0.01, eps=1e-12)),
     (optimizers.Adam(0.01, 0.8, 0.99, 0.1), adam_formula(0.01, 0.8, 0.99, 0.1)),
     (optimizers.AdamAsync(0.01, 0.8, 0.99, 0.1), adam_formula(0.01, 0.8, 0.99, 0.1)),
@@ -146,7 +147,8 @@ IDS = [f"{optimizer.name}-{i}" for i, (optimizer, _) in enumerate(CASES)]
 def train(
     make_variable: MakeVariable, optimizer: optimizers.Optimizer, grads: list[F64 | None]
 ) -> NDArray[np.float32]:
-    """Row 0 gets the gradients; row 1 is trained in every step, so that applies go on."""
+    """Returns row 0 after these gradients. Row 1 is trained in every step, so that applies go on.
+    """
     var = make_variable(dim=DIM, optimizer=optimizer)
     for grad in grads:
         ids = [1] if grad is None else [0, 1]
@@ -253,7 +255,7 @@ def test_a_parameter_that_cant_work_is_named(
         make()
 
 
-# Each is used as float32: there the first is 0, the second 1, the third infinite.
+# As float32 the first is 0, the second 1, the third infinite.
 ZERO, ONE, INFINITE = 1e-46, 1 - 1e-9, 1e39
 
 
