@@ -1,4 +1,4 @@
-"""Storage types are rows of one table: an ordered list of tiers each."""
+"""Storage types are rows of one table: each is an ordered list of tiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variable's files have one owner at a time, whoever else opens and closes that variable."""
+"""A variable's files have one owner at a time, however many processes open and close them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine_storage import made, skip_without_library
 import embstore as es
 
 PROCESSES = 4
-# Of each process, three times what finds a lock that counts even if its path leads elsewhere by
-# then: 20 rounds did in 6 runs of 6 of a pool and of SSDHASH, and in 4 of 6 of PMEM_LIBPMEM.
-# LevelDB's file stays, so that its path leads nowhere else.
+# The rounds of each process are three times as many as find a lock whose path is not checked
+# (-DANY_PATH): 20 rounds found one in 6 runs of 6 of a pool and of SSDHASH, and in 4 of 6 of
+# PMEM_LIBPMEM. LevelDB's lock file is never removed, so its path always leads to it.
 ROUNDS = {
     es.StorageType.PMEM_LIBPMEM: 165,
     es.StorageType.DRAM_PMEM: 60,
@@ -26,8 +26,8 @@ ROUNDS = {
     es.StorageType.DRAM_LEVELDB: 60,
 }
 
-# Processes that open and close one variable, each forked before there is any. A marker, which the
-# engine doesn't know of, shows who owns it.
+# Processes that open and close one variable, forked before there is any. A marker file, which the
+# engine doesn't know of, shows which process owns it.
 OPENS_AND_CLOSES = """
 import os, sys
 from pathlib import Path
@@ -78,7 +78,7 @@ def open_variable(
 
 @pytest.fixture(scope="module")
 def late_lock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compiles `late_lock.c`."""
+    """Returns a function that compiles `late_lock.c`."""
 
     def compiled(*flags: str) -> Path:
         compiler = shutil.which("cc")
@@ -94,7 +94,7 @@ def late_lock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def errors(storage_type: es.StorageType, durability: str, place: Path, preloaded: Path) -> str:
-    """Of the processes that open and close a variable's files, all at once."""
+    """Returns the errors of processes that open and close a variable's files, all at once."""
     skip_without_library(storage_type)
     (place / "rows").mkdir()
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
@@ -124,7 +124,7 @@ def test_a_lock_that_counts_wherever_its_path_leads_is_found(
     late_lock: Callable[..., Path], place: Path
 ) -> None:
     told = errors(es.StorageType.DRAM_PMEM, "checkpoint", place, late_lock("-DANY_PATH"))
-    # Two owners meet at the marker or at the table's file, not at its lock; or one of them dies by
-    # what the other made of a mapped file.
+    # Two owners collide at the marker or at the table's file, not at its lock; or one of them dies
+    # because the other changed a file that it has mapped.
     met = re.search(rf"{place}/(marker|rows/var\.pool(\.new)?)\b(?!\.lock)", told)
     assert met or told.startswith("ended with"), told

@@ -1,4 +1,4 @@
-"""A variable over several partitions is the same variable."""
+"""A variable over several partitions gives the same results as over one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_update_that_is_interrupted_leaves_nothing_prepared(
         with pytest.raises(KeyboardInterrupt):
             var.apply_gradients(ids, grads)
     assert var.total_count()[0] == 0
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # what is prepared holds others back
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # a prepared update would block others
         thread.submit(var.apply_gradients, ids, grads).result(20)
     assert var.total_count()[0] == 30
 
@@ -110,7 +110,7 @@ def test_a_signal_handler_that_would_wait_for_its_own_thread_is_refused(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(refused) == 4
-    # What was interrupted ended well, and nothing of the handler's was done.
+    # The interrupted call succeeded, and no call of the handler did anything.
     np.testing.assert_array_equal(var.get_frequency(ids), np.full(20, 2))
     other = make_variable(name="items", partition_num=2)
     es.restore(tmp_path / "saved", [other])

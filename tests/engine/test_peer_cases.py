@@ -1,8 +1,8 @@
-"""What DeepRec's own tests expect, as black-box expectations.
+"""What DeepRec's own tests expect, as black-box tests.
 
-Unless a case says otherwise: ones initializer, dim 3, loss = sum of 2 * row (so a gradient of 2
-an occurrence), Adagrad at 0.1 with an initial accumulator of 0.1; a step is a training look-up and
-then an apply; rows have come to rest before tiers are looked at. The last one, 16, is in
+Unless a case says otherwise: initial rows of ones, dim 3, loss = sum of 2 * row (so a gradient of 2
+an occurrence), Adagrad at 0.1 with an initial accumulator of 0.1. A step is a training look-up and
+then an apply. Rows have come to rest before their tiers are read. The last case, 16, is in
 test_ssdhash_reads.py.
 """
 
@@ -32,7 +32,7 @@ FILTERS = [
 
 
 def step(var: es.EmbeddingVariable, ids: Sequence[int]) -> NDArray[np.float32]:
-    """Returns what the look-up read."""
+    """Runs a step. Returns the rows that its look-up read."""
     array = np.array(ids, np.int64)
     rows = var.lookup(array, train=True)
     var.apply_gradients(array, np.full_like(rows, 2))

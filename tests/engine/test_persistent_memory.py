@@ -1,4 +1,4 @@
-"""What is particular to the two ways to persistent memory."""
+"""Behaviour of only one of the two ways to persistent memory: libpmem or memkind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import embstore as es
 
 LIBPMEM, MEMKIND = es.StorageType.PMEM_LIBPMEM, es.StorageType.PMEM_MEMKIND
 TWOS = np.full((1, 3), 2.0, np.float32)
-FILE_BYTES = 4096 + 4096 // 32 * 16  # rows, and beside each its frequency and version
+FILE_BYTES = 4096 + 4096 // 32 * 16  # rows, each with its frequency and version
 
 
 def libpmem(path: Path) -> es.StorageOption:

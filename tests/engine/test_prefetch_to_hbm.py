@@ -1,4 +1,4 @@
-"""Batches that are asked for ahead: their rows come up to HBM in time, and nothing else changes."""
+"""Prefetched batches: their rows come up to HBM in time, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIM = 3
 ROW_BYTES = 32  # weights and an accumulator
 HBM_ROWS = 40
 HOT = np.arange(HBM_ROWS)  # fill HBM, and rank above all others
-COLD = np.arange(100, 160)  # are below
+COLD = np.arange(100, 160)  # lie below HBM
 KINDS = [
     es.StorageType.HBM_DRAM,
     es.StorageType.HBM_DRAM_SSDHASH,
@@ -39,7 +39,7 @@ ToIds = Callable[[Ids], Any]
 
 @pytest.fixture(params=["host", "device"])
 def ids_on(request: pytest.FixtureRequest) -> ToIds:
-    """Ids as the caller has them."""
+    """Puts a caller's ids on the host, or on the device."""
     return on_device if request.param == "device" else np.asarray
 
 
@@ -56,7 +56,7 @@ def hbm(kind: es.StorageType = es.StorageType.HBM_DRAM, path: Path | None = None
 
 
 def trained(make_variable: MakeVariable, storage: Any = None, **options: Any) -> Any:
-    """HBM is full of rows that rank highest."""
+    """Returns a variable whose HBM is full of the rows that rank highest."""
     var = make_variable(storage=storage or hbm(), **options)
     var.apply_gradients(COLD, ones(COLD))
     for _ in range(5):
@@ -68,7 +68,7 @@ def trained(make_variable: MakeVariable, storage: Any = None, **options: Any) ->
 
 
 def up(var: es.EmbeddingVariable, ids: Ids) -> int:
-    """How many of the rows are in HBM when nothing moves any more."""
+    """Returns how many of the rows are in HBM once nothing moves."""
     var.drain()
     return int((var.lookup_tier(ids) == 0).sum())
 
@@ -101,7 +101,7 @@ def test_rows_come_up_in_the_background(make_variable: MakeVariable, ids_on: ToI
     while set(var.lookup_tier(COLD[:10])) != {0}:
         assert time.monotonic() < until, "rows stay below"
         if isinstance(batch, es.DeviceArray):
-            batch.numpy()  # the emulated device's streams get on when somebody waits for one
+            batch.numpy()  # the emulated device's streams go on while a caller waits
         time.sleep(0.001)
 
 
@@ -191,7 +191,7 @@ def test_a_later_batch_takes_no_room_from_an_earlier_one(
     for _ in range(3):
         var.prefetch(ids_on(COLD[40:60]))
     assert up(var, COLD[:30]) == 30
-    assert var.stats()["promotions"] == promotions  # nothing goes up and down in turns
+    assert var.stats()["promotions"] == promotions  # no row goes up and down in turns
 
 
 def test_of_a_batch_larger_than_hbm_comes_up_what_fits(
@@ -271,7 +271,7 @@ def test_a_closed_variable_says_so(make_variable: MakeVariable, ids_on: ToIds) -
     var = trained(make_variable)
     for start in range(0, 60, 20):
         var.prefetch(ids_on(COLD[start : start + 20]))
-    var.close()  # while they are on their way
+    var.close()  # while rows are on their way
     with pytest.raises(ClosedError):
         var.prefetch(ids_on(COLD))
 
@@ -283,7 +283,7 @@ def batches(steps: int) -> Iterator[Ids]:
 
 
 def trained_by(var: es.EmbeddingVariable, steps: Iterator[Ids], to_ids: ToIds) -> list[Any]:
-    """Rows that each step looked up."""
+    """Trains the steps. Returns the rows that each of them looked up."""
     seen = []
     for step, ids in enumerate(steps):
         rows = var.lookup(to_ids(ids), train=True)
@@ -315,7 +315,7 @@ def test_a_loop_that_asks_ahead_trains_as_one_in_dram(
 
 
 def test_a_loop_that_asks_ahead_misses_fewer_rows(make_variable: MakeVariable) -> None:
-    """Each batch is below when its turn comes, unless it was asked for."""
+    """Each batch lies below HBM when its turn comes, unless it was prefetched."""
     misses = []
     for asks in (True, False):
         var = trained(make_variable)

@@ -1,4 +1,4 @@
-"""Tables of results are printed whole, however narrow it is where they go."""
+"""Tables of results are printed whole, however narrow the output is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs that tests run in processes of their own, and how they are told of."""
+"""What is reported of the programs that tests run in processes of their own."""
 
 import pytest
 from programs import run_program
@@ -19,8 +19,8 @@ in_the_program()
 
 
 def test_of_a_program_that_does_not_end_its_threads_and_children_tell_where_they_are() -> None:
-    run_program("")  # what programs need has been imported then
-    for timeout in (1, 8):  # a busy computer may not have come to where they are
+    run_program("")  # imports what programs need
+    for timeout in (1, 8):  # on a busy computer it may take longer to get there
         with pytest.raises(AssertionError, match=f"still running after {timeout} s") as told:
             run_program(HANGS, timeout=timeout)
         if "in_the_program" in str(told.value) and "in_its_child" in str(told.value):

@@ -1,4 +1,4 @@
-"""Serving look-ups move up only rows that outrank one above, and count others where they are."""
+"""Serving look-ups promote only rows that outrank one above, and count the others below."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STACKS = [
 
 
 class Ranks:
-    """How each of the keys 0..count-1 ranks, counted plainly."""
+    """The rank of each of the keys 0..count-1, counted plainly."""
 
     def __init__(self, count: int) -> None:
         self.accesses: Ids = np.zeros(count, np.int64)
@@ -41,11 +41,11 @@ class Ranks:
 
     def access(self, ids: Ids) -> None:
         np.add.at(self.accesses, ids, 1)
-        self.last[ids] = self._now + np.arange(ids.size)  # of equal ids the last is kept
+        self.last[ids] = self._now + np.arange(ids.size)  # the last of equal ids is kept
         self._now += ids.size
 
     def tiers(self, capacities: list[int]) -> list[int]:
-        """Where each key's row lies when nothing moves any more."""
+        """Returns the tier of each key's row once nothing moves."""
         tiers: Ids = np.full(self.accesses.size, len(capacities), np.int64)
         hottest = np.lexsort((self.last, self.accesses))[::-1]
         for tier, capacity in enumerate(capacities):
@@ -111,7 +111,7 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
     assert promotions <= 0.2 * missed * (stack.tiers - 1)
     assert tiers_of(var) == ranks.tiers(capacities)
 
-    # Counts of rows that stayed below are saved, restored, and go on with the row.
+    # Counts of rows that stayed below are saved and restored, and move with their rows.
     es.save(tmp_path / "save", [var], 0)
     es.restore(tmp_path / "save", [var])
     assert tiers_of(var) == ranks.tiers(capacities)
@@ -134,7 +134,7 @@ def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
 def test_many_ids_that_miss_are_counted_by_several_threads(
     make_variable: MakeVariable, storage_of: StorageOf, stack: Stack
 ) -> None:
-    rows, batch = 40_000, 25_000  # of which more miss than one thread would count
+    rows, batch = 40_000, 25_000  # more ids miss than one thread would count
     capacities = [rows // 8] * (stack.tiers - 1)
     storage = storage_of(stack, 2 * rows * ROW_BYTES, upper_bytes=capacities[0] * ROW_BYTES)
     var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
@@ -152,7 +152,7 @@ UPPER, LOWER = np.arange(10), np.arange(10, 200)
 
 
 def table_with_hot_rows_above(var: es.EmbeddingVariable, capacities: list[int]) -> Ranks:
-    """Of ten rows that rank by 9 accesses, and others below by 1."""
+    """Fills the first tier with ten rows that rank by 9 accesses, above others that rank by 1."""
     ranks = Ranks(LOWER[-1] + 1)
     train(var, ranks, np.concatenate([LOWER, UPPER]))
     for _ in range(8):
@@ -205,7 +205,7 @@ def test_accesses_that_were_counted_below_go_with_a_row_that_is_trained(
     var = make_variable(dim=DIM, optimizer=SGD, storage=storage)
     ranks = table_with_hot_rows_above(var, [UPPER.size])
     promotions = var.stats()["promotions"]
-    var.lookup(LOWER, train=True)  # what it read of them is kept for the update
+    var.lookup(LOWER, train=True)  # the rows that it read are kept for the update
     for _ in range(5):
         serve(var, ranks, LOWER)
     assert tiers_of(var) == ranks.tiers([UPPER.size])
@@ -234,7 +234,7 @@ def test_accesses_that_were_counted_below_outlive_compaction(
     var.drain()
     first_files = set(tmp_path.rglob("rows-*"))  # each has some of the rows that are counted
     serve(var, ranks, np.repeat(np.arange(counted), 3))
-    for _ in range(6):  # the others leave their places, and come again
+    for _ in range(6):  # the other rows leave their slots, and come back
         train(var, ranks, np.arange(counted, rows))
         var.drain()
     left = first_files & set(tmp_path.rglob("rows-*"))
@@ -260,7 +260,7 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
             serve(var, ranks, LOWER)
         var.drain()
     with open_variable() as var:
-        # Rows come up as they are asked for.
+        # Rows of kept files come up only as they are used.
         for ids in (UPPER, LOWER[:15], LOWER[:15], LOWER[:15]):
             serve(var, ranks, ids)
             var.drain()
@@ -270,7 +270,8 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
 def test_a_row_that_comes_up_by_one_access_has_the_time_of_a_later_one_of_the_batch(
     make_variable: MakeVariable, storage_of: StorageOf
 ) -> None:
-    """A log keeps no times: what waits by the later access is ranked without the one before it."""
+    """A log keeps no access times: an access that waits there is ranked without the one before it.
+    """
     storage = storage_of(
         Stack(es.StorageType.DRAM_PMEM_SSDHASH), 64 * ROW_BYTES, upper_bytes=4 * ROW_BYTES
     )
@@ -280,10 +281,11 @@ def test_a_row_that_comes_up_by_one_access_has_the_time_of_a_later_one_of_the_ba
     train(var, ranks, np.arange(12))
     assert tiers_of(var) == [2] * 4 + [1] * 4 + [0] * 4
     key, (*others, last) = in_log[0], in_dram
-    # By the first access it outranks rows of one access in PMem; by the second, one of two in DRAM.
+    # With its first access the key outranks PMem's rows of one access, with its second DRAM's of
+    # two.
     serve(var, ranks, np.array([key, *others, last, last, key]))
     end = time.monotonic() + 60
-    while var.stats()["promotions"] == 0:  # drain() would have it counted with what follows
+    while var.stats()["promotions"] == 0:  # drain() would count it with the accesses that follow
         assert time.monotonic() < end
         time.sleep(0.01)
     serve(var, ranks, np.array([*others, *others, *in_pmem[1:]]))

@@ -45,7 +45,7 @@ def test_the_most_recent_rows_stay_after_more_batches_than_a_word_counts(
         apply(var, np.arange(2000))
         es.save(tmp_path / "save", [var], 1)
 
-        # A save of a table that has served so many batches says so in its manifest.
+        # Changes the manifest to that of a table which has had this number of batches.
         (manifest,) = [file for file in files_of(tmp_path / "save") if file.name == FILE_NAME]
         saved = Manifest.read(manifest.parent)
         manifest.unlink()

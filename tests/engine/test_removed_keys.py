@@ -1,4 +1,4 @@
-"""Keys whose rows went since the last save, which the next incremental save tells."""
+"""Keys whose rows were removed since the last save: the next incremental save lists them."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def train(var: es.EmbeddingVariable, ids: np.ndarray, step: int) -> None:
 
 
 def told(path: Path) -> int:
-    """How many removed keys the only increment of a directory tells."""
+    """Returns how many removed keys the only increment of a directory lists."""
     (manifest,) = path.glob("increment-*/*.json")
     (entry,) = json.loads(manifest.read_text())["variables"]
     return sum(file["removed_keys"] for file in entry["files"])
 
 
 def evict_again_and_again() -> None:
-    """Saves that evict all rows, and then come to nothing."""
-    es.set_num_threads(1)  # others would begin to keep buffers at any time
+    """Runs saves that evict all rows and then fail."""
+    es.set_num_threads(1)  # more would begin to keep buffers at any time
     ids = np.arange(KEYS)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory, variable() as var:
         path = Path(directory)
@@ -106,7 +106,7 @@ def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_pat
 
 @pytest.mark.parametrize("several_tiers", [False, True])
 def test_keys_without_a_row_are_not_told(tmp_path: Path, several_tiers: bool) -> None:
-    """Whoever removes them asks for nothing to be changed."""
+    """Removing such a key changes nothing."""
     absent = np.arange(1000, 301_000)
     with variable(storage_path=tmp_path / "rows" if several_tiers else None) as var:
         train(var, np.arange(10), 1)
@@ -139,7 +139,7 @@ def test_keys_without_a_row_take_no_memory() -> None:
 
 
 def test_a_key_that_waits_at_a_filter_is_not_told(tmp_path: Path) -> None:
-    """A save has all keys that wait, so a removal of their rows is all that it has to tell."""
+    """A save has all keys that wait, so it need only list removed rows."""
     option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(3))
 
     def filtered() -> es.EmbeddingVariable:

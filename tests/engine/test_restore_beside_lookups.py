@@ -1,4 +1,4 @@
-"""A table may be restored while others look up in it."""
+"""A table may be restored while other threads look up rows in it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from interpreter import run_python
 
-# glibc's: what is freed is overwritten, so that whoever still uses it comes to grief.
+# glibc overwrites freed memory, so that code which still uses it fails.
 FREED_IS_LOST = {"MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
-# In a process of its own: what goes wrong here ends it.
+# Runs in a process of its own, because a failure ends the process.
 PROGRAM = textwrap.dedent(
     """
     import sys, threading

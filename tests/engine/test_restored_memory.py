@@ -1,4 +1,4 @@
-"""A restored table takes the memory that a trained one does."""
+"""A restored table takes as much memory as a trained one."""
 
 from __future__ import annotations
 

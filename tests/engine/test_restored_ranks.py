@@ -1,4 +1,4 @@
-"""A restore puts rows where they will be: it knows their ranks before it puts in the first."""
+"""A restore puts rows where they will stay: it knows all ranks before it puts in the first row."""
 
 from __future__ import annotations
 
