@@ -1,4 +1,4 @@
-"""A tier that is to take as long as on a device does, and nothing else about it changes."""
+"""A paced tier takes as long as its device would, and nothing else about it changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embstore.errors import InvalidArgumentError
 
 DIM = 16
 ROW = 128  # with Adagrad's accumulator
-# Loads and stores differ, and so do sizes.
+# Loads and stores take different times, and times grow with the size.
 SLOW = ExampleDevice(
     "slow-memory",
     lambda access, size, _: (2000.0 if access is Access.LOAD else 3000.0) + size,
@@ -32,7 +32,7 @@ DISK = ExampleDevice("slow-disk", lambda _, size, __: 40e3 + size, is_addressabl
 
 
 def accesses(var: es.EmbeddingVariable) -> list[Counter[tuple[Access, int]]]:
-    """Of each tier, all partitions together: accesses by (access, threads)."""
+    """Returns the accesses of each tier, over all partitions, by (access, threads)."""
     tiers = var.stats()["tiers"]
     told: list[Counter[tuple[Access, int]]] = [
         Counter() for _ in range(len(tiers) // var.partition_num)
@@ -44,7 +44,8 @@ def accesses(var: es.EmbeddingVariable) -> list[Counter[tuple[Access, int]]]:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """In a thread of its own, to which no sleep before counts that took too long."""
+    """Returns the seconds of `work`. It runs in a thread of its own, which has no credit from an
+    earlier sleep that took too long."""
     took = []
 
     def measure() -> None:
@@ -79,12 +80,12 @@ def test_work_on_a_tier_takes_as_long_as_its_device_says(
         with es.record_accesses(var) as recorded:
             took = seconds_of(lambda: train(var, steps=10))
         modelled = float(es.phase_times_ns(SLOW, recorded.phases).sum()) * 1e-9
-        # What is less than a sleep is carried on, so a little may be owed still.
+        # A wait shorter than a sleep is carried over, so a little may still be owed.
         assert took >= modelled - 1e-3
         beyond.append(took / modelled)
         if beyond[-1] < 1.25:
             break
-    # The engine's work that isn't on rows is this computer's own, and so is its load.
+    # Work that isn't on rows takes this computer's own time, and other programs load it, too.
     assert min(beyond) < 1.25
 
 
@@ -93,7 +94,7 @@ def test_a_phase_takes_the_sum_of_its_accesses(make_variable: MakeVariable) -> N
     ids = np.arange(5000)
     gradients = np.ones((ids.size, DIM), np.float32)
     took = seconds_of(lambda: var.apply_gradients(ids, gradients))
-    # New rows are stored and then updated, and so is what lies beside them.
+    # New rows, and what lies beside them, are stored and then updated.
     assert took >= 5000 * 2 * (3000 + ROW + 3000 + 16) * 1e-9 - 1e-3
     assert seconds_of(lambda: var.lookup(ids)) >= 5000 * (2000 + 64) * 1e-9 - 1e-3
 
@@ -116,7 +117,7 @@ def test_a_paced_run_takes_what_was_predicted_from_one_that_was_not(
         return took, recorded.phases[recorded.phases["start_ns"] > began]
 
     differences = []
-    for _ in range(5):  # this computer has other things to do
+    for _ in range(5):  # other programs may disturb a run
         took, phases = run()
         modelled_ns = es.phase_times_ns(device, phases, cache=0)
         waits_ns = np.maximum(0.0, modelled_ns - phases["elapsed_ns"]).sum()
@@ -146,7 +147,8 @@ def test_threads_that_wait_count_as_being_at_the_device(make_variable: MakeVaria
         reader.join()
     loads = accesses(var)[0] - before
     assert loads.total() == 3 * 20 * ids.size
-    # On a busy computer they are seldom all there. Without their waits they would hardly ever be.
+    # On a busy computer all three are seldom there at once. Without their waits they hardly ever
+    # would.
     assert loads[Access.LOAD, 3] > loads.total() / 10
 
 
@@ -198,11 +200,11 @@ def test_moves_in_the_background_are_paced_too(make_variable: MakeVariable, tmp_
     ]
     assert below["accesses"][below["access"] == Access.STORE].sum() == 2 * 19000
     assert sum(of_threads) >= 19000 * (3000 + ROW + 3000 + 48) * 1e-9
-    # drain() leaves what an eviction thread still waits for to that thread.
+    # drain() doesn't wait for the time that an eviction thread still owes.
     assert took >= min(of_threads) - 1e-3
 
 
-# A read takes 80 us, of which up to 128 are in flight.
+# A read takes 80 us, and up to 128 reads are in flight.
 LATENT_DISK = ExampleDevice("latent-disk", lambda *_: 80e3 / 128, is_addressable=False, alone=80e3)
 
 
@@ -232,13 +234,13 @@ def test_a_batch_that_reads_one_row_takes_as_long_as_the_disk_does(
 
     def look_up() -> None:
         for key in cold:
-            var.lookup(np.array([key]), count=False)  # so that nothing is read to be moved
+            var.lookup(np.array([key]), count=False)  # so that no row is read for a promotion
 
     with es.record_accesses(var) as recorded:
         took = seconds_of(look_up)
     reads = recorded.phases[recorded.phases["access"] == Access.FILE_READ]
     assert (reads["accesses"] == 1).all()
-    assert reads.size > 300  # of the others the first tier or the append buffer has some
+    assert reads.size > 300  # the first tier or the append buffer has the others
     assert es.phase_times_ns(LATENT_DISK, reads) == pytest.approx(80e3)
     assert took >= reads.size * 80e-6 - 1e-3
 
@@ -287,7 +289,7 @@ def test_accesses_in_flight_take_the_latency_of_one_and_no_less(
     phase[["access", "threads", "accesses", "bytes", "rounds"]] = (
         Access.FILE_READ, 1, accesses, accesses * size, rounds
     )  # fmt: skip
-    longer = max(1.0, size / (1 << 24))  # than the largest that the table has
+    longer = max(1.0, size / (1 << 24))  # than the largest size in the table
     assert es.phase_times_ns(disk, phase)[0] == pytest.approx(
         max(accesses * one_ns, rounds * alone_ns) * longer
     )
@@ -388,14 +390,15 @@ def test_rows_that_the_cpus_caches_hold_cost_the_device_nothing(
     once = hot.size * (2000 + 64) * 1e-9
     took = min(timed_look_ups(var, hot, 5) for _ in range(3))
     assert took < 0.5 * 5 * once
-    # All of them are out again before they are wanted again: each is a miss.
-    timed_look_ups(var, cold, 8)  # until those before count no more
+    # Each row has left the caches before it is wanted again, so each look-up is a miss.
+    timed_look_ups(var, cold, 8)  # until earlier accesses count no more
     once = cold.size * (2000 + 64) * 1e-9
     assert timed_look_ups(var, cold, 1) >= 0.9 * once
 
 
 def test_recorded_hits_are_those_of_caches_of_these_sizes(make_variable: MakeVariable) -> None:
-    # Small enough that every line is simulated. Rows of 64 bytes: a look-up touches one line.
+    # The caches are so small that every line is simulated. A look-up of a row of 64 bytes touches a
+    # line.
     caches = [es.Caches(64 << 10), es.Caches(1 << 20), es.Caches(0, 128 << 10), es.Caches(0)]
     var = make_variable(dim=DIM, optimizer=es.optimizers.SGD(0.1))
     ids = np.arange(1600)  # 100 KiB
@@ -410,7 +413,8 @@ def test_recorded_hits_are_those_of_caches_of_these_sizes(make_variable: MakeVar
     assert loads.size == 60
     assert (loads["accesses"] == 1600).all()
     assert (loads["bytes"] == 1600 * 64).all()
-    # In a ring of 100 KiB each line is gone from 64 KiB before it comes again; from 1 MiB never.
+    # In a ring of 100 KiB each line leaves a cache of 64 KiB before it comes again, and never one
+    # of 1 MiB.
     hits = loads["hits"]
     assert hits[0].tolist() == [0, 0, 0, 0]
     assert hits[-1, 0] == 0
@@ -424,7 +428,8 @@ def test_recorded_hits_are_those_of_caches_of_these_sizes(make_variable: MakeVar
 
     updates = phases[(phases["access"] == Access.UPDATE) & (phases["bytes"] == 1600 * 64)]
     assert updates.size == 60
-    # The rows are there as they were loaded; once they are changed an update costs nothing.
+    # The loads left the rows in the cache; once the rows are changed there, an update costs
+    # nothing.
     assert updates["dirtied"][0, 1] > 0.9 * 1600
     assert updates["hits"][-1, 1] > 0.9 * 1600
 
@@ -437,7 +442,7 @@ def test_a_memory_in_front_of_the_device_has_its_own_times(make_variable: MakeVa
     )
     ids = np.arange(25_000)  # 1.6 MB
     var.apply_gradients(ids, np.ones((ids.size, DIM), np.float32))
-    var.lookup(ids)  # what is changed in the memory goes
+    var.lookup(ids)  # evicts the memory's changed lines
     assert timed_look_ups(var, ids, 1) >= 0.9 * ids.size * 3000e-9
     with es.record_accesses(var, caches=[device]) as recorded:
         for _ in range(3):
@@ -551,7 +556,7 @@ def test_what_cant_be_recorded_is_refused(make_variable: MakeVariable) -> None:
         pass
 
 
-# --- What is no device
+# --- Devices that are refused
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A table whose tiers are full of rows is restored into another of as many rows."""
+"""A table whose tiers are full is restored into another that has room for as many rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def variable(
     ssdhash: es.SSDHashOption | None = None,
     path: Path | None = None,
 ) -> Iterator[es.EmbeddingVariable]:
-    """Tiers of exactly so many rows each."""
+    """Opens a variable with tiers of exactly `rows` rows each."""
     size = row_bytes(DIM, OPTIMIZER)
     sizes = [size * count for count in rows]
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
@@ -88,7 +88,7 @@ TIER_ROWS = st.one_of(st.integers(1, 40), st.integers(200, 700))
 
 @st.composite
 def tiers_of(draw: st.DrawFn, tiers: int, total: int) -> list[int]:
-    """So many rows in all, in tiers of any sizes."""
+    """Draws tiers of any sizes for `total` rows in all."""
     cut = st.integers(1, total - 1)
     cuts = draw(st.lists(cut, min_size=tiers - 1, max_size=tiers - 1, unique=True))
     edges = [0, *sorted(cuts), total]
@@ -121,7 +121,7 @@ def test_rows_that_fill_every_tier_are_restored(stack: Stack, data: st.DataObjec
             twins.append((other, data.draw(tiers_of(other.tiers, len(keys)))))
         for twin_stack, twin_rows in twins:
             with variable(twin_stack, twin_rows) as twin:
-                for _ in range(2):  # into an empty one, and into one that is full already
+                for _ in range(2):  # into an empty one, then into a full one
                     es.restore(full, [twin], incremental=[more])
                     assert_same(twin.export(), wanted)
                     check_full(twin)
@@ -161,7 +161,7 @@ def durable_variable(
 
 
 def fill_until_full(var: es.EmbeddingVariable, batch: int) -> int:
-    """Brings keys until none has room any more, the last ones one by one; how many there are."""
+    """Brings keys until none has room any more, the last ones one by one. Returns how many."""
     count = 0
     while batch > 0:
         ids = np.arange(count, count + batch)

@@ -1,4 +1,4 @@
-"""Rows that lie in a file system in memory: there is room for them, or an error."""
+"""Rows in a file system in memory: they have room there, or an error says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MountMemory = Callable[[str], Path]
 
 @pytest.fixture
 def mount_memory(tmp_path: Path) -> Iterator[MountMemory]:
-    """Mounts a tmpfs of that size, as `mount` takes it."""
+    """Yields a function that mounts a tmpfs of a size, as `mount` takes it."""
     skip_without_library(es.StorageType.PMEM_LIBPMEM)
     place = tmp_path / "memory"
     place.mkdir()
@@ -93,7 +93,7 @@ def test_a_pool_that_grows_takes_only_what_it_has_not(mount_memory: MountMemory)
 def test_what_a_file_system_promises_and_the_computer_has_not_is_refused(
     mount_memory: MountMemory,
 ) -> None:
-    """In a process of its own, whose files may not grow: a wrong engine takes no memory either."""
+    """Runs in a process whose files may not grow, so that a wrong engine takes no memory either."""
     place = mount_memory("64t")
     program = """
 import resource, sys

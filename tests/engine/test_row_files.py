@@ -29,7 +29,7 @@ LIBRARIES = {"parquet": "pyarrow", "safetensors": "safetensors"}
 
 Columns = dict[str, NDArray[Any]]
 
-SGD = es.optimizers.SGD(0.1)  # which keeps nothing beside the weights
+SGD = es.optimizers.SGD(0.1)  # has no slots
 
 
 @pytest.fixture(params=FORMATS)
@@ -50,7 +50,7 @@ def joined(chunks: list[Columns]) -> Columns:
 
 
 def columns_of(file: Path) -> Columns:
-    """By the format's own library."""
+    """Reads a file's columns with the format's own library."""
     if file.suffix == ".safetensors":
         from safetensors.numpy import load_file
 
@@ -63,7 +63,7 @@ def columns_of(file: Path) -> Columns:
 
 
 def write_columns(file: Path, columns: Columns) -> Path:
-    """As other programs do: in Parquet in lists that may have any length."""
+    """Writes columns as other programs do: in Parquet, lists may have any length."""
     if file.suffix == ".safetensors":
         from safetensors.numpy import save_file
 
@@ -83,7 +83,7 @@ def write_columns(file: Path, columns: Columns) -> Path:
     return file
 
 
-# --- In chunks
+# --- Exports in chunks
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
@@ -146,10 +146,10 @@ def test_no_batch_comes_between_the_partitions_of_an_export(
         ask = getattr(Shard, asked)
 
         def trained_meanwhile(shard: Shard, *arguments: Any) -> Any:
-            """Between the first partition's answer and the second's."""
+            """Trains between the first partition's answer and the second's."""
             answer = ask(shard, *arguments)
             if shard is var.internals.shards[0]:
-                more = np.arange(80)  # of these half are new
+                more = np.arange(80)  # half of these are new
                 grads = np.ones((80, 3), np.float32)
                 lock.wait_for(thread.submit(var.apply_gradients, more, grads))
             return answer
@@ -192,7 +192,7 @@ def test_bad_arguments_of_chunks_are_named_at_once(
         var.export_in_chunks(**arguments)
 
 
-# --- Written
+# --- Writing
 
 
 def test_files_have_the_rows_as_the_formats_own_library_reads_them(
@@ -351,7 +351,7 @@ def test_a_missing_library_is_told(
         es.read_rows(tmp_path, var)
 
 
-# --- Read
+# --- Reading
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
@@ -395,7 +395,7 @@ def test_a_key_that_occurred_more_often_than_a_put_takes_is_read(
         es.write_rows(tmp_path / "rows", var, file_format=file_format)
         assert es.read_rows(tmp_path / "rows", copy) == 2
         assert copy.get_frequency([1, 2]).tolist() == [most, 10]
-        # Of whatever type of integers the frequencies are.
+        # The frequencies may have any integer type.
         few = {"freqs": np.array([100, 3], np.int8), "accumulator": column(np.float32, 2, 3)}
         rows = {"keys": np.array([3, 4]), "values": column(np.float32, 2, 3), **few}
         es.read_rows(write_columns(tmp_path / f"few.{file_format}", rows), copy)
@@ -449,7 +449,7 @@ def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> N
     safetensors = pytest.importorskip("safetensors.torch")
     rows = {"keys": torch.arange(2), "values": torch.ones(2, 3).to(getattr(torch, dtype))}
     safetensors.save_file(rows, tmp_path / "rows.safetensors")
-    # NumPy has them once a library has registered them, as ml_dtypes does.
+    # NumPy has these types once a library such as ml_dtypes has registered them.
     told = r"rows\.safetensors: values (is B?F|must be float32, got ).*float32"
     refused = pytest.raises(InvalidArgumentError, match=told)
     with variable(optimizer=SGD) as var, refused:
@@ -532,7 +532,7 @@ def test_lists_of_several_lengths_and_null_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_without_rows_beside_others_is_read(tmp_path: Path) -> None:
-    """Other programs write one for a partition of theirs that has none."""
+    """Other programs write such a file for a partition of theirs that has no rows."""
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 

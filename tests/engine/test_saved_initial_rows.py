@@ -1,4 +1,4 @@
-"""A save has what keys without a row read, so a restored copy reads the same for every key."""
+"""A save has the initial rows, so a restored copy reads the same for keys without a row, too."""
 
 from __future__ import annotations
 

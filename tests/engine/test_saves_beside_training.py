@@ -1,4 +1,4 @@
-"""Saves while other threads train: what is saved is the variable between two of its batches."""
+"""Saves while other threads train: each holds the variable between two of its batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def variable(
     rows = {0: (100_000,), 1: (400, 100_000), 2: (400, 600, 100_000)}[storage_type.name.count("_")]
     sizes = [2 * dim * 4 * count // partition_num for count in rows]
     if durability is not None:
-        sizes[1] = 16 << 20  # with what the pool's checkpoints keep
+        sizes[1] = 16 << 20  # includes rows that the pool's checkpoints keep
     return made(
         "var",
         dim,
@@ -55,7 +55,7 @@ def variable(
 
 
 class Batches:
-    """Batches of one seed: which ids, and gradients that no two batches have in common.
+    """Batches of one seed: ids, and gradients that no two batches have in common.
 
     The range of cold ids moves on, so there are always new keys, and keys that come no more.
     """
@@ -65,7 +65,8 @@ class Batches:
         self._drawn: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
 
     def __call__(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Each is asked for twice, by who trains beside saves and by who trains alone."""
+        """Returns a batch. Each is asked for twice: for the training beside saves, and for the
+        plain one."""
         if number in self._drawn:
             return self._drawn.pop(number)
         self._drawn[number] = drawn = self._draw(number)
@@ -86,16 +87,16 @@ def applied(var: es.EmbeddingVariable) -> int:
 
 
 class Trainer:
-    """Trains batches in another thread, one after the other, and reads as it goes.
+    """Trains batches in another thread, one after the other, and looks rows up as it goes.
 
-    Within its scope at least one batch is trained before, and some while what stands there runs:
-    so many before the rows of a save are written, and so many after, as `around_writes` says.
+    At least one batch is trained before the body of its `with` block begins. While a save runs
+    there, `around_writes` batches are trained before its rows are written, and as many after.
     """
 
     def __init__(self, var: es.EmbeddingVariable, batches: Batches, around_writes: int = 3) -> None:
         self._var, self._batches, self._around_writes = var, batches, around_writes
-        self.number = 0  # of batches that were trained
-        self.overlapped = 0  # of those that were trained within scopes
+        self.number = 0  # batches that were trained
+        self.overlapped = 0  # batches that were trained within scopes
         self._error: BaseException | None = None
 
     def _run(self) -> None:
@@ -146,7 +147,7 @@ class Trainer:
 
 
 class Plain:
-    """A variable that trains the same batches alone, as far as somebody else got."""
+    """A variable that trains the same batches alone, as far as the trainer got."""
 
     def __init__(self, var: es.EmbeddingVariable, batches: Batches) -> None:
         self.var, self._batches, self._trained = var, batches, 0
@@ -166,14 +167,15 @@ def check_chains(
     saves: int = 12,
     around_writes: int = 3,
 ) -> None:
-    """After every save, a variable that trains the same batches has the rows that are restored.
+    """Checks after every save that a variable which trains the same batches has the restored rows.
 
-    place: for the saves; in memory, or the trainer goes on training while they wait for a medium.
+    place: the folder of the saves. It lies in memory: the trainer would go on training while saves
+    wait for a medium.
     """
     plain, trainer = Plain(plain_var, batches), Trainer(var, batches, around_writes)
     chain: list[Path] = []
     n = 0
-    # A busy computer may have no time for batches beside a save: then there are more of these.
+    # On a busy computer a save may have no time for batches beside it: then more saves are made.
     while n < saves or (trainer.overlapped <= saves and n < 4 * saves):
         path = place / f"save-{n}"
         with trainer:
@@ -188,7 +190,7 @@ def check_chains(
             es.restore(chain[0], [restored], incremental=chain[1:])
             plain.train_until(applied(restored))
             if plain_var.ev_option.evict_option is not None:
-                es.save(place / "plain", [plain_var], step)  # which evicts
+                es.save(place / "plain", [plain_var], step)  # evicts
             assert_same(restored.export(), plain_var.export())
         plain.train_until(trainer.number)
         assert_same(var.export(), plain_var.export())
@@ -261,9 +263,10 @@ def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
 def test_more_rows_change_than_a_save_keeps_in_memory(
     tmp_path: Path, storage_type: es.StorageType, partition_num: int
 ) -> None:
-    """Rows of 16 KiB: a save keeps 64 MiB of them at most, and writes them from 32 MiB on.
+    """Rows have 16 KiB: a save keeps at most 64 MiB of them in memory, and writes them from 32 MiB
+    on.
 
-    Updates wait for it then, so that it can't wait for them; and it waits for a medium meanwhile.
+    Updates wait for the save then, so it can't wait for batches; it waits for a medium meanwhile.
     """
     dim = 2048
     with (
@@ -291,7 +294,8 @@ def test_rows_are_evicted_between_two_batches(
     storage_type: es.StorageType,
     rule: es.GlobalStepEvict | es.L2WeightEvict,
 ) -> None:
-    """Rows that go are those of the same moment, though others change, and come again, beside."""
+    """Evicted rows are those of the same moment, though others change, and return, beside the save.
+    """
     with (
         variable(storage_type, tmp_path / "rows", 2, evict_option=rule) as var,
         variable(es.StorageType.DRAM, tmp_path, evict_option=rule) as plain,
@@ -323,7 +327,7 @@ def test_waiting_keys_are_those_between_two_batches(tmp_path: Path, place: Path)
 
 
 class SlowSave:
-    """Stands in for the core's save. It is written until `goes_on` is set."""
+    """Stands in for the core's save. Its write lasts until `goes_on` is set."""
 
     def __init__(self) -> None:
         self.writes, self.goes_on = threading.Event(), threading.Event()

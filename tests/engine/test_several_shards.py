@@ -1,4 +1,4 @@
-"""Batches of several variables' shards in one call are those of each shard."""
+"""A call on several variables' shards gives each of them what a call of its own would."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_look_ups_are_those_of_each(variables: Variables, train: bool) -> None:
     for variable in variables:
         variable.apply_gradients([1, 2, 3], rows(3, variable.dim, 1))
     ids = np.array([1, 7, 2, 2, 3, -5])
-    begins = [0, 2, 2, 6]  # nothing of the second
+    begins = [0, 2, 2, 6]  # no id for the second
     floats = np.empty(2 * DIMS[0] + 4 * DIMS[2], np.float32)
     assert look_up_together(shards(variables), ids, begins, floats, train, None) == [None] * 3
     first, last = variables[0].lookup(ids[:2]), variables[2].lookup(ids[2:])

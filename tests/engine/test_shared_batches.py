@@ -1,4 +1,4 @@
-"""Large batches, which several threads share: they come to the same as by one."""
+"""Large batches, which several threads share, give the same result as by one thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIM = 4
 ADAGRAD = es.optimizers.Adagrad(0.1)
 ROW_BYTES = row_bytes(DIM, ADAGRAD)
 KEYS = 15_000
-IDS = 20_000  # a batch: of several threads
+IDS = 20_000  # in a batch, which several threads share
 
 KINDS = [
     es.StorageType.DRAM,
@@ -42,7 +42,7 @@ KINDS = [
 
 @pytest.fixture(autouse=True)
 def _four_threads() -> Iterator[None]:
-    """More than the computer may have, so that they meet in any order."""
+    """Takes more threads than the computer may have processors, so that they meet in any order."""
     before = es.get_num_threads()
     es.set_num_threads(4)
     yield
@@ -50,7 +50,7 @@ def _four_threads() -> Iterator[None]:
 
 
 class OneThread:
-    """In it every batch is one thread's."""
+    """A scope in which one thread does every batch."""
 
     def __enter__(self) -> None:
         self._before = es.get_num_threads()
@@ -61,8 +61,8 @@ class OneThread:
 
 
 def batch(number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Ids of which many occur again, some very often, and gradients whose sums depend on their
-    order."""
+    """Returns a batch many of whose ids occur again, some very often. The sums of its gradients
+    depend on their order."""
     random = np.random.default_rng(number)
     ids = np.minimum(random.integers(0, KEYS, IDS), random.integers(0, KEYS, IDS))
     ids[::5] = number
@@ -271,7 +271,7 @@ print(es.get_num_threads(), len(os.listdir("/proc/self/task")) - before)
 
 
 def threads_used(*arguments: str, environment: dict[str, str]) -> tuple[int, int]:
-    """How many may be used, and how many more there are when batches are over."""
+    """Returns how many threads may be used, and how many more exist after the batches."""
     done = run_program(PROGRAM, *arguments, environment=environment)
     assert done.returncode == 0, done.stderr
     may, more = done.stdout.split()
@@ -343,7 +343,7 @@ def test_an_update_leaves_what_another_threads_look_up_read_to_that_ones_update(
     es.set_num_threads(threads)
     first, second = keys[:10_000], keys[10_000:20_000]
     before = touched(var, tier=1)
-    var.lookup(first, train=True)  # too much to be kept beside the other
+    var.lookup(first, train=True)  # too much to be kept beside the other's rows
     var.lookup(second, train=True)
     var.apply_gradients(first, grads[:10_000])
     var.apply_gradients(second, grads[:10_000])

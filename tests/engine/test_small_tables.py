@@ -1,4 +1,4 @@
-"""Tables of a hundred rows, of which a model may have a thousand: they take what they hold."""
+"""A model may have a thousand tables of a hundred rows: each takes little more than its rows."""
 
 from __future__ import annotations
 

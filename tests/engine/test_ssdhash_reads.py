@@ -11,7 +11,7 @@ from programs import run_program
 
 SYS_IO_URING_SETUP = 425
 
-# Has the kernel refuse io_uring, as those before 5.1 and many containers do.
+# Makes the kernel refuse io_uring, as kernels before 5.1 and many containers do.
 WITHOUT_IO_URING = f"""
 import ctypes, struct
 load_number, jump_unless_equal, ret = 0x20, 0x15, 0x06

@@ -1,4 +1,4 @@
-"""What `stats()` counts."""
+"""The counters of `stats()`."""
 
 from __future__ import annotations
 

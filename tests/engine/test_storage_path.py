@@ -19,7 +19,7 @@ IN_FILES = (*TIERED_STACKS, Stack(es.StorageType.PMEM_LIBPMEM))
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that the process doesn't work in yet; the one it works in is tmp_path."""
+    """Makes tmp_path the working directory. Returns another directory."""
     monkeypatch.chdir(tmp_path)
     made = tmp_path / "elsewhere"
     made.mkdir()

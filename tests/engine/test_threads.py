@@ -14,7 +14,7 @@ from plain_partition import partitions_of
 import embstore as es
 from embstore.errors import ClosedError, StoreFullError
 
-pytestmark = pytest.mark.timeout(60)  # a lock that is never given back hangs
+pytestmark = pytest.mark.timeout(60)  # a lock that is never released hangs
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
@@ -37,7 +37,7 @@ def test_no_update_is_lost(
     storage_of: StorageOf,
     partition_num: int,
 ) -> None:
-    """Nor of keys that all threads insert at once; rows of all tiers but the last come and go.
+    """All threads insert the same keys at once, and rows of all tiers but the last come and go.
 
     Steps of 1 on small integers are exact, so their order doesn't show.
     """
@@ -57,7 +57,7 @@ def test_no_update_is_lost(
     in_threads(4, work)
     assert (var.lookup(ids) == 80).all()
     assert (var.get_frequency(ids) == 80).all()
-    assert 76 <= var.get_version(ids).max() <= 79  # of batches at once, any may be a row's last
+    assert 76 <= var.get_version(ids).max() <= 79  # any thread's last batch may be a row's last
 
 
 def test_a_reader_never_sees_half_an_update(
@@ -167,7 +167,7 @@ def test_closing_waits_for_the_calls_under_way(make_variable: MakeVariable) -> N
 def test_a_row_that_is_trained_where_it_lies_is_read_whole(
     make_variable: MakeVariable, storage_of: StorageOf, how: dict[str, bool]
 ) -> None:
-    """A row below hotter ones is updated in place, while others copy it."""
+    """A row below hotter ones is updated in place, while another thread copies it."""
     dim, cold = 512, 1000
     var = make_variable(
         dim=dim,

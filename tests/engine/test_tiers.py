@@ -1,4 +1,4 @@
-"""Variables of several tiers, of which the first is small: what is seen of them from outside."""
+"""Variables of several tiers, the first of which is small, as they are seen from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PyTorch modules: what torch.nn's own give, with a variable in the weight's place."""
+"""The PyTorch modules behave as torch.nn's own, with a variable in the weight's place."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def derived(base: Any, var: es.EmbeddingVariable) -> Any:
             self.register_buffer("calls", torch.zeros(1))
             self.register_buffer("scratch", torch.zeros(1), persistent=False)
             self.projection = torch.nn.Linear(DIM, 2)
-            self.weight = self.rows  # by another name, too
+            self.weight = self.rows  # the same parameter by another name
 
     return Derived()
 
@@ -388,7 +388,7 @@ def test_rows_come_out_in_the_modules_dtype_and_are_trained_in_float32(
 
 @pytest.fixture(params=["in place", "overwrite", "swap"])
 def conversion(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What PyTorch may be told to do with the parameters of a module that is converted."""
+    """Tells PyTorch what to do with the parameters of a module that is converted."""
     of_name = {
         "overwrite": torch.__future__.set_overwrite_module_params_on_conversion,
         "swap": torch.__future__.set_swap_module_params_on_conversion,
@@ -700,7 +700,7 @@ MODES = ("sum", "mean", "sqrtn")
 
 
 def combined(rows: Any, mode: str) -> Any:
-    """One bag by hand."""
+    """Returns one bag, combined by hand."""
     if len(rows) == 0:
         return torch.zeros(DIM)
     divisor = {"sum": 1.0, "mean": float(len(rows)), "sqrtn": len(rows) ** 0.5}[mode]

@@ -1,4 +1,4 @@
-"""What `es.torch.EmbeddingBag` takes besides bags, as `torch.nn.EmbeddingBag` does."""
+"""Arguments of `es.torch.EmbeddingBag` beside the bags, which act as in `torch.nn.EmbeddingBag`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_offsets_may_be_written_over_before_the_way_back(
 
 
 def ordered_sums(rows: Any, ids: list[list[int]], mode: str, padding: int | None) -> Any:
-    """Of each bag, one row added after the other."""
+    """Returns the sum of each bag, one row added after the other."""
     sums = np.zeros((len(ids), rows.shape[1]), np.float32)
     for bag, own in zip(sums, ids, strict=True):
         kept = [id_ for id_ in own if id_ != padding]

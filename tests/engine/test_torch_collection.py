@@ -1,4 +1,4 @@
-"""Bags of several features in one look-up: as their modules give and train them one by one."""
+"""A collection looks up the bags of several features at once, and gives what its modules give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFSETS = torch.tensor([0, 2, 2])
 
 
 class Model:
-    """The modules of three features over two tables, of which two features share one."""
+    """The modules of three features over two tables; two of the features share a table."""
 
     def __init__(self, make_variable: MakeVariable, name: str) -> None:
         self.tables = {

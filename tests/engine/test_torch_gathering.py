@@ -1,4 +1,4 @@
-"""What an `embstore.torch.Optimizer` gathers: nothing is lost, trained twice, or trained unseen."""
+"""Gradients that an `embstore.torch.Optimizer` gathers: none is lost, trained twice, or unseen."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SGD = es.optimizers.SGD(0.5)
 
 @pytest.fixture
 def var(make_variable: MakeVariable) -> es.EmbeddingVariable:
-    """Rows of ones."""
+    """Returns a variable whose initial rows are ones."""
     return make_variable(optimizer=SGD)
 
 
 def values(var: es.EmbeddingVariable, *ids: int) -> Any:
-    """The first of each row, which are alike."""
+    """Returns the first value of each row; the others are the same."""
     return var.lookup(ids, train=True)[:, 0].tolist()
 
 
@@ -155,7 +155,7 @@ def test_rates_that_were_loaded_are_those_of_the_next_step(var: es.EmbeddingVari
     assert [train(), train()] == [0.5, 0.25]
     states = optimizer.state_dict(), scheduler.state_dict()
     assert [train(), train()] == [0.125, 0.0625]
-    var.learning_rate = 0.125  # as a restore of the rows, say, would
+    var.learning_rate = 0.125  # as a restore of the rows might
     optimizer.load_state_dict(states[0])
     scheduler.load_state_dict(states[1])
     assert [train(), train()] == [0.125, 0.0625]

@@ -1,4 +1,4 @@
-"""Hooks on the parameter that stands for a variable's rows: as on a dense embedding's weight."""
+"""Hooks on the parameter of a variable's rows act as those on a dense embedding's weight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(var: es.EmbeddingVariable) -> Any:
 
 
 def backward(layer: Any) -> None:
-    """Two passes: the gradients of the ids 1 to 3 are 4, 2 and -3, then 0.5, 0 and 0."""
+    """Runs two passes. The gradients of ids 1 to 3 are 4, 2 and -3, then 0.5, 0 and 0."""
     by = torch.tensor([1.0, 2.0, 3.0, -3.0]).unsqueeze(1)
     (layer(torch.tensor([1, 2, 1, 3])) * by).sum().backward()
     (layer(torch.tensor([1])) * 0.5).sum().backward()
@@ -136,7 +136,7 @@ def test_a_hook_over_several_parameters_is_called(var: es.EmbeddingVariable, mod
 
 def test_a_hook_after_accumulation_is_refused(var: es.EmbeddingVariable) -> None:
     layer = es.torch.Embedding(var)
-    for _ in range(2):  # look-ups have one of their own
+    for _ in range(2):  # look-ups have such a hook of their own
         with pytest.raises(UnsupportedError, match=r"use register_hook.*rows\.grad after backward"):
             layer.rows.register_post_accumulate_grad_hook(lambda _: None)
         layer(torch.tensor([1])).sum().backward()

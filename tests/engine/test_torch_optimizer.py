@@ -54,7 +54,7 @@ class Training:
         self.model, self.optimizers = model, optimizers
 
     def backward(self, ids: Any, scale: Callable[[Any], Any] = lambda loss: loss) -> None:
-        # A sum: gradients of micro-batches then add up to that of the whole batch.
+        # The loss is a sum, so gradients of micro-batches add up to that of the whole batch.
         scale((self.model(torch.tensor(ids)) - 1).pow(2).sum()).backward()
 
     def step(self) -> None:
@@ -74,7 +74,7 @@ class Training:
 
 @pytest.fixture(params=RULES)
 def pair(request: pytest.FixtureRequest, make_variable: MakeVariable) -> tuple[Training, Training]:
-    """Ours and theirs, which start alike."""
+    """Returns our training and PyTorch's, which start with the same weights."""
     rule, make_theirs = RULES[request.param]
     ours, theirs = [], []
     for seed in (1, 2):
@@ -224,7 +224,7 @@ def test_a_scaler_leaves_out_steps_with_infinite_gradients_and_unscales_others(
 def test_a_step_that_a_scaler_leaves_out_is_none_to_the_formula(
     make_variable: MakeVariable,
 ) -> None:
-    """Adam's depends on how many updates there were."""
+    """Adam's formula depends on the number of updates."""
     rows = []
     for batches in ([1, None, 2, None, None, 1, 3], [1, 2, 1, 3]):
         var = make_variable(optimizer=es.optimizers.Adam(0.1))
@@ -483,7 +483,7 @@ def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
     def fail(*_: Any) -> None:
         raise StoreFullError("users: is full")
 
-    # There is no GPU that PyTorch can use.
+    # Stands in for a GPU that PyTorch could use.
     monkeypatch.setattr("embstore.torch.rows.ApplyStep", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr("embstore.torch.rows.apply_together", fail)
     users, items, ads = (make_variable(name=name) for name in ("users", "items", "ads"))
@@ -508,7 +508,7 @@ def test_a_step_that_is_left_out_counts_for_all_variables_but_that_of_an_error(
     users, items = make_variable(storage=storage), make_variable()
     ids = es.DeviceArray(np.arange(2), device=GPU)
     users.apply_gradients(ids, es.DeviceArray(np.full((2, 3), np.nan, np.float32), device=GPU))
-    ids.numpy()  # its stream is through
+    ids.numpy()  # waits for its stream
     with pytest.raises(InvalidArgumentError, match="grads must be finite"):
         apply_all([(users, gradient()), (items, gradient())], left_out=torch.ones(1))
     assert [variable.internals.applies() for variable in (users, items)] == [1, 1]
@@ -566,7 +566,7 @@ def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVar
     with pytest.raises(InvalidArgumentError, match="learning_rate must be at least 0"):
         es.torch.Optimizer(var, lr=-1)
     optimizer = es.torch.Optimizer(var)
-    optimizer.param_groups[0]["lr"] = 10**400  # no float has it
+    optimizer.param_groups[0]["lr"] = 10**400  # too large for a float
     with pytest.raises(InvalidArgumentError, match="learning_rate must be a number that a float"):
         optimizer.step()
     with pytest.raises(InvalidArgumentError, match="without an optimizer"):
@@ -604,7 +604,7 @@ def test_a_group_that_cant_be_added_is_refused(make_variable: MakeVariable) -> N
 def test_a_rate_that_no_variable_trains_by_is_refused(
     make_variable: MakeVariable, rate: Any
 ) -> None:
-    """None is a rate of nobody's own, so a new group may have it."""
+    """None stands for the variable's own rate, so a new group may have it."""
     var, other = make_variable(name="var"), make_variable(name="other")
     optimizer = es.torch.Optimizer([var, other], lr=0.5)
     group = {"params": [es.torch.Embedding(make_variable(name="new")).rows], "lr": rate}
@@ -702,7 +702,7 @@ def test_a_batch_without_ids_gathers_a_gradient_of_zeros(pair: Pair, norm: float
     ours.model.one(torch.empty(0, dtype=torch.int64)).sum().backward()
     assert torch.equal(rows.grad, torch.zeros(1, DIM))
     assert torch.nn.utils.clip_grad_norm_(ours.model.parameters(), 1.0, norm) == 0
-    rows.grad = torch.ones(1, DIM)  # of no id
+    rows.grad = torch.ones(1, DIM)  # for no id
     ours.step()
     assert ours.model.one.variable.total_count() == (0, DIM)
 

@@ -1,4 +1,4 @@
-"""Tables from PyTorch's weights, and back."""
+"""Tables that are made from PyTorch's weights, and weights from tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_key_that_memory_has_no_room_for_is_told(key: int) -> None:
             es.torch.to_torch(items)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of nested and quantized tensors
+@pytest.mark.filterwarnings("ignore::UserWarning")  # about nested and quantized tensors
 def test_what_are_no_weights_is_refused() -> None:
     floats = torch.ones(3, 2)
     wrong: list[tuple[Any, str]] = [

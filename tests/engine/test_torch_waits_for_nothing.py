@@ -1,7 +1,8 @@
-"""Steps of PyTorch's modules on a GPU, without one: no call of theirs would make the host wait.
+"""Steps of PyTorch's modules on a GPU never make the host wait. These tests need no GPU.
 
-The tensors are fake ones on a device "meta", which have shapes but no values. So whatever needs a
-value, or a shape that depends on values, is an error; and so is a copy to the host or from it.
+The tensors are fake ones on the device "meta", which have shapes but no values. A call that needs a
+value, or a shape that depends on values, is therefore an error. A copy to the host or from it is
+one, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ DIM = 4
 
 
 class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what fake tensors let pass: copies to the host and from it, and masks as indices."""
+    """Refuses calls that fake tensors allow: copies to the host and from it, and masks as indices.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -48,7 +50,7 @@ def refuse_values(*_: Any, **__: Any) -> Any:
 
 
 class Step:
-    """What a step on the fake GPU uses, and the updates that it asked for."""
+    """The tensors of a step on the fake GPU, and the updates that it asked for."""
 
     def __init__(self) -> None:
         self.applied: list[BatchConditions] = []
@@ -60,7 +62,7 @@ class Step:
     def of(
         self, variable: es.EmbeddingVariable, ids: Any, grads: Any, conditions: BatchConditions
     ) -> BatchConditions:
-        """In place of `ApplyStep.of`."""
+        """Replaces `ApplyStep.of`."""
         del variable
         assert grads.shape == (len(ids), DIM)
         assert grads.is_meta
@@ -78,14 +80,14 @@ class Step:
 @pytest.fixture
 def var(make_variable: MakeVariable) -> es.EmbeddingVariable:
     var = make_variable(dim=DIM)
-    es.torch.Embedding(var)  # its parameter is no fake
+    es.torch.Embedding(var)  # makes its parameter, which is no fake
     return var
 
 
 @pytest.fixture
 def step(var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
-    del var  # comes first
-    # A step of any optimizer ends what is known of the backward passes of tests before.
+    del var  # must be made first
+    # A step of any optimizer drops what is known of the backward passes of earlier tests.
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1).step()
     step = Step()
 
@@ -133,7 +135,8 @@ def test_a_step_needs_no_value_of_a_tensor(
             optimizer.zero_grad()
     assert len(step.applied) == 2
     for conditions in step.applied:
-        # Where what has gathered is changed in place, the device finds out whether to zeros.
+        # If gathered gradients were changed in place, the device finds out whether they are zeros
+        # now.
         assert (conditions.kept is None) == (padding_idx is None and not gathers)
         assert conditions.refused is not None
         assert (conditions.left_out is None) == (not gathers)
@@ -151,7 +154,7 @@ def looked_at(rows: es.torch.Rows) -> Any:
 
 
 def scaler_on_gpu() -> Any:
-    """A GradScaler with its scale there; it can't be made for a GPU that isn't."""
+    """Returns a GradScaler whose scale is on the fake GPU, for which none can be made."""
     scaler = torch.amp.GradScaler("cpu")
     scaler._scale = torch.ones((), device="meta")
     scaler._growth_tracker = torch.zeros((), dtype=torch.int32, device="meta")
@@ -180,7 +183,7 @@ def test_a_wait_is_noticed(step: Step) -> None:
             wait()
 
 
-# --- What a GPU is told in place of waits, by its values: on the CPU
+# --- What a GPU does in place of waits, checked by its values on the CPU
 
 
 def test_gradients_are_looked_at_without_those_of_padding(make_variable: MakeVariable) -> None:

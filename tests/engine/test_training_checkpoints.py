@@ -1,4 +1,4 @@
-"""Checkpoints of a training in one process: rows, and the program's own files, of the same step."""
+"""Checkpoints of a training in one process: rows and the program's own files, of the same step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_rows_and_files_of_a_step_come_back_together(tmp_path: Path, partition_n
 )
 def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType) -> None:
     skip_without_library(storage_type)
-    # A quarter of 200 places has room for the 40 rows at most that change between two checkpoints.
+    # A quarter of 200 slots has room for the rows, at most 40, that change between two checkpoints.
     pool_bytes = pool_bytes_above_ssd(CACHE_ROWS) + 96 * 256
 
     def table() -> es.EmbeddingVariable:
@@ -153,7 +153,7 @@ def test_blocks_that_fail_take_no_checkpoint_of_a_durable_table_away(
     with durable(place) as var, es.Checkpoints(place / "checkpoints", keep) as checkpoints:
         assert checkpoints.restore([var]) is not None
         assert contents(var) == wanted
-        with checkpoints.checkpoint(2, [var]):  # and it goes on
+        with checkpoints.checkpoint(2, [var]):  # checkpoints go on
             pass
 
 
@@ -282,7 +282,7 @@ def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None
         found = checkpoints.restore([var])
         assert found is not None
         assert found.step == 1
-        with checkpoints.checkpoint(2, [var]):  # and it goes on
+        with checkpoints.checkpoint(2, [var]):  # checkpoints go on
             pass
 
 
@@ -319,7 +319,8 @@ def test_threads_write_their_checkpoints_one_after_the_other(
 def test_a_restore_waits_for_the_block_of_another_thread(
     place: Path, monkeypatch: pytest.MonkeyPatch, is_durable: bool
 ) -> None:
-    """Else it would give up the block's rows in the pool, or read what the block removes."""
+    """Otherwise it would give up the block's rows in the pool, or read files that the block
+    removes."""
     if is_durable:
         skip_without_library(es.StorageType.DRAM_PMEM)
 
@@ -362,7 +363,7 @@ def test_a_restore_in_the_block_of_a_checkpoint_is_refused(tmp_path: Path) -> No
             with pytest.raises(InvalidArgumentError, match="in the block of a checkpoint"):
                 checkpoints.restore([var])
             assert_same(var.export(), wanted)
-        found = checkpoints.restore([var])  # and it goes on
+        found = checkpoints.restore([var])  # restores go on
         assert found is not None
         assert found.step == 2
 

@@ -107,7 +107,7 @@ def test_files_are_checked_by_their_sha_256_on_every_python(
         newest.check()
 
 
-@pytest.mark.timeout(20)  # it would be looked for again and again
+@pytest.mark.timeout(20)  # a wrong engine would look for it again and again
 def test_a_link_to_a_checkpoint_that_leads_nowhere_is_refused(
     checkpoints: TrainingDirectory,
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_file_that_cant_be_read_is_named(checkpoints: TrainingDirectory) -> No
     newest = checkpoints.newest()
     assert newest is not None
     unreadable = newest.path / "dense"
-    unreadable.symlink_to("/proc/self/mem")  # a file that is opened, and gives no byte
+    unreadable.symlink_to("/proc/self/mem")  # can be opened, and gives no byte
     with pytest.raises(StorageError, match=f"{re.escape(str(unreadable))}: can't be read: "):
         newest.check()
 

@@ -1,4 +1,4 @@
-"""A batch of which each key is sent once is the same batch."""
+"""A batch whose keys are sent once each gives the same results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_has_each_key_once_and_gives_each_id_its_row(
 ) -> None:
     batch = np.array(ids, np.int64)
     unique = _core.UniqueIds(batch, partitions)
-    in_order = np.array(list(dict.fromkeys(ids)), np.int64)  # of their first occurrence
+    in_order = np.array(list(dict.fromkeys(ids)), np.int64)  # in order of first occurrence
     order, begins = _core.keys_by_partition(in_order, partitions)
     keys = in_order[order].tolist()
     assert unique.keys().tolist() == keys
@@ -53,7 +53,7 @@ def test_it_has_each_key_once_and_gives_each_id_its_row(
     unique.sum(gradients, sums)
     for key, total in zip(keys, sums, strict=True):
         first, *others = gradients[batch == key]
-        for gradient in others:  # one after the other: in another order the bits are others
+        for gradient in others:  # in this order: another one gives other bits
             first = first + gradient
         np.testing.assert_array_equal(total, first)
 

@@ -1,5 +1,5 @@
-"""By LFU, a row that stays outranked by those above is updated where it lies, if that is memory,
-and goes past tiers whose rows all outrank it."""
+"""By LFU, a row that the rows above outrank, before an update and after it, is updated where it
+lies, if that is memory, and moves down past tiers whose rows all outrank it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(var: es.EmbeddingVariable, ranks: Ranks, ids: Ids, how: Train = by_the
 
 
 def ranked(var: es.EmbeddingVariable, times: int = 9) -> Ranks:
-    """Rows below were trained once, and so many above them more often."""
+    """Trains the rows below once and those above `times` times, so that these rank higher."""
     ranks = Ranks(LOWER[-1] + 1)
     train(var, ranks, np.concatenate([LOWER, UPPER]))
     for _ in range(times - 1):
@@ -86,12 +86,12 @@ def test_a_row_that_stays_outranked_is_updated_where_it_is(
     assert tiers_of(var) == ranks.tiers([UPPER.size])
     after = var.stats()
     assert (after["promotions"], after["demotions"]) == (before["promotions"], before["demotions"])
-    assert accesses(var, 1, es.Access.UPDATE) - updated == 2 * 7 * some.size  # and headers
+    assert accesses(var, 1, es.Access.UPDATE) - updated == 2 * 7 * some.size  # rows and headers
     assert accesses(var, 1, es.Access.STORE) == stored
     assert var.get_frequency(some).tolist() == [8] * some.size
     assert var.lookup(some, train=True).tobytes() == plain.lookup(some, train=True).tobytes()
 
-    for _ in range(2):  # now they outrank those above
+    for _ in range(2):  # now they outrank the rows above
         train(var, ranks, some, how)
         by_the_host(plain, some)
     assert tiers_of(var) == ranks.tiers([UPPER.size])

@@ -1,4 +1,4 @@
-"""What a variable promises, whatever its storage type."""
+"""The promises of a variable, whatever its storage type."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_gradient_that_isnt_finite_is_named_and_trains_nothing(
     var: es.EmbeddingVariable, bad: float, at: int
 ) -> None:
     ids = np.arange(10_000) + 7
-    grads = np.full((10_000, 3), np.finfo(np.float32).max, np.float32)  # of these, sums overflow
+    grads = np.full((10_000, 3), np.finfo(np.float32).max, np.float32)  # their sums overflow
     grads[at, 2] = bad
     told = rf"that of ids\[{at}\], key {at + 7}, has {bad} in column 2"
     with pytest.raises(InvalidArgumentError, match=told):

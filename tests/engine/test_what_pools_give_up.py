@@ -1,4 +1,5 @@
-"""A durable pool gives up only what never counted, and nobody removes what isn't theirs."""
+"""A durable pool gives up only checkpoints that never counted, and no call removes foreign files.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError
 from embstore.table.shard import LocalShard
 
-# --- In processes of their own
+# --- Programs in processes of their own
 
 
 def die_before_the_list_has_it(place: str, lists: str) -> None:
@@ -30,7 +31,7 @@ def die_before_the_list_has_it(place: str, lists: str) -> None:
 
 
 def die_before_another_list_has_it(place: str, lists: str, others: str) -> None:
-    """Two tables come from the one, and the first goes on with the other."""
+    """Restores two tables from `lists`, persists the first of them to `others`, and dies."""
     variables = [durable(Path(place)), durable(Path(place), name="other")]
     es.restore_persisted(variables, lists)
     with patch.object(CheckpointDirectory, "publish", _die):
@@ -79,7 +80,7 @@ def trained_in_steps(place: Path, folder: Path, steps: int = 1) -> None:
                 pass
 
 
-# --- What never counted
+# --- Checkpoints that never counted
 
 
 def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
@@ -104,7 +105,7 @@ def test_a_training_that_died_before_its_first_step_had_its_name_starts_over(pla
         assert contents(variable) == plain(3)
 
 
-# --- What did, and can't be found now
+# --- Checkpoints that counted, and can't be found now
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty mount point"])
@@ -179,7 +180,7 @@ def test_a_first_checkpoint_in_another_directory_that_fails_leaves_those_before(
         assert contents(variable) == plain(10)
 
 
-# --- What isn't a training's
+# --- Files that aren't a training's
 
 
 def test_a_training_without_a_checkpoint_leaves_what_it_finds_beside_it(place: Path) -> None:
