@@ -35,8 +35,7 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
 
 
 def assert_tests_pass(*tests: Path, but: str = "", **environment: str) -> None:
-    """Asserts that the tests pass under that Python, without those marked long, sanitizer or `but`.
-    """
+    """Asserts that the tests, but those marked long, sanitizer or `but`, pass in that Python."""
     chosen = "not long and not sanitizer" + (f" and not {but}" if but else "")
     result = run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen, *tests, **environment

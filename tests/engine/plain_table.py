@@ -99,8 +99,7 @@ class PlainTable:
         self._applies += 1
 
     def put(self, ids: list[int], values: Row, version: int) -> None:
-        """Sets the rows of unique ids, partition by partition, each partition whole or not at all.
-        """
+        """Sets the rows of unique ids, partition by partition: each as a whole or not at all."""
         given = dict(zip(ids, values, strict=True))
         for _, keys in sorted(self._by_partition(ids).items()):
             self._check_room(keys)
@@ -151,8 +150,7 @@ class PlainTable:
         return [self._rows[key].version if key in self._rows else -1 for key in ids]
 
     def lookup_tier(self, ids: list[int]) -> list[int]:
-        """Returns the tier of each row once nothing moves: the highest ranks are in the first tier.
-        """
+        """Returns the tier of each row once nothing moves: the first tier has the highest ranks."""
         tiers = {}
         for keys in self._by_partition(self._rows).values():
             ranked = iter(sorted(keys, key=self._rank, reverse=True))

@@ -32,8 +32,7 @@ REPLICAS = 2
 
 
 def batch(step: int, rank: int) -> torch.Tensor:
-    """Returns ids: their number depends on the rank, and some come twice in a replica and in both.
-    """
+    """Returns ids. Their number depends on the rank; some come twice in a replica and in both."""
     ids = np.random.default_rng(100 * step + rank).integers(0, KEYS, 5 + rank)
     return torch.from_numpy(ids)
 

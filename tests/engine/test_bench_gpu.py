@@ -1,5 +1,4 @@
-"""The benchmark of GPU tiers runs on the emulated GPU and says that its rates mean nothing there.
-"""
+"""The benchmark of GPU tiers runs on the emulated GPU, and says that its rates mean nothing."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ ROOMS = (
 
 
 def room_of(file: Path) -> str:
-    """Returns the room of a file, by its path in the core: its folder, or its name if it has none.
-    """
+    """Returns the room of a file, from its path in the core: its folder, or else its name."""
     parts = file.with_suffix("").parts
     return "/".join(parts[:2]) if parts[0] == "tiers" else parts[0]
 

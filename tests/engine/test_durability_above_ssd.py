@@ -67,8 +67,7 @@ def test_a_save_restored_into_it_is_as_good_as_trained(place: Path) -> None:
 
 
 def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
-    """A pool too small for the changes between two checkpoints raises an error and loses nothing.
-    """
+    """A pool too small for the changes between checkpoints raises an error and loses nothing."""
     refusals = []
     with durable(place) as variable:
         for step in range(400):

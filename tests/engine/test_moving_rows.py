@@ -151,8 +151,7 @@ def test_ranks_that_threads_raise_while_rows_go_down_count(
 def test_no_row_goes_down_in_the_place_of_a_colder_one_that_is_being_trained(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
-    """In one try of 90, some rows that are to be demoted are promoted meanwhile, and others pinned.
-    """
+    """In one try of 90, some rows to be demoted are promoted meanwhile, and others are pinned."""
     for number in range(600):
         storage = es.StorageOption(
             es.StorageType.DRAM_PMEM_SSDHASH,

@@ -147,8 +147,7 @@ IDS = [f"{optimizer.name}-{i}" for i, (optimizer, _) in enumerate(CASES)]
 def train(
     make_variable: MakeVariable, optimizer: optimizers.Optimizer, grads: list[F64 | None]
 ) -> NDArray[np.float32]:
-    """Returns row 0 after these gradients. Row 1 is trained in every step, so that applies go on.
-    """
+    """Returns row 0 after the gradients. Row 1 is trained in every step, so that applies go on."""
     var = make_variable(dim=DIM, optimizer=optimizer)
     for grad in grads:
         ids = [1] if grad is None else [0, 1]

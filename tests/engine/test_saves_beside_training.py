@@ -294,8 +294,7 @@ def test_rows_are_evicted_between_two_batches(
     storage_type: es.StorageType,
     rule: es.GlobalStepEvict | es.L2WeightEvict,
 ) -> None:
-    """Evicted rows are those of the same moment, though others change, and return, beside the save.
-    """
+    """Evicted rows are those of one moment, though others change and return beside the save."""
     with (
         variable(storage_type, tmp_path / "rows", 2, evict_option=rule) as var,
         variable(es.StorageType.DRAM, tmp_path, evict_option=rule) as plain,

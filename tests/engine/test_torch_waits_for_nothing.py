@@ -32,8 +32,7 @@ DIM = 4
 
 
 class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses calls that fake tensors allow: copies to the host and from it, and masks as indices.
-    """
+    """Refuses calls that fake tensors allow: copies to or from the host, and masks as indices."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types

@@ -1,5 +1,4 @@
-"""A durable pool gives up only checkpoints that never counted, and no call removes foreign files.
-"""
+"""A durable pool gives up only checkpoints that never counted. No call removes foreign files."""
 
 from __future__ import annotations
 
