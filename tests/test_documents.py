@@ -206,7 +206,7 @@ def check_module(words: list[str]) -> None:
 
 
 @every_page
-def test_every_command_that_a_page_names_is_one(
+def test_every_command_that_a_page_names_exists(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = read(path)
@@ -228,7 +228,7 @@ def test_every_command_that_a_page_names_is_one(
 
 
 @every_page
-def test_every_option_that_a_page_names_is_of_some_program(path: Path) -> None:
+def test_every_option_that_a_page_names_belongs_to_a_program(path: Path) -> None:
     code = "\n".join(source.read_text(encoding="utf-8") for source in SOURCES)
     for span in read(path).spans:
         option = re.match(r"--[\w-]+", span)
@@ -289,7 +289,7 @@ def test_the_python_examples_of_a_page_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", pages_with("python no-run"), ids=name_of)
-def test_the_python_examples_that_need_servers_name_what_exists(path: Path) -> None:
+def test_the_python_examples_that_need_servers_use_names_that_exist(path: Path) -> None:
     for block in python_blocks(path, "python no-run"):
         for node in ast.walk(ast.parse(block)):
             chain = ast.unparse(node) if isinstance(node, ast.Attribute) else ""

@@ -84,7 +84,9 @@ def test_rows_in_dram_are_loaded_by_look_ups_and_stored_and_updated_by_applies(
     }
 
 
-def test_each_thread_at_a_tier_is_told(make_variable: MakeVariable) -> None:
+def test_accesses_are_counted_by_the_number_of_threads_at_a_tier(
+    make_variable: MakeVariable,
+) -> None:
     var = make_variable(dim=64)
     ids = np.arange(5000)
     var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
@@ -282,7 +284,7 @@ def test_rows_that_come_up_for_a_look_up_are_read_once(
     assert reads == since(read, before)[Access.FILE_READ]
 
 
-def test_a_row_that_the_page_cache_has_is_no_read_of_a_file(
+def test_a_row_in_the_page_cache_counts_as_no_file_read(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     var = make_variable(
@@ -316,7 +318,7 @@ def test_leveldb_counts_the_records_that_it_is_asked_for(
 
 
 @pytest.mark.parametrize("kind", ["HBM_DRAM", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM"])
-def test_facts_of_rows_that_lie_elsewhere_are_read_in_one_phase_a_tier(
+def test_frequencies_and_versions_of_rows_in_other_tiers_are_read_in_one_phase_a_tier(
     make_variable: MakeVariable, tmp_path: Path, kind: str
 ) -> None:
     storage_type = es.StorageType[kind]

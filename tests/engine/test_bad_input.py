@@ -57,7 +57,7 @@ def test_ids_of_another_kind_are_refused_everywhere(
 
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("argument", ["train", "count"])
-def test_what_a_look_up_is_for_is_a_bool_of_python_or_numpy(
+def test_train_and_count_of_a_look_up_must_be_bools_of_python_or_numpy(
     make_variable: MakeVariable, argument: str, partitions: int
 ) -> None:
     var = make_variable(partition_num=partitions)
@@ -136,7 +136,9 @@ def test_lists_of_any_real_numbers_are_gradients(make_variable: MakeVariable, gr
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "7", True, 2**63, pytest.param(10**5000, id="huge")])
-def test_a_global_step_that_cant_be_one_is_refused(make_variable: MakeVariable, step: Any) -> None:
+def test_a_global_step_that_is_no_int64_from_0_is_refused(
+    make_variable: MakeVariable, step: Any
+) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match="global_step must be"):
         var.apply_gradients([1], np.ones((1, 3), np.float32), global_step=step)
@@ -154,12 +156,14 @@ def test_a_global_step_that_cant_be_one_is_refused(make_variable: MakeVariable, 
         np.ma.masked_array(np.ones((2, 3), np.float32), True),
     ],
 )
-def test_an_array_that_rows_cant_go_into_is_refused(make_variable: MakeVariable, out: Any) -> None:
+def test_an_output_array_of_another_type_or_shape_is_refused(
+    make_variable: MakeVariable, out: Any
+) -> None:
     with pytest.raises(InvalidArgumentError, match="out must be"):
         make_variable().lookup([1, 2], out=out)
 
 
-def test_an_array_that_mustnt_be_written_is_refused(make_variable: MakeVariable) -> None:
+def test_a_read_only_output_array_is_refused(make_variable: MakeVariable) -> None:
     out = np.ones((1, 3), np.float32)
     out.flags.writeable = False
     with pytest.raises(InvalidArgumentError, match="writeable"):
@@ -167,7 +171,7 @@ def test_an_array_that_mustnt_be_written_is_refused(make_variable: MakeVariable)
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
-def test_an_array_that_lies_where_the_ids_are_is_refused(
+def test_an_output_array_that_overlaps_the_ids_is_refused(
     make_variable: MakeVariable, partition_num: int
 ) -> None:
     var = make_variable(partition_num=partition_num)
@@ -342,7 +346,7 @@ def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None
 
 
 @pytest.mark.parametrize("what", [None, 5, np.array(5)])
-def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_path: Path) -> None:
+def test_every_call_refuses_variables_that_are_no_list(what: Any, tmp_path: Path) -> None:
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
         (es.save, (tmp_path / "save", what)),
         (es.save_incremental, (tmp_path / "save", what, 1)),
@@ -359,12 +363,12 @@ def test_what_is_no_list_of_variables_is_refused_by_every_call(what: Any, tmp_pa
 
 
 @pytest.mark.parametrize(("nothing", "kind"), [(None, "NoneType"), (np.array(5), "ndarray")])
-def test_what_gives_no_batches_is_refused(nothing: Any, kind: str) -> None:
+def test_batches_that_are_not_iterable_are_refused(nothing: Any, kind: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"batches must be iterable, got {kind}"):
         es.prefetching(nothing, {})
 
 
-def test_a_number_is_no_list_of_batches(make_variable: MakeVariable) -> None:
+def test_a_number_is_refused_as_a_list_of_batches(make_variable: MakeVariable) -> None:
     ids: Any = np.array(5)
     with pytest.raises(InvalidArgumentError, match="ids must be a list, got ndarray"):
         es.lookup_many([make_variable()], ids)
@@ -378,7 +382,7 @@ def test_a_number_is_no_list_of_batches(make_variable: MakeVariable) -> None:
         (np.array(3), "incremental must be a list of paths"),
     ],
 )
-def test_what_is_no_path_of_an_incremental_save_is_named(
+def test_an_invalid_path_of_an_incremental_save_is_named(
     make_variable: MakeVariable, tmp_path: Path, incremental: Any, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -412,6 +416,6 @@ def test_rows_are_not_written_over_the_root(make_variable: MakeVariable) -> None
         (lambda array: es.prefetching([], array), "ids_of"),
     ],
 )
-def test_an_array_is_no_option(make: Callable[[Any], Any], argument: str) -> None:
+def test_an_array_is_refused_as_an_option(make: Callable[[Any], Any], argument: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{argument} must be"):
         make(np.array([1, 2]))

@@ -69,7 +69,7 @@ def positive(figure: dict[str, float]) -> bool:
     return 0 < figure["minimum"] <= figure["median"] <= figure["maximum"]
 
 
-def test_what_only_benchmarks_need_is_not_in_the_module_that_tables_are_in() -> None:
+def test_the_module_of_tables_has_nothing_that_only_benchmarks_need() -> None:
     yardsticks = {"HandWrittenTable", "LevelDbStore", "TierAlone"}
     assert yardsticks <= set(dir(_yardsticks))
     assert not yardsticks & set(dir(_core))
@@ -108,7 +108,7 @@ def test_bags_of_pytorch_are_compared_in_each_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suite", [[], ["rows"]])
-def test_rows_is_what_runs_without_a_suite(suite: list[str], tmp_path: Path) -> None:
+def test_the_suite_rows_runs_if_none_is_named(suite: list[str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     document = figures_of([*suite, *TINY, "--dim", "5", "--threads", "1"], tmp_path)
     assert document["suite"] == "rows"
@@ -192,7 +192,7 @@ def test_tiers_in_files_are_measured_beside_leveldb(tmp_path: Path) -> None:
     assert [result["store"] for result in document["stores"]] == ["DRAM"]
 
 
-def test_each_aim_says_whether_it_is_reached(tmp_path: Path) -> None:
+def test_each_goal_says_whether_it_is_reached(tmp_path: Path) -> None:
     stores = ["--store", "DRAM_PMEM", "DRAM_SSDHASH"]
     document = figures_of(["tiers", *TINY_TIERS, *stores], tmp_path)
     assert {
@@ -349,7 +349,7 @@ def test_a_section_of_a_table_begins_where_the_setting_changes() -> None:
     }
 
 
-def test_a_process_that_measures_and_fails_is_told_of() -> None:
+def test_the_failure_of_a_measuring_process_is_reported() -> None:
     assert call_apart(dict, {"rows": 3}, "rows") == {"rows": 3}
     with pytest.raises(RuntimeError, match="the process that measures a table ended with 1"):
         call_apart(math.sqrt, {"rows": 3}, "a table")  # type: ignore[arg-type]
@@ -372,7 +372,7 @@ def test_a_folder_that_is_not_there_is_refused(
         (["rows", "--json", "/"], "--json: / is a directory; give a file"),
     ],
 )
-def test_what_could_not_be_measured_or_written_is_refused_before_it_is(
+def test_arguments_that_can_not_be_measured_or_written_are_refused_at_once(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -380,7 +380,7 @@ def test_what_could_not_be_measured_or_written_is_refused_before_it_is(
     assert complaint in capsys.readouterr().err
 
 
-def test_figures_that_can_not_be_written_are_printed_and_that_is_told(
+def test_figures_that_can_not_be_written_are_printed_with_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit, match="--json /dev/full: can't be written: No space left"):
@@ -388,7 +388,7 @@ def test_figures_that_can_not_be_written_are_printed_and_that_is_told(
     assert "Million ids" in capsys.readouterr().out
 
 
-def test_figures_are_written_though_nobody_reads_the_tables(
+def test_figures_are_written_even_if_the_output_of_the_tables_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = tmp_path / "figures.json"
@@ -473,7 +473,7 @@ def test_a_full_disk_leaves_the_figures_that_were_there(
         ),
     ],
 )
-def test_too_few_rows_are_refused_by_the_option_s_name(
+def test_too_few_rows_are_refused_with_the_option_s_name(
     arguments: list[str], complaint: str
 ) -> None:
     with pytest.raises(SystemExit, match=complaint):
@@ -512,7 +512,7 @@ def test_a_full_disk_ends_key_value_stores_with_the_engine_s_error(
         assert lmdb.read(lmdb.ids_of(keys)).shape == (100, 8)
 
 
-def test_a_variable_that_gets_none_of_few_rows_is_made_all_the_same() -> None:
+def test_a_contender_can_be_made_without_rows() -> None:
     Embstore(np.empty(0, np.int64), 4).close()
 
 
@@ -564,7 +564,7 @@ def test_the_index_of_dense_keys_is_smaller(tmp_path: Path) -> None:
     assert 6 < index_bytes("dense") < 0.7 * index_bytes("hashed")
 
 
-def test_memory_aims_at_nothing_for_other_dims(tmp_path: Path) -> None:
+def test_memory_has_no_goal_for_other_dims(tmp_path: Path) -> None:
     arguments = ["memory", "--rows", "20000", "--dim", "5", "--store", "DRAM_SSDHASH"]
     document = figures_of([*arguments, "--path", str(tmp_path)], tmp_path)
     (tier,) = document["tiers"]
@@ -572,7 +572,7 @@ def test_memory_aims_at_nothing_for_other_dims(tmp_path: Path) -> None:
     assert tier["reached"] is None
 
 
-def test_dram_is_what_is_touched_in_memory_and_not_in_files(tmp_path: Path) -> None:
+def test_dram_bytes_count_touched_memory_but_no_files(tmp_path: Path) -> None:
     size, slack = 32 << 20, 2 << 20
     gc.collect()  # garbage of earlier tests would go meanwhile
     before = dram_bytes()

@@ -36,7 +36,7 @@ def test_without_a_gpu_the_command_fails_and_says_what_is_missing(
     assert "install NVIDIA's driver" in str(ended.value)
 
 
-def test_on_the_emulated_gpu_all_is_run_and_no_rate_is_said_to_mean_anything(
+def test_on_the_emulated_gpu_everything_runs_and_the_rates_are_said_to_mean_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = tmp_path / "figures.json"
@@ -65,7 +65,7 @@ def test_the_environment_chooses_the_gpu_where_the_command_does_not(
     assert "'tpu'" in refusal
 
 
-def test_an_id_costs_its_row_and_a_step_its_gradient_and_its_update_besides() -> None:
+def test_an_id_costs_the_bytes_of_its_row_and_in_a_step_those_of_gradient_and_update() -> None:
     batches = [np.array([0, 0, 1, 2])]  # three of four are different
     weights = 4 * 16
     looked_up = 0.75 * weights + weights
@@ -74,7 +74,7 @@ def test_an_id_costs_its_row_and_a_step_its_gradient_and_its_update_besides() ->
     assert bytes_per_id(STEP, 16, batches) == looked_up + weights + 0.75 * 4 * weights
 
 
-def test_what_pytorch_is_timed_at_trains_the_rows_that_were_looked_up_and_no_others() -> None:
+def test_pytorch_s_timed_step_trains_the_rows_that_were_looked_up_and_no_others() -> None:
     torch = pytest.importorskip("torch")
     contender = TorchOnGpu(50, 5, "cpu", seed=1)
     batches = [np.array([3, 4, 4])]

@@ -33,7 +33,7 @@ KEYS = np.arange(1, 70) * 7919 - 40_000  # the keys of train()
     incremental=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_waiting_keys_come_back_with_what_they_were_counted(
+def test_waiting_keys_come_back_with_their_counts(
     tmp_path_factory: pytest.TempPathFactory,
     saved: Stack,
     restored: Stack,
@@ -91,7 +91,7 @@ def test_counts_of_a_counter_filter_may_go_on_in_a_sketch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "option", [COUNTER, es.CBFFilter(4, 5000, 0.001, np.uint16), es.CBFFilter(4, 200, 0.001)]
 )
-def test_a_sketch_that_the_filter_cant_go_on_with_is_told(
+def test_a_sketch_that_does_not_fit_the_filter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: es.CounterFilter | es.CBFFilter
 ) -> None:
     with variable(filter=SKETCH) as var, variable(filter=option) as other:
@@ -139,7 +139,7 @@ def test_waiting_keys_are_left_out_where_the_environment_says_so(
             es.save(tmp_path, [var], 1)
 
 
-def test_rows_that_were_dropped_wait_anew(tmp_path: Path) -> None:
+def test_keys_of_evicted_rows_wait_again(tmp_path: Path) -> None:
     one = np.ones((1, 3), np.float32)
     with variable(filter=es.CounterFilter(2), evict=es.GlobalStepEvict(5)) as var:
         for _ in range(3):
@@ -194,7 +194,7 @@ def test_waiting_keys_that_are_not_seen_again_are_forgotten_by_their_step(tmp_pa
     [(COUNTER, es.L2WeightEvict(0.5)), (SKETCH, es.GlobalStepEvict(5))],
     ids=["weights alone are looked at", "a sketch knows no keys"],
 )
-def test_waiting_keys_stay_where_nothing_is_known_of_their_age(
+def test_waiting_keys_whose_age_is_unknown_stay(
     tmp_path: Path,
     admission: es.CounterFilter | es.CBFFilter,
     evict: es.L2WeightEvict | es.GlobalStepEvict,

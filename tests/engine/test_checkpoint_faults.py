@@ -168,7 +168,7 @@ def _with_version(offset: int) -> Callable[[bytes], bytes]:
         ("var-0.0.rows", lambda _: b"something else entirely" * 10, "isn't a file of"),
     ],
 )
-def test_another_format_is_told_from_damage(
+def test_another_format_is_told_apart_from_damage(
     tmp_path: Path, name: str, change: Callable[[bytes], bytes], what: str
 ) -> None:
     with variable() as var:
@@ -389,7 +389,7 @@ def test_a_program_s_own_handler_of_ctrl_c_stops_no_save(
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_stops_a_restore_leaves_no_part_of_the_rows(
+def test_a_restore_that_is_stopped_leaves_no_part_of_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restore = LocalShard.restore
@@ -409,7 +409,7 @@ def test_what_stops_a_restore_leaves_no_part_of_the_rows(
         assert var.total_count()[0] == 0
 
 
-def test_a_save_that_has_its_name_succeeded_although_a_shard_is_lost_then(
+def test_a_save_that_has_its_name_has_succeeded_even_if_a_shard_is_lost_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object) -> None:

@@ -71,6 +71,6 @@ def test_no_include_runs_up() -> None:
     assert up == {}
 
 
-def test_every_room_is_known_and_there() -> None:
+def test_the_list_of_rooms_is_complete() -> None:
     rooms = {room for pair in includes() for room in pair} - {"pacing"}
     assert rooms == set(ROOMS)

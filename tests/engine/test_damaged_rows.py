@@ -173,7 +173,7 @@ def test_dropped_rows_stop_nothing_any_more_and_start_anew(
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
-def test_what_a_restore_brings_back_meanwhile_is_not_dropped(
+def test_rows_that_a_restore_brings_back_meanwhile_are_not_dropped(
     tmp_path: Path, partition_num: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows").mkdir()
@@ -222,7 +222,7 @@ def test_another_batch_is_not_stopped_by_rows_that_it_does_not_want(damaged: Dam
 
 
 @pytest.mark.parametrize("on_damage", ["ignore", None, 1, ""])
-def test_what_to_do_about_damage_is_one_of_two_words(tmp_path: Path, on_damage: Any) -> None:
+def test_on_damage_must_be_one_of_two_words(tmp_path: Path, on_damage: Any) -> None:
     with es.get_embedding_variable("var", 3) as var:
         with pytest.raises(InvalidArgumentError, match="on_damage must be one of raise, skip"):
             var.export(on_damage=on_damage)

@@ -115,7 +115,7 @@ def test_26_variables_with_more_files_than_that_run_within_1024_descriptors(tmp_
     assert int(files) > 1024
 
 
-def test_who_runs_out_of_descriptors_is_told_the_limit_and_what_to_do(tmp_path: Path) -> None:
+def test_an_error_about_descriptors_names_the_limit_and_what_to_do(tmp_path: Path) -> None:
     skip_without_library(es.StorageType.DRAM_LEVELDB)
     message = output_of(RUNS_OUT, tmp_path, es.StorageType.DRAM_LEVELDB, 64)
     assert "Too many open files; this process may have 64 files open" in message

@@ -66,7 +66,7 @@ def test_values_of_another_layout_are_copied_as_they_are() -> None:
     np.testing.assert_array_equal(on_device(values).numpy(), values)
 
 
-def test_an_array_tells_of_itself_by_dlpack() -> None:
+def test_an_array_describes_itself_by_dlpack() -> None:
     array = on_device(np.zeros((4, 6)), np.float32)
     address, *told = _core.described(array)
     assert told == [(4, 6), "f", 32, *array.__dlpack_device__()]
@@ -121,7 +121,7 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
             es.DeviceArray.empty(shape, dtype, device=GPU)
 
 
-def test_numpy_is_told_where_the_array_lies() -> None:
+def test_an_error_to_numpy_says_where_the_array_lies() -> None:
     array = on_device([1, 2])
     for use in (np.asarray, np.sum, lambda lies: np.testing.assert_array_equal(lies, [1, 2])):
         with pytest.raises(TypeError, match=rf"in the memory of {GPU}; numpy\(\) gives a copy"):
@@ -193,7 +193,9 @@ def test_the_arrays_of_an_apply_may_go_before_it_is_done(make_variable: MakeVari
     assert var.get_frequency([0, 99]).tolist() == [21, 20]
 
 
-def test_an_apply_without_room_is_told_by_the_next_call(make_variable: MakeVariable) -> None:
+def test_the_error_of_an_apply_without_room_is_raised_by_the_next_call(
+    make_variable: MakeVariable,
+) -> None:
     var = make_variable(storage=hbm(kind=es.StorageType.HBM))
     ids = np.arange(41)
     grads = np.ones((41, DIM), np.float32)
@@ -206,7 +208,7 @@ def test_an_apply_without_room_is_told_by_the_next_call(make_variable: MakeVaria
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
-def test_an_apply_that_was_refused_last_is_told_when_the_variable_is_closed(
+def test_closing_a_variable_raises_the_error_of_its_last_apply(
     make_variable: MakeVariable, partition_num: int
 ) -> None:
     ids = np.arange(5)
@@ -219,7 +221,7 @@ def test_an_apply_that_was_refused_last_is_told_when_the_variable_is_closed(
     var.close()
 
 
-def test_a_restore_forgets_what_an_apply_before_it_was_refused_for(
+def test_a_restore_drops_the_error_of_an_apply_before_it(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     var = trained(make_variable)
@@ -376,7 +378,7 @@ def test_a_variable_without_hbm_says_so(make_variable: MakeVariable) -> None:
         make_variable().lookup(on_device([1]))
 
 
-def test_what_wants_ids_on_the_host_says_how_to_get_them_there(make_variable: MakeVariable) -> None:
+def test_calls_that_need_ids_on_the_host_say_how_to_copy_them(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     ids = on_device([1, 2])
     for call in (

@@ -372,7 +372,7 @@ def test_a_table_that_awaits_its_restore_replaces_no_save(place: Path) -> None:
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
-def test_a_pool_of_an_earlier_run_is_refused_when_a_variable_is_made_that_is_not_to_be_restored(
+def test_a_variable_without_restores_refuses_the_pool_of_an_earlier_run(
     place: Path, storage_type: es.StorageType, partition_num: int
 ) -> None:
     def opened(*, restores: bool) -> es.EmbeddingVariable:
@@ -410,7 +410,7 @@ def test_a_pool_of_another_number_of_partitions_is_refused(
         assert contents(variable) == plain(20)
 
 
-def test_checkpoints_whose_list_is_not_to_be_found_stay(place: Path) -> None:
+def test_checkpoints_stay_if_their_list_is_not_found(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
@@ -575,7 +575,7 @@ def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it
         es.persist([variable], place / "checkpoints")
 
 
-def test_what_was_written_where_it_cannot_go_leaves_the_checkpoint_before(place: Path) -> None:
+def test_a_checkpoint_whose_file_cannot_be_written_leaves_the_one_before(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
@@ -608,7 +608,7 @@ def full_medium() -> Iterator[None]:
 NO_ROOM = "checkpoint-00000002: can't be written: No"
 
 
-def test_a_checkpoint_that_the_medium_has_no_room_for_is_told_once(place: Path) -> None:
+def test_the_error_of_a_checkpoint_without_room_is_raised_once(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
@@ -725,7 +725,7 @@ def test_a_persist_that_comes_in_before_a_restore_of_a_training_is_given_up(
 
 
 @pytest.mark.parametrize("fails_at", ["the name", "the sync"])
-def test_all_checkpoints_stay_listed_where_one_of_those_that_are_newer_cant_be_taken_off(
+def test_all_checkpoints_stay_listed_if_a_newer_one_cant_be_taken_off_the_list(
     place: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
     checkpoints = place / "checkpoints"
@@ -780,7 +780,7 @@ def test_a_newer_checkpoint_that_cant_be_listed_again_keeps_no_other_off_the_lis
         assert contents(variable) == plain(30)
 
 
-def test_a_variable_that_is_closed_while_a_checkpoint_begins_is_told_as_closed(
+def test_a_checkpoint_of_a_variable_that_is_closed_meanwhile_raises_closed_error(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = PersistWriter.begin
@@ -803,7 +803,7 @@ def test_a_variable_that_is_closed_while_a_checkpoint_begins_is_told_as_closed(
         assert contents(variable) == plain(10)
 
 
-def test_a_persist_beside_the_end_of_a_close_is_told_as_closed(
+def test_a_persist_beside_the_end_of_a_close_raises_closed_error(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The persist finds no writer of the variable any more, but its directory is still in use."""
@@ -864,7 +864,7 @@ def test_a_fifo_in_the_place_of_a_pools_note_is_refused_at_once(place: Path) -> 
         assert contents(variable) == plain(10)
 
 
-def test_damage_in_the_pool_is_told(place: Path) -> None:
+def test_damage_in_the_pool_is_reported(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(30))
         es.persist([variable], place / "checkpoints")
@@ -883,7 +883,7 @@ def test_damage_in_the_pool_is_told(place: Path) -> None:
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
-def test_checkpoints_stay_where_an_older_one_cannot_be_restored(
+def test_checkpoints_stay_if_an_older_one_cannot_be_restored(
     place: Path, partition_num: int
 ) -> None:
     """The damage is in the last partition of the last of two variables."""
@@ -955,7 +955,7 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
         ("global_step", -1, "at least 0"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_made_so_is_refused_before_it_begins(
+def test_arguments_that_no_checkpoint_can_have_are_refused_before_it_begins(
     place: Path, argument: str, wrong: int, told: str
 ) -> None:
     with durable(place) as variable:
@@ -965,7 +965,7 @@ def test_a_checkpoint_that_cannot_be_made_so_is_refused_before_it_begins(
 
 
 @pytest.mark.parametrize("wrong", [True, "1", 1.0, -1])
-def test_what_is_no_checkpoints_number_gives_none_of_them_up(place: Path, wrong: Any) -> None:
+def test_a_wrong_checkpoint_number_gives_up_no_checkpoint(place: Path, wrong: Any) -> None:
     with durable(place) as variable:
         for _ in range(2):
             es.persist([variable], place / "checkpoints", keep=2)

@@ -66,7 +66,7 @@ def test_a_save_restored_into_it_is_as_good_as_trained(place: Path) -> None:
         assert contents(variable) == plain(54)
 
 
-def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
+def test_slots_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
     """A pool too small for the changes between checkpoints raises an error and loses nothing."""
     refusals = []
     with durable(place) as variable:
@@ -84,7 +84,7 @@ def test_places_that_checkpoints_hold_come_free_with_the_next(place: Path) -> No
     assert all("persist, which lets older rows go, or raise" in refusal for refusal in refusals)
 
 
-def test_files_of_checkpoints_are_not_taken_for_a_variable_without_them(place: Path) -> None:
+def test_a_variable_without_checkpoints_refuses_files_that_have_some(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(50))
         variable.drain()  # so that some rows lie in files
@@ -113,7 +113,7 @@ def test_a_pool_of_an_earlier_version_above_leveldb_is_refused_and_says_where_it
     assert rows.read_bytes() == b"rows"
 
 
-def test_files_that_are_missing_are_told_and_the_pool_stays(place: Path) -> None:
+def test_missing_files_are_reported_and_the_pool_stays(place: Path) -> None:
     with durable(place) as variable:
         train(variable, range(50))
         variable.drain()  # so that some rows lie in files
@@ -128,7 +128,7 @@ def test_files_that_are_missing_are_told_and_the_pool_stays(place: Path) -> None
         assert contents(variable) == plain(50)
 
 
-def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(place: Path) -> None:
+def test_a_checkpoint_is_advised_before_the_pool_runs_out_of_slots(place: Path) -> None:
     size = pool_bytes_above_ssd(24) + 300 * 256
     with (
         durable(place, pool_bytes=size) as variable,
@@ -146,7 +146,7 @@ def test_a_checkpoint_is_advised_before_the_pool_has_no_place_for_what_changes(p
         assert contents(variable) == plain(steps + 5)
 
 
-def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(place: Path) -> None:
+def test_a_batch_as_large_as_the_pool_fits_if_the_pool_can_move_rows_down(place: Path) -> None:
     with durable(place) as variable, make("plain") as other:
         for first in range(0, 3000, 300):
             ids = np.arange(first, first + 300)
@@ -165,7 +165,7 @@ def test_a_batch_as_large_as_the_pool_has_room_where_the_pool_can_give_rows_up(p
         assert contents(variable) == before
 
 
-def test_a_damaged_row_of_the_pool_keeps_no_other_from_going_down(place: Path) -> None:
+def test_a_damaged_row_of_the_pool_keeps_no_other_from_being_demoted(place: Path) -> None:
     size = pool_bytes_above_ssd(24) + 200 * 256
     with durable(place, pool_bytes=size) as variable:
         train(variable, range(30))

@@ -101,7 +101,7 @@ def test_files_of_a_variable_that_is_open_when_the_program_ends_are_gone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_closing_at_the_end_of_the_program_failed_on_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_close_at_the_end_of_the_program_is_printed(tmp_path: Path) -> None:
     ended = run_program(
         TRAIN_AND_END
         + "import resource, signal\n"
@@ -170,7 +170,7 @@ def test_a_close_beside_another_waits_for_it(
         assert again.total_count()[0] == 2
 
 
-def test_what_closes_variables_at_the_end_keeps_none_alive() -> None:
+def test_the_hook_that_closes_variables_at_the_end_keeps_none_alive() -> None:
     var = es.get_embedding_variable("short", 3)
     alive = weakref.ref(var)
     del var

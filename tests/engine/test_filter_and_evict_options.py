@@ -108,7 +108,7 @@ def test_a_bloom_filter_that_is_off_counts_each_key_by_itself(tmp_path: Path) ->
     assert saved == [[3, 1, 1, 0]] * 2
 
 
-def test_a_class_of_initializers_is_the_one_that_it_makes() -> None:
+def test_an_initializer_class_stands_for_its_default_instance() -> None:
     for arguments in (
         {"initializer": es.initializers.Ones},
         {

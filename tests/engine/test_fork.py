@@ -147,7 +147,7 @@ def test_every_use_of_an_inherited_variable_is_an_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize("ending", ["looks up", "closes", "drops it", "does nothing"])
-def test_what_the_parent_keeps_is_whole_whatever_its_children_did(kept: Kept, ending: str) -> None:
+def test_the_parents_rows_are_whole_whatever_its_children_did(kept: Kept, ending: str) -> None:
     trained(kept.open())
 
     def work() -> None:
@@ -193,7 +193,7 @@ def a_child_that_lives_on() -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
+def test_a_child_that_lives_on_does_not_hold_the_parents_files(
     kept: Kept,
 ) -> None:
     var = trained(kept.open())
@@ -203,7 +203,7 @@ def test_a_child_that_lives_on_keeps_nobody_from_the_parents_files(
         assert again.total_count() == (IDS.size, 3)
 
 
-def test_a_child_that_lives_on_keeps_nobody_from_where_the_parent_persisted(
+def test_a_child_that_lives_on_does_not_hold_the_parents_checkpoints(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     skip_without_library(es.StorageType.DRAM_PMEM)
@@ -289,7 +289,7 @@ def fork_while_threads_train_and_export(directory: str) -> None:
             thread.join()
 
 
-def test_locks_that_threads_held_at_the_fork_stop_nobody(tmp_path: Path) -> None:
+def test_locks_that_threads_held_at_the_fork_stop_no_child(tmp_path: Path) -> None:
     run_function("test_fork", f"fork_while_threads_train_and_export({str(tmp_path)!r})")
 
 
@@ -325,7 +325,7 @@ def test_a_child_forked_in_the_middle_of_an_update_refuses_at_once() -> None:
     run_function("test_fork", "fork_in_the_middle_of_updates()")
 
 
-def test_an_update_in_a_child_asks_the_core_for_nothing_before_it_is_refused(
+def test_an_update_in_a_child_is_refused_before_it_calls_the_core(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the fork, a thread may have been in the middle of anything in the core."""

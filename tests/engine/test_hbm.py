@@ -42,12 +42,12 @@ def ones(ids: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:12", "emulated", None])
-def test_a_device_is_named(name: str | None) -> None:
+def test_a_device_is_chosen_by_its_name(name: str | None) -> None:
     assert hbm(device=name).device == name
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:-1", "CUDA", "emulated:0", 0])
-def test_a_name_that_is_none_says_which_there_are(name: Any) -> None:
+def test_an_unknown_device_name_is_refused_with_the_known_ones(name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r'device must be "cuda", "cuda:N" .*"emulated"'):
         hbm(device=name)
 
@@ -83,7 +83,7 @@ def test_a_bad_number_in_the_environment_names_the_variable(
         make_variable(storage=hbm(device="emulated"))
 
 
-def test_nothing_is_emulated_that_nobody_asked_to(tmp_path: Path) -> None:
+def test_no_gpu_is_emulated_unless_it_was_asked_for(tmp_path: Path) -> None:
     program = """
 import embstore as es
 option = es.EmbeddingVariableOption(es.StorageOption(es.StorageType.HBM, storage_size=[4096]))
@@ -98,7 +98,7 @@ except (es.errors.MissingLibraryError, es.errors.MissingDeviceError) as error:
     assert "emulated" not in done.stdout
 
 
-def test_a_gpu_that_there_is_not_says_so(make_variable: MakeVariable) -> None:
+def test_a_missing_gpu_is_an_error(make_variable: MakeVariable) -> None:
     with pytest.raises((MissingLibraryError, MissingDeviceError)):
         make_variable(storage=hbm(device="cuda:99"))
 

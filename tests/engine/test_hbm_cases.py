@@ -141,7 +141,7 @@ def a_key_that_is_missed_is_read_below_once_however_often_it_occurs(caller: Call
     assert tiers(var, [once, often, keys[0]]) == [last, 0, 0]  # each was counted
 
 
-def of_a_batch_the_last_look_up_of_a_key_ranks_it(caller: Caller) -> None:
+def the_last_look_up_of_a_key_in_a_batch_ranks_it(caller: Caller) -> None:
     if caller.stack.tiers == 1:
         return
     var = caller.make(es.CacheStrategy.LRU)
@@ -294,7 +294,7 @@ def a_row_that_is_touched_again_is_in_the_next_increment(caller: Caller) -> None
 
 
 CASES = [
-    of_a_batch_the_last_look_up_of_a_key_ranks_it,
+    the_last_look_up_of_a_key_in_a_batch_ranks_it,
     a_key_that_is_missed_is_read_below_once_however_often_it_occurs,
     ids_that_the_gpu_leaves_out_are_not_trained,
     batches_that_the_gpu_leaves_out_count_and_change_nothing,

@@ -65,7 +65,7 @@ def test_bounds_may_be_the_same_number_whatever_its_float32_is() -> None:
         assert (rows == np.float32(bound)).all()
 
 
-def test_the_rows_of_a_seed_are_these_for_good() -> None:
+def test_the_rows_of_a_seed_never_change() -> None:
     rows = initializers.RandomUniform(0.0, 1.0, seed=42)((1, 3))
     np.testing.assert_array_equal(
         rows, np.array([[0.3745401188473625, 0.9507143064099162, 0.7319939418114051]], np.float32)
@@ -125,7 +125,7 @@ def test_any_callable_of_a_shape_is_an_initializer(make_variable: MakeVariable) 
         (initializers.Constant("one"), "value must be numbers"),
     ],
 )
-def test_what_isnt_an_initializer_is_refused(
+def test_an_object_that_is_no_initializer_is_refused(
     make_variable: MakeVariable, initializer: object, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -179,7 +179,7 @@ def test_initial_rows_that_float32_cant_have_are_refused(
 
 
 @pytest.mark.parametrize("kind", [None, *RANDOM])
-def test_variables_start_apart_and_each_starts_alike_every_time(
+def test_each_variable_has_initial_rows_of_its_own_the_same_every_time(
     make_variable: MakeVariable, kind: Make | None
 ) -> None:
     def values(name: str, **arguments: int) -> NDArray[np.float32]:

@@ -117,7 +117,7 @@ def test_the_option_is_refused_where_there_is_no_ssdhash_tier(
         es.StorageOption(storage_type, path, ssdhash_option=es.SSDHashOption())
 
 
-def test_something_else_is_refused_in_the_options_place(tmp_path: Path) -> None:
+def test_another_object_is_refused_as_ssdhash_option(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"ssdhash_option must be an embstore.SSDHash"):
         es.StorageOption(es.StorageType.SSDHASH, tmp_path, ssdhash_option=True)  # type: ignore[arg-type]
 
@@ -209,7 +209,7 @@ def test_keys_without_a_row_start_by_the_initializer_of_the_variable_that_is_ope
         np.testing.assert_array_equal(variable.lookup([10**9]), np.ones((1, 3)))
 
 
-def test_what_was_used_last_still_ranks_higher_after_opening(open_variable: Open) -> None:
+def test_rows_that_were_used_last_still_rank_higher_after_opening(open_variable: Open) -> None:
     old, new = np.arange(40), np.arange(100, 108)
     with open_variable() as variable:
         variable.apply_gradients(old, np.ones((40, 3), np.float32))
@@ -258,7 +258,7 @@ def test_kept_rows_are_not_thrown_away_by_a_variable_that_keeps_none(open_variab
 
 
 @pytest.mark.parametrize("header", [b"", bytes(40), bytes(4096)], ids=["empty", "short", "zeros"])
-def test_what_a_power_cut_left_of_rows_that_were_not_kept_goes(
+def test_remains_of_a_power_cut_are_removed_if_rows_are_not_kept(
     tmp_path: Path, header: bytes
 ) -> None:
     left = tmp_path / "table.ssdhash" / "rows-0000000013.ssdhash"
@@ -424,7 +424,7 @@ def test_an_opening_that_fails_in_one_partition_loses_no_row(open_variable: Open
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_rows_of_a_variable_that_nobody_closed_are_kept(
+def test_rows_of_a_variable_that_was_not_closed_are_kept(
     open_variable: Open, partitions: int
 ) -> None:
     for seed in range(3):
@@ -451,7 +451,7 @@ def remove_files(of: str, folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_files_of_a_partition_that_are_gone_are_missed(open_variable: Open, tmp_path: Path) -> None:
+def test_missing_files_of_a_partition_are_reported(open_variable: Open, tmp_path: Path) -> None:
     with open_variable(partition_num=3) as variable:
         train(variable, 1)
         before = variable.export()
@@ -529,7 +529,7 @@ def test_a_variable_that_was_killed_before_its_first_close_begins_without_rows(
     assert_same(export_of(open_variable(partition_num=partitions)), before)
 
 
-def test_what_an_earlier_version_left_that_was_never_closed_may_be_removed(
+def test_files_of_an_earlier_version_that_was_never_closed_may_be_removed(
     open_variable: Open, tmp_path: Path
 ) -> None:
     """Earlier versions wrote no checkpoint before the first close."""
@@ -550,7 +550,7 @@ def test_what_an_earlier_version_left_that_was_never_closed_may_be_removed(
     assert_same(export_of(open_variable()), before)
 
 
-def test_what_a_killed_variable_left_that_kept_no_rows_goes(
+def test_files_of_a_killed_variable_that_kept_no_rows_are_removed(
     open_variable: Open, tmp_path: Path
 ) -> None:
     with open_variable(directory="running", ssdhash=None) as variable:

@@ -103,7 +103,7 @@ def test_every_stream_of_keys_is_spread_evenly(stream: str, partitions: int) -> 
     assert imbalance(placed(keys, partitions), partitions) < 6
 
 
-def test_the_bound_is_one_that_a_remainder_fails() -> None:
+def test_a_remainder_in_place_of_the_hash_fails_the_bound() -> None:
     random = np.random.default_rng(1)
     for stream in ("even", "of stride 60", "of stride 2^32"):
         assert imbalance(STREAMS[stream](random) % 4, 4) > 100
@@ -121,6 +121,6 @@ def test_a_variables_rows_are_spread_over_its_partitions(make_variable: MakeVari
 
 
 @pytest.mark.parametrize("partitions", [0, 1 << 32])
-def test_a_number_of_partitions_that_cant_be_is_refused(partitions: int) -> None:
+def test_an_impossible_number_of_partitions_is_refused(partitions: int) -> None:
     with pytest.raises(InvalidArgumentError, match="partition_count: must be 1"):
         _core.keys_by_partition(np.arange(3), partitions)

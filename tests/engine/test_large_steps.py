@@ -50,7 +50,7 @@ def train_on_the_gpu(var: es.EmbeddingVariable, plain: es.EmbeddingVariable, ste
     ],
     ids=lambda kind: kind.name,
 )
-def test_they_give_the_bits_of_dram(
+def test_large_steps_give_the_bits_of_dram(
     make_variable: MakeVariable, tmp_path: Path, kind: es.StorageType, filter_freq: int
 ) -> None:
     stack = Stack(kind)
@@ -70,7 +70,7 @@ def test_they_give_the_bits_of_dram(
     assert_same(var.export(), plain.export())
 
 
-def test_they_leave_a_checkpoint_in_a_pool_as_it_is(tmp_path: Path) -> None:
+def test_large_steps_leave_a_checkpoint_in_a_pool_as_it_is(tmp_path: Path) -> None:
     def opened() -> es.EmbeddingVariable:
         return durable(tmp_path, storage_type=es.StorageType.HBM_DRAM_PMEM, pool_bytes=32 << 20)
 
@@ -88,7 +88,7 @@ def test_they_leave_a_checkpoint_in_a_pool_as_it_is(tmp_path: Path) -> None:
         assert_same(var.export(), expected)
 
 
-def test_one_without_room_is_refused_and_says_how_many_rows_are_new(
+def test_a_large_step_without_room_is_refused_and_says_how_many_rows_are_new(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     sizes = [300 * ROW_BYTES, 5000 * ROW_BYTES]

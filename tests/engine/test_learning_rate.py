@@ -43,7 +43,7 @@ def test_any_number_may_be_a_rate(make_variable: MakeVariable, rate: Any) -> Non
         True,
     ],
 )
-def test_a_rate_that_cant_be_is_refused_by_name(make_variable: MakeVariable, rate: Any) -> None:
+def test_an_impossible_rate_is_refused_by_name(make_variable: MakeVariable, rate: Any) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match=r"^learning_rate must be"):
         var.learning_rate = rate

@@ -90,7 +90,7 @@ def test_another_reader_finds_every_row_of_the_tier(
         assert (floats[1] == lower["accumulator"][i]).all()
 
 
-def test_somebodys_files_are_not_written_over(tmp_path: Path) -> None:
+def test_a_users_files_are_not_written_over(tmp_path: Path) -> None:
     storage = es.StorageOption(es.StorageType.LEVELDB, storage_path=tmp_path, storage_size=[64])
     directory = tmp_path / "var.leveldb"
     directory.mkdir()

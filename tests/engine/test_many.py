@@ -61,7 +61,7 @@ def hbm(rows: int = 40) -> es.StorageOption:
 
 
 @pytest.mark.parametrize("kind", HBM_TYPES, ids=lambda kind: kind.name)
-def test_each_variable_is_what_it_is_alone(
+def test_each_variable_gets_the_rows_that_it_gets_alone(
     make_variable: MakeVariable, storage_of: StorageOf, kind: es.StorageType, place: Place
 ) -> None:
     made: list[dict[str, Any]] = [
@@ -120,7 +120,7 @@ def test_rows_have_the_shape_of_their_ids_which_are_of_any_kind(
             es.lookup_many(many, [*ids[:3], wrong, *ids[4:]])
 
 
-def test_ids_may_be_on_both_sides(make_variable: MakeVariable) -> None:
+def test_ids_may_be_on_the_host_and_on_the_device_in_one_call(make_variable: MakeVariable) -> None:
     many = [make_variable(storage=hbm()), make_variable(), make_variable(storage=hbm())]
     alone = [make_variable() for _ in many]
     for seed in range(5):
@@ -157,7 +157,7 @@ def test_a_variable_may_be_looked_up_twice_but_not_trained(
     assert var.total_count() == (0, 3)
 
 
-def test_no_variable_is_no_work() -> None:
+def test_a_call_without_variables_does_nothing() -> None:
     assert es.lookup_many([], []) == []
     es.apply_many([], [], [])
 

@@ -49,7 +49,7 @@ def test_counters_are_those_since_the_last_call(
     assert items.name in monitor.since_last()
 
 
-def test_rows_are_told_by_tier_of_all_partitions_together(
+def test_rows_are_counted_by_tier_over_all_partitions(
     pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
 ) -> None:
     items, _ = pair
@@ -70,7 +70,9 @@ def test_a_variable_that_is_closed_is_left_out(
     assert list(monitor.since_last()) == ["users"]
 
 
-def test_prometheus_reads_it(pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable]) -> None:
+def test_prometheus_reads_a_monitor(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
+) -> None:
     prometheus = pytest.importorskip("prometheus_client")
     _, users = pair
     registry = prometheus.CollectorRegistry()
@@ -84,7 +86,7 @@ def test_prometheus_reads_it(pair: tuple[es.EmbeddingVariable, es.EmbeddingVaria
     assert 'embstore_rows{tier="0",variable="users"} 10.0' in text
 
 
-def test_a_variable_that_lost_a_shard_is_left_out_and_told_of_once(
+def test_a_variable_that_lost_a_shard_is_left_out_and_logged_once(
     pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

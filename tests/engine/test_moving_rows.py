@@ -140,7 +140,7 @@ def test_rows_that_move_under_threads_are_never_lost_doubled_or_torn(
         variable.check_at_rest()
 
 
-def test_ranks_that_threads_raise_while_rows_go_down_count(
+def test_ranks_that_threads_raise_during_demotions_count(
     make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
 ) -> None:
     storage = storage_of(tiered_stack, 500 * ROW_BYTES, upper_bytes=40 * ROW_BYTES)
@@ -148,7 +148,7 @@ def test_ranks_that_threads_raise_while_rows_go_down_count(
 
 
 @pytest.mark.long
-def test_no_row_goes_down_in_the_place_of_a_colder_one_that_is_being_trained(
+def test_no_row_is_demoted_instead_of_a_colder_one_that_is_being_trained(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     """In one try of 90, some rows to be demoted are promoted meanwhile, and others are pinned."""
@@ -183,7 +183,7 @@ def check_that_the_hottest_are_above(variable: CountingVariable) -> None:
     np.testing.assert_array_equal(variable.var.lookup_tier(hottest_first), wanted)
 
 
-def test_closing_waits_for_what_moves(
+def test_closing_waits_for_rows_that_move(
     make_variable: MakeVariable, tiered_stack: Stack, tmp_path: Path
 ) -> None:
     for round_number in range(4):

@@ -92,7 +92,7 @@ def use(variable: es.EmbeddingVariable, times: int) -> None:
 @example(name="/etc/passwd", other="../up", parts=1, other_parts=1)
 @example(name="x.pool", other="x.pool.pool", parts=1, other_parts=2)
 @example(name="x.ssdhash", other="x", parts=2, other_parts=1)
-def test_a_name_that_is_taken_has_files_of_its_own_inside_its_storage_path(
+def test_a_name_that_is_accepted_has_files_of_its_own_inside_its_storage_path(
     storage: str, name: str, other: str, parts: int, other_parts: int
 ) -> None:
     skip_without_library(STORAGE[storage][0])
@@ -150,7 +150,7 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize(("name", "message"), REFUSED)
-def test_a_name_that_cant_be_is_refused_by_all_who_take_one(
+def test_an_invalid_name_is_refused_by_every_call_that_takes_one(
     name: Any, message: str, taker: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^name must be .*{message}"):

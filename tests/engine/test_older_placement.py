@@ -112,7 +112,7 @@ def test_a_save_is_restored_onto_any_number_of_partitions(kept: Path, partitions
         assert_same(var.export(), wanted(kept, "increment")[0])
 
 
-def test_of_a_save_that_has_no_initial_rows_the_variable_keeps_its_own(kept: Path) -> None:
+def test_a_variable_keeps_its_initial_rows_if_a_save_has_none(kept: Path) -> None:
     untrained = np.arange(10_000, 15_000)
     with variable(1) as var:
         own = var.lookup(untrained)
@@ -121,7 +121,7 @@ def test_of_a_save_that_has_no_initial_rows_the_variable_keeps_its_own(kept: Pat
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])
-def test_an_increment_may_follow_that_places_keys_by_their_hash(
+def test_an_increment_that_places_keys_by_their_hash_may_follow(
     kept: Path, partitions: int
 ) -> None:
     with variable(partitions, evict_option=es.GlobalStepEvict(10)) as var:
@@ -179,7 +179,7 @@ def test_a_file_that_was_placed_in_another_way_than_it_says_is_refused(kept: Pat
         _core.verify_rows(str(file), 3)
 
 
-def test_a_save_of_today_says_how_its_keys_are_placed(tmp_path: Path) -> None:
+def test_a_save_of_this_version_says_how_its_keys_are_placed(tmp_path: Path) -> None:
     with variable(3) as var:
         train(var, 1)
         es.save(tmp_path, [var], 1)
@@ -218,7 +218,7 @@ def test_kept_files_without_their_note_are_refused_as_well(kept: Path) -> None:
         variable(1, kept_storage(kept, 1))
 
 
-def test_files_that_are_kept_by_today_are_taken_over_on_several_partitions(tmp_path: Path) -> None:
+def test_kept_files_of_this_version_are_taken_over_on_several_partitions(tmp_path: Path) -> None:
     (tmp_path / "kept-3").mkdir()
     with variable(3, kept_storage(tmp_path, 3)) as var:
         train(var, 1)
@@ -227,7 +227,7 @@ def test_files_that_are_kept_by_today_are_taken_over_on_several_partitions(tmp_p
         assert_same(var.export(), before)
 
 
-def test_what_was_persisted_from_several_partitions_is_refused_by_another_pool(kept: Path) -> None:
+def test_a_checkpoint_of_several_partitions_is_refused_by_another_pool(kept: Path) -> None:
     (kept / "new").mkdir()
     with variable(2, pool_storage(kept / "new")) as var:
         with pytest.raises(CheckpointError, match=WHAT_TO_DO):
@@ -235,7 +235,7 @@ def test_what_was_persisted_from_several_partitions_is_refused_by_another_pool(k
         train(var, 1)
 
 
-def test_a_pool_of_today_is_restored_on_several_partitions(place: Path) -> None:
+def test_a_pool_of_this_version_is_restored_on_several_partitions(place: Path) -> None:
     storage = pool_storage(place / "pool", es.StorageType.DRAM_PMEM_SSDHASH)
     (place / "pool").mkdir()
     with variable(3, storage) as var:

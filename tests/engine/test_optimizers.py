@@ -205,7 +205,7 @@ def test_ftrl_leaves_weights_alone_that_never_had_a_gradient(make_variable: Make
     assert np.isfinite(row).all()
 
 
-def test_adagrad_decay_goes_through_deeprecs_losses(make_variable: MakeVariable) -> None:
+def test_adagrad_decay_gives_deeprecs_losses(make_variable: MakeVariable) -> None:
     var = make_variable(optimizer=optimizers.AdagradDecayV2(0.1, accumulator_decay_step=2))
     losses = []
     for _ in range(3):

@@ -105,7 +105,7 @@ def test_a_size_may_have_a_unit(size: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "0", "-1", "4 G", "4g", "4GB", "1.5G", "9" * 15 + "T", "٣"])
-def test_what_is_no_size_is_refused(size: str) -> None:
+def test_text_that_is_no_size_is_refused(size: str) -> None:
     with pytest.raises(es.errors.InvalidArgumentError, match=r"storage_size\[0\]"):
         es.StorageOption(storage_size=[size])
 

@@ -114,13 +114,13 @@ def errors(storage_type: es.StorageType, durability: str, place: Path, preloaded
     ],
     ids=["PMEM_LIBPMEM", "pool", "SSDHASH", "LEVELDB"],
 )
-def test_of_several_processes_one_owns_a_variables_files(
+def test_one_of_several_processes_owns_a_variables_files(
     late_lock: Callable[..., Path], storage_type: es.StorageType, durability: str, place: Path
 ) -> None:
     assert not errors(storage_type, durability, place, late_lock())
 
 
-def test_a_lock_that_counts_wherever_its_path_leads_is_found(
+def test_the_processes_find_a_lock_whose_path_is_not_checked(
     late_lock: Callable[..., Path], place: Path
 ) -> None:
     told = errors(es.StorageType.DRAM_PMEM, "checkpoint", place, late_lock("-DANY_PATH"))

@@ -301,7 +301,7 @@ def test_accesses_in_flight_take_the_latency_of_one_and_no_less(
     only_dirtied=st.floats(0, 1),
     alone_ns=st.floats(1.0, 1e6),
 )
-def test_nobody_waits_for_what_the_caches_have(
+def test_accesses_that_hit_the_caches_are_not_waited_for(
     accesses: int, found: float, only_dirtied: float, alone_ns: float
 ) -> None:
     memory = ExampleDevice("memory", lambda *_: 10.0, alone=alone_ns)
@@ -359,7 +359,7 @@ def test_rows_are_the_same_bit_for_bit(make_variable: MakeVariable, tmp_path: Pa
     assert_same(paced, not_paced)
 
 
-def test_the_device_of_each_tier_is_told(make_variable: MakeVariable, tmp_path: Path) -> None:
+def test_stats_name_the_device_of_each_tier(make_variable: MakeVariable, tmp_path: Path) -> None:
     var = make_variable(
         storage=es.StorageOption(
             es.StorageType.DRAM_SSDHASH, [None, tmp_path], devices=[None, DISK]
@@ -537,7 +537,7 @@ def test_sizes_of_caches_may_have_a_unit() -> None:
         es.Caches("32M", "much")
 
 
-def test_what_cant_be_recorded_is_refused(make_variable: MakeVariable) -> None:
+def test_wrong_arguments_of_a_recording_are_refused(make_variable: MakeVariable) -> None:
     var = make_variable()
     with pytest.raises(InvalidArgumentError, match="variables must be"):
         es.record_accesses(["var"])  # type: ignore[list-item]
@@ -585,18 +585,22 @@ def test_what_cant_be_recorded_is_refused(make_variable: MakeVariable) -> None:
         ),
     ],
 )
-def test_what_is_no_device_of_a_tier_is_refused(devices: Any, message: str, tmp_path: Path) -> None:
+def test_an_object_that_is_no_device_of_its_tier_is_refused(
+    devices: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], devices=devices)
 
 
-def test_persistent_memory_is_on_no_disk(tmp_path: Path) -> None:
+def test_persistent_memory_can_not_be_paced_as_a_disk(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"devices\[1\]: slow-disk.*PMEM"):
         es.StorageOption(es.StorageType.DRAM_PMEM, [None, tmp_path], devices=[None, DISK])
 
 
 @pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_time_that_is_none_is_refused(make_variable: MakeVariable, told: float) -> None:
+def test_a_time_that_is_not_finite_and_positive_is_refused(
+    make_variable: MakeVariable, told: float
+) -> None:
     device = ExampleDevice(
         "odd", lambda _, size, threads: told if threads == 7 and size == 12 else 1.0
     )
@@ -608,7 +612,9 @@ def test_a_time_that_is_none_is_refused(make_variable: MakeVariable, told: float
 
 
 @pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_latency_that_is_none_is_refused(make_variable: MakeVariable, told: float) -> None:
+def test_a_latency_that_is_not_finite_and_positive_is_refused(
+    make_variable: MakeVariable, told: float
+) -> None:
     device = ExampleDevice("odd", lambda *_: 1.0, alone=told)
     with pytest.raises(
         InvalidArgumentError,
@@ -628,7 +634,7 @@ def test_a_device_without_a_latency_is_refused() -> None:
         es.StorageOption(devices=[Hurried()])  # type: ignore[list-item]
 
 
-def test_a_device_that_cant_tell_a_time_is_named(make_variable: MakeVariable) -> None:
+def test_a_device_whose_time_fails_is_named(make_variable: MakeVariable) -> None:
     def time_of(access: Access, *_: int) -> float:
         raise KeyError(f"no curve of {access.name}")
 

@@ -77,7 +77,7 @@ def up(var: es.EmbeddingVariable, ids: Ids) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_rows_come_up_as_they_are(
+def test_prefetched_rows_come_up_unchanged(
     make_variable: MakeVariable, kind: es.StorageType, tmp_path: Path, ids_on: ToIds
 ) -> None:
     var = trained(make_variable, hbm(kind, tmp_path if kind is not KINDS[0] else None))
@@ -116,7 +116,7 @@ def test_rows_of_partitions_come_up(make_variable: MakeVariable, partitions: int
     assert up(var, below) == 20
 
 
-def test_a_batch_may_have_ids_on_both_sides(make_variable: MakeVariable) -> None:
+def test_a_batch_may_have_ids_on_the_host_and_on_the_device(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     var.prefetch(COLD[:5], on_device(COLD[5:10]), COLD[10:12].reshape(2, 1), on_device(COLD[12:15]))
     assert up(var, COLD) == 15
@@ -153,7 +153,7 @@ def test_rows_stay_until_their_batch_is_trained_and_go_then(
     assert up(var, others) == HBM_ROWS
 
 
-def test_a_batch_that_is_asked_for_in_the_middle_of_a_step_is_the_next(
+def test_a_batch_that_is_prefetched_in_the_middle_of_a_step_is_that_of_the_next(
     make_variable: MakeVariable, ids_on: ToIds
 ) -> None:
     var = trained(make_variable)
@@ -194,7 +194,7 @@ def test_a_later_batch_takes_no_room_from_an_earlier_one(
     assert var.stats()["promotions"] == promotions  # no row goes up and down in turns
 
 
-def test_of_a_batch_larger_than_hbm_comes_up_what_fits(
+def test_as_much_of_a_batch_larger_than_hbm_comes_up_as_fits(
     make_variable: MakeVariable, ids_on: ToIds
 ) -> None:
     var = trained(make_variable)
@@ -206,7 +206,9 @@ def test_of_a_batch_larger_than_hbm_comes_up_what_fits(
     assert var.get_frequency(COLD).tolist() == [2] * COLD.size
 
 
-def test_what_is_up_already_comes_first(make_variable: MakeVariable, ids_on: ToIds) -> None:
+def test_rows_that_are_in_hbm_already_come_first(
+    make_variable: MakeVariable, ids_on: ToIds
+) -> None:
     var = trained(make_variable)
     promotions = var.stats()["promotions"]
     var.prefetch(ids_on(np.r_[COLD, HOT]))
@@ -226,7 +228,9 @@ def test_batches_that_never_come_are_forgotten(make_variable: MakeVariable) -> N
 # --- Nothing else changes
 
 
-def test_no_row_is_made_and_nothing_is_counted(make_variable: MakeVariable, ids_on: ToIds) -> None:
+def test_a_prefetch_makes_no_row_and_counts_nothing(
+    make_variable: MakeVariable, ids_on: ToIds
+) -> None:
     var = trained(make_variable, filter=es.CounterFilter(filter_freq=3))
     waiting = np.arange(500, 510)
     var.apply_gradients(waiting, ones(waiting))
@@ -245,7 +249,7 @@ def test_no_row_is_made_and_nothing_is_counted(make_variable: MakeVariable, ids_
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4)])
-def test_an_empty_batch_is_a_batch(
+def test_an_empty_batch_counts_as_a_batch(
     make_variable: MakeVariable, ids_on: ToIds, shape: tuple[int, ...]
 ) -> None:
     var = trained(make_variable)
@@ -258,7 +262,7 @@ def test_an_empty_batch_is_a_batch(
     assert up(var, COLD[:20]) == 20
 
 
-def test_ids_that_are_none_are_refused(make_variable: MakeVariable) -> None:
+def test_ids_of_another_type_are_refused(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     with pytest.raises(InvalidArgumentError, match="ids must be int64"):
         var.prefetch(np.zeros(3, np.float32))

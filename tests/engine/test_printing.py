@@ -36,7 +36,9 @@ def test_no_word_and_no_number_is_cut(
         assert "".join(cell.strip() for cell, _ in cells) == WORD
 
 
-def test_a_letter_that_the_output_cannot_have_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_the_output_cannot_encode_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     table = Table("operation", "µs")
@@ -47,7 +49,7 @@ def test_a_letter_that_the_output_cannot_have_ends_nothing(monkeypatch: pytest.M
     assert "?3" in written.getvalue().decode()
 
 
-def test_how_the_user_has_letters_encoded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_handler_of_the_users_output_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     stdout = io.TextIOWrapper(written, encoding="ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stdout)

@@ -18,7 +18,7 @@ in_the_program()
 """
 
 
-def test_of_a_program_that_does_not_end_its_threads_and_children_tell_where_they_are() -> None:
+def test_threads_and_children_of_a_program_that_does_not_end_print_where_they_are() -> None:
     run_program("")  # imports what programs need
     for timeout in (1, 8):  # on a busy computer it may take longer to get there
         with pytest.raises(AssertionError, match=f"still running after {timeout} s") as told:

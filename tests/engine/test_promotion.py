@@ -80,7 +80,7 @@ ON_THE_GPU = [(stack, on_device) for stack in STACKS if stack.name.startswith("H
     [*ON_THE_HOST, *ON_THE_GPU],
     ids=lambda case: case.name if isinstance(case, Stack) else case.__name__,
 )
-def test_few_of_the_ids_that_miss_bring_a_row_up_and_all_of_them_count(
+def test_few_misses_promote_a_row_and_all_of_them_count(
     make_variable: MakeVariable,
     storage_of: StorageOf,
     tmp_path: Path,

@@ -48,7 +48,7 @@ def test_a_table_that_is_put_elsewhere_trains_on_with_the_same_bits(
         np.testing.assert_array_equal(copy.export()["values"], var.export()["values"])
 
 
-def test_without_slots_rows_keep_theirs_and_new_ones_start_anew() -> None:
+def test_a_put_without_slots_keeps_those_of_old_rows_and_begins_those_of_new_rows() -> None:
     with variable() as var:
         var.apply_gradients([1], np.ones((1, 3), np.float32))
         before = var.export()["accumulator"]
@@ -60,7 +60,7 @@ def test_without_slots_rows_keep_theirs_and_new_ones_start_anew() -> None:
         assert after["freqs"].tolist() == [2, 1]
 
 
-def test_a_filter_does_not_keep_them_out_and_waits_for_them_no_more() -> None:
+def test_rows_that_are_put_pass_a_filter_and_their_keys_wait_no_more() -> None:
     with variable(filter=es.CounterFilter(5)) as var:
         var.apply_gradients([1, 1, 3], rows_of(3))
         assert var.stats()["waiting_keys"] == 2
@@ -70,7 +70,7 @@ def test_a_filter_does_not_keep_them_out_and_waits_for_them_no_more() -> None:
         assert var.export()["keys"].tolist() == [1, 2]
 
 
-def test_a_checkpoint_of_a_durable_pool_has_them(place: Path) -> None:
+def test_a_checkpoint_of_a_durable_pool_has_the_rows_that_were_put(place: Path) -> None:
     with durable(place) as var:
         var.put(np.arange(100), np.ones((100, var.dim), np.float32))
         wanted = contents(var)
@@ -102,7 +102,7 @@ def test_a_checkpoint_of_a_durable_pool_has_them(place: Path) -> None:
         ({"ids": [1], "values": rows_of(1), "version": -1}, "version"),
     ],
 )
-def test_what_cannot_be_put_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_a_wrong_argument_of_put_is_named(arguments: dict[str, Any], told: str) -> None:
     with variable() as var:
         with pytest.raises(InvalidArgumentError, match=told):
             var.put(**arguments)

@@ -37,7 +37,7 @@ def apply(var: es.EmbeddingVariable, ids: np.ndarray[tuple[int, ...], np.dtype[n
 
 @pytest.mark.parametrize("batches", [2**32 - 20, 2**32, 2**33 - 5, 2**40], ids=str)
 @pytest.mark.parametrize("how", ["trains", "serves"])
-def test_the_most_recent_rows_stay_after_more_batches_than_a_word_counts(
+def test_the_most_recent_rows_stay_after_more_batches_than_32_bits_count(
     tmp_path: Path, batches: int, how: str
 ) -> None:
     (tmp_path / "rows").mkdir()

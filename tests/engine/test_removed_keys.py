@@ -82,7 +82,7 @@ def test_keys_that_are_evicted_again_and_again_are_kept_once() -> None:
     run_function("test_removed_keys", "evict_again_and_again()")
 
 
-def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_path: Path) -> None:
+def test_keys_removed_while_a_save_is_synced_belong_to_the_next_save(tmp_path: Path) -> None:
     sync = files.sync
     with variable() as var:
         train(var, np.arange(10), 1)
@@ -105,7 +105,7 @@ def test_keys_that_go_while_a_save_comes_to_its_medium_are_the_next_ones(tmp_pat
 
 
 @pytest.mark.parametrize("several_tiers", [False, True])
-def test_keys_without_a_row_are_not_told(tmp_path: Path, several_tiers: bool) -> None:
+def test_keys_without_a_row_are_not_listed(tmp_path: Path, several_tiers: bool) -> None:
     """Removing such a key changes nothing."""
     absent = np.arange(1000, 301_000)
     with variable(storage_path=tmp_path / "rows" if several_tiers else None) as var:
@@ -138,7 +138,7 @@ def test_keys_without_a_row_take_no_memory() -> None:
     run_function("test_removed_keys", "remove_absent_keys_again_and_again()")
 
 
-def test_a_key_that_waits_at_a_filter_is_not_told(tmp_path: Path) -> None:
+def test_a_key_that_waits_at_a_filter_is_not_listed(tmp_path: Path) -> None:
     """A save has all keys that wait, so it need only list removed rows."""
     option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(3))
 
@@ -181,5 +181,5 @@ def remove_rows_again_and_again_and_save_then() -> None:
         assert told(path / "increment") == 1
 
 
-def test_rows_that_go_before_the_first_save_take_no_memory() -> None:
+def test_rows_that_are_removed_before_the_first_save_take_no_memory() -> None:
     run_function("test_removed_keys", "remove_rows_again_and_again_and_save_then()")

@@ -64,7 +64,9 @@ def test_without_storage_size_a_small_file_system_has_no_room_and_the_error_says
     assert sum(file.stat().st_blocks for file in place.rglob("*") if file.is_file()) == 0
 
 
-def test_one_that_fits_is_made_and_the_next_has_what_is_left(mount_memory: MountMemory) -> None:
+def test_a_table_that_fits_is_made_and_the_next_has_the_room_that_is_left(
+    mount_memory: MountMemory,
+) -> None:
     place = mount_memory(str(MOUNTED_BYTES))
     half = [MOUNTED_BYTES // 2]
     with make(es.StorageType.PMEM_LIBPMEM, place, half) as variable:
@@ -77,7 +79,7 @@ def test_one_that_fits_is_made_and_the_next_has_what_is_left(mount_memory: Mount
         pass
 
 
-def test_a_pool_that_grows_takes_only_what_it_has_not(mount_memory: MountMemory) -> None:
+def test_a_pool_that_grows_takes_only_the_bytes_that_it_lacks(mount_memory: MountMemory) -> None:
     place = mount_memory(str(MOUNTED_BYTES))
     size = [1 << 16, 5 << 20]
     with make(es.StorageType.DRAM_PMEM, place, size, "checkpoint"):
@@ -90,7 +92,7 @@ def test_a_pool_that_grows_takes_only_what_it_has_not(mount_memory: MountMemory)
         pass
 
 
-def test_what_a_file_system_promises_and_the_computer_has_not_is_refused(
+def test_more_memory_than_the_computer_has_is_refused_though_the_file_system_promises_it(
     mount_memory: MountMemory,
 ) -> None:
     """Runs in a process whose files may not grow, so that a wrong engine takes no memory either."""

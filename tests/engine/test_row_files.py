@@ -99,7 +99,7 @@ def test_chunks_have_all_rows_once_in_the_order_of_keys(stack: Stack, partition_
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
-def test_a_range_has_both_its_ends(partition_num: int) -> None:
+def test_a_range_includes_both_its_ends(partition_num: int) -> None:
     keys = np.array([INT64_MIN, -5, -1, 0, 3, 4, 9, INT64_MAX])
     with variable(partition_num=partition_num) as var:
         var.apply_gradients(keys, np.ones((keys.size, 3), np.float32))
@@ -243,7 +243,7 @@ def test_a_range_without_rows_is_written_as_a_file_of_none(
             assert_same(var.export(), before)
 
 
-def test_what_can_not_be_written_leaves_nothing(
+def test_a_failed_write_leaves_nothing(
     var: es.EmbeddingVariable,
     file_format: str,
     tmp_path: Path,
@@ -299,7 +299,7 @@ def test_a_folder_that_is_being_written_is_refused_to_others(
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
 
 
-def test_what_a_killed_process_had_begun_goes(
+def test_the_unfinished_folder_of_a_killed_process_is_removed(
     var: es.EmbeddingVariable, file_format: str, tmp_path: Path
 ) -> None:
     call = f"import test_row_files as t; t.killed_as_it_writes({str(tmp_path)!r}, {file_format!r})"
@@ -324,7 +324,7 @@ def killed_as_it_writes(place: str, file_format: str) -> None:
         es.write_rows(Path(place) / "rows", made, file_format=file_format, rows_a_file=10)
 
 
-def test_what_safetensors_can_not_write_is_told(
+def test_an_error_of_safetensors_in_a_write_is_reported(
     var: es.EmbeddingVariable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     safetensors = pytest.importorskip("safetensors")
@@ -339,7 +339,7 @@ def test_what_safetensors_can_not_write_is_told(
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_a_missing_library_is_told(
+def test_a_missing_library_is_named(
     var: es.EmbeddingVariable, file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, LIBRARIES[file_format], None)
@@ -444,7 +444,7 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
-def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> None:
+def test_numbers_of_types_that_numpy_lacks_are_refused(tmp_path: Path, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     safetensors = pytest.importorskip("safetensors.torch")
     rows = {"keys": torch.arange(2), "values": torch.ones(2, 3).to(getattr(torch, dtype))}
@@ -456,7 +456,7 @@ def test_numbers_that_numpy_has_not_are_refused(tmp_path: Path, dtype: str) -> N
         es.read_rows(tmp_path, var)
 
 
-def test_no_row_is_put_where_another_has_a_version_that_can_not_be(
+def test_no_row_is_put_if_another_has_an_impossible_version(
     file_format: str, tmp_path: Path
 ) -> None:
     rows = {"keys": np.arange(2), "values": column(np.float32, 2, 3)}
@@ -468,7 +468,7 @@ def test_no_row_is_put_where_another_has_a_version_that_can_not_be(
         assert len(var) == 0
 
 
-def test_no_row_is_put_where_a_later_file_does_not_fit(
+def test_no_row_is_put_if_a_later_file_does_not_fit(
     var: es.EmbeddingVariable, file_format: str, tmp_path: Path
 ) -> None:
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
@@ -502,7 +502,7 @@ def test_files_that_can_not_be_read_are_named(
         es.read_rows(tmp_path / "rows", copy)
 
 
-def test_a_parquet_file_of_which_a_byte_changed_is_refused(
+def test_a_parquet_file_with_a_changed_byte_is_refused(
     var: es.EmbeddingVariable, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyarrow")
@@ -564,7 +564,9 @@ def test_columns_that_are_neither_numbers_nor_lists_or_come_twice_are_refused(
             es.read_rows(tmp_path, var)
 
 
-def test_what_is_no_file_of_rows_is_refused(var: es.EmbeddingVariable, tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_of_rows_is_refused(
+    var: es.EmbeddingVariable, tmp_path: Path
+) -> None:
     with pytest.raises(StorageError, match=r"has no file that ends with \.parquet"):
         es.read_rows(tmp_path, var)
     with pytest.raises(StorageError, match="there is no such file or folder"):

@@ -31,7 +31,7 @@ def test_keys_without_a_row_read_and_start_as_in_the_variable_that_was_saved(
             np.testing.assert_array_equal(var.lookup(UNTRAINED), saved.lookup(UNTRAINED))
 
 
-def test_every_partition_has_them(tmp_path: Path) -> None:
+def test_every_partition_has_the_saved_initial_rows(tmp_path: Path) -> None:
     with variable(partition_num=2) as saved, variable(partition_num=3, initializer=OTHER) as var:
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
@@ -43,7 +43,7 @@ def test_every_partition_has_them(tmp_path: Path) -> None:
             np.testing.assert_array_equal(again.lookup(UNTRAINED), saved.lookup(UNTRAINED))
 
 
-def test_an_incremental_save_goes_on_from_those_of_the_full_one(tmp_path: Path) -> None:
+def test_an_incremental_save_keeps_the_initial_rows_of_the_full_one(tmp_path: Path) -> None:
     with variable() as saved, variable(initializer=OTHER) as var:
         train(saved, seed=1)
         es.save(tmp_path / "full", [saved], 1)
@@ -66,7 +66,7 @@ def test_columns_that_the_save_lacks_start_as_the_variables_own(dim: int, tmp_pa
         np.testing.assert_array_equal(read[:, common:], own[:, common:])
 
 
-def test_a_restore_that_is_refused_leaves_them(tmp_path: Path) -> None:
+def test_a_restore_that_is_refused_leaves_the_initial_rows(tmp_path: Path) -> None:
     with variable() as saved, variable(DRAM, initializer=OTHER, rows=4) as var:
         own = var.lookup(UNTRAINED)
         train(saved, seed=1)
@@ -77,7 +77,9 @@ def test_a_restore_that_is_refused_leaves_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("partition_num", [1, 2])
-def test_a_pool_that_goes_on_from_a_save_keeps_them(place: Path, partition_num: int) -> None:
+def test_a_pool_that_goes_on_from_a_save_keeps_its_initial_rows(
+    place: Path, partition_num: int
+) -> None:
     with variable() as saved:
         train(saved, seed=1)
         es.save(place / "saved", [saved], 1)

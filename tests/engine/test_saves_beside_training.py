@@ -213,7 +213,7 @@ def check_chains(
         (es.StorageType.HBM_DRAM_SSDHASH, 2),
     ],
 )
-def test_a_chain_of_saves_is_the_variable_between_two_batches(
+def test_each_save_of_a_chain_is_the_variable_between_two_batches(
     tmp_path: Path, place: Path, storage_type: es.StorageType, partition_num: int, seed: int
 ) -> None:
     with (
@@ -226,7 +226,7 @@ def test_a_chain_of_saves_is_the_variable_between_two_batches(
 @pytest.mark.parametrize(
     "storage_type", [es.StorageType.DRAM_PMEM, es.StorageType.DRAM_PMEM_SSDHASH]
 )
-def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
+def test_each_save_beside_checkpoints_of_a_pool_is_the_variable_between_two_batches(
     tmp_path: Path, place: Path, storage_type: es.StorageType
 ) -> None:
     """The pool's checkpoints keep copies of rows too, of other moments than the saves."""
@@ -260,7 +260,7 @@ def test_a_chain_of_saves_beside_checkpoints_of_a_pool(
         (es.StorageType.DRAM_SSDHASH, 2),
     ],
 )
-def test_more_rows_change_than_a_save_keeps_in_memory(
+def test_a_save_is_right_if_more_rows_change_than_it_keeps_in_memory(
     tmp_path: Path, storage_type: es.StorageType, partition_num: int
 ) -> None:
     """Rows have 16 KiB: a save keeps at most 64 MiB of them in memory, and writes them from 32 MiB

@@ -62,7 +62,7 @@ def part(ids: list[int], dim: int, seed: int, occurrences: list[int] | None = No
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_look_ups_are_those_of_each(variables: Variables, train: bool) -> None:
+def test_look_ups_together_give_the_rows_of_each(variables: Variables, train: bool) -> None:
     for variable in variables:
         variable.apply_gradients([1, 2, 3], rows(3, variable.dim, 1))
     ids = np.array([1, 7, 2, 2, 3, -5])
@@ -119,7 +119,7 @@ def test_parts_are_prepared_as_one_batch_and_committed(variables: Variables) -> 
         assert got["freqs"].tolist() == [3, 1, 2]
 
 
-def test_one_part_is_taken_as_it_is(variables: Variables) -> None:
+def test_a_single_part_is_taken_unscaled(variables: Variables) -> None:
     several = shards(variables)[:1]
     only = part([1, 2], DIMS[0], 5)
     (prepared,) = prepare_together([(several[0], [only])], 0.5)

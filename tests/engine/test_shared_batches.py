@@ -110,7 +110,7 @@ def test_rows_are_the_same_to_the_bit(
 
 @pytest.mark.parametrize("strategy", es.CacheStrategy, ids=lambda strategy: strategy.name)
 @pytest.mark.parametrize("kind", ["DRAM_PMEM", "DRAM_SSDHASH", "DRAM_PMEM_SSDHASH", "HBM_DRAM"])
-def test_ranks_are_exact_when_all_is_counted(
+def test_ranks_are_exact_once_all_accesses_are_counted(
     make_variable: MakeVariable, storage_of: StorageOf, kind: str, strategy: es.CacheStrategy
 ) -> None:
     room = 2000
@@ -290,7 +290,7 @@ def threads_used(*arguments: str, environment: dict[str, str]) -> tuple[int, int
         (["1"], {}, 1),
     ],
 )
-def test_so_many_threads_are_used_as_were_asked_for(
+def test_as_many_threads_are_used_as_were_asked_for(
     argument: list[str], environment: dict[str, str], threads: int
 ) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -300,7 +300,7 @@ def test_so_many_threads_are_used_as_were_asked_for(
     )
 
 
-def test_what_is_recorded_is_one_threads() -> None:
+def test_a_recorded_batch_uses_one_thread() -> None:
     assert threads_used("3", environment=dict(os.environ)) == (3, 2)
     assert threads_used("3", "recorded", environment=dict(os.environ)) == (3, 0)
 
@@ -313,7 +313,7 @@ def test_another_number_of_threads_is_refused(count: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_an_update_reads_no_row_of_a_file_again_that_the_look_up_before_it_read(
+def test_an_update_reads_no_row_of_a_file_again_after_its_look_up(
     make_variable: MakeVariable, storage_of: StorageOf, threads: int
 ) -> None:
     es.set_num_threads(threads)
@@ -332,7 +332,7 @@ def test_an_update_reads_no_row_of_a_file_again_that_the_look_up_before_it_read(
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_an_update_leaves_what_another_threads_look_up_read_to_that_ones_update(
+def test_an_update_leaves_the_rows_that_another_look_up_read_to_its_own_update(
     make_variable: MakeVariable, storage_of: StorageOf, threads: int
 ) -> None:
     storage = storage_of(es.StorageType.DRAM_LEVELDB, 8 * MIB, upper_bytes=1000 * ROW_BYTES)

@@ -66,7 +66,7 @@ def test_an_option_is_relative_to_where_each_of_its_variables_was_made(
         assert variable.ev_option.storage_option.tiers()[1].path == str(around / "rows")
 
 
-def test_a_directory_that_is_gone_is_an_error_where_the_path_is_relative_to_it(
+def test_a_directory_that_is_gone_is_an_error_if_the_path_is_relative_to_it(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch, elsewhere: Path
 ) -> None:
     monkeypatch.chdir(elsewhere)

@@ -93,7 +93,7 @@ def test_two_variables_of_one_name_cant_share_a_directory(
 
 
 @pytest.mark.parametrize("kind", IN_FILES)
-def test_what_a_killed_process_left_is_taken_over(
+def test_the_files_of_a_killed_process_are_taken_over(
     make_variable: MakeVariable, tmp_path: Path, kind: str
 ) -> None:
     storage = in_files(kind, tmp_path)

@@ -133,7 +133,9 @@ def test_every_backward_is_a_step_of_its_own(var: es.EmbeddingVariable, table: A
     assert_same_rows(var, twin)
 
 
-def test_dense_layers_around_it_get_their_gradients(var: es.EmbeddingVariable, table: Any) -> None:
+def test_dense_layers_around_an_embedding_get_their_gradients(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
     torch.manual_seed(1)
     linear = torch.nn.Linear(DIM, 1)
     other = copy.deepcopy(linear)
@@ -231,7 +233,7 @@ def test_an_error_of_the_variable_comes_out_of_backward(make_variable: MakeVaria
     assert var.total_count() == (0, 3)
 
 
-def test_gradients_of_something_else_train_nothing(var: es.EmbeddingVariable) -> None:
+def test_gradients_for_another_tensor_train_nothing(var: es.EmbeddingVariable) -> None:
     scale = torch.ones((), requires_grad=True)
     rows = es.torch.Embedding(var)(torch.tensor([1]))
     torch.autograd.grad((rows * scale).sum(), scale)
@@ -428,7 +430,7 @@ def test_a_conversion_leaves_the_rows_that_the_variable_has(
 @pytest.mark.usefixtures("conversion")
 @pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
 @pytest.mark.parametrize("to", ["meta", torch.complex64])
-def test_a_conversion_to_what_has_no_values_or_is_not_floating_changes_nothing(
+def test_a_conversion_to_the_meta_device_or_to_complex_numbers_changes_nothing(
     var: es.EmbeddingVariable, to: Any
 ) -> None:
     model = derived(es.torch.Embedding, var)
@@ -553,7 +555,7 @@ def test_a_gradient_that_isnt_finite_trains_nothing(var: es.EmbeddingVariable, b
     assert var.total_count() == (0, DIM)
 
 
-def test_gradients_are_finite_whose_sum_isnt(var: es.EmbeddingVariable) -> None:
+def test_gradients_may_be_finite_while_their_sum_is_not(var: es.EmbeddingVariable) -> None:
     (es.torch.Embedding(var)(torch.tensor([1])) * 1e19).sum().backward()
     (es.torch.Embedding(var)(torch.tensor([1, 2])) * 3e38).sum().backward()
     assert var.total_count() == (2, DIM)
@@ -585,7 +587,7 @@ def test_a_scaled_loss_without_the_optimizer_of_rows_is_refused_before_it_trains
         lambda scaler, loss: next(scaler.scale(loss for _ in range(1))),
     ],
 )
-def test_a_loss_is_scaled_however_the_scaler_was_given_it(
+def test_a_scaled_loss_is_noticed_however_the_scaler_was_given_it(
     var: es.EmbeddingVariable, scaled: Any
 ) -> None:
     loss = es.torch.Embedding(var)(torch.tensor([1])).sum()
@@ -659,14 +661,14 @@ def test_a_compiled_model_trains_the_same_rows(make_variable: MakeVariable, back
     ],
     ids=["trace", "export", "vmap", "grad"],
 )
-def test_what_would_record_or_transform_a_look_up_is_refused(
+def test_recording_or_transforming_a_look_up_is_refused(
     var: es.EmbeddingVariable, module: Any, train: bool, record: Any, message: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         record(module(var).train(train), torch.tensor([[1, 2]]))
 
 
-def test_a_variable_that_nothing_holds_any_more_is_told_from_a_trained_one() -> None:
+def test_backward_raises_if_the_variable_does_not_exist_any_more() -> None:
     var = es.get_embedding_variable("gone", DIM, optimizer=es.optimizers.SGD(0.1))
     loss = es.torch.Embedding(var)(torch.tensor([1])).sum()
     del var
@@ -715,7 +717,7 @@ def combined(rows: Any, mode: str) -> Any:
         ([[1, 2, 2], [3, 4, 5]], None),
     ],
 )
-def test_bags_are_what_is_combined_by_hand(
+def test_bags_equal_those_that_are_combined_by_hand(
     var: es.EmbeddingVariable, table: Any, mode: str, ids: list[Any], offsets: list[int] | None
 ) -> None:
     layer, twin = es.torch.EmbeddingBag(var, mode), Twin(table)
@@ -785,7 +787,7 @@ def test_empty_bags_give_zeros(var: es.EmbeddingVariable, mode: str) -> None:
         ((torch.ones(1, 1, 1, dtype=torch.int64),), "ids must be 1-D or 2-D, got 3-D"),
     ],
 )
-def test_bags_that_cant_be_are_refused(
+def test_impossible_bags_are_refused(
     var: es.EmbeddingVariable, arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):

@@ -76,7 +76,7 @@ def test_a_collection_takes_a_last_offset_too(var: es.EmbeddingVariable, table: 
     torch.testing.assert_close(found, torch.stack([table[1], table[2] + table[3]]))
 
 
-def test_weights_that_cannot_be_are_refused(var: es.EmbeddingVariable) -> None:
+def test_impossible_weights_are_refused(var: es.EmbeddingVariable) -> None:
     ids = torch.tensor([[1, 2]])
     with pytest.raises(InvalidArgumentError, match='mode="sum" takes them'):
         es.torch.EmbeddingBag(var, "mean")(ids, per_sample_weights=torch.ones(1, 2))
@@ -89,7 +89,7 @@ def test_weights_that_cannot_be_are_refused(var: es.EmbeddingVariable) -> None:
 @pytest.mark.parametrize(
     ("mode", "weights"), [("sum", None), ("mean", None), ("sum", [1.0, 2.0, 3.0, 4.0])]
 )
-def test_offsets_may_be_written_over_before_the_way_back(
+def test_offsets_may_be_overwritten_before_backward(
     var: es.EmbeddingVariable, table: Any, mode: str, weights: list[float] | None
 ) -> None:
     ids, offsets = torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3])
@@ -232,6 +232,6 @@ def test_bags_that_a_gpu_refuses_are_nan() -> None:
         assert bool(bags.isnan().any()) == (refused == 1)
 
 
-def test_its_dim_has_torchs_name(var: es.EmbeddingVariable) -> None:
+def test_embedding_dim_is_named_as_in_torch(var: es.EmbeddingVariable) -> None:
     assert es.torch.EmbeddingBag(var).embedding_dim == DIM
     assert es.torch.Embedding(var).embedding_dim == DIM

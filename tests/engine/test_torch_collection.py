@@ -153,7 +153,7 @@ def test_features_that_the_collection_does_not_have_are_left_out(
     assert torch.equal(found["user"], model.bags["user"](ids["user"], OFFSETS))
 
 
-def test_bags_whose_offsets_have_an_end_are_taken_as_others(make_variable: MakeVariable) -> None:
+def test_bags_with_include_last_offset_are_taken_like_others(make_variable: MakeVariable) -> None:
     var = make_variable(dim=3)
     found = [
         es.torch.EmbeddingBagCollection(
@@ -257,7 +257,7 @@ def test_weights_that_do_not_fit_are_refused(make_variable: MakeVariable) -> Non
             jagged(some_ids(0), weights=weights)
 
 
-def test_a_collection_is_of_bags(make_variable: MakeVariable) -> None:
+def test_a_collection_takes_only_bags(make_variable: MakeVariable) -> None:
     with pytest.raises(InvalidArgumentError, match=r"bags must have .*, got none"):
         es.torch.EmbeddingBagCollection({})
     listed: Any = [es.torch.EmbeddingBag(make_variable(dim=3))]
@@ -268,7 +268,7 @@ def test_a_collection_is_of_bags(make_variable: MakeVariable) -> None:
         es.torch.EmbeddingBagCollection({"a": layer})
 
 
-def test_features_come_by_their_names(make_variable: MakeVariable) -> None:
+def test_features_must_have_names(make_variable: MakeVariable) -> None:
     collection = es.torch.EmbeddingBagCollection(Model(make_variable, "of").bags)
     for nameless in (torch.tensor([1]), [torch.tensor([[1]])]):
         with pytest.raises(InvalidArgumentError, match=r"features must be a dict with .*, got "):

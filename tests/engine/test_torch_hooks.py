@@ -91,7 +91,7 @@ def test_a_gradient_that_a_hook_keeps_is_taken_as_it_was(var: es.EmbeddingVariab
 
 
 @pytest.mark.parametrize("gathers", [False, True])
-def test_a_hook_that_fails_has_no_row_trained(make_variable: MakeVariable, gathers: bool) -> None:
+def test_no_row_is_trained_if_a_hook_fails(make_variable: MakeVariable, gathers: bool) -> None:
     first, second = (es.torch.Embedding(make_variable(name=name)) for name in ("a", "b"))
     if gathers:
         optimizer = es.torch.Optimizer([first, second])
@@ -142,7 +142,7 @@ def test_a_hook_after_accumulation_is_refused(var: es.EmbeddingVariable) -> None
         layer(torch.tensor([1])).sum().backward()
 
 
-def test_a_hook_that_holds_the_variable_does_not_keep_it() -> None:
+def test_a_hook_that_holds_the_variable_does_not_keep_it_alive() -> None:
     var = es.get_embedding_variable("held", DIM, optimizer=es.optimizers.SGD(0.1))
     layer = es.torch.Embedding(var)
 

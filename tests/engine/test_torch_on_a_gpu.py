@@ -55,7 +55,7 @@ def test_modules_train_the_same_rows_on_a_gpu_and_on_the_cpu(
 
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("gathers", [True, False])
-def test_a_warm_step_makes_nobody_wait(
+def test_a_warm_step_never_waits_for_the_gpu(
     make_variable: MakeVariable, gathers: bool, partitions: int
 ) -> None:
     variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM, partition_num=partitions)

@@ -221,7 +221,7 @@ def test_a_scaler_leaves_out_steps_with_infinite_gradients_and_unscales_others(
     assert ours.optimizers[1].global_step == 6
 
 
-def test_a_step_that_a_scaler_leaves_out_is_none_to_the_formula(
+def test_a_step_that_a_scaler_leaves_out_does_not_count_in_the_formula(
     make_variable: MakeVariable,
 ) -> None:
     """Adam's formula depends on the number of updates."""
@@ -269,7 +269,7 @@ def test_rates_are_scheduled(pair: Pair) -> None:
     assert ours.model.one.variable.learning_rate == pytest.approx(group["lr"])
 
 
-def test_a_step_repeats_the_gradients_that_nobody_dropped(pair: Pair) -> None:
+def test_a_step_repeats_the_gradients_that_were_not_dropped(pair: Pair) -> None:
     ours, theirs = pair
     for training in pair:
         training.backward(BATCHES[0][0])
@@ -524,7 +524,7 @@ def test_another_optimizer_that_holds_rows_is_refused_before_it_steps(pair: Pair
     np.testing.assert_array_equal(ours.weights()[2], before[2])
 
 
-def test_of_two_optimizers_over_one_variable_the_newer_one_alone_trains_it(
+def test_only_the_newer_of_two_optimizers_over_one_variable_trains_it(
     make_variable: MakeVariable,
 ) -> None:
     var = make_variable(optimizer=es.optimizers.SGD(1.0))
@@ -573,7 +573,7 @@ def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVar
         es.torch.Optimizer(make_variable(optimizer=None))
 
 
-def test_a_group_that_cant_be_added_is_refused(make_variable: MakeVariable) -> None:
+def test_an_invalid_group_is_refused(make_variable: MakeVariable) -> None:
     var, other = make_variable(name="var"), make_variable(name="other")
     optimizer = es.torch.Optimizer(var)
     wrong: list[tuple[Any, str]] = [
@@ -601,7 +601,7 @@ def test_a_group_that_cant_be_added_is_refused(make_variable: MakeVariable) -> N
     ["x", None, float("nan"), -1.0, 10**400, True, torch.ones(2), torch.tensor(1j)],
     ids=lambda rate: repr(rate)[:20],
 )
-def test_a_rate_that_no_variable_trains_by_is_refused(
+def test_a_rate_that_no_variable_can_have_is_refused(
     make_variable: MakeVariable, rate: Any
 ) -> None:
     """None stands for the variable's own rate, so a new group may have it."""
@@ -655,7 +655,7 @@ def test_a_state_without_groups_is_refused(make_variable: MakeVariable, groups: 
         lambda model: {"params": [model.one, model.both]},
     ],
 )
-def test_it_is_made_from_parameters_as_optimizers_of_pytorch_are(
+def test_an_optimizer_is_made_from_parameters_as_those_of_pytorch_are(
     pair: Pair, parameters: Callable[[Any], Any]
 ) -> None:
     ours, theirs = pair

@@ -29,7 +29,7 @@ def test_a_table_has_the_rows_of_the_weights(dtype: Any, partition_num: int) -> 
         assert len(layer.variable) == 101
 
 
-def test_weights_go_there_and_back() -> None:
+def test_weights_come_back_from_a_table_unchanged() -> None:
     weights = torch.randn(70_000, 2)
     layer = es.torch.from_pretrained(weights, "items", ev_option=es.EmbeddingVariableOption())
     with layer.variable:
@@ -41,7 +41,7 @@ def test_weights_go_there_and_back() -> None:
         assert torch.equal(more.weight[70_000:], torch.from_numpy(wanted))
 
 
-def test_what_is_no_table_of_pytorch_is_refused() -> None:
+def test_a_table_that_pytorch_can_not_hold_is_refused() -> None:
     with es.get_embedding_variable("items", 2, optimizer=es.optimizers.SGD(0.1)) as items:
         assert es.torch.to_torch(items).weight.shape == (0, 2)
         items.put([5], np.ones((1, 2), np.float32))
@@ -53,7 +53,7 @@ def test_what_is_no_table_of_pytorch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", [2**40, 2**63 - 1])
-def test_a_key_that_memory_has_no_room_for_is_told(key: int) -> None:
+def test_a_key_too_large_for_memory_is_named(key: int) -> None:
     with es.get_embedding_variable("items", 4) as items:
         items.put([key], np.ones((1, 4), np.float32))
         with pytest.raises(InvalidArgumentError, match=rf"largest key of items is {key}; .*export"):
@@ -61,7 +61,7 @@ def test_a_key_that_memory_has_no_room_for_is_told(key: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # about nested and quantized tensors
-def test_what_are_no_weights_is_refused() -> None:
+def test_wrong_weights_are_refused() -> None:
     floats = torch.ones(3, 2)
     wrong: list[tuple[Any, str]] = [
         (None, "NoneType"),
@@ -87,7 +87,7 @@ def test_weights_that_float32_cant_hold_are_refused() -> None:
         assert layer(torch.tensor([1])).isinf().all()
 
 
-def test_what_is_no_variable_makes_no_module_of_pytorch() -> None:
+def test_to_torch_refuses_an_object_that_is_no_variable() -> None:
     nothing: Any = None
     with pytest.raises(InvalidArgumentError, match="variable must be an embstore"):
         es.torch.to_torch(nothing, 5)

@@ -52,7 +52,7 @@ def test_replicas_are_trained_by_the_gradients_of_all(
 
 
 @pytest.mark.parametrize("how", ["recomputed", "beside FSDP", "beside fully_shard"])
-def test_replicas_stay_alike_where_activations_are_recomputed_and_others_are_sharded(
+def test_replicas_stay_alike_if_activations_are_recomputed_or_other_parameters_sharded(
     replicas: list[dict[str, Any]], how: str
 ) -> None:
     first, second = (replica[how] for replica in replicas)
@@ -61,7 +61,7 @@ def test_replicas_stay_alike_where_activations_are_recomputed_and_others_are_sha
 
 
 @pytest.mark.parametrize("when", ["evaluation past the wrapper", "after the group's end"])
-def test_past_the_wrapper_it_is_evaluated_and_trained_when_there_are_no_replicas_any_more(
+def test_past_the_wrapper_a_module_is_evaluated_and_after_the_groups_end_trained(
     replicas: list[dict[str, Any]], when: str
 ) -> None:
     assert [replica[when] for replica in replicas] == ["", ""]
@@ -81,7 +81,7 @@ def test_past_the_wrapper_it_is_evaluated_and_trained_when_there_are_no_replicas
         ("FSDP with original parameters", "table: FullyShardedDataParallel, fully_shard, a"),
     ],
 )
-def test_what_would_let_replicas_diverge_is_refused_in_all_of_them(
+def test_uses_that_would_let_replicas_diverge_are_refused_in_all_of_them(
     replicas: list[dict[str, Any]], what: str, message: str
 ) -> None:
     assert [replica[what].startswith(message) for replica in replicas] == [True, True]

@@ -185,7 +185,7 @@ def test_a_wait_is_noticed(step: Step) -> None:
 # --- What a GPU does in place of waits, checked by its values on the CPU
 
 
-def test_gradients_are_looked_at_without_those_of_padding(make_variable: MakeVariable) -> None:
+def test_gradients_are_seen_without_those_of_padding(make_variable: MakeVariable) -> None:
     var = make_variable(
         dim=1, optimizer=es.optimizers.SGD(1.0), initializer=es.initializers.Zeros()
     )

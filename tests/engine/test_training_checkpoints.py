@@ -169,7 +169,9 @@ def killed_in_a_checkpoint(folder: str) -> None:
             os.kill(os.getpid(), 9)
 
 
-def test_what_a_killed_process_began_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_killed_process_began_does_not_count_and_is_removed(
+    tmp_path: Path,
+) -> None:
     call = f"import test_training_checkpoints as t; t.killed_in_a_checkpoint({str(tmp_path)!r})"
     ended = run_program(call)
     assert ended.returncode == -9
@@ -241,7 +243,7 @@ def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
         assert found.step == 1
 
 
-def test_what_can_not_be_written_is_told_as_what_it_is(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_write_says_what_it_is(tmp_path: Path) -> None:
     with variable() as var:
         with es.Checkpoints(tmp_path) as checkpoints:
             with (
@@ -385,7 +387,7 @@ def test_a_restore_in_a_forked_child_is_refused_during_a_block_of_the_parents(
             assert thread.submit(forked, restore).result() == 0
 
 
-def test_what_a_restore_reads_stays_though_another_process_has_taken_the_folder_over(
+def test_files_that_a_restore_reads_stay_though_another_process_has_taken_the_folder_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with variable() as var, variable(name="other") as other, es.Checkpoints(tmp_path) as reader:

@@ -68,7 +68,7 @@ def test_a_checkpoint_that_is_read_is_removed_by_a_later_one(
     assert [path.name[-1] for path in sorted(checkpoints.folder.glob("step-*"))] == ["3", "4"]
 
 
-def test_a_checkpoint_that_goes_before_it_is_read_is_not_the_newest(
+def test_a_checkpoint_that_is_removed_before_it_is_read_is_not_the_newest(
     checkpoints: TrainingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with checkpoints.reading_newest() as read:

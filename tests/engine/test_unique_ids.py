@@ -29,7 +29,7 @@ INT64 = np.iinfo(np.int64)
     st.integers(0, 9),
     st.integers(1, 4),
 )
-def test_it_has_each_key_once_and_gives_each_id_its_row(
+def test_unique_ids_have_each_key_once_and_give_each_id_its_row(
     ids: list[int], dim: int, seed: int, partitions: int
 ) -> None:
     batch = np.array(ids, np.int64)
@@ -95,7 +95,7 @@ def test_arrays_that_dont_fit_the_batch_are_refused() -> None:
         unique.sum(np.empty((3, 4), np.float32), np.empty((2, 5), np.float32))
 
 
-def test_as_many_occurrences_as_ids_are_wanted(make_variable: MakeVariable) -> None:
+def test_a_look_up_needs_as_many_occurrences_as_ids(make_variable: MakeVariable) -> None:
     shard = make_variable()._shards[0]
     assert isinstance(shard, LocalShard)
     with pytest.raises(InvalidArgumentError, match="occurrences: has 1 for 2 ids"):

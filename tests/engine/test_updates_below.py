@@ -101,7 +101,7 @@ def test_a_row_that_stays_outranked_is_updated_where_it_is(
 
 
 @pytest.mark.parametrize("kind", [es.StorageType.HBM_DRAM, es.StorageType.HBM_DRAM_SSDHASH])
-def test_a_row_that_came_up_to_be_updated_goes_down_past_a_gpu_where_all_outrank_it(
+def test_a_row_that_came_up_to_be_updated_goes_down_past_a_gpu_whose_rows_all_outrank_it(
     make_variable: MakeVariable, tmp_path: Path, kind: es.StorageType
 ) -> None:
     stack = Stack(kind)
@@ -116,7 +116,7 @@ def test_a_row_that_came_up_to_be_updated_goes_down_past_a_gpu_where_all_outrank
     assert accesses(var, 0, es.Access.STORE) == stored
 
 
-def test_when_rows_above_were_evicted_a_row_comes_up_that_outranks_those_that_replaced_them(
+def test_a_row_comes_up_once_it_outranks_those_that_replaced_evicted_rows(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     stack = Stack(es.StorageType.DRAM_PMEM)

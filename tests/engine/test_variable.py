@@ -62,7 +62,9 @@ def test_a_gradient_that_isnt_finite_is_named_and_trains_nothing(
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "u1", "u2", "u4", ">i8"])
-def test_ids_of_integers_that_int64_has_are_taken(var: es.EmbeddingVariable, dtype: str) -> None:
+def test_ids_of_other_integer_types_are_taken_if_int64_holds_them(
+    var: es.EmbeddingVariable, dtype: str
+) -> None:
     ids = np.array([[100, 3], [100, 4]], dtype)
     var.apply_gradients(ids, np.ones((2, 2, 3), np.float32))
     assert var.export()["keys"].tolist() == [3, 4, 100]
@@ -70,7 +72,7 @@ def test_ids_of_integers_that_int64_has_are_taken(var: es.EmbeddingVariable, dty
     assert var.lookup(ids).shape == (2, 2, 3)
 
 
-def test_its_length_is_its_rows_and_an_empty_one_is_no_less_there(
+def test_the_length_of_a_variable_is_its_rows_and_an_empty_one_is_true(
     var: es.EmbeddingVariable,
 ) -> None:
     assert len(var) == 0
@@ -92,7 +94,7 @@ def test_an_export_is_a_copy(var: es.EmbeddingVariable) -> None:
     assert (var.lookup([1]) != 0).all()
 
 
-def test_stats_tell_hits_from_misses_and_what_rows_take(var: es.EmbeddingVariable) -> None:
+def test_stats_count_hits_and_misses_and_the_bytes_of_rows(var: es.EmbeddingVariable) -> None:
     var.apply_gradients([1, 2], twos(2))
     var.lookup([1, 2, 3, 3, 3])
     stats = var.stats()

@@ -82,7 +82,7 @@ def trained_in_steps(place: Path, folder: Path, steps: int = 1) -> None:
 # --- Checkpoints that never counted
 
 
-def test_a_first_checkpoint_that_was_never_listed_is_nothing(place: Path) -> None:
+def test_a_first_checkpoint_that_was_never_listed_does_not_count(place: Path) -> None:
     killed("die_before_the_list_has_it", place, place / "lists")
     with durable(place, restores=False) as variable:
         train(variable, range(3))
@@ -182,7 +182,7 @@ def test_a_first_checkpoint_in_another_directory_that_fails_leaves_those_before(
 # --- Files that aren't a training's
 
 
-def test_a_training_without_a_checkpoint_leaves_what_it_finds_beside_it(place: Path) -> None:
+def test_a_training_without_a_checkpoint_leaves_the_files_that_it_finds(place: Path) -> None:
     run = place / "run"
     (run / "pools").mkdir(parents=True)
     (run / "pools" / "notes.txt").touch()
@@ -277,7 +277,7 @@ def test_a_refused_directory_leaves_tables_together(place: Path) -> None:
         es.restore_persisted([a, b], place / "lists")
 
 
-def test_tables_of_one_checkpoint_that_are_restored_apart_are_told_to_come_together(
+def test_tables_of_one_checkpoint_must_be_restored_together(
     place: Path,
 ) -> None:
     with durable(place, name="a") as a, durable(place, name="b") as b:
@@ -308,7 +308,7 @@ def test_a_pool_whose_checkpoints_were_given_up_begins_as_a_new_one(place: Path)
         assert contents(variable) == plain(3)
 
 
-def test_a_restore_of_a_save_changes_no_table_where_another_awaits_its_own(place: Path) -> None:
+def test_a_restore_of_a_save_changes_no_table_if_another_awaits_its_own(place: Path) -> None:
     with make("table") as saved, make("other") as other:
         for variable in (saved, other):
             train(variable, range(5))
@@ -323,7 +323,7 @@ def test_a_restore_of_a_save_changes_no_table_where_another_awaits_its_own(place
     assert_restored(place, place / "lists")
 
 
-def test_files_in_the_place_of_checkpoints_are_not_theirs(place: Path) -> None:
+def test_files_in_the_place_of_checkpoints_are_left_alone(place: Path) -> None:
     persisted_once(place, place / "lists")
     (place / "lists" / "checkpoint-00000005").touch()
     (place / "lists" / ".checkpoint-00000007.removed").touch()
@@ -337,7 +337,7 @@ def test_files_in_the_place_of_checkpoints_are_not_theirs(place: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_what_is_no_save_is_neither_waited_for_nor_taken_for_one(tmp_path: Path) -> None:
+def test_an_entry_that_is_no_save_is_neither_waited_for_nor_taken_for_one(tmp_path: Path) -> None:
     with make("table") as variable:
         (tmp_path / "saves").mkdir()
         (tmp_path / "saves" / "save-00000001").symlink_to("/nowhere")

@@ -33,7 +33,7 @@ PROGRAMS = [
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(("program", "sanitizer"), PROGRAMS)
-def test_the_parts_of_the_core_hold_alone(program: str, sanitizer: str) -> None:
+def test_each_part_of_the_core_passes_its_native_tests(program: str, sanitizer: str) -> None:
     built = build(program, sanitizer)
     arguments: Sequence[str] = ()
     if sanitizer and program == "table_faults_test":
