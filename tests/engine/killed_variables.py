@@ -78,7 +78,7 @@ def check(directory: Path, seed: int, lives: list[int], last: int) -> bool:
 
 
 def in_a_process(work: Callable[[], None]) -> None:
-    """Runs `work` in a fork. The engine's threads don't survive a fork, so this process has none."""
+    """Runs `work` in a fork. The engine's threads do not survive a fork: this process has none."""
     child = os.fork()
     if child == 0:
         try:
