@@ -60,7 +60,7 @@ class _FilesAlone(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         name = Path(file).name
-        # With its long tests, this file takes as long as all other files on Ray together.
+        # The long tests of this file take as long as all others.
         is_apart = name == "test_jobs.py" and "not long" not in self.config.getoption("markexpr")
         return "on a Ray node" if name in ON_RAY and not is_apart else file
 

@@ -30,7 +30,7 @@ from embstore.gpu.choice import VARIABLE
 
 @pytest.fixture(scope="session", autouse=True)
 def _memkind_may_use_node_0() -> Iterator[None]:
-    """Lets memkind use node 0. memkind asks once a process, so this is set before any variable."""
+    """Lets memkind use node 0. memkind reads the setting once a process, so it is set first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMKIND_DAX_KMEM_NODES", "0")
         yield

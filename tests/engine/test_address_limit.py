@@ -55,7 +55,7 @@ def train_more_than_the_first_tier_holds() -> None:
 
 
 def make_many_tables() -> None:
-    """Each table reserves addresses for large batches; enough must be left for the last one."""
+    """Makes tables that each reserve addresses for large batches, and leave the last enough."""
     limit_addresses(16 * GIB)
     rows = 20_000
     with tempfile.TemporaryDirectory() as path:

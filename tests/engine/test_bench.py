@@ -166,7 +166,7 @@ def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:
         assert positive(result["lookups_per_s"])
         assert positive(result["steps_per_s"])
         assert result["lookups_per_s"]["ratio"] > 0
-        if result["store"].startswith("DRAM_"):  # its rows may move between tiers
+        if result["store"].startswith("DRAM_"):  # its rows move between tiers
             assert positive(result["settled_lookups_per_s"])
             assert positive(result["settled_steps_per_s"])
             assert 0 < result["settled_lookup_hit_rate"] < 1
@@ -296,7 +296,7 @@ def test_durability_on_an_emulated_gpu_is_tried_and_not_timed(
     assert not re.search(r"batches/s|\bms\b|seconds", printed)
     assert (
         updates.count("emulated") == len(TABLE_OF_RUN) * 2 * 2
-    )  # batches, and rounds with the first
+    )  # 2 batches, and 2 rounds with the first
 
 
 # For each suite, every argument, with a value other than its default.
@@ -399,7 +399,7 @@ def test_figures_are_written_even_if_the_output_of_the_tables_is_closed(
     with pytest.raises(SystemExit) as ended:
         main(["memory", *FEW, "--path", str(tmp_path), "--json", str(written)])
     assert ended.value.code == 1
-    closed.close()  # has nothing more to write
+    closed.close()  # must have nothing left to write
     assert json.loads(written.read_text())["suite"] == "memory"
 
 

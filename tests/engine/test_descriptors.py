@@ -1,4 +1,4 @@
-"""Many tables, and tables of many files, within the file descriptors that a process usually has."""
+"""Many tables, and tables of many files, run within a process's usual file descriptors."""
 
 from __future__ import annotations
 

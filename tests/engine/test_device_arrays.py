@@ -153,7 +153,7 @@ def test_each_id_is_a_hit_or_a_miss_once(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     ids = np.concatenate([np.arange(80), np.arange(80), [1000]])
     var.lookup(on_device(ids), train=True)
-    stats = var.stats()  # waits for the look-up
+    stats = var.stats()  # once the look-up is done
     assert (stats["hits"], stats["misses"]) == (80, 81)
     assert stats["without_row"] == 1
 

@@ -486,7 +486,9 @@ def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
     with durable(place / "a") as variable:
         with pytest.raises(CheckpointError):
             es.restore_persisted([variable], place / "b" / "checkpoints")
-        es.restore_persisted([variable], place / "a" / "checkpoints")  # it may be tried again
+        es.restore_persisted(
+            [variable], place / "a" / "checkpoints"
+        )  # a restore may be tried again
         assert contents(variable) == plain(10)
 
 

@@ -21,7 +21,7 @@ from embstore.options import TIER_KINDS, TierKind
 
 
 class DurableTable(RuleBasedStateMachine):
-    """A restored table is as it was at that checkpoint, whichever it is and whatever came after."""
+    """A restore brings a table back as it was at that checkpoint, whatever came after it."""
 
     storage_type = es.StorageType.DRAM_PMEM
 

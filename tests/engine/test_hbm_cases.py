@@ -174,7 +174,7 @@ def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
     for step in range(6):
         ids = random.integers(0, 40, 30)
         grads = random.standard_normal((30, DIM)).astype(np.float32)
-        kept = random.integers(0, 3, 30) * (step != 4)  # in one step none
+        kept = random.integers(0, 3, 30) * (step != 4)  # in one step none is kept
         apply_under(caller, var, ids, grads, kept, refused=0)
         plain.apply_gradients(ids[kept != 0], grads[kept != 0])
         var.drain()

@@ -1,4 +1,4 @@
-"""No module of embstore imports itself by way of others, not even where a function runs."""
+"""No module of embstore imports itself through others, not even inside a function."""
 
 from __future__ import annotations
 

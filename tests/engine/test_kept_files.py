@@ -232,7 +232,7 @@ def test_a_limit_of_the_ssd_tier_is_kept_after_opening(open_variable: Open) -> N
         assert_same(variable.export(), before)
         variable.drain()
         assert [tier["rows"] for tier in variable.stats()["tiers"]] == [8, 8, 40]
-        wanted = [2] * 40 + [1] * 8 + [0] * 8  # by frequency
+        wanted = [2] * 40 + [1] * 8 + [0] * 8  # ranked by frequency
         assert variable.lookup_tier(np.arange(56)).tolist() == wanted
         with pytest.raises(StoreFullError):
             variable.apply_gradients([99], np.ones((1, 3), np.float32))

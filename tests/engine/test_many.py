@@ -37,7 +37,7 @@ def on_host(values: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.fixture(params=[on_host, on_device], ids=["host", "device"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Puts ids and gradients on the host, or on the device."""
+    """Returns the function that puts ids and gradients on the host or on the device."""
     chosen: Place = request.param
     return chosen
 

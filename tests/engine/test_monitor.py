@@ -1,4 +1,4 @@
-"""What variables did since the monitor was last asked."""
+"""A monitor reports the counters of variables since it was last asked."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from embstore.errors import ClosedError
 
 pytestmark = pytest.mark.timeout(120)  # a lock that is never released hangs
 
-DIM, KEYS, ROW_BYTES = 20, 600, 80  # SGD: weights alone
+DIM, KEYS, ROW_BYTES = 20, 600, 80  # SGD has no slots
 
 Counts = NDArray[np.int64]
 
@@ -164,7 +164,7 @@ def test_no_row_is_demoted_instead_of_a_colder_one_that_is_being_trained(
 
 
 def check_that_the_hottest_are_above(variable: CountingVariable) -> None:
-    """Each thread trains keys of its own, so that the count of each is known at the end."""
+    """Trains in threads, each of which has keys of its own, so that all counts are known."""
     threads, keys = 4, 50
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What DeepRec's own tests expect, as black-box tests.
+"""The expectations of DeepRec's own tests, as black-box tests.
 
 Unless a case says otherwise: initial rows of ones, dim 3, loss = sum of 2 * row (so a gradient of 2
 an occurrence), Adagrad at 0.1 with an initial accumulator of 0.1. A step is a training look-up and

@@ -39,7 +39,7 @@ ToIds = Callable[[Ids], Any]
 
 @pytest.fixture(params=["host", "device"])
 def ids_on(request: pytest.FixtureRequest) -> ToIds:
-    """Puts a caller's ids on the host, or on the device."""
+    """Returns the function that puts ids on the host or on the device."""
     return on_device if request.param == "device" else np.asarray
 
 

@@ -1,4 +1,4 @@
-"""What is reported of the programs that tests run in processes of their own."""
+"""Reports about the programs that tests run in processes of their own."""
 
 import pytest
 from programs import run_program

@@ -270,7 +270,7 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
 def test_a_row_that_comes_up_by_one_access_has_the_time_of_a_later_one_of_the_batch(
     make_variable: MakeVariable, storage_of: StorageOf
 ) -> None:
-    """A log keeps no access times: an access that waits is ranked without the one before it."""
+    """A log keeps no access times: a promotion takes that of the last access from the batch."""
     storage = storage_of(
         Stack(es.StorageType.DRAM_PMEM_SSDHASH), 64 * ROW_BYTES, upper_bytes=4 * ROW_BYTES
     )

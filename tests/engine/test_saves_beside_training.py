@@ -190,7 +190,7 @@ def check_chains(
             es.restore(chain[0], [restored], incremental=chain[1:])
             plain.train_until(applied(restored))
             if plain_var.ev_option.evict_option is not None:
-                es.save(place / "plain", [plain_var], step)  # evicts
+                es.save(place / "plain", [plain_var], step)  # evicts rows
             assert_same(restored.export(), plain_var.export())
         plain.train_until(trainer.number)
         assert_same(var.export(), plain_var.export())

@@ -210,7 +210,7 @@ def test_a_batch_that_fits_exactly_is_taken_and_one_more_row_is_refused(
     var.apply_gradients(np.arange(rows), grads[:rows])
     var.apply_gradients(
         np.arange(rows), grads[:rows]
-    )  # as if every row were new there'd be no room
+    )  # there'd be no room if every row counted as new
     assert var.total_count()[0] == rows
     assert (var.get_frequency(np.arange(rows)) == np.where(np.arange(rows) < 4000, 3, 2)).all()
 

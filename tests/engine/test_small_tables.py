@@ -1,4 +1,4 @@
-"""A model may have a thousand tables of a hundred rows: each takes little more than its rows."""
+"""A model may have a thousand tables of a hundred rows, so none may take a huge page."""
 
 from __future__ import annotations
 

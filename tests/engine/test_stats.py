@@ -1,4 +1,4 @@
-"""The counters of `stats()`."""
+"""Counters that `stats()` returns."""
 
 from __future__ import annotations
 

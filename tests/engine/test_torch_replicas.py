@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Returns what each of the two processes has written."""
+    """Returns the reports that the two processes have written."""
     program = Path(__file__).with_name("replicas.py")
     folder = tmp_path_factory.mktemp("replicas")
     process = subprocess.Popen(

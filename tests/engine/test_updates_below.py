@@ -1,4 +1,4 @@
-"""By LFU, a row that the rows above outrank, before an update and after it, is updated where it
+"""With LFU, a row that the rows above outrank, before an update and after it, is updated where it
 lies, if that is memory, and moves down past tiers whose rows all outrank it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The promises of a variable, whatever its storage type."""
+"""Promises that a variable of any storage type keeps."""
 
 from __future__ import annotations
 

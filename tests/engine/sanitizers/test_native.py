@@ -13,7 +13,7 @@ from native_programs import (
     run,
 )
 
-# Scenarios for each failure, with kept files and without. Without a sanitizer all of them run.
+# Scenarios in which one call fails, with kept files and without. Without a sanitizer 120 run.
 OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
 # Tests in which one thread queues steps. They take longer than all others under the thread
 # sanitizer; the others also cover the eviction thread's work beside steps.
