@@ -43,7 +43,7 @@ PMEM = es.StorageType.PMEM_LIBPMEM
         ([2**70], "ids must be int64, got object"),
     ],
 )
-def test_ids_of_another_kind_are_refused_everywhere(
+def test_ids_of_another_kind_are_refused_by_every_call(
     make_variable: MakeVariable, ids: Any, message: str
 ) -> None:
     var = make_variable()
@@ -336,7 +336,7 @@ def test_a_file_that_there_is_no_room_for_is_an_error(
         make_variable(storage=pmem(tmp_path, 1 << 19))
 
 
-def test_every_error_is_an_embstore_error_and_a_builtin_where_one_fits() -> None:
+def test_every_error_is_an_embstore_error_and_a_builtin_one_if_one_fits() -> None:
     errors = [getattr(es.errors, name) for name in es.errors.__all__]
     assert all(issubclass(error, EmbStoreError) for error in errors)
     assert issubclass(InvalidArgumentError, ValueError)

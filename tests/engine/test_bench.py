@@ -250,7 +250,7 @@ def test_a_peer_that_is_fast_and_wrong_is_found_out(
 
 
 @pytest.mark.parametrize("storage_type", ["DRAM_PMEM", "DRAM_PMEM_SSDHASH"])
-def test_durability_times_checkpoints_and_the_ways_back(storage_type: str, tmp_path: Path) -> None:
+def test_durability_times_checkpoints_and_restores(storage_type: str, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     arguments = ["durability", *TINY, "--dim", "5", "--storage-type", storage_type]

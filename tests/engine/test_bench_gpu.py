@@ -55,7 +55,7 @@ def test_on_the_emulated_gpu_everything_runs_and_the_rates_are_said_to_mean_noth
         assert each["bandwidth_ratio"] is None
 
 
-def test_the_environment_chooses_the_gpu_where_the_command_does_not(
+def test_the_environment_chooses_the_gpu_if_the_command_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EMBSTORE_DEVICE", "tpu")

@@ -117,7 +117,9 @@ def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_pat
         assert es.restore(tmp_path / "save", [often, seldom]) == 20
 
 
-def test_each_shard_goes_on_from_its_own_count_and_others_from_the_largest(tmp_path: Path) -> None:
+def test_a_restored_shard_keeps_its_count_and_shards_of_another_division_take_the_largest(
+    tmp_path: Path,
+) -> None:
     """Shards' counts differ if asynchronous updates reach them."""
 
     def counts(var: es.EmbeddingVariable) -> list[int]:

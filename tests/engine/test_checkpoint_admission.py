@@ -119,7 +119,7 @@ def test_a_variable_without_a_filter_takes_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["0", "False", "false"])
 @pytest.mark.parametrize("option", [COUNTER, SKETCH], ids=["counter", "sketch"])
-def test_waiting_keys_are_left_out_where_the_environment_says_so(
+def test_waiting_keys_are_left_out_if_the_environment_says_so(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     option: es.CounterFilter | es.CBFFilter,

@@ -200,7 +200,7 @@ def test_rows_that_a_restore_brings_back_meanwhile_are_not_dropped(
         assert_rows(var.export(), damaged.before, IDS)
 
 
-def test_an_incremental_save_tells_that_rows_were_dropped(tmp_path: Path) -> None:
+def test_an_incremental_save_lists_rows_that_were_dropped(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     damaged = Damaged(tmp_path / "rows", flips=0)
     with damaged.var as var:
@@ -213,7 +213,7 @@ def test_an_incremental_save_tells_that_rows_were_dropped(tmp_path: Path) -> Non
         assert_rows(var.export(), damaged.before, np.setdiff1d(IDS, dropped))
 
 
-def test_another_batch_is_not_stopped_by_rows_that_it_does_not_want(damaged: Damaged) -> None:
+def test_damaged_rows_stop_no_batch_that_does_not_need_them(damaged: Damaged) -> None:
     ids = damaged.sound[-200:]
     damaged.var.apply_gradients(ids, ONES[: ids.size])
     assert (damaged.var.get_frequency(ids) == 2).all()

@@ -110,7 +110,7 @@ def test_26_variables_of_8_partitions_run_within_1024_descriptors(
     assert not list(tmp_path.iterdir())
 
 
-def test_26_variables_with_more_files_than_that_run_within_1024_descriptors(tmp_path: Path) -> None:
+def test_26_variables_with_more_than_1024_files_run_within_1024_descriptors(tmp_path: Path) -> None:
     files = output_of(FILLS_MANY_FILES, tmp_path, es.StorageType.DRAM_SSDHASH, 1024)
     assert int(files) > 1024
 

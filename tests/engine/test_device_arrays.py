@@ -78,7 +78,7 @@ def test_an_array_describes_itself_by_dlpack() -> None:
 
 
 @needs_the_emulated_gpu
-def test_a_stream_that_takes_an_array_comes_after_what_is_done_with_it(
+def test_a_stream_that_takes_an_array_comes_after_earlier_work_on_it(
     make_variable: MakeVariable,
 ) -> None:
     var = trained(make_variable)
@@ -366,14 +366,14 @@ class Elsewhere:
         return _core.to_dlpack(self.ids, address, list(shape), False, 2, self.number)
 
 
-def test_ids_on_another_gpu_name_both(make_variable: MakeVariable) -> None:
+def test_an_error_about_ids_on_another_gpu_names_both_gpus(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     ids = Elsewhere(on_device([1, 2]), number=3)
     with pytest.raises(InvalidArgumentError, match=rf"ids are on cuda:3, and .* rows on {GPU}"):
         var.lookup(ids)
 
 
-def test_a_variable_without_hbm_says_so(make_variable: MakeVariable) -> None:
+def test_a_variable_without_hbm_refuses_ids_on_a_gpu(make_variable: MakeVariable) -> None:
     with pytest.raises(InvalidArgumentError, match=rf"ids are on {GPU}, but .* no tier of HBM"):
         make_variable().lookup(on_device([1]))
 
@@ -413,7 +413,7 @@ def test_arrays_that_do_not_fit_are_refused(make_variable: MakeVariable) -> None
         var.apply_gradients([1, 2], on_device(np.zeros((3, 3)), np.float32))
 
 
-def test_a_closed_variable_says_so(make_variable: MakeVariable) -> None:
+def test_a_closed_variable_refuses_ids_on_a_gpu(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     rows = var.lookup(on_device([1]), train=True)
     expected = var.lookup([1], train=True)

@@ -31,7 +31,7 @@ def libraries() -> None:
     skip_without_library(ABOVE_SSD)
 
 
-def test_rows_lie_by_how_often_they_were_trained(place: Path) -> None:
+def test_rows_that_were_trained_more_often_lie_in_higher_tiers(place: Path) -> None:
     random = np.random.default_rng(4)
     with durable(place) as variable:
         for _ in range(60):
@@ -48,7 +48,7 @@ def test_rows_lie_by_how_often_they_were_trained(place: Path) -> None:
             assert frequency[tiers == upper].min() >= frequency[tiers == upper + 1].max()
 
 
-def test_a_save_restored_into_it_is_as_good_as_trained(place: Path) -> None:
+def test_a_save_that_is_restored_into_a_pool_trains_on_as_if_it_had_not_moved(place: Path) -> None:
     with make("table") as other:
         train(other, range(50))
         es.save(place / "save", [other], 50)

@@ -93,7 +93,7 @@ def test_rows_of_a_variable_that_is_open_when_the_program_ends_are_kept(
 
 
 @pytest.mark.parametrize("ending", ["", NEVER_DROPPED])
-def test_files_of_a_variable_that_is_open_when_the_program_ends_are_gone(
+def test_files_of_a_variable_that_is_open_when_the_program_ends_are_removed(
     tmp_path: Path, ending: str
 ) -> None:
     ended = run_program(TRAIN_AND_END + ending, tmp_path, "not kept")

@@ -176,5 +176,5 @@ def look_ups_read_whatever_fails_behind_them() -> None:
         var.close()
 
 
-def test_a_serving_look_up_does_not_fail_for_what_cannot_be_written() -> None:
+def test_a_serving_look_up_does_not_fail_if_files_cannot_be_written() -> None:
     run_function("test_failing_writes", "look_ups_read_whatever_fails_behind_them()")

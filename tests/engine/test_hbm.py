@@ -252,7 +252,7 @@ def test_rows_that_the_gpu_misses_are_recorded_with_the_caches_that_have_them(
 # --- Too little memory on the device
 
 
-def test_a_tier_larger_than_the_device_says_what_both_have(
+def test_an_error_about_a_tier_larger_than_the_device_gives_both_sizes(
     make_variable: MakeVariable,
 ) -> None:
     with pytest.raises(StoreFullError, match=r"storage_size: .*out of memory: .* are free"):
@@ -261,7 +261,7 @@ def test_a_tier_larger_than_the_device_says_what_both_have(
 
 
 @needs_the_emulated_gpu
-def test_a_batch_larger_than_what_the_device_has_free_says_so_and_smaller_ones_go_on(
+def test_a_batch_larger_than_free_device_memory_is_refused_and_smaller_ones_go_on(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBSTORE_DEVICE_MEMORY", str(30 << 20))

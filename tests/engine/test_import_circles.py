@@ -57,7 +57,7 @@ def circle(package: Path) -> list[str]:
     return []
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_no_module_imports_itself_through_others() -> None:
     assert circle(PACKAGE) == []
 
 

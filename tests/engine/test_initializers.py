@@ -146,7 +146,7 @@ def test_an_argument_that_cant_work_is_named(make: Make, argument: str) -> None:
         make()
 
 
-def test_constant_takes_numbers_that_numpy_has_not() -> None:
+def test_constant_takes_numbers_of_types_that_numpy_lacks() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rows = initializers.Constant(np.array([1.5, -2], ml_dtypes.bfloat16))((2, 2))
     np.testing.assert_array_equal(rows, np.array([[1.5, -2]] * 2, np.float32))

@@ -109,7 +109,7 @@ def test_a_scheme_is_known_by_its_name() -> None:
 @pytest.mark.parametrize(
     "storage_type", [es.StorageType.DRAM, es.StorageType.PMEM_LIBPMEM, es.StorageType.DRAM_LEVELDB]
 )
-def test_the_option_is_refused_where_there_is_no_ssdhash_tier(
+def test_an_ssdhash_option_is_refused_without_an_ssdhash_tier(
     storage_type: es.StorageType, tmp_path: Path
 ) -> None:
     path = None if storage_type is es.StorageType.DRAM else tmp_path
@@ -295,7 +295,7 @@ def test_another_number_of_partitions_is_refused(
         ),
     ],
 )
-def test_rows_of_another_kind_are_refused(
+def test_rows_of_another_dim_or_optimizer_are_refused(
     open_variable: Open, arguments: dict[str, Any], message: str
 ) -> None:
     with open_variable() as variable:

@@ -279,7 +279,7 @@ def test_a_variable_without_hbm_or_optimizer_says_which_it_is(make_variable: Mak
     assert many[0].total_count() == (0, 3)
 
 
-def test_others_stay_on_the_gpu_while_one_is_saved(
+def test_other_variables_stay_on_the_gpu_while_one_is_saved(
     make_variable: MakeVariable, tmp_path: Path
 ) -> None:
     many = [make_variable(storage=hbm()) for _ in range(3)]
@@ -351,7 +351,7 @@ def test_an_evaluation_of_several_variables_counts_nothing(
     assert not many[0].lookup_tier(below).any()
 
 
-def test_an_error_of_rows_keeps_its_keys(
+def test_an_error_about_damaged_rows_keeps_its_keys(
     make_variable: MakeVariable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     var = make_variable(name="items", partition_num=2)

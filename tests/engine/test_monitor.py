@@ -31,7 +31,7 @@ def train(var: es.EmbeddingVariable, keys: int) -> None:
     var.drain()
 
 
-def test_counters_are_those_since_the_last_call(
+def test_a_monitor_counts_since_the_last_call(
     pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable],
 ) -> None:
     items, users = pair

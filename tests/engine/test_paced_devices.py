@@ -89,7 +89,7 @@ def test_work_on_a_tier_takes_as_long_as_its_device_says(
     assert min(beyond) < 1.25
 
 
-def test_a_phase_takes_the_sum_of_its_accesses(make_variable: MakeVariable) -> None:
+def test_a_phase_takes_the_sum_of_the_times_of_its_accesses(make_variable: MakeVariable) -> None:
     var = make_variable(dim=DIM, storage=es.StorageOption(devices=[SLOW]))
     ids = np.arange(5000)
     gradients = np.ones((ids.size, DIM), np.float32)
@@ -344,7 +344,9 @@ def test_reads_of_files_past_the_page_cache_are_paced(
     assert took >= es.phase_times_ns(DISK, reads).sum() * 1e-9 - 1e-3
 
 
-def test_rows_are_the_same_bit_for_bit(make_variable: MakeVariable, tmp_path: Path) -> None:
+def test_rows_on_paced_devices_are_the_same_bit_for_bit(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
     def trained(**options: Any) -> dict[str, Any]:
         directory = tmp_path / str(len(options))
         directory.mkdir()

@@ -67,7 +67,7 @@ def trained(make_variable: MakeVariable, storage: Any = None, **options: Any) ->
     return var
 
 
-def up(var: es.EmbeddingVariable, ids: Ids) -> int:
+def count_in_hbm(var: es.EmbeddingVariable, ids: Ids) -> int:
     """Returns how many of the rows are in HBM once nothing moves."""
     var.drain()
     return int((var.lookup_tier(ids) == 0).sum())
@@ -84,7 +84,7 @@ def test_prefetched_rows_come_up_unchanged(
     before = var.export()
     batch = np.r_[COLD[:10], COLD[:3]]
     var.prefetch(ids_on(batch))
-    assert up(var, batch) == batch.size
+    assert count_in_hbm(var, batch) == batch.size
     assert_same(var.export(), before)
     stats = var.stats()
     var.lookup(batch, train=True)
@@ -113,13 +113,13 @@ def test_rows_of_partitions_come_up(make_variable: MakeVariable, partitions: int
     var.drain()
     below = ids[var.lookup_tier(ids) == 1][:20]
     var.prefetch(below[:10], on_device(below[10:]))
-    assert up(var, below) == 20
+    assert count_in_hbm(var, below) == 20
 
 
 def test_a_batch_may_have_ids_on_the_host_and_on_the_device(make_variable: MakeVariable) -> None:
     var = trained(make_variable)
     var.prefetch(COLD[:5], on_device(COLD[5:10]), COLD[10:12].reshape(2, 1), on_device(COLD[12:15]))
-    assert up(var, COLD) == 15
+    assert count_in_hbm(var, COLD) == 15
 
 
 def test_hbm_alone_has_nothing_to_bring_up(make_variable: MakeVariable, ids_on: ToIds) -> None:
@@ -127,7 +127,7 @@ def test_hbm_alone_has_nothing_to_bring_up(make_variable: MakeVariable, ids_on: 
     var = make_variable(storage=storage)
     var.apply_gradients(HOT, ones(HOT))
     var.prefetch(ids_on(HOT))
-    assert up(var, HOT) == HBM_ROWS
+    assert count_in_hbm(var, HOT) == HBM_ROWS
 
 
 # --- Rows stay
@@ -140,17 +140,17 @@ def test_rows_stay_until_their_batch_is_trained_and_go_then(
     first, second = COLD[:20], COLD[20:40]
     var.prefetch(ids_on(first))
     var.prefetch(ids_on(second))
-    assert up(var, np.r_[first, second]) == 40
+    assert count_in_hbm(var, np.r_[first, second]) == 40
     others = np.arange(1000, 1040)
     var.apply_gradients(first, ones(first))
-    assert up(var, second) == 20
+    assert count_in_hbm(var, second) == 20
     for _ in range(3):
         var.lookup(others)  # unknown ids bring nothing
     var.apply_gradients(second, ones(second))
     for _ in range(9):
         var.apply_gradients(others, ones(others))
-    assert up(var, second) == 0
-    assert up(var, others) == HBM_ROWS
+    assert count_in_hbm(var, second) == 0
+    assert count_in_hbm(var, others) == HBM_ROWS
 
 
 def test_a_batch_that_is_prefetched_in_the_middle_of_a_step_is_that_of_the_next(
@@ -160,11 +160,11 @@ def test_a_batch_that_is_prefetched_in_the_middle_of_a_step_is_that_of_the_next(
     var.lookup(HOT[:5], train=True)
     var.prefetch(ids_on(COLD[:20]))
     var.apply_gradients(HOT[:5], ones(HOT[:5]))
-    assert up(var, COLD[:20]) == 20
+    assert count_in_hbm(var, COLD[:20]) == 20
     hotter = np.arange(1000, 1040)
     for _ in range(9):
         var.apply_gradients(hotter, ones(hotter))
-    assert up(var, COLD[:20]) == 0
+    assert count_in_hbm(var, COLD[:20]) == 0
 
 
 @pytest.mark.parametrize("count", [False, True])
@@ -176,7 +176,7 @@ def test_a_look_up_that_no_update_follows_delays_no_batch(
     var.prefetch(ids_on(COLD[:20]))
     var.apply_gradients(COLD[:20], ones(COLD[:20]))
     var.prefetch(COLD[20:60])
-    assert up(var, COLD[20:60]) == HBM_ROWS  # so none of the first batch stays
+    assert count_in_hbm(var, COLD[20:60]) == HBM_ROWS  # so none of the first batch stays
 
 
 def test_a_later_batch_takes_no_room_from_an_earlier_one(
@@ -185,12 +185,12 @@ def test_a_later_batch_takes_no_room_from_an_earlier_one(
     var = trained(make_variable)
     for batch in (COLD[:30], COLD[20:60], COLD[40:60]):
         var.prefetch(ids_on(batch))
-    assert up(var, COLD[:30]) == 30
-    assert up(var, COLD) == HBM_ROWS
+    assert count_in_hbm(var, COLD[:30]) == 30
+    assert count_in_hbm(var, COLD) == HBM_ROWS
     promotions = var.stats()["promotions"]
     for _ in range(3):
         var.prefetch(ids_on(COLD[40:60]))
-    assert up(var, COLD[:30]) == 30
+    assert count_in_hbm(var, COLD[:30]) == 30
     assert var.stats()["promotions"] == promotions  # no row goes up and down in turns
 
 
@@ -199,7 +199,7 @@ def test_as_much_of_a_batch_larger_than_hbm_comes_up_as_fits(
 ) -> None:
     var = trained(make_variable)
     var.prefetch(ids_on(COLD))
-    assert up(var, COLD) == HBM_ROWS
+    assert count_in_hbm(var, COLD) == HBM_ROWS
     rows = var.lookup(COLD, train=True)
     np.testing.assert_array_equal(rows, np.broadcast_to(rows[0], rows.shape))
     var.apply_gradients(COLD, ones(COLD))
@@ -212,7 +212,7 @@ def test_rows_that_are_in_hbm_already_come_first(
     var = trained(make_variable)
     promotions = var.stats()["promotions"]
     var.prefetch(ids_on(np.r_[COLD, HOT]))
-    assert up(var, HOT) == HBM_ROWS
+    assert count_in_hbm(var, HOT) == HBM_ROWS
     assert var.stats()["promotions"] == promotions
 
 
@@ -222,7 +222,7 @@ def test_batches_that_never_come_are_forgotten(make_variable: MakeVariable) -> N
     for _ in range(16):
         var.prefetch(HOT[:1])
     var.prefetch(COLD[-30:])
-    assert up(var, COLD[-30:]) == 30
+    assert count_in_hbm(var, COLD[-30:]) == 30
 
 
 # --- Nothing else changes
@@ -259,7 +259,7 @@ def test_an_empty_batch_counts_as_a_batch(
     none = np.empty(0, np.int64)
     for _ in range(2):
         var.apply_gradients(none, ones(none))
-    assert up(var, COLD[:20]) == 20
+    assert count_in_hbm(var, COLD[:20]) == 20
 
 
 def test_ids_of_another_type_are_refused(make_variable: MakeVariable) -> None:
@@ -268,10 +268,10 @@ def test_ids_of_another_type_are_refused(make_variable: MakeVariable) -> None:
         var.prefetch(np.zeros(3, np.float32))
     with pytest.raises(InvalidArgumentError, match="ids must be int64, got float32"):
         var.prefetch(on_device([1.0], np.float32))
-    assert up(var, HOT) == HBM_ROWS
+    assert count_in_hbm(var, HOT) == HBM_ROWS
 
 
-def test_a_closed_variable_says_so(make_variable: MakeVariable, ids_on: ToIds) -> None:
+def test_a_closed_variable_refuses_a_prefetch(make_variable: MakeVariable, ids_on: ToIds) -> None:
     var = trained(make_variable)
     for start in range(0, 60, 20):
         var.prefetch(ids_on(COLD[start : start + 20]))
@@ -302,7 +302,7 @@ def trained_by(var: es.EmbeddingVariable, steps: Iterator[Ids], to_ids: ToIds) -
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_loop_that_asks_ahead_trains_as_one_in_dram(
+def test_a_loop_with_prefetches_trains_as_one_in_dram(
     make_variable: MakeVariable, kind: es.StorageType, depth: int, tmp_path: Path, ids_on: ToIds
 ) -> None:
     initializer = es.initializers.RandomUniform(-1.0, 1.0, seed=7)
@@ -318,7 +318,7 @@ def test_a_loop_that_asks_ahead_trains_as_one_in_dram(
     assert var.stats()["background_error"] == ""
 
 
-def test_a_loop_that_asks_ahead_misses_fewer_rows(make_variable: MakeVariable) -> None:
+def test_a_loop_with_prefetches_misses_fewer_rows(make_variable: MakeVariable) -> None:
     """Each batch lies below HBM when its turn comes, unless it was prefetched."""
     misses = []
     for asks in (True, False):
@@ -340,7 +340,7 @@ def test_a_loop_that_ends_early_lets_rows_go(make_variable: MakeVariable) -> Non
     for _ in es.prefetching(iter([COLD[:20], COLD[20:40]]), {var: lambda ids: ids}):
         break
     var.prefetch(COLD[40:60], HOT[:20])
-    assert up(var, np.r_[COLD[40:60], HOT[:20]]) == 40
+    assert count_in_hbm(var, np.r_[COLD[40:60], HOT[:20]]) == 40
 
 
 def test_a_loop_whose_variable_closes_may_end(make_variable: MakeVariable) -> None:

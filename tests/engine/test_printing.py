@@ -16,7 +16,7 @@ WORD = "look-ups-of-a-table-in-three-tiers-and-of-what-they-bring-up-and-down"
 
 
 @pytest.mark.parametrize("columns", [None, 40])
-def test_no_word_and_no_number_is_cut(
+def test_no_word_and_no_number_of_a_table_is_cut(
     columns: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -43,7 +43,7 @@ def train(var: es.EmbeddingVariable, ids: np.ndarray, step: int) -> None:
     var.apply_gradients(ids, np.ones((ids.size, DIM), np.float32), global_step=step)
 
 
-def told(path: Path) -> int:
+def count_removed_keys(path: Path) -> int:
     """Returns how many removed keys the only increment of a directory lists."""
     (manifest,) = path.glob("increment-*/*.json")
     (entry,) = json.loads(manifest.read_text())["variables"]
@@ -69,7 +69,7 @@ def evict_again_and_again() -> None:
         grown = anonymous_bytes() - before
         train(var, ids[:10], 100_000)
         es.save_incremental(path / "increment", [var], 100_000)
-        assert told(path / "increment") == KEYS - 10
+        assert count_removed_keys(path / "increment") == KEYS - 10
         with variable() as other:
             es.restore(path / "base", [other], incremental=[path / "increment"])
             np.testing.assert_array_equal(other.export()["keys"], ids[:10])
@@ -115,7 +115,7 @@ def test_keys_without_a_row_are_not_listed(tmp_path: Path, several_tiers: bool) 
         assert var.remove(np.concatenate([absent, [3, 4], absent, [4]])) == 2
         assert var.remove([4]) == 0
         es.save_incremental(tmp_path / "increment", [var], 2)
-        assert told(tmp_path / "increment") == 2
+        assert count_removed_keys(tmp_path / "increment") == 2
     with variable() as restored:
         es.restore(tmp_path / "base", [restored], incremental=[tmp_path / "increment"])
         np.testing.assert_array_equal(restored.export()["keys"], [0, 1, 2, 5, 6, 7, 8, 9])
@@ -154,7 +154,7 @@ def test_a_key_that_waits_at_a_filter_is_not_listed(tmp_path: Path) -> None:
         assert var.remove([1, 7]) == 1
         train(var, np.array([1, 7]), 2)
         es.save_incremental(tmp_path / "increment", [var], 2)
-        assert told(tmp_path / "increment") == 1
+        assert count_removed_keys(tmp_path / "increment") == 1
         with filtered() as restored:
             es.restore(tmp_path / "base", [restored], incremental=[tmp_path / "increment"])
             assert_same(restored.export(), var.export())
@@ -178,7 +178,7 @@ def remove_rows_again_and_again_and_save_then() -> None:
         es.save(path / "base", [var], 6)
         var.remove([3])
         es.save_incremental(path / "increment", [var], 7)
-        assert told(path / "increment") == 1
+        assert count_removed_keys(path / "increment") == 1
 
 
 def test_rows_that_are_removed_before_the_first_save_take_no_memory() -> None:

@@ -71,7 +71,7 @@ def batch(number: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 
 @pytest.mark.parametrize(("partition_num", "filter_freq"), [(1, 0), (1, 3), (2, 3)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_rows_are_the_same_to_the_bit(
+def test_rows_of_shared_batches_are_the_same_to_the_bit(
     make_variable: MakeVariable,
     storage_of: StorageOf,
     kind: es.StorageType,

@@ -453,7 +453,7 @@ def test_a_model_that_is_made_without_memory_can_be_given_some(var: es.Embedding
 
 
 @pytest.mark.parametrize("base", [es.torch.Embedding, es.torch.EmbeddingBag])
-def test_a_module_whose_rows_something_else_has_taken_looks_nothing_up(
+def test_a_module_whose_rows_are_parametrized_looks_nothing_up(
     var: es.EmbeddingVariable, base: Any
 ) -> None:
     module = base(var)
@@ -480,7 +480,9 @@ def test_int32_ids_and_offsets_are_taken(var: es.EmbeddingVariable, table: Any) 
     torch.testing.assert_close(bags.detach(), torch.stack([table[1] + table[2], table[3]]))
 
 
-def test_padding_reads_as_it_is_and_isnt_trained(var: es.EmbeddingVariable, table: Any) -> None:
+def test_padding_is_read_like_other_rows_and_not_trained(
+    var: es.EmbeddingVariable, table: Any
+) -> None:
     theirs = torch.nn.Embedding(KEYS, DIM, padding_idx=2)
     theirs.weight.data.copy_(table)
     optimizer = torch.optim.Adagrad(

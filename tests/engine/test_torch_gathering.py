@@ -92,7 +92,9 @@ def test_gradients_for_autograd_grad_are_refused_and_train_nothing(
     assert values(var, 1) == pytest.approx([1.0 - 0.5 * dense.weight[0, 0].item()])
 
 
-def test_a_pass_for_an_optimizer_that_is_gone_is_refused(var: es.EmbeddingVariable) -> None:
+def test_a_backward_pass_for_an_optimizer_that_is_gone_is_refused(
+    var: es.EmbeddingVariable,
+) -> None:
     layer = es.torch.Embedding(var)
     optimizer = es.torch.Optimizer(layer)
     layer(torch.tensor([1])).sum().backward()

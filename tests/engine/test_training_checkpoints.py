@@ -425,7 +425,7 @@ def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:
             checkpoints.checkpoint(-1, [var]).__enter__()
 
 
-def test_rows_are_those_of_the_beginning_of_the_block(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_rows_of_the_beginning_of_its_block(tmp_path: Path) -> None:
     with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         train(var, seed=1)
         wanted = var.export()

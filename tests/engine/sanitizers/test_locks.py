@@ -5,6 +5,6 @@ from native_programs import compile_all
 
 
 @pytest.mark.sanitizer
-def test_what_a_lock_guards_is_touched_only_with_the_lock_held() -> None:
+def test_guarded_data_is_touched_only_with_its_lock_held() -> None:
     done = compile_all("address,undefined")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -51,7 +51,7 @@ PARTS = 3
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("part", ["past the page cache", *range(PARTS)])
-def test_what_is_written_is_read_whatever_happens_to_files_threads_and_the_process(
+def test_written_rows_are_read_whatever_happens_to_files_threads_and_the_process(
     sanitizer: str, part: int | str
 ) -> None:
     program = build("log_test", sanitizer)
