@@ -41,7 +41,7 @@ def test_a_waiting_key_has_a_frequency_but_no_row(
     assert variable.get_version([1, 2, 3, 4]).tolist() == [1, 1, waiting_version, -1]
 
 
-def test_keys_admitted_beyond_the_first_tier_train_as_without_one(
+def test_admitted_keys_beyond_the_first_tier_train_as_in_dram(
     make_variable: MakeVariable, tiered_stack: Stack, storage_of: StorageOf
 ) -> None:
     ids = list(range(20))

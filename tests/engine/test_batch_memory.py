@@ -83,7 +83,7 @@ def train_once(storage_type: int, partition_num: int, threads: int) -> None:
         pytest.param(es.StorageType.DRAM_LEVELDB, 1, 1, marks=pytest.mark.long),
     ],
 )
-def test_a_large_batch_leaves_little_with_the_threads_that_trained_and_read_it(
+def test_a_large_batch_leaves_little_memory_with_its_threads(
     storage_type: es.StorageType, partition_num: int, threads: int
 ) -> None:
     run_function(

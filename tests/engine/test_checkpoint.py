@@ -175,7 +175,7 @@ def test_variables_are_matched_by_their_names(tmp_path: Path) -> None:
         assert_same(a.export(), wanted[0])
 
 
-def test_a_new_save_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_new_save_replaces_the_old_one(tmp_path: Path) -> None:
     with variable() as var:
         for step in range(3):
             train(var, step)
@@ -246,7 +246,7 @@ def test_saves_that_dont_follow_one_another_are_refused(tmp_path: Path) -> None:
         assert_same(var.export(), before)
 
 
-def test_no_save_takes_the_place_of_one_that_others_follow(tmp_path: Path) -> None:
+def test_no_save_replaces_one_that_increments_follow(tmp_path: Path) -> None:
     with variable() as var:
         es.save(tmp_path / "full", [var], 1)
         es.save_incremental(tmp_path / "increment", [var], 2)

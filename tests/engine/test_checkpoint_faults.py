@@ -273,7 +273,7 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
         es.save_incremental(tmp_path / "increment", [other], 2)
 
 
-def test_a_restore_is_whole_although_a_save_takes_the_place_of_what_it_reads(
+def test_a_restore_is_whole_although_a_save_replaces_the_files_that_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carry_out = RestorePlan.carry_out

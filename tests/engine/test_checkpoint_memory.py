@@ -23,7 +23,7 @@ import embstore as es
     [es.StorageType.DRAM_SSDHASH, es.StorageType.DRAM_LEVELDB],
     ids=lambda storage_type: storage_type.name,
 )
-def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
+def test_a_table_much_larger_than_its_first_tier_is_saved_and_restored_in_little_memory(
     tmp_path: Path, storage_type: es.StorageType
 ) -> None:
     skip_without_library(storage_type)
@@ -49,7 +49,7 @@ def test_a_table_larger_than_memory_is_saved_and_restored_in_little_of_it(
     assert mib["read_growth_mib"] < 32 + table_mib
 
 
-def a_save_of_many_partitions_takes_the_memory_of_some() -> None:
+def a_save_of_many_partitions_takes_the_memory_of_a_few() -> None:
     dim, rows, partitions = 64, 750_000, 96
     storage = es.StorageOption(es.StorageType.DRAM, storage_size=[2 * rows // partitions * dim * 4])
     grads = np.ones((rows // 10, dim), np.float32)
@@ -68,5 +68,5 @@ def a_save_of_many_partitions_takes_the_memory_of_some() -> None:
 
 
 @pytest.mark.long
-def test_many_partitions_are_saved_in_the_memory_of_some() -> None:
-    run_function("test_checkpoint_memory", "a_save_of_many_partitions_takes_the_memory_of_some()")
+def test_many_partitions_are_saved_in_the_memory_of_a_few() -> None:
+    run_function("test_checkpoint_memory", "a_save_of_many_partitions_takes_the_memory_of_a_few()")

@@ -122,7 +122,9 @@ def test_a_variable_without_damage_has_no_damaged_keys(tmp_path: Path) -> None:
         assert whole.var.total_count() == (COUNT, DIM)
 
 
-def test_an_export_and_a_save_say_which_rows_stop_them(damaged: Damaged, tmp_path: Path) -> None:
+def test_an_export_and_a_save_name_the_damaged_rows_that_stop_them(
+    damaged: Damaged, tmp_path: Path
+) -> None:
     path = tmp_path / "save"
     assert set(refused(damaged.var.export)) <= set(damaged.keys.tolist())
     assert set(refused(lambda: es.save(path, [damaged.var], 1))) <= set(damaged.keys.tolist())

@@ -192,7 +192,7 @@ def test_waiting_keys_come_back(place: Path, pool_type: es.StorageType, filter_o
 @pytest.mark.parametrize(
     "optimizer", [es.optimizers.Adam(0.01), es.optimizers.Ftrl(0.1), es.optimizers.SGD(0.1)]
 )
-def test_the_optimizer_goes_on_where_it_was(
+def test_a_restored_optimizer_goes_on_from_its_state_at_the_checkpoint(
     place: Path, pool_type: es.StorageType, optimizer: Any
 ) -> None:
     with durable(place, storage_type=pool_type, optimizer=optimizer) as variable:
@@ -214,7 +214,7 @@ def test_the_optimizer_goes_on_where_it_was(
         assert contents(variable) == contents(other)
 
 
-def test_partitions_and_several_variables_are_one_checkpoint(
+def test_one_checkpoint_covers_all_partitions_of_several_variables(
     place: Path, storage_type: es.StorageType
 ) -> None:
     def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
@@ -500,7 +500,7 @@ def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
         ({"pool_bytes": POOL_BYTES // 2}, "storage_size"),
     ],
 )
-def test_a_pool_of_other_rows_is_refused_and_stays_as_it_was(
+def test_a_pool_of_another_dim_optimizer_or_size_is_refused_and_stays_as_it_was(
     place: Path, options: dict[str, Any], message: str
 ) -> None:
     with durable(place) as variable:

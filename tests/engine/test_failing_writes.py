@@ -120,7 +120,7 @@ def wait_for_failed_moves(var: es.EmbeddingVariable) -> None:
         time.sleep(0.005)
 
 
-def errors_of_the_past_are_past(closes: bool) -> None:
+def repaired_errors_are_not_raised_again(closes: bool) -> None:
     ids = np.arange(6000)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         # The buffer is so small that every demotion writes.
@@ -156,10 +156,10 @@ def errors_of_the_past_are_past(closes: bool) -> None:
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 def test_an_error_that_was_repaired_is_not_thrown_again_and_loses_no_row(closes: bool) -> None:
-    run_function("test_failing_writes", f"errors_of_the_past_are_past({closes})")
+    run_function("test_failing_writes", f"repaired_errors_are_not_raised_again({closes})")
 
 
-def look_ups_read_whatever_fails_behind_them() -> None:
+def look_ups_read_rows_while_writes_fail() -> None:
     ids = np.arange(6000)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         var = kept_variable(Path(directory), False, first_tier_rows=500)
@@ -177,4 +177,4 @@ def look_ups_read_whatever_fails_behind_them() -> None:
 
 
 def test_a_serving_look_up_does_not_fail_if_files_cannot_be_written() -> None:
-    run_function("test_failing_writes", "look_ups_read_whatever_fails_behind_them()")
+    run_function("test_failing_writes", "look_ups_read_rows_while_writes_fail()")

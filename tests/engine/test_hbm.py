@@ -113,7 +113,7 @@ def test_a_missing_gpu_is_an_error(make_variable: MakeVariable) -> None:
         ),
     ],
 )
-def test_the_compiler_of_kernels_is_that_of_an_installed_package(
+def test_kernels_are_compiled_by_an_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: list[str], expected: str
 ) -> None:
     for name in packages:

@@ -104,7 +104,7 @@ def test_a_closed_variable_has_no_rate(make_variable: MakeVariable) -> None:
         var.learning_rate = 0.1
 
 
-def test_every_apply_beside_a_change_has_one_rate_for_all_its_keys(
+def test_an_apply_beside_a_change_of_the_rate_uses_one_rate_for_all_its_keys(
     make_variable: MakeVariable,
 ) -> None:
     var = make_variable(optimizer=optimizers.SGD(1.0), partition_num=4, dim=2)

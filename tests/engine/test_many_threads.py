@@ -148,7 +148,7 @@ def test_checkpoints_end_after_batches_that_were_refused_beside_serving_look_ups
     )
 
 
-def went_on_beside(long: Call, shorts: Sequence[Call]) -> set[int]:
+def shorts_that_went_on_beside(long: Call, shorts: Sequence[Call]) -> set[int]:
     """Calls `long`, and meanwhile each of `shorts` again and again in a thread of its own. Returns
     the numbers of the short calls that began and ended in the second half of `long`: a call that
     waits for `long` is not among them."""
@@ -178,7 +178,7 @@ def went_on_beside(long: Call, shorts: Sequence[Call]) -> set[int]:
 def assert_they_go_on_beside(long: Call, shorts: Sequence[Call]) -> None:
     waits = set(range(len(shorts)))
     for _ in range(20):  # a thread of a busy computer may get no processor in time
-        waits -= went_on_beside(long, shorts)
+        waits -= shorts_that_went_on_beside(long, shorts)
         if not waits:
             return
     raise AssertionError(f"these of the short calls wait until the long one is over: {waits}")

@@ -42,7 +42,7 @@ def train(variable: es.EmbeddingVariable, step: int) -> None:
 
 
 @cache
-def in_the_end() -> dict[str, bytes]:
+def expected_rows() -> dict[str, bytes]:
     """Returns the rows that a close keeps."""
     with make(es.StorageOption()) as variable:
         for step in range(STEPS):
@@ -68,5 +68,5 @@ def check_kept(medium: Path, output: str) -> None:
     with open_table(medium) as variable:
         if variable.total_count()[0] == 0 and "closed" not in output:
             return
-        if contents(variable) != in_the_end():
+        if contents(variable) != expected_rows():
             raise AssertionError("the rows are others than those that were closed")
