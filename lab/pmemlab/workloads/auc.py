@@ -10,9 +10,9 @@ def roc_auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float |
     """Return the chance that a random positive row scores above a random negative one.
 
     A tie counts half (the Mann-Whitney U statistic over positives × negatives). `labels` (n,) are 0
-    or 1, `scores` (n,) any numbers. None where there are no positives or no negatives, since the
-    area is then undefined. Raises ValueError where a score is NaN, which has no rank: the model
-    that gave it has diverged.
+    or 1, `scores` (n,) any numbers. Returns None if there are no positives or no negatives, since
+    the area is then undefined. Raises ValueError if a score is NaN, which has no rank: the model
+    has diverged.
     """
     unranked = int(np.count_nonzero(np.isnan(scores)))
     if unranked:

@@ -1,4 +1,4 @@
-"""What every source of training data hands out."""
+"""The batches that every source of training data yields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CATEGORICAL_COLUMNS: Final = tuple(f"C{number}" for number in range(1, 27))
 
 
 class DataError(ValueError):
-    """Data or a checkpoint of a training that is of no use, or can't be kept.
+    """Unusable training data, or a checkpoint that can't be read, used or written.
 
     The message names the file and line, or the argument.
     """
@@ -22,7 +22,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Batch:
-    """n rows of Criteo's layout.
+    """A batch of n rows in Criteo's layout.
 
     `labels` is float32 (n,), 1 for a click and 0 for none; `dense` is float32 (n, 13); `keys` is
     int64 (n, 26). A column's keys mean something in that column only, since each has its own table.
@@ -37,7 +37,9 @@ class Batch:
 
 
 class Source(Protocol):
-    """Rows to train on, and other rows to judge the result with. The same rows at every call."""
+    """A source of training rows and of held-out rows for evaluation. Every call yields the same
+    rows.
+    """
 
     def train_batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield batches of exactly `batch_size` rows, without end."""

@@ -1,4 +1,4 @@
-"""Batches where a table's rows are: in a GPU's memory, if the table takes them there."""
+"""Moves batches to the memory that a table takes them in: a GPU's memory, or the host's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["beside_rows", "on_host"]
 def beside_rows(
     variable: es.EmbeddingVariable, array: NDArray[Any]
 ) -> NDArray[Any] | es.DeviceArray:
-    """Ids or gradients, as the variable takes them without a copy of its own."""
+    """Returns ids or gradients in the memory where the variable needs no copy of its own."""
     return array if variable.gpu is None else es.DeviceArray(array, device=variable.gpu)
 
 

@@ -1,4 +1,4 @@
-"""What the command lines of workloads have in common. Importing it needs no engine."""
+"""What the command lines of workloads have in common. Importing this module needs no engine."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 NO_PATH: Final = "-"
-"""In --storage-path, in the place of a tier that keeps no files."""
+"""The value in --storage-path for a tier that keeps no files."""
 
 _MOST: Final = 1 << 48
-"""Of anything that a command line counts: what is larger no array can have."""
+"""The largest count that a command line accepts; no array can be larger."""
 
 
 class _DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """A formatter that shows the defaults of options, but not those that stand for no value."""
+    """A formatter that shows an option's default, unless the default means "no value"."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False or action.default == []:
@@ -57,7 +57,7 @@ class _DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def new_parser(module: str, description: str) -> argparse.ArgumentParser:
-    """Returns a parser for `run_command`. module: what `python -m` is given."""
+    """Returns a parser for `run_command`. module: the module's name, as in `python -m`."""
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=description,
@@ -68,14 +68,14 @@ def new_parser(module: str, description: str) -> argparse.ArgumentParser:
 
 
 def add_storage(parser: argparse.ArgumentParser) -> None:
-    """The arguments that `storage_option` reads, which scenarios set."""
+    """Adds the arguments that `storage_option` reads; scenarios set them."""
     storage = parser.add_argument_group("storage of the embeddings")
     storage.add_argument("--storage-type", default="DRAM", help="a name of embstore.StorageType")
     storage.add_argument(
         "--storage-path",
         nargs="+",
         metavar="PATH",
-        help="folders of tiers that keep files: one for all of these, or one for each tier, "
+        help="folders of the tiers that keep files: one for all of them, or one for each tier, "
         f"first tier first, and {NO_PATH} for those that keep none",
     )
     storage.add_argument(
@@ -88,7 +88,7 @@ def add_storage(parser: argparse.ArgumentParser) -> None:
     storage.add_argument(
         "--reference",
         metavar="TYPE",
-        help="train first on this storage type in the same process, to compare with",
+        help="storage type to train on first, in the same process, to compare the results with",
     )
 
 
@@ -100,18 +100,18 @@ def add_count(
     help: str,
     type: Callable[[str], int] | None = None,
 ) -> None:
-    """An option for a whole number. type: by default `positive`."""
+    """Adds an option for a whole number. type: `positive` by default."""
     group.add_argument(option, type=type or positive, default=default, metavar=metavar, help=help)
 
 
 def add_keeping(group: Any, help: str) -> None:
-    """--kept-in, which means another kind of save in each workload, and --keep-every."""
+    """Adds --kept-in, whose kind of save depends on the workload, and --keep-every."""
     group.add_argument("--kept-in", type=Path, metavar="PATH", help=help)
-    add_count(group, "--keep-every", 10, "N", "batches, with --kept-in")
+    add_count(group, "--keep-every", 10, "N", "batches between two saves of --kept-in")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The argument that `print_runs` reads."""
+    """Adds the argument that `print_runs` reads."""
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document instead of a summary"
     )
@@ -123,7 +123,7 @@ def storage_option(
     size: Sequence[int] | None = None,
     **options: Any,
 ) -> es.StorageOption:
-    """The engine's option. Raises embstore.errors.InvalidArgumentError for an unknown type."""
+    """Returns a storage option. Raises embstore.errors.InvalidArgumentError for an unknown type."""
     import embstore as es
     from embstore.errors import InvalidArgumentError
 
@@ -146,10 +146,10 @@ def run_command(
     argv: Sequence[str] | None,
     work: Callable[[argparse.Namespace], object],
 ) -> int:
-    """Does the work of a command line, and returns its exit status: 2 for bad arguments or data and
-    for what the engine refuses, 1 for a run that failed after it began; stderr then says why.
+    """Parses a command line, runs `work`, and returns the exit status: 2 for bad arguments or data
+    and for errors of the engine, 1 for a run that failed after it began; stderr then says why.
 
-    REQUIRES: the parser is of `new_parser`.
+    REQUIRES: `new_parser` made the parser.
     """
     program = _program(parser)
 
@@ -175,10 +175,10 @@ def run_command(
 
 
 def _status_of(error: Exception) -> int | None:
-    """Returns the exit status of a command that ends with this error; None if it is a mistake of
-    the command's own.
+    """Returns the exit status of a command that ends with this error; None if the error is a bug of
+    the command itself.
     """
-    from embstore.errors import EmbStoreError  # only now: a wrong argument costs no import of it
+    from embstore.errors import EmbStoreError  # late: a wrong argument costs no import of it
     from pmemlab.errors import LabError
     from pmemlab.workloads.batches import DataError
     from pmemlab.workloads.run import FailedRunError
@@ -200,9 +200,9 @@ def print_runs(
     facts: Mapping[str, object],
     summary: Callable[[Run], str],
 ) -> None:
-    """What happened, on stdout: one JSON document with --json, else a summary of each run.
+    """Prints the runs on stdout: one JSON document with --json, else a summary of each run.
 
-    facts: more of the document, as the workload's name.
+    facts: more entries of the document, for example the workload's name.
     """
     if not arguments.json:
         for shown in filter(None, (reference, run)):
@@ -218,7 +218,9 @@ def print_runs(
 
 
 def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = ()) -> str:
-    """For people. sample: what is counted, in the plural. judged: lines that follow the loss."""
+    """Returns a run's summary as text. sample: the counted unit, in the plural. judged: lines after
+    the loss.
+    """
     rate = f"{sample}/s"
     lines = [
         f"{run.storage_type}: {run.samples:,} {sample} in {run.steps:,} steps",
@@ -227,7 +229,7 @@ def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = 
         f"  loss       {run.loss:.{loss_digits}f}",
         *judged,
     ]
-    if run.tables:  # of what others are only compared with, nobody asks
+    if run.tables:  # a reference run has none
         rows = sum(tier.rows for table in run.tables for tier in table.tiers)
         lines.append(f"  rows       {rows:,} in {len(run.tables)} tables")
     return "\n".join([*lines, *predicted_lines(run.predictions, rate)])
@@ -235,7 +237,7 @@ def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = 
 
 @contextmanager
 def training_progress(label: str, steps: int) -> Iterator[Callable[[int, float], None]]:
-    """Yields what is to be told each step that is done, and its loss."""
+    """Yields a function to call after each step, with the step's number and its loss."""
     told = "loss {task.fields[loss]:.4f}"
     with progress_bar(label, steps, told, loss=float("nan")) as show:
         yield lambda step, loss: show(completed=step, loss=loss)
@@ -279,8 +281,8 @@ def _bounded(number: int) -> int:
 
 
 def column_keys(text: str) -> int:
-    """Returns a number of keys that synthetic columns can have."""
-    from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN  # brings NumPy
+    """Parses the number of keys of a synthetic column, MIN_KEYS_PER_COLUMN or more."""
+    from pmemlab.workloads.synthetic import MIN_KEYS_PER_COLUMN  # imports NumPy
 
     keys = positive(text)
     if keys < MIN_KEYS_PER_COLUMN:
@@ -291,7 +293,7 @@ def column_keys(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """Returns a seed that NumPy, PyTorch and Keras all take."""
+    """Parses a seed that NumPy, PyTorch and Keras all accept."""
     number = _whole_number(text)
     if not 0 <= number < 1 << 32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {(1 << 32) - 1}")

@@ -42,13 +42,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class CriteoSource:
-    """Rows of one file, read as a stream: a file needs no more memory than a batch.
+    """The rows of one file, read as a stream: a file needs no more memory than a batch.
 
-    Of every `held_out_every` rows the last is held out, whatever the batch size; the others are
-    trained on, again from the start where the file ends.
+    The last of every `held_out_every` rows is held out, whatever the batch size. The other rows are
+    trained on, and again from the start after the file's end.
 
-    Raises DataError, at once where the first line tells, else when the row is reached; it names the
-    file and the line.
+    Raises DataError, which names the file and the line: at once if the first line is wrong, else
+    when the row is reached.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class CriteoSource:
         return self._split(held_out=False)
 
     def parse(self, lines: Sequence[Line]) -> Batch:
-        """The rows of lines of this file."""
+        """Parses lines of this file."""
         return self._layout().parse(self.path, lines)
 
     def _split_again(self) -> Iterator[Line]:
@@ -230,7 +230,7 @@ class _Layout:
 
 def _is_float32(text: str) -> bool:
     try:
-        return abs(float(text)) <= _LARGEST  # no NaN is
+        return abs(float(text)) <= _LARGEST  # false for NaN
     except ValueError:
         return False
 

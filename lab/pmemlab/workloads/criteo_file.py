@@ -1,4 +1,4 @@
-"""Writes rows as Criteo publishes them, for those who have no file of Criteo's."""
+"""Writes rows in the format of Criteo's files, for users who have no such file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pmemlab.workloads.criteo import MINIMA, RANGES
 __all__ = ["write_raw"]
 
 _BATCH_ROWS = 1024
-_MISSING_EVERY = 17  # of the numbers and of the categories, since files have such rows
+_MISSING_EVERY = 17  # every 17th number or category is missing, as some are in real files
 
 
 def write_raw(path: Path, source: Source, rows: int) -> None:
-    """Write the first `rows` training rows of a source: label, I1..I13, C1..C26, tabs between.
+    """Write the first `rows` training rows of a source: label, I1..I13, C1..C26, separated by tabs.
 
     Numbers are unscaled and rounded, keys are eight hexadecimal digits, and some of both are
     missing. Raises OSError, which names the file.

@@ -1,4 +1,4 @@
-"""What tables hold, and where another process finds it."""
+"""Checksums of tables' contents, and evidence of where their rows lie, found by another process."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ _FEWEST_ROWS: Final = 2
 _MOST_CANDIDATES: Final = 10_000
 _SEED: Final = 17
 _PR_SET_PTRACER: Final = 0x59616D61
-# What happens to lie anywhere: bytes that are much alike, as a row of zeros.
+# A row with fewer different bytes, for example a row of zeros, could be found anywhere by chance.
 _FEWEST_DIFFERENT_BYTES: Final = 6
 
 
 @dataclass(frozen=True)
 class TierEvidence:
-    """Where the rows of one tier of a table really lay while it was alive.
+    """Where the rows of one tier of a table really lay while the table was open.
 
-    The engine says name, rows, bytes (of its rows), mapped_bytes (rows and room for more), and
-    is_pmem (what libpmem says of the mapping; None where libpmem isn't involved). Another process
-    saw the others: nodes, file, devices, is_direct and gpu, as `Seen` has them. Of the rows that
-    the engine has exported and says are in this tier, it sought some; it found so many in the
-    tier's file or memory, to the last bit. read_changed: of the rows that were sought, those that
-    the engine read with another bit after that bit was changed there behind its back; None where
-    no bit was.
+    The engine reports name, rows, bytes (of the rows), mapped_bytes (rows and room for more), and
+    is_pmem (libpmem's answer for the mapping; None without libpmem). Another process, the witness,
+    saw nodes, file, devices, is_direct and gpu, as `Seen` describes them. sought: the number of
+    exported rows that the engine says are in this tier and that the witness looked for. found: how
+    many of them it found in the tier's file or memory, to the last bit. read_changed: after one bit
+    of each sought row was changed in memory behind the engine's back, the number of rows that the
+    engine read with that change; None if no bit was changed.
     """
 
     name: str
@@ -75,7 +75,9 @@ class TierEvidence:
 
 @dataclass(frozen=True)
 class TableEvidence:
-    """One table: what the engine counted, how many rows it exported, and where they lay."""
+    """Evidence of one table: the engine's counters, the number of exported rows, and where they
+    lay.
+    """
 
     name: str
     stats: dict[str, Any]
@@ -86,7 +88,7 @@ class TableEvidence:
 def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
     """Have a child of this process look for rows. Raises LabError if the child fails."""
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
-    # -S: without packages, so without any that could be the engine's
+    # -S: no installed packages, so no code of the engine
     command = [sys.executable, "-S", "-m", "pmemlab.workloads.witness"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if os.environ.get(VARIABLE):
@@ -99,7 +101,8 @@ def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
         text=True,
         env=environment,
     )
-    # Where a process may look into its children alone, unless these say otherwise.
+    # Some kernels (Yama) let a process read only its descendants, unless the other process allows
+    # it.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(witness.pid), 0, 0, 0)
     answer, problem = witness.communicate(json.dumps(question))
     if witness.returncode:
@@ -109,7 +112,7 @@ def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
 
 
 def seen_of(answer: str) -> list[Seen]:
-    """What the witness saw, from what it printed. Raises LabError for an error of its own."""
+    """Parses the witness's output. Raises LabError if it reports an error."""
     told = json.loads(answer)
     if isinstance(told, dict):
         raise LabError(f"the process that looks for rows failed: {told['error']}")
@@ -132,11 +135,13 @@ def examine_tables(
     *,
     looks: bool = True,
 ) -> tuple[str, list[TableEvidence]]:
-    """Return the SHA-256 of all that the tables hold, and where it lies.
+    """Return the SHA-256 of the tables' contents, and the evidence of where the rows lie.
 
-    exports: what each variable exports; one is asked for at a time. REQUIRES: they are open and
-    drained. ask: has another process look for rows. looks: whether it does; else there is no
-    evidence. Raises LabError if that process fails.
+    exports: each variable's export, consumed one at a time. ask: lets another process look for
+    rows. looks: False skips that; the evidence is then empty. Raises LabError if that process
+    fails.
+
+    REQUIRES: the variables are open and drained.
     """
     if not looks:
         names = (variable.name for variable in variables)
@@ -206,8 +211,9 @@ def _claims(
 def _telling_rows(
     export: Mapping[str, NDArray[Any]], rows: NDArray[np.int64], at_a_time: int
 ) -> Iterator[int]:
-    """Those of enough different bytes. A few are looked at, at a time: an emulated machine takes
-    long for what nobody asks for.
+    """Yields the rows with enough different bytes to be told from others. It checks `at_a_time`
+    rows at a time, since an emulated machine would take long to check rows that the caller doesn't
+    need.
     """
     for start in range(0, rows.size, at_a_time):
         some = rows[start : start + at_a_time]
@@ -215,16 +221,17 @@ def _telling_rows(
 
 
 def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> int | None:
-    """Of a claim's rows, how many the table reads as the emulated GPU's memory has them.
+    """Returns how many of a claim's rows the table reads from the place in the emulated GPU's
+    memory where the search finds them; None for other memory.
 
-    A copy there, or what a transfer left, would be found as well as the rows themselves. So a bit
-    of each is changed, the rows are read, and the bit is changed back. None of other memory.
+    A search would also find a copy there, or what a transfer left. So one bit of each row is
+    changed, the rows are read, and the bit is changed back.
     """
     if claim.gpu != EMULATED_GPU or not keys.size:
         return None
     changes = change_rows(claim.rows)
     try:
-        read = variable.lookup(keys, train=True)  # which moves and counts nothing
+        read = variable.lookup(keys, train=True)  # moves and counts nothing
     finally:
         for change in changes:
             change.undo()
@@ -264,25 +271,25 @@ def _tier_evidence(tier: Any, claim: Claim, seen: Seen, read_changed: int | None
 
 
 def forget_cached_pages(variables: Iterable[es.EmbeddingVariable]) -> None:
-    """Let the kernel drop what it caches of the tables' files on disks, mapped or not.
+    """Make the kernel drop the cached pages of the tables' files on disks, mapped or not.
 
-    Reads that follow come from the medium. Raises OSError where the kernel refuses.
+    Later reads come from the medium. Raises OSError if the kernel refuses.
     """
     for variable in variables:
         for tier in variable.stats()["tiers"]:
             if tier["address"] or tier["path"] is None:
                 continue
-            unmap_pages_of(Path(tier["path"]))  # mapped ones aren't dropped
+            unmap_pages_of(Path(tier["path"]))  # the kernel doesn't drop mapped pages
             for path in files_in(Path(tier["path"])):
                 with path.open("rb") as file:
-                    os.fsync(file.fileno())  # nor are those that were not written yet
+                    os.fsync(file.fileno())  # nor dirty pages
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def state_sha256(exports: Iterable[tuple[str, Mapping[str, NDArray[Any]]]]) -> str:
-    """Return a SHA-256 in hex over all that variables hold, to the last bit.
+    """Return a SHA-256 in hex over variables' contents, to the last bit.
 
-    exports: each variable's name, and what it exports.
+    exports: each variable's name, and its export.
     """
     digest = hashlib.sha256()
     for name, export in exports:
@@ -301,9 +308,9 @@ def checkpoint_sha256(
     variables: Iterable[es.EmbeddingVariable],
     dense: Mapping[str, NDArray[Any]] | None = None,
 ) -> str:
-    """Return a SHA-256 in hex over all that a checkpoint holds, to the last bit.
+    """Return a SHA-256 in hex over a checkpoint's contents, to the last bit.
 
-    steps: done by then. dense: a model's part that lies in no table.
+    steps: number of steps done. dense: the model's arrays that lie in no table.
     """
     rest = {"steps": np.array(steps, np.int64), **(dense or {})}
     exports = ((variable.name, variable.export()) for variable in variables)

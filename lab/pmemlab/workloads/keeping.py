@@ -1,7 +1,7 @@
-"""Checkpoints of a run that may be cut short, and the lines that tell of them.
+"""Checkpoints of a run that may be cut short, and the lines on stderr that report them.
 
-Whoever cuts a run reads on its stderr what had been trained and kept by then, and what the next one
-goes on from.
+The program that cuts a run reads in these lines which steps were trained and saved by then, and
+which checkpoint the next run resumes from.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _RESUMED: Final = re.compile(r"goes on from: step (\d+), sha256 ([0-9a-f]{64})")
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint that a run goes on from.
+    """The checkpoint that a run resumes from.
 
-    sha256: of all that was read back from it, as the run's checksums are.
+    sha256: over everything read back from it, computed like the run's checksums.
     """
 
     step: int
@@ -44,16 +44,18 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Keeping:
-    """Saves of variables. folder: made if its parent exists. every: steps between two saves."""
+    """Regular saves of variables. folder: created if its parent exists. every: steps between two
+    saves.
+    """
 
     folder: Path
     every: int
 
     def restore(self, variables: Sequence[es.EmbeddingVariable]) -> int:
-        """Put the newest save back, where there is one; return the steps that were done by then.
+        """Restore the newest save, if there is one; return the number of steps done by then.
 
-        `tell_resumed` is for the caller, who can tell what is there now.
-        Raises EmbStoreError for a save that can't be read: a run must not begin anew in silence.
+        The caller calls `tell_resumed`, since it can compute the checksum of what was restored.
+        Raises EmbStoreError for a save that can't be read: a run must not silently start over.
         """
         import embstore as es
 
@@ -62,7 +64,7 @@ class Keeping:
         return es.restore(self.folder, variables)
 
     def keep(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> bool:
-        """Save, if it is time, what `steps` steps have come to; return whether it was time.
+        """Save the state after `steps` steps if a save is due; return whether one was due.
 
         Raises EmbStoreError.
         """
@@ -76,8 +78,8 @@ class Keeping:
 
 
 def demand_steps_left(kept_in: Path, done: int, steps: int) -> None:
-    """Raises DataError where a checkpoint has all the steps that are asked for."""
-    from pmemlab.workloads.batches import DataError  # brings NumPy
+    """Raises DataError if the checkpoint already has all the requested steps."""
+    from pmemlab.workloads.batches import DataError  # imports NumPy
 
     if done >= steps:
         raise DataError(
@@ -86,12 +88,12 @@ def demand_steps_left(kept_in: Path, done: int, steps: int) -> None:
 
 
 def tell_trained(steps: int) -> None:
-    """Prints the number of trained steps, at which a power cut may be due."""
+    """Prints the number of trained steps; a scenario may cut the power at this line."""
     _tell(f"trained: step {steps}")
 
 
 def tell_kept(steps: int) -> None:
-    """REQUIRES: the checkpoint is on the medium."""
+    """Prints that a checkpoint was saved. REQUIRES: the checkpoint is on the medium."""
     _tell(f"kept: step {steps}")
 
 
@@ -100,13 +102,13 @@ def tell_resumed(resumed: Resumed) -> None:
 
 
 def kept_step(line: str) -> int | None:
-    """The step that a line of a workload says was kept."""
+    """Returns the step of a line that `tell_kept` printed; None for any other line."""
     match = _KEPT.fullmatch(line)
     return int(match[1]) if match else None
 
 
 def resumed_from(line: str) -> Resumed | None:
-    """What a line of a workload says it goes on from."""
+    """Parses a line that `tell_resumed` printed; returns None for any other line."""
     match = _RESUMED.fullmatch(line)
     return Resumed(int(match[1]), match[2]) if match else None
 

@@ -1,4 +1,4 @@
-"""How a program has the lab look for its rows, while it runs.
+"""The protocol by which a running program lets the lab look for its rows.
 
 The program writes a question to the file `QUESTION` in the folder that $PMEMLAB_LOOK names, prints
 the line `LOOK`, and waits until the file `ANSWER` is there. Meanwhile the lab runs

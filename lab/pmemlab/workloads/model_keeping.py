@@ -1,8 +1,8 @@
-"""Checkpoints of a whole model: its rows in durable pools, and in a file what lies in no table.
+"""Checkpoints of a whole model: its rows in durable pools, its dense part in a file.
 
-The engine lists a checkpoint once everything of it is durable. So the file of the same step is made
-durable before that, and those of other steps go after it: a power cut at any moment leaves the file
-of the checkpoint that is listed.
+The engine lists a checkpoint once all of it is durable. So the file of that step is made durable
+before the checkpoint is listed, and the files of other steps are deleted after it: a power cut at
+any moment leaves the file that belongs to the listed checkpoint.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
 
 
 class DensePart(Protocol):
-    """What of a model lies in no table: parameters, and the state of their optimizer."""
+    """The part of a model that lies in no table: parameters, and their optimizer's state."""
 
     def state(self) -> dict[str, NDArray[np.float32]]: ...
 
     def load_state(self, state: Mapping[str, NDArray[np.float32]]) -> None:
-        """Raises ValueError for the state of another model."""
+        """Replaces the state. Raises ValueError for the state of another model."""
 
 
 @dataclass(frozen=True)
 class ModelKeeping:
-    """Checkpoints in one folder, of which the newest stays.
+    """Checkpoints in one folder, which keeps the newest.
 
-    folder: made if its parent exists; on a dax mount. every: steps between two checkpoints.
+    folder: on a DAX mount; created if its parent exists. every: steps between two checkpoints.
     """
 
     folder: Path
     every: int
 
     def durable(self, storage: es.StorageOption) -> es.StorageOption:
-        """Return the same storage, its pools in `folder`, and a tier below them where it was.
+        """Return the same storage with its pools in `folder`; tiers below the pools stay where they
+        were.
 
         Raises InvalidArgumentError for a storage type without durable pools below DRAM.
         """
@@ -66,9 +67,9 @@ class ModelKeeping:
             raise InvalidArgumentError(f"--kept-in: {error}") from None
 
     def make_folders(self) -> None:
-        """Where there are none yet. To be called before the variables are made.
+        """Makes the missing folders. Raises DataError.
 
-        Raises DataError.
+        REQUIRES: the variables are not made yet.
         """
         for folder in (self.folder, self._pools):
             try:
@@ -80,17 +81,16 @@ class ModelKeeping:
     def restore(
         self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int
     ) -> int:
-        """Put the newest checkpoint back, where there is one; return the steps done by then.
+        """Restore the newest checkpoint, if there is one; return the number of steps done by then.
 
-        steps: that the run is to have in the end.
-        Raises EmbStoreError or DataError for one that can't be read, or is of no use: a run
-        must not begin anew in silence.
+        steps: the number of steps that the whole run shall have. Raises EmbStoreError or DataError
+        for a checkpoint that can't be read or used: a run must not silently start over.
         """
         tables = list(variables)
         if not es.persisted(self._checkpoints):
             for variable in tables:
-                # What pools hold of a first checkpoint that was cut before it was listed.
-                with suppress(InvalidArgumentError):  # it holds nothing
+                # Pools may hold rows of a first checkpoint that was cut short before it was listed.
+                with suppress(InvalidArgumentError):  # the pool is empty
                     es.discard_persisted([variable])
             return 0
         done = es.restore_persisted(tables, self._checkpoints)
@@ -104,10 +104,10 @@ class ModelKeeping:
         return done
 
     def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> bool:
-        """Make a checkpoint, if it is time, of what `steps` steps have come to; return whether it
-        was time.
+        """Make a checkpoint of the state after `steps` steps if one is due; return whether one was
+        due.
 
-        Raises EmbStoreError or DataError where it can't be written.
+        Raises EmbStoreError or DataError if it can't be written.
         """
         if steps % self.every:
             return False
@@ -149,7 +149,7 @@ def refusal_to_keep(storage_type: es.StorageType) -> str | None:
 
 
 def read_back(path: Path) -> dict[str, NDArray[Any]]:
-    """What `write_durably` wrote there. Raises DataError, which names the file."""
+    """Returns the arrays that `write_durably` wrote. Raises DataError, which names the file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -158,7 +158,7 @@ def read_back(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def write_durably(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """The file is there whole, or not at all, whenever the power goes. Raises OSError."""
+    """Writes a file that exists whole or not at all, whenever the power is cut. Raises OSError."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     unfinished = path.with_name(path.name + ".unfinished")

@@ -1,10 +1,10 @@
-"""For training scripts of the user's own: what a scenario wants to know of a run, printed.
+"""Prints what a scenario needs to know about a run; for the user's own training scripts.
 
     from pmemlab.workloads.own_program import print_run
 
     print_run(variables, losses=losses, samples=samples, seconds=seconds)
 
-`scenarios/README.md` says what is printed, for programs that are no Python or use another engine.
+`scenarios/README.md` describes the output, for programs in other languages or with another engine.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def print_run(
     lookups_per_s: float | None = None,
     auc: float | None = None,
 ) -> None:
-    """Print what a run did, and have another process look for the rows where they should lie.
+    """Print a run's results, and let another process look for the rows where they should lie.
 
-    variables: all that were trained; open still, and drained here.
-    losses: one a step. samples, seconds: how many rows were trained, and how long that took.
-    lookups_per_s: embedding rows read per second. auc: on held-out rows. Default: not known.
+    variables: all that were trained; still open. This function drains them.
+    losses: one per step. samples, seconds: number of trained rows, and how long that took.
+    lookups_per_s: embedding rows read per second. auc: on held-out rows. None: not known.
 
-    In a scenario the lab looks for the rows; elsewhere a child of this process does. To be called
-    once, as the last thing that writes to standard output. Raises `LabError` if rows can't be
-    looked for.
+    In a scenario the lab looks for the rows; elsewhere a child of this process does. Raises
+    `LabError` if rows can't be looked for.
+
+    REQUIRES: it is called once, and nothing is written to standard output afterwards.
     """
     for variable in variables:
         variable.drain()
@@ -84,7 +85,7 @@ def _table(table: TableEvidence) -> dict[str, Any]:
 
 
 def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Seen]:
-    # The process that looks is no child of this one, and may read its memory all the same.
+    # The witness is not a child of this process, so allow any process to read this one's memory.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
     (folder / QUESTION).write_text(json.dumps(question), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The devices that a run's tiers are predicted on, or paced as, as command lines name them."""
+"""The command-line options for the devices that a run's tiers are predicted on or paced as."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 AS_HERE: Final = "here"
-"""In the place of a device: the tier is what it is on this computer."""
+"""The value in place of a device's name for a tier as it is on this computer."""
 
 Placement: TypeAlias = "tuple[DeviceModel | None, ...]"
 
@@ -36,41 +36,42 @@ def add_placements(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="DEVICE,...",
-        help="devices to predict the run on, first tier first; several lists: each. "
-        f"{AS_HERE}: as on this computer",
+        help="devices to predict the run on, first tier first; each list gives a prediction. "
+        f"{AS_HERE}: the tier as it is on this computer",
     )
     devices.add_argument(
         "--rates-only",
         action="store_true",
-        help="with --predict: end after the timed steps, and look at no row. A tier of HBM lies in "
-        "DRAM",
+        help="with --predict: end after the timed steps, without checking rows; a tier of HBM lies "
+        "in DRAM",
     )
     devices.add_argument(
         "--here",
         metavar="DEVICE,...",
-        help="with --predict: what the tiers are on now, by files of `pmemlab model measure`, so "
-        f"that the time of this computer's memory isn't counted as work. {AS_HERE}: nobody knows",
+        help="with --predict: devices that the tiers lie on now, as files of `pmemlab model "
+        f"measure`; this computer's memory time then isn't counted as compute. {AS_HERE}: unknown",
     )
     devices.add_argument(
         "--direct-io",
         action="store_true",
-        help="SSDHASH reads and writes past the page cache; needed where its tier is on a device",
+        help="reads and writes of SSDHASH past the page cache; required if its tier is on a device",
     )
     devices.add_argument(
         "--paced",
         metavar="DEVICE,...",
-        help="let the tiers take as long as on these",
+        help="devices whose times the tiers are slowed down to, first tier first",
     )
 
 
 @dataclass(frozen=True)
 class Placements:
-    """What `add_placements`' options say; by default what they are where none is given.
+    """The values of `add_placements`' options; the defaults are those of a command line without
+    them.
 
-    predict: devices that the timed steps are predicted on.
-    rates_only: the run ends after these, and looks at no row.
-    here: what the tiers are on, where that is known.
-    paced: None if the run's tiers aren't paced.
+    predict: placements that the timed steps are predicted on.
+    rates_only: the run ends after the timed steps and checks no row.
+    here: the devices that the tiers lie on, if known.
+    paced: the devices that the tiers are paced as; None if they aren't paced.
     """
 
     predict: tuple[Placement, ...] = ()
@@ -91,7 +92,7 @@ NO_PLACEMENTS: Final = Placements()
 
 
 def load_placements(arguments: argparse.Namespace) -> Placements:
-    """Returns what a command line with `add_placements` and `add_storage` asks for.
+    """Returns the placements of a command line with `add_placements` and `add_storage`.
 
     Raises LabError, which names the option.
     """
@@ -112,7 +113,7 @@ def load_placements(arguments: argparse.Namespace) -> Placements:
 def load_placement(
     option: str, text: str, storage_type: str, direct_io: bool, rates_only: bool
 ) -> Placement:
-    """The devices of `text`, a tier each. Raises LabError, which names the option.
+    """Returns the devices that `text` names, one per tier. Raises LabError, which names the option.
 
     direct_io, rates_only: whether the run's command has these options.
     """
@@ -159,7 +160,7 @@ def load_placement(
 
 
 def predicted_lines(predictions: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
-    """For a summary. unit: what a sample is called there."""
+    """Returns a line per prediction, for a summary. unit: the unit of the rate."""
     return [
         f"  predicted  {prediction['samples_per_s']:,.0f} {unit}{on_devices(prediction['devices'])}"
         for prediction in predictions

@@ -1,4 +1,4 @@
-"""Records what a run does with its tables' rows, and says how long it takes on other devices."""
+"""Records a run's accesses to its tables' rows, and predicts its time on other devices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pmemlab.workloads.placements import Placement
 __all__ = ["MOST_PHASES", "Predicting"]
 
 MOST_PHASES = 1 << 21
-"""Of a recording of a whole run."""
+"""The most phases that a recording of a whole run keeps."""
 
 
 class Predicting:
-    """A context manager: what the thread that enters it does with the variables is predicted.
+    """A context manager that records the entering thread's accesses, for predictions.
 
-    Entered a few batches before those that count, whose caches would else be empty; `reset` says
-    where these begin.
+    Enter it a few batches before the timed ones, so that these don't start with empty caches; call
+    `reset` where the timed batches begin.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class Predicting:
         placements: Sequence[Placement],
         here: Placement = (),
     ) -> None:
-        """here: what the tiers are on, where that is known."""
-        # Only now: it costs an emulated machine a half of a second, and few runs are predicted.
+        """here: the devices that the tiers lie on, if known."""
+        # Imported late: it takes half a second on an emulated machine, and few runs are predicted.
         from pmemlab.model.prediction import caches_before
 
         as_here: Placement = tuple(None for _ in placements[0])
@@ -42,15 +42,15 @@ class Predicting:
         self._from_ns = 0
 
     def reset(self) -> None:
-        """What came before isn't counted."""
+        """Excludes everything before this call from the predictions."""
         self._from_ns = self._recording.elapsed_ns()
 
     def predictions(self, seconds: float, steps: int, samples: int) -> list[dict[str, Any]]:
-        """Of the run as it was, and of each placement: `devices`, `samples_per_s`, and `step_ms` by
-        part, for so many seconds, steps and samples since `reset`.
+        """Returns predictions for the run as it was, then for each placement: `devices`,
+        `samples_per_s`, and `step_ms` by part.
 
-        REQUIRES: it's called by the thread that trained. Raises LabError where a device can't do
-        what the run did.
+        seconds, steps, samples: measured since `reset`. Raises LabError if a device can't do what
+        the run did. REQUIRES: the training thread calls it.
         """
         from pmemlab.model.prediction import RanIn, predict_run
 

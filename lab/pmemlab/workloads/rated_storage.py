@@ -1,4 +1,4 @@
-"""The storage of a run that is made only to be predicted on other devices."""
+"""The storage of a run whose only purpose is a prediction on other devices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _WithDramForHbm(es.StorageOption):
 
 
 def with_dram_for_hbm(storage: es.StorageOption) -> es.StorageOption:
-    """Return the same tiers, of the same sizes, with DRAM in the place of a GPU's memory.
+    """Return the same tiers, of the same sizes, with DRAM in place of a GPU's memory.
 
-    Which rows are in the first tier, and which come and go, is the same in both; `stats()` calls
-    that tier DRAM. In DRAM a recording has each look-up and each update of a row. Of a tier of HBM
-    it has only what the host copied.
+    The rows in the first tier, and their promotions and demotions, are the same in both; `stats()`
+    calls that tier DRAM. A recording of a DRAM tier has each look-up and each update of a row; a
+    recording of an HBM tier has only the host's copies.
     """
     if not storage.has_hbm:
         return storage

@@ -1,4 +1,4 @@
-"""PyTorch that gives the same bits again."""
+"""Makes PyTorch's results reproducible to the bit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["make_reproducible"]
 
 
 def make_reproducible(seed: int) -> None:
-    """Seed PyTorch, and have it compute in one thread, by deterministic algorithms only."""
+    """Seed PyTorch, and restrict it to one thread and deterministic algorithms."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    # As use_deterministic_algorithms(True), which imports PyTorch's compiler besides.
+    # Like use_deterministic_algorithms(True), which would also import PyTorch's compiler.
     torch.set_deterministic_debug_mode("error")

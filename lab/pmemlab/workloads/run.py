@@ -1,4 +1,4 @@
-"""What a workload brings back of one run."""
+"""The results of one run of a workload."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["ColdRows", "DivergedError", "FailedRunError", "LookupClock", "PlainC
 
 
 class FailedRunError(Exception):
-    """A run that began well, and whose figures say nothing."""
+    """A run that failed after it began; its figures mean nothing."""
 
 
 class DivergedError(FailedRunError, ArithmeticError):
-    """A loss is no finite number any more, so the run says nothing."""
+    """A loss is not finite, so the run's figures mean nothing."""
 
 
 class LookupClock:
-    """How many rows were looked up in training, and how long that took."""
+    """Counts the rows that were looked up in training, and how long that took."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -36,9 +36,9 @@ class LookupClock:
 
 @dataclass(frozen=True)
 class ColdRows:
-    """Rows of the last tier that were looked up after training, when no page of them was cached.
+    """Rows of the last tier that were looked up after training, with none of their pages cached.
 
-    wrong: those that weren't, to the bit, what the reference has.
+    wrong: the rows that differ from the reference, to the bit.
     """
 
     rows: int
@@ -47,8 +47,9 @@ class ColdRows:
 
 @dataclass(frozen=True)
 class PlainCount:
-    """What differs from a count of all batches without any table: keys that have a row and should
-    not, or the other way round, and rows with another frequency."""
+    """Differences from a plain count of all batches, made without any table: keys that have a row
+    and should not, or the other way round, and rows with another frequency.
+    """
 
     wrong_keys: int
     wrong_frequencies: int
@@ -56,23 +57,23 @@ class PlainCount:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. Everything in it goes into JSON as it is.
+    """The result of one training run. All of it goes into JSON as it is.
 
     losses: each step's mean loss, exact, as `float.hex` writes it.
     loss: mean of the last 10 of them.
-    auc: on the held-out rows; None where they are all of one class, or there are none.
+    auc: on the held-out rows; None if all of them are of one class, or there are none.
     samples_per_s: rows trained per second, reading of data included.
     lookups_per_s: embedding rows read in training per second spent in lookups. Like samples_per_s
-        and train_seconds it leaves out the first steps, which warm up, where there are others.
+        and train_seconds, the figure excludes the warm-up steps, unless there are no others.
     state_sha256: over every variable's export: keys, values, slots, frequencies, versions.
-    first_step: the first that was trained, where a save was restored.
+    first_step: the first trained step; above 0 if a save was restored.
     saves: checkpoints that were made in the timed steps; their time is in the rates.
-    devices: names of those that the tiers were paced as, first tier first; None: not paced.
-    step_ms: milliseconds of a timed step by part, where it was recorded: `tier0` and so on for what
-        the training thread did there, `compute` for all else.
-    predictions: of each placement of tiers on devices: `devices`, `samples_per_s`, `step_ms`.
-    checksums: by step, a SHA-256 of all that a checkpoint after it holds: of what was restored, and
-        of the end. Of a run that is compared with: at each step that the other may have kept.
+    devices: names of the devices that the tiers were paced as, first tier first; None: not paced.
+    step_ms: milliseconds of a timed step by part, if the run was recorded: `tier0` and so on for
+        the training thread's work there, `compute` for all else.
+    predictions: for each placement of tiers on devices: `devices`, `samples_per_s`, `step_ms`.
+    checksums: step -> SHA-256 over a checkpoint's contents after that step: for the restored step
+        and the last. A reference run has one for each step that the other run may have saved.
     """
 
     storage_type: str
@@ -102,9 +103,9 @@ class Run:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, which share all other values.
+    """Returns dataclasses as dictionaries that share all other values.
 
-    `dataclasses.asdict` copies those, for seconds in an emulated machine.
+    `dataclasses.asdict` copies those values, which takes seconds in an emulated machine.
     """
     if dataclasses.is_dataclass(value):
         return {name: _plain(field) for name, field in vars(value).items()}

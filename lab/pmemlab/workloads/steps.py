@@ -1,4 +1,4 @@
-"""The steps of a run: trained, timed, predicted, kept and looked at alike, whatever is trained."""
+"""The loop that trains, times, predicts, checkpoints and checks a run's steps, for any workload."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ Export = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is wanted of a run beside its training.
+    """Options of a run beside those of its training.
 
-    checksums_every: steps between two that have a checksum, beside the last. placements: with
-    rates_only the run has no evidence, and nothing is judged. bits_only: for another run to be
-    compared with: nobody looks where its rows lie. progress: is told each step that is done, and
-    its loss.
+    checksums_every: steps between two checksums; the last step has one too. placements: with
+    rates_only the run has no evidence, and nothing is checked. bits_only: for a reference run: its
+    rows aren't looked for. progress: called after each step with the step's number and its loss.
     """
 
     checksums_every: int | None = None
@@ -44,12 +43,13 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Trained:
-    """What is trained.
+    """What `run_steps` trains.
 
-    tables: open, and left so. samples: of a step. train: the step of that number, from 0; returns
-    its loss. lookup_clock: runs in `train`. state: what lies in no table. keep: makes a checkpoint
-    of so many steps, if it is time, and returns whether it was; None: nothing is kept.
-    exports: what the tables hold in the end.
+    tables: open variables, which stay open. samples: number per step. train: trains the step of a
+    given number, from 0, and returns its loss. lookup_clock: runs in `train`. state: returns the
+    arrays that lie in no table. keep: makes a checkpoint after the given number of steps if one is
+    due, and returns whether one was; None: no checkpoints. exports: returns the tables' exports at
+    the end.
     """
 
     tables: Sequence[es.EmbeddingVariable]
@@ -68,14 +68,14 @@ def run_steps(
     options: RunOptions,
     warm_up_steps: int = 1,
 ) -> Run:
-    """Trains these steps, one after the other, and returns what happened.
+    """Trains these steps, one after the other, and returns the run's result.
 
-    steps: one or more; the first is above 0 where a checkpoint was restored. warm_up_steps: that
-    aren't timed, where there are more.
+    steps: one or more; the first is above 0 if a checkpoint was restored. warm_up_steps: the number
+    of first steps that aren't timed, if there are more steps than that.
 
-    Raises DivergedError where there is nothing left to train, EmbStoreError where the engine
-    refuses, LabError for a device that can't do what the run did, or where rows can't be looked
-    for; and what `trained` raises.
+    Raises DivergedError if a loss is not finite, EmbStoreError for an error of the engine, LabError
+    if a device can't do what the run did, or if rows can't be looked for; and what `trained`
+    raises.
     """
     first, last = steps.start, steps.stop
     tables, placements = trained.tables, options.placements
@@ -101,7 +101,7 @@ def run_steps(
             if not math.isfinite(losses[-1]):
                 raise DivergedError(f"step {done}: the loss is {losses[-1]}")
             options.progress(done, losses[-1])
-            if trained.keep and done < last:  # who goes on from there must have something to do
+            if trained.keep and done < last:  # a resumed run needs a step to train
                 tell_trained(done)
                 saves += trained.keep(done)
             if options.checksums_every and done % options.checksums_every == 0:

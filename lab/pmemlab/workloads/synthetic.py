@@ -23,7 +23,7 @@ from pmemlab.workloads.hashing import splitmix64
 ACCESS_SKEW: Final = ((0.0005, 0.857), (0.001, 0.895), (0.01, 0.957), (1.0, 1.0))
 _HEAD_EXPONENT = 0.5
 
-# The top 0.05 % must be a key at least.
+# The top 0.05 % must be at least one key.
 MIN_KEYS_PER_COLUMN: Final = 2000
 
 _CLICK_BIAS = -1.1  # about a quarter of Criteo's rows are clicks
@@ -37,12 +37,12 @@ _TRAIN_STREAM, _HELD_OUT_STREAM = 0, 1
 class SyntheticSource:
     """Criteo-like rows whose labels depend on their keys.
 
-    Every key, and every dense column, has a hidden effect on the chance of a click that follows
-    from the seed alone; that is what a model can learn. The same seed gives the same rows, whatever
-    was drawn before.
+    Every key, and every dense column, has a hidden effect on the chance of a click; a model can
+    learn these effects, which follow from the seed alone. The same seed gives the same rows,
+    whatever was drawn before.
 
-    Raises DataError where `keys_per_column` is too small for the skew, or `held_out_rows` not
-    positive.
+    Raises DataError if `keys_per_column` is too small for the skew, or `seed` or `held_out_rows` is
+    out of range.
     """
 
     seed: int = 0
@@ -67,18 +67,18 @@ class SyntheticSource:
             index += 1
 
     def train_batch(self, index: int, batch_size: int) -> Batch:
-        """Batch number `index`, from 0, of `train_batches`."""
+        """Returns batch number `index`, from 0, of `train_batches`."""
         return self._draw(batch_size, _TRAIN_STREAM, index)
 
     def held_out_batches(self, batch_size: int) -> Iterator[Batch]:
-        # Drawn at one go, so that the rows are the same whatever the batch size.
+        # Drawn all at once, so that the rows are the same whatever the batch size.
         whole = self._draw(self.held_out_rows, _HELD_OUT_STREAM, 0)
         for start in range(0, self.held_out_rows, batch_size):
             rows = slice(start, start + batch_size)
             yield Batch(whole.labels[rows], whole.dense[rows], whole.keys[rows])
 
     def keys_of_column(self, column: int) -> NDArray[np.int64]:
-        """(keys_per_column,): all of them, the most popular last."""
+        """Returns all keys of a column, int64 (keys_per_column,), the most popular last."""
         ranks = np.arange(self.keys_per_column - 1, -1, -1, dtype=np.int64)
         return splitmix64(self.seed, ranks + (column << 32)).view(np.int64)
 
@@ -106,12 +106,12 @@ def draw_ranks(
 ) -> NDArray[np.int64]:
     """Turn uniform numbers in [0, 1) into popularity ranks in [0, keys), 0 the most popular.
 
-    The chance of a rank below r·keys is the share of accesses that `ACCESS_SKEW` gives to the top r
-    of the keys. Within the most popular keys, which the table leaves open, the share grows with r
-    to the power of `head_exponent`. The result is int64 of the shape of `uniforms`.
+    The chance of a rank below r·keys is the share of accesses that `ACCESS_SKEW` gives to the top
+    fraction r of the keys. Below the table's first point the share grows as r to the power of
+    `head_exponent`. The result is int64 of the shape of `uniforms`.
     """
     first_keys, first_share = ACCESS_SKEW[0]
-    # The head's power law, followed down to a share that no draw of 53 bits goes below.
+    # The head's power law, extended down to a share that is smaller than any draw of 53 bits.
     lowest_share = 2.0**-54
     lowest_keys = first_keys * (lowest_share / first_share) ** (1 / head_exponent)
     points = np.log(np.array([(lowest_keys, lowest_share), *ACCESS_SKEW]))

@@ -1,7 +1,7 @@
-"""Train embedding tables by themselves: rows learn a value that their key tells.
+"""Train embedding tables without a model: each row learns values that follow from its key.
 
-There are no dense layers, so this needs no PyTorch and tables can be large: every key is met once,
-then popular ones again and again, with the skew of a recommender's traffic (see `synthetic`).
+There are no dense layers, so this needs no PyTorch and tables can be large. Every key occurs once,
+then popular keys occur again and again, with the skew of a recommender's traffic (see `synthetic`).
 Two runs of the same options give the same bits, whatever the storage type.
 """
 
@@ -35,11 +35,12 @@ Keys = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The tables, and what is done with them.
+    """Options of the tables and of their training.
 
-    rows: keys that each table meets. steps: of skewed batches, after those that meet every key.
-    filter_frequency: occurrences before a key gets a row; by a CounterFilter, or a CBFFilter where
-        `counts_by_sketch`. 0: no filter. cold_lookups: rows of the last tier, of each table.
+    rows: number of keys of each table. steps: skewed batches, after those that have every key once.
+    filter_frequency: occurrences before a key gets a row, counted by a CounterFilter, or by a
+    CBFFilter with `counts_by_sketch`. 0: no filter. cold_lookups: number of rows of each table's
+    last tier to look up at the end.
     """
 
     tables: int
@@ -55,7 +56,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a run left in its tables, to compare others with: by table, keys ascending."""
+    """The rows of each table after a run, to compare other runs with; keys ascending."""
 
     keys: list[Keys]
     values: list[NDArray[np.float32]]
@@ -72,14 +73,14 @@ def train(
     keeping: Keeping | None = None,
     compared_with: Rows | None = None,
 ) -> tuple[Run, Rows]:
-    """Train, and return what happened and what was learnt.
+    """Train; return the run's result and the tables' rows.
 
-    restore: a save to go on from. save: where to save in the end. stop_after: so many batches from
-    the very first. keeping: saves on the way, the newest of which it goes on from. compared_with:
-    what the rows must be, by a run of the same batches. With rates_only nothing is learnt, and with
-    bits_only what was learnt isn't judged by itself.
+    restore: a save to resume from. save: where to save at the end. stop_after: number of batches,
+    counted from the very first, after which the run ends. keeping: regular saves; the run resumes
+    from the newest. compared_with: the expected rows, from a run of the same batches. With
+    rates_only the returned rows are empty; with bits_only the rows aren't checked here.
 
-    Raises what `run_steps` does, and DataError for a save that has all of the steps.
+    Raises what `run_steps` does, and DataError for a save that already has all the steps.
     """
     with _tables(storage, table_options) as tables:
         batches = _Batches(table_options)
@@ -108,7 +109,9 @@ def train(
             return total / len(tables)
 
         def exported() -> list[Mapping[str, NDArray[Any]]]:
-            """Once: it reads every row, those on a disk too."""
+            """Returns every table's export. To be called once: it reads every row, also those on
+            disk.
+            """
             exports.extend(variable.export() for variable in tables)
             return exports
 
@@ -120,7 +123,7 @@ def train(
             keep=(lambda done: keeping.keep(tables, done)) if keeping else None,
             exports=exported,
         )
-        # The skewed batches are timed, where there are any; the first batch of all warms up.
+        # Only the skewed batches are timed. If the run has none, its first batch is the warm-up.
         meeting = batches.meeting - first
         warm_up_steps = meeting if 0 < meeting < last - first else 1
         run = run_steps(trained, storage, range(first, last), options, warm_up_steps)
@@ -166,7 +169,7 @@ def _tables(
 
 
 class _Batches:
-    """Batches by their number: first those that meet every key once, then skewed ones."""
+    """Batches by their number: first those that have every key once, then skewed ones."""
 
     def __init__(self, options: TableOptions) -> None:
         self.options = options
@@ -178,7 +181,9 @@ class _Batches:
         ]
 
     def keys(self, table: int, index: int) -> Keys:
-        """int64, of `batch_size` or, in the last batch that meets keys, fewer."""
+        """Returns a batch's keys, int64 (batch_size,), or fewer in the last batch before the skewed
+        ones.
+        """
         options = self.options
         if index < self.meeting:
             ranks = self._orders[table][
@@ -195,7 +200,7 @@ class _Batches:
 
 
 def _targets(keys: Keys, dim: int) -> NDArray[np.float32]:
-    """What each key's row is to learn: float32 (keys, dim) in [-0.5, 0.5]."""
+    """Returns the values that each key's row shall learn: float32 (keys, dim) in [-0.5, 0.5]."""
     bits = keys.view(np.uint64)[:, None] >> np.arange(dim, dtype=np.uint64) % np.uint64(56)
     values: NDArray[np.float32] = (bits & np.uint64(255)).astype(np.float32)
     return values / np.float32(255) - np.float32(0.5)
@@ -225,7 +230,7 @@ def _look_up_cold_rows(
 def _compare_with_plain_count(
     exports: Sequence[Mapping[str, NDArray[Any]]], batches: _Batches, last: int
 ) -> PlainCount:
-    """Which keys have rows, and how often each was met, against a count without any table."""
+    """Compares the keys that have rows, and their frequencies, with a count without any table."""
     wrong_keys = wrong_frequencies = 0
     options = batches.options
     for number, export in enumerate(exports):

@@ -36,24 +36,24 @@ if TYPE_CHECKING:
     from pmemlab.workloads.table_training import Rows
 
 PREPARED: Final = ("pmemlab.workloads.table_training",)
-"""What a run imports, for a process that does so once for several."""
+"""The modules that a run imports, for a process that imports them once for several runs."""
 _TABLES: Final = 2
 _FILTERS = re.compile(r"(counter|cbf):([1-9][0-9]*)")
 
 
 def table_count(arguments: Mapping[str, Any]) -> int:
-    """Tables that a run with these arguments has, by option without dashes."""
+    """Returns the number of tables of a run. arguments: values by option name without dashes."""
     return int(arguments.get("tables", _TABLES))
 
 
 def refuses_to_keep(storage_type: str) -> str | None:
-    """Why --kept-in can't be had with this storage type; None where it can."""
-    del storage_type  # any can be saved
+    """Returns why --kept-in is impossible with this storage type; None if it is possible."""
+    del storage_type  # every type can be saved
     return None
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line; importing it needs no engine."""
+    """Returns the command line's parser; needs no engine."""
     parser = new_parser(
         "pmemlab.workloads.tables", "Train embedding tables by themselves, on a storage type."
     )
@@ -63,7 +63,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--cache-strategy",
         choices=("LFU", "LRU"),
         default="LFU",
-        help="the row that leaves a full tier: the least frequent or the least recent",
+        help="row that leaves a full tier: the least frequently or the least recently used",
     )
     engine.add_argument(
         "--ssdhash-buffer",
@@ -75,7 +75,8 @@ def argument_parser() -> argparse.ArgumentParser:
         "--filter",
         type=_filter,
         metavar="KIND:N",
-        help="admit a key at its Nth occurrence, counted exactly (counter) or by a sketch (cbf)",
+        help="filter that admits a key at its Nth occurrence, counted exactly (counter) or by a "
+        "sketch (cbf)",
     )
     training = parser.add_argument_group("tables and training")
     add_count(training, "--tables", _TABLES, "N", "number of tables")
@@ -84,29 +85,29 @@ def argument_parser() -> argparse.ArgumentParser:
         "--rows",
         30_000,
         "N",
-        f"keys that each table meets, {MIN_KEYS_PER_COLUMN} or more",
+        f"keys of each table, {MIN_KEYS_PER_COLUMN} or more",
         type=column_keys,
     )
     add_count(training, "--embedding-dim", 16, "D", "weights of a row")
-    add_count(training, "--steps", 40, "N", "batches to train on, after those that meet every key")
-    add_count(training, "--batch-size", 2048, "IDS", "ids of a batch of a table")
+    add_count(training, "--steps", 40, "N", "skewed batches, after those that have every key once")
+    add_count(training, "--batch-size", 2048, "IDS", "ids per batch and table")
     add_count(training, "--seed", 2021, "N", "seed of the ids and the rows", type=seed)
     add_count(
         training,
         "--cold-lookups",
         2000,
         "N",
-        "rows of each table's last tier that are looked up in the end, none of them cached",
+        "rows of each table's last tier that are looked up at the end, out of the page cache",
         type=not_negative,
     )
     saves = parser.add_argument_group("saves")
-    saves.add_argument("--restore", type=Path, metavar="PATH", help="go on from a save")
+    saves.add_argument("--restore", type=Path, metavar="PATH", help="save to resume from")
     add_keeping(
-        saves, "save there now and then, and go on from what an earlier run has saved there"
+        saves, "folder for regular saves; the run resumes from the newest save that is there"
     )
-    saves.add_argument("--save", type=Path, metavar="PATH", help="save in the end")
+    saves.add_argument("--save", type=Path, metavar="PATH", help="folder of a save at the end")
     saves.add_argument(
-        "--stop-after", type=positive, metavar="N", help="batches from the very first"
+        "--stop-after", type=positive, metavar="N", help="number of the last batch, from 1"
     )
     add_placements(parser)
     add_json(parser)
@@ -154,7 +155,7 @@ def _train(
     compared_with: Rows | None = None,
     placements: Placements | None = None,
 ) -> tuple[Run, Rows]:
-    """placements: None of the run that another is compared with."""
+    """Trains one run. placements: None for the reference run."""
     from pmemlab.workloads.keeping import Keeping
     from pmemlab.workloads.steps import RunOptions
     from pmemlab.workloads.table_training import TableOptions, train

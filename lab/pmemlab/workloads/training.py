@@ -1,7 +1,7 @@
-"""Train Wide & Deep on one storage type, and bring back what happened.
+"""Train Wide & Deep on one storage type.
 
-Two runs of the same options on one machine give the same bits, whatever the storage type: that is
-what `Run.losses` and `Run.state_sha256` are there to show.
+Two runs of the same options on one machine give the same bits, whatever the storage type;
+`Run.losses` and `Run.state_sha256` show that.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ def train(
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
     warm_up_steps: int = 1,
 ) -> Run:
-    """Train for `steps` batches of `batch_size` rows, then judge on the held-out rows.
+    """Train for `steps` batches of `batch_size` rows, then evaluate on the held-out rows.
 
-    dense: what computes the dense layers.
-    keeping: checkpoints on the way, the newest of which it goes on from; `storage` is durable then.
+    dense: the library of the dense layers.
+    keeping: regular checkpoints; the run resumes from the newest. REQUIRES: `storage` is durable
+    then.
     fill: gives the new tables rows before the first step.
 
-    Raises what `run_steps` does, and DataError for unusable data or a checkpoint that it can't go
-    on from; the tables are closed then too.
+    Raises what `run_steps` does, and DataError for unusable data or a checkpoint that it can't
+    resume from. The tables are closed in any case.
     """
     if keeping:
         keeping.make_folders()

@@ -43,21 +43,21 @@ PREPARED: Final = (
     "pmemlab.workloads.training",
     "pmemlab.workloads.wide_and_deep.numpy_network",
 )
-"""What a run imports, for a process that does so once for several."""
+"""The modules that a run imports, for a process that imports them once for several runs."""
 SYNTHETIC: Final = "synthetic"
 CRITEO_FILE: Final = "criteo-file"
 TABLES: Final = 52
-"""Tables that a model has, each of which gets the whole of --storage-size."""
+"""The number of a model's tables; each of them gets the whole --storage-size."""
 
 
 def table_count(arguments: Mapping[str, Any]) -> int:
-    """Tables that a run with these arguments has, by option without dashes."""
+    """Returns the number of tables of a run. arguments: values by option name without dashes."""
     del arguments
     return TABLES
 
 
 def refuses_to_keep(storage_type: str) -> str | None:
-    """Why --kept-in can't be had with this storage type; None where it can."""
+    """Returns why --kept-in is impossible with this storage type; None if it is possible."""
     from embstore.options import StorageType
     from pmemlab.workloads.model_keeping import refusal_to_keep
 
@@ -65,7 +65,7 @@ def refuses_to_keep(storage_type: str) -> str | None:
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line; importing it needs neither PyTorch nor the engine."""
+    """Returns the command line's parser; needs neither PyTorch nor the engine."""
     parser = new_parser(
         "pmemlab.workloads.wdl",
         "Train Wide & Deep on Criteo rows with the embeddings on a storage type.",
@@ -76,8 +76,8 @@ def argument_parser() -> argparse.ArgumentParser:
         "--data",
         default=SYNTHETIC,
         metavar="FILE",
-        help=f"a Criteo file, or {SYNTHETIC!r}, or {CRITEO_FILE!r}: synthetic rows that are "
-        "written to a file in Criteo's format first, and read from it",
+        help=f"a Criteo file, or {SYNTHETIC!r}, or {CRITEO_FILE!r}: synthetic rows that are first "
+        "written to a file in Criteo's format, then read from it",
     )
     add_count(
         data,
@@ -91,7 +91,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--held-out-rows",
         10_000,
         "N",
-        "rows to judge by, of synthetic data; a file's last of every ten are held out",
+        "held-out rows of synthetic data, for the AUC; of a file every tenth row is held out",
     )
     data.add_argument(
         "--fill",
@@ -100,8 +100,8 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     training = parser.add_argument_group("training")
     add_count(training, "--steps", 100, "N", "batches to train on")
-    add_count(training, "--warm-up-steps", 1, "N", "first steps, not timed")
-    add_count(training, "--batch-size", 512, "ROWS", "rows of a batch")
+    add_count(training, "--warm-up-steps", 1, "N", "first steps, which aren't timed")
+    add_count(training, "--batch-size", 512, "ROWS", "rows per batch")
     add_count(training, "--embedding-dim", 16, "D", "weights of a row")
     training.add_argument(
         "--hidden-units",
@@ -115,15 +115,15 @@ def argument_parser() -> argparse.ArgumentParser:
         "--dense",
         choices=DENSE_LIBRARIES,
         default="torch",
-        help="library of the dense layers; an emulated machine imports PyTorch for longer than "
-        "it trains a little",
+        help="library of the dense layers; on an emulated machine, importing PyTorch takes longer "
+        "than a short training",
     )
     add_count(training, "--seed", 2021, "N", "seed of the data and the weights", type=seed)
     kept = parser.add_argument_group("checkpoints")
     add_keeping(
         kept,
-        "keep checkpoints there now and then, and go on from the newest of an earlier run; "
-        "durable pools with the rows lie there too, and at --storage-path a tier on SSD below them",
+        "folder for regular checkpoints and the durable pools of rows; the run resumes from the "
+        "newest checkpoint there. A tier on SSD below the pools lies at --storage-path",
     )
     add_placements(parser)
     add_json(parser)
@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _run_on(source: Source, arguments: argparse.Namespace) -> None:
-    # Only now: a wrong argument should not cost an import of PyTorch.
+    # Imported late: a wrong argument should not cost an import of PyTorch.
     import embstore as es
     from pmemlab.workloads.model_keeping import ModelKeeping
     from pmemlab.workloads.steps import RunOptions
@@ -163,7 +163,7 @@ def _run_on(source: Source, arguments: argparse.Namespace) -> None:
         compared = storage_option(arguments.reference)
         reference = _train(compared, source, arguments, RunOptions(every, bits_only=True))
     run = _train(subject, source, arguments, RunOptions(placements=placements), keeping)
-    # Not by importlib.metadata, which an emulated machine imports for half a second.
+    # Without importlib.metadata, whose import takes half a second on an emulated machine.
     version = import_module(arguments.dense).__version__
     facts = {"workload": "wdl", arguments.dense: version}
     print_runs(arguments, run, reference, facts, _summary)

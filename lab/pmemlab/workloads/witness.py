@@ -1,13 +1,13 @@
-"""Looks for rows where an engine says they are: another process than the engine's.
+"""Looks for rows where an engine says they are, from another process than the engine's.
 
     python -m pmemlab.workloads.witness < QUESTION
     python -m pmemlab.workloads.witness QUESTION ANSWER
 
-QUESTION and what is printed are JSON: see `Claim` and `Seen`, of which there are lists. With names
-of files the answer is written to ANSWER too, and each `Seen` has `sought`, the number of different
-rows that were looked for; or it is {"error": ...}. What is seen comes from the kernel alone:
-/proc/PID, move_pages(2), stat(2) and the files themselves. The
-standard library does, since an emulated machine imports anything else for seconds.
+QUESTION and the printed answer are JSON: a list of `Claim` with the engine's pid, and a list of
+`Seen`. With file names, the answer is also written to ANSWER, and each `Seen` has `sought`, the
+number of different rows that were looked for; or the answer is {"error": ...}. All evidence comes
+from the kernel: /proc/PID, move_pages(2), stat(2) and the files themselves. This module uses only
+the standard library, since other imports take seconds on an emulated machine.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from pmemlab.placement import ProcessMemory, device_number
 __all__ = ["EMULATED_GPU", "Change", "Claim", "Seen", "change_rows", "files_in", "look"]
 
 EMULATED_GPU: Final = "emulated"
-"""What the engine calls the GPU that is made of host memory."""
+"""The engine's name of the GPU that it emulates in host memory."""
 
 _READ_BYTES = 8 << 20
 _PART_ALIGNMENT = 16
-# What the kernel calls the memory of the emulated GPU, among what a process has open
+# The kernel's name of the emulated GPU's memory among a process's open files
 # (engine/core/gpu/emulated/emulated_memory.cc).
 _EMULATED_MEMORY = "/memfd:emulated device (deleted)"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What an engine says of one tier's rows.
+    """An engine's claim about where one tier's rows lie.
 
-    rows: some of them, each as parts, in hex: weights, and what the optimizer keeps beside them. A
-    part begins on a multiple of 16 bytes from the one before it; what is between doesn't matter.
-    address, length: where the tier is mapped; 0 for one that isn't. folder: of a tier that keeps
-    files and maps none. gpu: of a tier in a GPU's memory, the engine's name of that GPU.
+    rows: a sample, each row as its parts in hex: weights, then the optimizer's slots. Each part
+    begins at a multiple of 16 bytes from the row's start; the bytes between parts don't matter.
+    address, length: the tier's mapping; 0 if it has none. folder: the folder of a tier that keeps
+    files and maps none. gpu: the engine's name of the GPU, for a tier in a GPU's memory.
     """
 
     rows: tuple[tuple[str, ...], ...]
@@ -55,14 +55,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Seen:
-    """What there is of it.
+    """What the witness found for one claim.
 
-    nodes: NUMA node -> touched pages of the mapping on it. file: that is mapped there. devices:
-    "major:minor" of what the file, or the folder's files, are on -> bytes that they take there.
-    is_direct: whether the process has files of the folder open, all of them past the page cache
-    (O_DIRECT); None where the tier is mapped. gpu: `EMULATED_GPU`, where the tier is said to be in
-    that one's memory and the process has such memory; it is then the file.
-    found: how many of the rows are there, to the last bit; of a mapping, in the touched pages.
+    nodes: NUMA node -> number of the mapping's touched pages on it. file: the mapped file, or the
+    tier's folder. devices: "major:minor" of the device of each such file -> bytes that the files
+    take there. is_direct: whether the process has files of the folder open, all of them with
+    O_DIRECT (past the page cache); None for a mapped tier. gpu: `EMULATED_GPU` if the claim names
+    that GPU and the process has such memory, which is then `file`. found: how many of the rows are
+    there, to the last bit; in a mapping, only touched pages are searched.
     """
 
     nodes: dict[int, int] = field(default_factory=dict)
@@ -74,7 +74,9 @@ class Seen:
 
 
 class _Row(NamedTuple):
-    """parts: with their offsets from the row's first byte, the longest first: it is the rarest."""
+    """A row to look for. parts: (offset from the row's first byte, bytes), the longest first, as it
+    is the rarest.
+    """
 
     parts: tuple[tuple[int, bytes], ...]
     length: int
@@ -92,7 +94,7 @@ class _Row(NamedTuple):
         return any(True for _ in self.places_in(data))
 
     def places_in(self, data: bytes) -> Iterator[int]:
-        """Where it begins."""
+        """Yields the positions where the row begins."""
         (offset, longest), *others = self.parts
         at = data.find(longest, offset)
         while at >= 0:
@@ -135,7 +137,7 @@ def _look(
     nodes = memory.nodes_of_ranges(present)
     file = memory.backing_file(claim.address)
     if file is not None:
-        # What lies in the file, whoever has it mapped: the engine's own memory isn't asked.
+        # Search the file itself, not the engine's mapping of it.
         files = [Path(file)]
         return Seen(nodes, file, _devices(files), found=_found_in_files(files, rows))
     return Seen(nodes, found=_found_in_memory(pid, present, rows))
@@ -143,7 +145,7 @@ def _look(
 
 @dataclass(frozen=True)
 class Change:
-    """A byte of a GPU's memory, as it is and as it was."""
+    """A changed byte of a GPU's memory, with its new and its old value."""
 
     gpu: Path
     at: int
@@ -155,8 +157,8 @@ class Change:
 
 
 def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
-    """Change the lowest bit of the first byte of rows, wherever they lie in the memory of this
-    process's emulated GPUs. rows: as a claim's.
+    """Change the lowest bit of the rows' first bytes, at every place where they lie in the memory
+    of this process's emulated GPUs. rows: as in a claim.
     """
     wanted = {_Row.of(parts) for parts in rows}
     longest = max((row.length for row in wanted), default=0)
@@ -180,9 +182,9 @@ def _write(file: Path, at: int, byte: int) -> None:
 
 
 def _emulated_gpus(pid: int) -> list[Path]:
-    """The memory of each that a process has: a file that is in no folder.
+    """Returns the memory of each emulated GPU that a process has: a memfd among its open files.
 
-    A file that is called the same isn't one: it lies on another device of the kernel's.
+    An ordinary file of the same name isn't taken for one, since it lies on another device number.
     """
     of_none = os.memfd_create("pmemlab")
     try:
@@ -227,7 +229,7 @@ def _missing_in(
 
 
 def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that aren't holes."""
+    """Yields the (start, end) ranges of a file that aren't holes."""
     end = 0
     while True:
         try:
@@ -239,9 +241,9 @@ def _data_in(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[bytes]:
-    """Bytes from `start` to `end`.
+    """Yields pieces of the bytes from `start` to `end`.
 
-    Whatever has `longest` bytes at most lies in one of them whole.
+    The pieces overlap: any sequence of at most `longest` bytes lies whole in one of them.
     """
     return (piece for _, piece in _placed_pieces(descriptor, start, end, longest))
 
@@ -249,7 +251,7 @@ def _pieces(descriptor: int, start: int, end: int, longest: int) -> Iterator[byt
 def _placed_pieces(
     descriptor: int, start: int, end: int, longest: int
 ) -> Iterator[tuple[int, bytes]]:
-    """The same, each with where it begins."""
+    """Yields the pieces of `_pieces`, each with its position."""
     while start < end:
         piece = os.pread(descriptor, min(_READ_BYTES, end - start), start)
         if not piece:
@@ -261,7 +263,7 @@ def _placed_pieces(
 
 
 def _open_files(pid: int) -> dict[str, list[bool]]:
-    """By folder: of each regular file that the process has open in it, whether with O_DIRECT."""
+    """Returns folder -> for each regular file open in it, whether it was opened with O_DIRECT."""
     folders: dict[str, list[bool]] = {}
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -276,7 +278,7 @@ def _open_files(pid: int) -> dict[str, list[bool]]:
 
 
 def _is_direct(opened: Mapping[str, Sequence[bool]], folder: str) -> bool:
-    """Whether files are open at any depth of a folder, and all of them with O_DIRECT."""
+    """Returns whether files are open at any depth of a folder, all of them with O_DIRECT."""
     top = str(Path(folder).resolve())
     answers = [
         is_direct
@@ -310,18 +312,18 @@ def main() -> None:
     try:
         answers = _answers(json.loads(question.read_text(encoding="utf-8")))
         told = [{**vars(seen), "sought": len(claim.rows)} for claim, seen in answers]
-    except Exception as error:  # whoever asked waits for an answer, whatever was asked
+    except Exception as error:  # the program that asked waits for an answer
         told = {"error": f"{type(error).__name__}: {error}"}
     text = json.dumps(told)
     print(text)
-    # It is there whole or not at all.
+    # The answer's file exists whole or not at all.
     whole = answer.with_suffix(".part")
     whole.write_text(text, encoding="utf-8")
     whole.replace(answer)
 
 
 def _answers(question: Mapping[str, Any]) -> list[tuple[Claim, Seen]]:
-    """What is seen of each claim, whose rows are counted once however often they are named."""
+    """Returns what is seen of each claim; a row that a claim names several times counts once."""
     claims = [
         Claim(**{**claim, "rows": tuple(dict.fromkeys(map(tuple, claim["rows"])))})
         for claim in question["claims"]

@@ -5,9 +5,9 @@ tables: a row of one weight for the linear part, trained by FTRL, and a row of `
 the deep part, trained by Adagrad. The dense layers are trained by Adagrad, as TensorFlow has it: no
 epsilon, no decay. Learning rates and initial values are the modelzoo's.
 
-`tables` are the variables, `network` is what a network can do. There are two networks of the same
-layers: `torch_network`, and `numpy_network` for emulated machines, which import PyTorch for longer
-than they train.
+`tables` makes the variables; `network` is the interface of a network. Two networks have the same
+layers: `torch_network`, and `numpy_network` for emulated machines, where importing PyTorch takes
+longer than the training.
 """
 
 from typing import Final, Literal, get_args

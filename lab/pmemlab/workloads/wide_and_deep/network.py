@@ -1,4 +1,4 @@
-"""What a network of Wide & Deep can do, whatever computes its dense layers."""
+"""The interface of a Wide & Deep network, whatever library computes its dense layers."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
 
 
 class Network(Protocol):
-    """Two networks of the same kind, options and batches give the same bits."""
+    """A Wide & Deep network. Two of the same class, options and batches give the same bits."""
 
     @property
     def lookup_clock(self) -> LookupClock: ...
 
     def train(self, batch: Batch) -> float:
-        """Update rows and dense layers by one batch; return its loss before that."""
+        """Train rows and dense layers on one batch; return its loss before the update."""
 
     def predict(self, batch: Batch) -> NDArray[np.float32]:
         """Return the chance of a click, float32 (n,); trains nothing."""
 
     def state(self) -> dict[str, NDArray[np.float32]]:
-        """Dense parameters, and the sums of their squared gradients, by name. Not copies.
+        """Return the dense parameters and the sums of their squared gradients, by name, not copied.
 
         "parameter_0" and "parameter_1" are the linear part's weight (1, 13) and bias (1,). Weight
         (outputs, inputs) and bias (outputs,) of each deep layer follow; sums likewise.
         """
 
     def load_state(self, state: Mapping[str, NDArray[np.float32]]) -> None:
-        """Have parameters and sums as `state` gave them, of a network of the same options.
+        """Load parameters and sums that `state` returned, for a network of the same options.
 
-        Raises ValueError, which names one that is missing, too many or of another shape; nothing
-        has changed then.
+        Raises ValueError, which names an array that is missing, unknown or of another shape;
+        nothing has changed then.
         """
 
 
 def make_network(dense: DenseLibrary, tables: EmbeddingTables, options: ModelOptions) -> Network:
-    """A new network over these tables. Imports PyTorch only if it's needed."""
+    """Make a network over these tables. Imports PyTorch only if it's needed."""
     if dense == "torch":
         from pmemlab.workloads.wide_and_deep.torch_network import TorchNetwork
 
@@ -55,7 +55,7 @@ def make_network(dense: DenseLibrary, tables: EmbeddingTables, options: ModelOpt
 def by_name(
     parameters: list[NDArray[np.float32]], sums: list[NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """A network's state."""
+    """Return a network's state by name (see `Network.state`)."""
     return {
         f"{kind}_{number}": array
         for kind, arrays in (("parameter", parameters), ("sum", sums))
@@ -66,7 +66,7 @@ def by_name(
 def copy_state(
     state: Mapping[str, NDArray[np.float32]], into: Mapping[str, NDArray[np.float32]]
 ) -> None:
-    """See `Network.load_state`."""
+    """Copy a state into a network's arrays (see `Network.load_state`)."""
     for name in into.keys() ^ state.keys():
         raise ValueError(f"{name} is in {'the file' if name in state else 'the model'} alone")
     for name, array in into.items():

@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 
 
 class NumpyNetwork:
-    """A `Network`."""
+    """A `Network` in NumPy."""
 
     def __init__(self, tables: EmbeddingTables, options: ModelOptions) -> None:
         self.lookup_clock = LookupClock()
@@ -39,7 +39,7 @@ class NumpyNetwork:
             ]
         self._sums = [np.full_like(each, INITIAL_ACCUMULATOR) for each in self._parameters]
 
-    @np.errstate(over="ignore", invalid="ignore")  # the loss tells of it
+    @np.errstate(over="ignore", invalid="ignore")  # the loss shows it
     def train(self, batch: Batch) -> float:
         keys = np.ascontiguousarray(batch.keys.T)
         started = time.perf_counter()
@@ -48,7 +48,8 @@ class NumpyNetwork:
         self.lookup_clock.seconds += time.perf_counter() - started
         self.lookup_clock.rows += 2 * keys.size
         inputs, logits = self._forward(batch.dense, wide, deep)
-        # The mean of the samples' binary cross-entropies, and its gradient by each logit.
+        # The samples' binary cross-entropies, and the gradient of their mean with respect to each
+        # logit.
         losses = np.logaddexp(np.float32(0), logits) - batch.labels * logits
         by_logit = (_sigmoid(logits) - batch.labels) / np.float32(len(batch))
         by_deep_input = self._backward(batch.dense, inputs, by_logit[:, np.newaxis])
@@ -77,7 +78,7 @@ class NumpyNetwork:
     def _forward(
         self, dense: Floats, wide: list[Floats], deep: list[Floats]
     ) -> tuple[list[Floats], Floats]:
-        """Return what each deep layer's input was, and the logits (n,)."""
+        """Return each deep layer's input, and the logits (n,)."""
         weight, bias, *layers = self._parameters
         wide_logits = np.concatenate(wide, axis=1).sum(axis=1) + (dense @ weight.T + bias)[:, 0]
         inputs = [np.concatenate([dense, *deep], axis=1)]
@@ -87,9 +88,9 @@ class NumpyNetwork:
         return inputs, wide_logits + (inputs[-1] @ weight.T + bias)[:, 0]
 
     def _backward(self, dense: Floats, inputs: list[Floats], by_logit: Floats) -> Floats:
-        """Update the dense layers. Return the gradient (n, width) of the deep part's input.
+        """Update the dense layers; return the gradient (n, width) of the deep part's input.
 
-        inputs: of the deep layers. by_logit: (n, 1).
+        inputs: each deep layer's input. by_logit: the loss's gradient by the logits, (n, 1).
         """
         gradients = [by_logit.T @ dense, by_logit.sum(axis=0)]
         by_layer: list[Floats] = []
@@ -99,7 +100,7 @@ class NumpyNetwork:
             by_layer[:0] = [by_output.T @ inputs[number], by_output.sum(axis=0)]
             by_output = by_output @ weight
             if number > 0:
-                by_output *= inputs[number] > 0  # a ReLU's
+                by_output *= inputs[number] > 0  # the ReLU's gradient
         for parameter, total, gradient in zip(
             self._parameters, self._sums, gradients + by_layer, strict=True
         ):
@@ -120,6 +121,6 @@ def _sigmoid(logits: Floats) -> Floats:
 
 
 def _glorot(random: np.random.Generator, outputs: int, inputs: int) -> Floats:
-    """Uniform values (outputs, inputs); Glorot and Bengio, 2010."""
+    """Return uniform initial values (outputs, inputs), as Glorot and Bengio (2010) scale them."""
     bound = np.sqrt(6 / (inputs + outputs))
     return random.uniform(-bound, bound, (outputs, inputs)).astype(np.float32)

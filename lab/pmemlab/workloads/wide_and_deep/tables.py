@@ -21,7 +21,9 @@ _FILLED_AT_ONCE: Final = 50_000
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The size of a model. The defaults are the modelzoo's, but for its per-column dimensions."""
+    """A model's size and seed. The defaults are the modelzoo's, except for its per-column
+    dimensions.
+    """
 
     embedding_dim: int = 16
     hidden_units: tuple[int, ...] = (1024, 512, 256)
@@ -29,7 +31,7 @@ class ModelOptions:
 
     @property
     def deep_widths(self) -> tuple[int, ...]:
-        """Of the deep part's input, of its hidden layers, and of its output."""
+        """The widths of the deep part's input, hidden layers and output."""
         inputs = len(DENSE_COLUMNS) + len(CATEGORICAL_COLUMNS) * self.embedding_dim
         return (inputs, *self.hidden_units, 1)
 
@@ -43,7 +45,7 @@ class EmbeddingTables:
     def __init__(self, storage: es.StorageOption, options: ModelOptions) -> None:
         """Make the variables, each with the whole of `storage` to itself.
 
-        Raises embstore.errors.EmbStoreError where the engine can't, with none left open.
+        Raises embstore.errors.EmbStoreError if the engine can't; no variable stays open then.
         """
         ev_option = es.EmbeddingVariableOption(storage_option=storage)
         self.wide: list[es.EmbeddingVariable] = []
@@ -87,8 +89,10 @@ class EmbeddingTables:
         yield from self.deep
 
     def fill(self, keys_of_column: Callable[[int], NDArray[np.int64]]) -> None:
-        """Give each of a column's keys, (n,) int64, a row in both of its tables, by updates that
-        change no weight. In their order: of keys that are as frequent, the last stay uppermost."""
+        """Give each key of each column a row in both tables, by updates that change no weight.
+        keys_of_column: returns a column's keys, int64 (n,). Among keys of the same frequency, the
+        last ones stay in the upper tiers.
+        """
         for variables in (self.wide, self.deep):
             for column, variable in enumerate(variables):
                 for keys in _parts(keys_of_column(column), _FILLED_AT_ONCE):
@@ -110,7 +114,9 @@ class EmbeddingTables:
 def _drawn(
     initializer: es.initializers.TruncatedNormal, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
-    """Once for a run and the one that it is compared with: emulated machines draw for a second."""
+    """Draws initial values, once for a run and its reference: on emulated machines it takes a
+    second.
+    """
     return initializer(shape)
 
 

@@ -26,7 +26,7 @@ from pmemlab.workloads.wide_and_deep.tables import (
 
 
 class TorchNetwork:
-    """A `Network`. What it asks of PyTorch, by `make_reproducible`, holds for the whole process."""
+    """A `Network` in PyTorch. Its call of `make_reproducible` affects the whole process."""
 
     def __init__(self, tables: EmbeddingTables, options: ModelOptions) -> None:
         make_reproducible(options.seed)
@@ -68,8 +68,8 @@ class TorchNetwork:
     def _step(self) -> None:
         """Apply the gradients of the last backward pass, and clear them.
 
-        By the functional form of PyTorch's Adagrad: the class around it imports PyTorch's compiler
-        on first use.
+        It uses the functional form of PyTorch's Adagrad, since the optimizer class imports
+        PyTorch's compiler on first use.
         """
         adagrad(
             self._parameters,
@@ -88,7 +88,7 @@ class TorchNetwork:
 
 
 class WideAndDeep(nn.Module):
-    """Maps n rows to n logits. REQUIRES: `torch.manual_seed` was called, to repeat a run."""
+    """A module that maps n rows to n logits. To repeat a run, call `torch.manual_seed` before."""
 
     def __init__(self, tables: EmbeddingTables, options: ModelOptions) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class WideAndDeep(nn.Module):
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(options.deep_widths):
             layers += [_glorot_linear(inputs, outputs), nn.ReLU()]
-        self._deep_layers = nn.Sequential(*layers[:-1])  # the last are the logits
+        self._deep_layers = nn.Sequential(*layers[:-1])  # no ReLU after the logits
 
     def forward(self, dense: Tensor, keys: Tensor) -> Tensor:
         """Return logits (n,) for dense float32 (n, 13) and keys int64 (n, 26)."""
