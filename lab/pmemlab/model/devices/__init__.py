@@ -1,9 +1,9 @@
-"""Devices that tables can lie on: what was published of them, and how long they take.
+"""Devices that tables can lie on: their published figures, and the times of accesses.
 
     device = load_device("optane-100-x6")
-    device.time_ns(Access.LOAD, size_bytes=256, threads=4)  # of one row, while four threads read
+    device.time_ns(Access.LOAD, size_bytes=256, threads=4)  # per row, while four threads read
 
-A device is one YAML file, each figure with its source.
+Each device is a YAML file that gives every figure with its source.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Disks: read and written in blocks, by requests of which some are in flight.
+"""Disks: read and written in blocks, with several requests in flight.
 
 The bandwidth of n requests in flight is the lesser of
 
-- n x size / time of one alone: its idle latency, which is told of one block, and the transfer of
-  what it has beyond that (Little's law);
-- what the published curve has at that size: where it gives one number of requests in flight, its
-  ceiling; where it gives several, what lies between them.
+- n x size / time of a single request (Little's law): the idle latency, which is given for one
+  block, plus the transfer of the bytes beyond one block;
+- the published curve at that size: a ceiling if it has one number of requests in flight, or
+  interpolated if it has several.
 
-An access alone takes what the curve says of one request in flight, where it does, else the idle
+An access alone takes the time that the curve gives for one request in flight, or else the idle
 latency as above.
 
-Makers publish random reads of 4 KiB and sequential ones of 128 KiB or so. A disk without moving
-parts reads as much at random as in sequence once requests are that large, so random reads lie
-between.
+Makers publish random reads of 4 KiB and sequential reads of about 128 KiB. A disk without moving
+parts reads large blocks at random as fast as in sequence, so random reads of sizes in between are
+interpolated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pmemlab.model.devices.filed_device import FiledDevice
 
 __all__ = ["BlockDevice"]
 
-# What stands for an access; the first that the file has.
+# The curves that model an access; the first that the file has is used.
 _CURVES: dict[Access, tuple[Curve, ...]] = {
     Access.FILE_READ: (("read", "random"),),
     Access.FILE_WRITE: (("write", "sequential"), ("write", "random")),
@@ -80,14 +80,14 @@ class BlockDevice(FiledDevice):
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int
     ) -> float:
-        """threads: requests in flight."""
+        """Returns the bandwidth of `threads` requests in flight together."""
         curve = self._curve(operation, pattern)
         fewest = max(row.threads[0] for row in curve.rows)
         idle_ns = self._idle_ns(operation, pattern, size_bytes)
         if fewest == 1 or idle_ns is None:
             return curve.at(size_bytes, threads)
-        # A ceiling: less than the smallest of a sequence's requests goes through no faster,
-        # but it is the latency, not the size, that is then in the way.
+        # The curve is a ceiling. Requests smaller than its smallest size have the same ceiling; the
+        # latency limits them, not the size.
         smallest = curve.rows[0].size_bytes
         ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
         return min(ceiling, threads * size_bytes * 1e3 / idle_ns)

@@ -1,4 +1,4 @@
-"""`pmemlab model devices`: what it prints."""
+"""The output of `pmemlab model devices`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_THREADS = 8
 
 
 def print_devices(console: Console) -> None:
-    """All that come with the lab, with the time of a row's access and of a block's on each."""
+    """Prints all devices that come with the lab, each with its times to access a row or a block."""
     table = Table(
         Column("device", no_wrap=True),
         "kind",
@@ -46,7 +46,7 @@ def print_devices(console: Console) -> None:
 
 
 def print_device(console: Console, name_or_path: str) -> None:
-    """One: its curves, what they leave open, and where they are from. Raises DeviceFileError."""
+    """Prints a device's curves, notes and sources. Raises DeviceFileError."""
     device = load_device(name_or_path)
     console.print(f"{device.name}: {device.title}", style="bold", markup=False)
     console.print(
@@ -87,7 +87,7 @@ def _print_curves(console: Console, file: DeviceFile) -> None:
 def _bandwidth_table(curve: Curve, bandwidth: BandwidthCurve, kind: str) -> Table:
     operation, pattern = curve
     counts = sorted({count for row in bandwidth.rows for count in row.threads})
-    if len(counts) > _SHOWN_THREADS:  # as many as fit a screen, the first and the last among them
+    if len(counts) > _SHOWN_THREADS:  # as many as fit on a screen, with the first and the last
         step = (len(counts) - 1) / (_SHOWN_THREADS - 1)
         counts = sorted({counts[round(i * step)] for i in range(_SHOWN_THREADS)})
     of = "threads" if kind == "memory" else "in flight"

@@ -1,13 +1,14 @@
-"""Published or measured curves, and what lies between their points.
+"""Published or measured curves, with interpolation between their points.
 
-Between points everything is a straight line in logarithms, but for what other sizes show of the
-threads between two points of a size. Beyond them nothing grows:
+Between points the interpolation is a straight line in logarithms. If other sizes have points at
+numbers of threads that a size lacks, their shape bends that size's line (`BandwidthCurve._bend`).
+Beyond the points:
 
-- fewer threads than were measured: each gets what it got among the fewest, which is the least that
-  it can get, for fewer contend;
-- more threads: all together get what the most got;
-- larger accesses: the bandwidth of the largest;
-- smaller ones: the time of the smallest, of which a part was asked for.
+- fewer threads than were measured: each thread gets its share at the fewest measured threads, a
+  lower bound, since fewer threads contend less;
+- more threads: all threads together get the bandwidth of the most measured threads;
+- larger accesses: the bandwidth of the largest size;
+- smaller accesses: the time of the smallest size, of whose bytes only a part is used.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ __all__ = ["BandwidthCurve", "BandwidthRow", "LoadedLatencyCurve", "LoadedLatenc
 class BandwidthRow:
     """Bandwidth of all threads together, by their number, at one access size.
 
-    threads: ascending; of a block device, requests in flight. mb_per_s: 10^6 bytes, as many.
+    threads: ascending; requests in flight for a block device. mb_per_s: 10^6 bytes/s, one per
+    count.
     """
 
     size_bytes: int
@@ -35,14 +37,16 @@ class BandwidthRow:
         return self.threads[0] <= threads <= self.threads[-1]
 
     def gap(self, threads: float) -> tuple[int, int] | None:
-        """The numbers of threads that were measured, on either side of one that wasn't."""
+        """Returns the nearest measured thread counts around `threads`; None if there is no such
+        gap.
+        """
         after = bisect_left(self.threads, threads)
         if not 0 < after < len(self.threads) or self.threads[after] == threads:
             return None
         return self.threads[after - 1], self.threads[after]
 
     def is_finer(self, gap: tuple[int, int], threads: float) -> bool:
-        """Whether both ends of another row's gap were measured here, and something between."""
+        """Returns whether this row has both ends of another row's gap and a point between them."""
         if not set(gap) <= set(self.threads):
             return False
         return self.gap(threads) != gap
@@ -56,23 +60,23 @@ class BandwidthRow:
 
 
 class BandwidthCurve:
-    """Bandwidth by access size and threads; not every size needs the same threads."""
+    """Bandwidth by access size and threads; sizes may have different thread counts."""
 
     def __init__(self, rows: Iterable[BandwidthRow]) -> None:
-        """rows: by ascending size; at least one."""
+        """rows: one or more, by ascending size."""
         self.rows = tuple(rows)
 
     def covers(self, size_bytes: int, threads: float) -> bool:
-        """Whether that lies between points, so that nothing has to be assumed."""
+        """Returns whether the value is interpolated between points rather than extrapolated."""
         sizes = [row.size_bytes for row in self.rows if row.covers(threads)]
         return bool(sizes) and sizes[0] <= size_bytes <= sizes[-1]
 
     def at(self, size_bytes: int, threads: float) -> float:
-        """MB/s of all threads together."""
+        """Returns the MB/s of all threads together."""
         if size_bytes < self.rows[0].size_bytes:
             whole = self.rows[0].size_bytes
             return self.at(whole, threads) * size_bytes / whole
-        # A size that was measured with few threads says nothing of many, and the other way round.
+        # A size that was measured only with few threads tells nothing about many, and vice versa.
         rows = [row for row in self.rows if row.covers(threads)]
         if not rows or size_bytes < rows[0].size_bytes:
             rows = list(self.rows)
@@ -83,8 +87,8 @@ class BandwidthCurve:
         return interpolate(size_bytes, [row.size_bytes for row in between], values)
 
     def _bend(self, row: BandwidthRow, threads: float) -> float:
-        """How far other sizes lie off the straight line that this one has between two numbers of
-        threads: where bandwidth stops to grow, say. Told by the nearest sizes that have more there.
+        """Returns the factor by which the nearest sizes with points inside this row's gap in thread
+        counts differ from a straight line there, for example because bandwidth stops growing.
         """
         gap = row.gap(threads)
         if gap is None:
@@ -106,8 +110,8 @@ class BandwidthCurve:
     def without(
         self, size_bytes: int | None = None, threads: int | None = None
     ) -> BandwidthCurve | None:
-        """The curve without the figures of a size and a number of threads (None: of any of them).
-        None where nothing is left.
+        """Returns the curve without the figures of a size and a number of threads (None stands for
+        all sizes or numbers); None if nothing is left.
         """
         kept: dict[int, list[tuple[int, float]]] = {}
         for size, count, mb_per_s in self.points():
@@ -122,9 +126,9 @@ class BandwidthCurve:
 
 @dataclass(frozen=True)
 class LoadedLatencyRow:
-    """Latency of a load while some threads move that much.
+    """Latency of a load under the traffic of a number of threads.
 
-    mb_per_s: ascending; latency_ns: of a load beside that traffic, never falling.
+    mb_per_s: the traffic, ascending; latency_ns: of a load beside that traffic, never falling.
     """
 
     threads: int
@@ -136,14 +140,14 @@ class LoadedLatencyRow:
 
 
 class LoadedLatencyCurve:
-    """Latency by bandwidth, for some numbers of threads."""
+    """Latency of a load by bandwidth of other traffic, for several numbers of threads."""
 
     def __init__(self, rows: Iterable[LoadedLatencyRow]) -> None:
-        """rows: by ascending number of threads; at least one."""
+        """rows: one or more, by ascending number of threads."""
         self.rows = tuple(rows)
 
     def most_mb_per_s(self, threads: float) -> float:
-        """What so many threads of the measurement got at most."""
+        """Returns the largest bandwidth that was measured with `threads` threads."""
         most = [row.mb_per_s[-1] for row in self.rows]
         counts = [row.threads for row in self.rows]
         if threads < counts[0]:
@@ -156,19 +160,19 @@ class LoadedLatencyCurve:
         return interpolate(threads, [row.threads for row in self.rows], latencies)
 
     def steady_mb_per_s(self, lines_in_flight: float, threads: float, traffic: float) -> float:
-        """Bandwidth at which so many lines in flight keep themselves up.
+        """Returns the steady bandwidth of a given number of lines in flight.
 
         Little's law and the curve meet in one point (PROFET's fixed point, Radulović et al.,
         SIGMETRICS'19): bytes in flight = bandwidth x latency at that bandwidth.
 
-        lines_in_flight: fetches of 64 bytes, of all threads. traffic: lines moved for each fetched,
-        2 where each comes back dirty.
+        lines_in_flight: 64-byte fetches of all threads together. traffic: lines moved per fetched
+        line, 2 if every line is written back.
         """
         in_flight_bytes = lines_in_flight * 64.0 * traffic
         low, high = 0.0, max(row.mb_per_s[-1] for row in self.rows)
         if high * 1e-3 * self.latency_ns(high, threads) <= in_flight_bytes:
             return high
-        for _ in range(60):  # bandwidth x latency only grows with bandwidth
+        for _ in range(60):  # bisection: bandwidth x latency grows with bandwidth
             middle = (low + high) / 2
             if middle * 1e-3 * self.latency_ns(middle, threads) < in_flight_bytes:
                 low = middle
@@ -178,9 +182,9 @@ class LoadedLatencyCurve:
 
 
 def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """A straight line in logarithms between points; beyond the ends, their value.
+    """Returns the value at `at` on straight lines in logarithms; the end values beyond the ends.
 
-    places: ascending. Both: above 0.
+    places: ascending. Places and values are above 0.
     """
     after = bisect_left(places, at)
     if after == len(places):

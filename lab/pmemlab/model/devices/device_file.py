@@ -1,4 +1,4 @@
-"""What a device's file says, checked: every figure has a unit and a source."""
+"""Reads and checks device files, in which every figure has a unit and a source."""
 
 from __future__ import annotations
 
@@ -51,13 +51,15 @@ Curve = tuple[str, str]
 """Operation and pattern."""
 
 MEMORY_OPERATIONS = ("load", "store", "store-clwb", "ntstore", "read:write 1:1")
-"""store: left to the caches. store-clwb: each line written back at once. ntstore: streamed past the
-caches. read:write 1:1: as many lines read as written, both counted, which is what stores that are
-left to the caches make of a memory."""
+"""store: written back by the caches later. store-clwb: each line written back at once. ntstore:
+streamed past the caches. read:write 1:1: as many lines read as written, both counted; plain stores
+cause this traffic.
+"""
 BLOCK_OPERATIONS = ("read", "write")
 GPU_OPERATIONS = ("read", "write", "to-host", "to-device", "launch")
-"""read, write: of its own memory, by kernels. to-host, to-device: over its bus, one direction at a
-time. launch: of a kernel, which moves nothing."""
+"""read, write: of the GPU's memory, by kernels. to-host, to-device: over the bus, one direction at
+a time. launch: of a kernel, which moves no bytes.
+"""
 PATTERNS = ("random", "sequential")
 
 _MB_PER_S = {"MB/s": 1.0, "GB/s": 1e3}
@@ -65,7 +67,7 @@ _NS = {"ns": 1.0, "us": 1e3}
 
 
 def _among(names: str) -> Parsed:
-    """One of the names that the reader knows for this file."""
+    """Returns a parser for one of the `names` that `read_device_file` passes as context."""
 
     def known(value: object, context: Mapping[str, Any]) -> object:
         if value not in context[names]:
@@ -80,7 +82,9 @@ def _one_of(known: Sequence[str]) -> Must:
 
 
 def _in(unit: int) -> From:
-    """A number above 0, of which each is so many bytes."""
+    """Returns a parser for a number above 0 in multiples of `unit` bytes; the result is in
+    bytes.
+    """
 
     def in_bytes(value: float) -> int:
         check_bytes(value * unit)
@@ -108,9 +112,9 @@ _Counts = Annotated[
 
 @dataclass(frozen=True)
 class Source(Document):
-    """Where figures come from. what: which figures, and how they were got.
+    """The source of figures. what: which figures, and how they were obtained.
 
-    url: where they were published; or else measured: the date on which one measured them oneself.
+    url: where they were published. measured: the date of the user's own measurement, without a url.
     """
 
     title: Text
@@ -132,9 +136,9 @@ _Sources = Annotated[
 
 @dataclass(frozen=True)
 class MeasuredSystem(Document, aliases={"last_level_cache_bytes": "last_level_cache_mib"}):
-    """What the device was in when it was measured. Its caches and cores are part of the figures.
+    """The system that the device was measured in. Its caches and cores are part of the figures.
 
-    lines_in_flight: cache lines that one core fetches at once; None where curves say it.
+    lines_in_flight: cache lines that one core fetches at once; None if the curves include it.
     """
 
     cpu: Text
@@ -150,7 +154,7 @@ class _Entry(Document):
     source: _SourceId
 
     def figure(self) -> object:
-        """What it says, in ns and MB/s."""
+        """Returns the entry's figure or curve, in ns and MB/s."""
         raise NotImplementedError
 
 
@@ -175,7 +179,7 @@ class _Ceiling(_Entry, aliases={"size_bytes": "bytes"}):
 
 @dataclass(frozen=True)
 class _Point(Document, aliases={"size_bytes": "bytes"}):
-    """threads: None: those of the curve."""
+    """The values of one access size. threads: None: the curve's `threads`."""
 
     size_bytes: Count
     values: _Figures
@@ -193,7 +197,7 @@ class _BlockPoint(_Point, aliases={"size_bytes": "bytes", "threads": "in_flight"
 
 @dataclass(frozen=True)
 class _Bandwidth(_Entry):
-    """threads: of the points that don't have their own."""
+    """A bandwidth curve. threads: for points without their own."""
 
     concurrency: ClassVar[str] = "threads"
 
@@ -264,7 +268,7 @@ class _Loaded(_Entry):
 
 
 def _by_curve(entry: type[_Entry]) -> From:
-    """A list in the file: an entry for each curve."""
+    """Returns a parser of a list of entries into a dictionary by curve; each curve occurs once."""
 
     def by_curve(entries: Sequence[_Entry]) -> dict[Curve, object]:
         curves: dict[Curve, object] = {}
@@ -287,11 +291,11 @@ class DeviceFile(
     aliases={"capacity_bytes": "capacity_gb", "system": "measured_on"},
     context=("path",),
 ):
-    """A device as its file states it. notes: what figures leave open; sources: by their id.
+    """A device as its file describes it. notes: caveats about the figures; sources: by id.
 
-    capacity_bytes: of one unit, as it is sold and priced. system: None of a disk. idle_latency: ns
-    of one access while nothing else is at the device. ceilings: MB/s that all threads together get
-    at most, where no more is known.
+    capacity_bytes: of one unit, as it is sold and priced. system: None for a disk. idle_latency: ns
+    of one access to the idle device. ceilings: the most MB/s of all threads together, for
+    operations of which no more is known.
     """
 
     path: Path
@@ -329,7 +333,9 @@ class _BlockFile(
     aliases={"capacity_bytes": "capacity_gb"},
     context=("path", "system", "loaded_latency"),
 ):
-    """A disk. It has no latency under load: bandwidth by requests in flight says the same."""
+    """A disk's file. It has no latency under load: bandwidth by requests in flight tells
+    the same.
+    """
 
     bandwidth: Annotated[Mapping[Curve, BandwidthCurve], _by_curve(_BlockBandwidth)] = field(
         default_factory=dict
@@ -347,7 +353,7 @@ class _GpuFile(
     aliases={"capacity_bytes": "capacity_gb"},
     context=("path", "system", "bandwidth", "loaded_latency"),
 ):
-    """A GPU: the most that its memory and its bus do, and how long a kernel's launch takes."""
+    """A GPU's file: ceilings of its memory and its bus, and the time of a kernel's launch."""
 
     def check(self) -> None:
         super().check()
@@ -400,8 +406,8 @@ class _Cache(Document, aliases={"size_bytes": "size_gb"}):
 class CompositionFile(Document, context=("path",)):
     """Memory mode: DRAM that caches persistent memory.
 
-    media_accesses: for ("read" | "write", "hit" | "clean_miss" | "dirty_miss"), how often each of
-        dram_read, dram_write, pmem_read, pmem_write happens for one line.
+    media_accesses: for ("read" | "write", "hit" | "clean_miss" | "dirty_miss"), the numbers of
+        dram_read, dram_write, pmem_read and pmem_write for one line.
     """
 
     path: Path
@@ -425,7 +431,7 @@ _OF_KINDS: dict[str, tuple[type[DeviceFile | CompositionFile], Sequence[str]]] =
     "memory-mode": (CompositionFile, ()),
 }
 _OF_MEMORY_ALONE: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
-"""Fields that files of other kinds lack."""
+"""Values of the fields that only files of memories have."""
 
 
 @dataclass(frozen=True)
@@ -434,7 +440,7 @@ class _OfAKind(Document, open=True):
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
-    """Raises DeviceFileError, which names file, line and field."""
+    """Reads and checks a device file. Raises DeviceFileError, which names file, line and field."""
     file = File.of_yaml(path, DeviceFileError)
     document, operations = _OF_KINDS[file.read(_OfAKind).kind]
     sources = file.content.get("sources")

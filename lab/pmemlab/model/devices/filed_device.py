@@ -1,4 +1,4 @@
-"""What memories and disks have in common: a file of their own figures."""
+"""The common base of memories, disks and GPUs: a device with a file of its own figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FiledDevice"]
 
 
 class FiledDevice(DeviceModel):
-    """A device that one file has all figures of; `file` is that."""
+    """A device all of whose figures are in one file, `file`."""
 
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
         self.name = file.name

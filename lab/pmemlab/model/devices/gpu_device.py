@@ -1,12 +1,12 @@
 """A GPU: rows in its memory, which its kernels read and write, and its bus to the host.
 
-The time of an access is its bytes, of all threads together, by the bandwidth of the memory; an
-update reads and writes them. Rows that come from the host, or go there, cross the bus too, which is
-a device of its own (`GpuDevice.bus`): a store goes up, a load comes down.
+The time of an access is the bytes of all threads together divided by the memory's bandwidth; an
+update reads and writes them. Rows from or to the host also cross the bus, which is a device of its
+own (`GpuDevice.bus`): a store goes to the GPU, a load to the host.
 
-Bandwidths are the makers', which kernels don't reach, and rows at random are taken to be as fast as
-a sequence: what is predicted is a bound, except for rows that the GPU's cache has. A batch takes no
-less than a kernel's launch, where that is known.
+Bandwidths are the makers', which kernels don't reach, and random rows are assumed to be as fast as
+sequential ones. So a predicted time is a lower bound, except for rows in the GPU's cache. A batch
+takes no less than a kernel's launch, if that time is known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_THE_BUS: dict[Access, tuple[str, ...]] = {
 
 
 class _ByCeilings(FiledDevice):
-    """Each access moves its bytes by some operations, one after the other."""
+    """A device whose accesses are one or more operations in sequence, each at its ceiling."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class _ByCeilings(FiledDevice):
 
     @property
     def launch_ns(self) -> float:
-        """Time to launch a kernel on a stream where others wait; 0 if none is published."""
+        """Time to launch a kernel on a stream with waiting kernels; 0 if none is published."""
         return self.file.idle_latency.get(("launch", _SEQUENTIAL), 0.0)
 
     def missing(self, access: Access) -> LabError | None:
@@ -72,7 +72,7 @@ class _ByCeilings(FiledDevice):
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int
     ) -> float:
-        del size_bytes, threads  # the most of any
+        del size_bytes, threads  # the ceiling holds for all
         if (operation, pattern) not in self.file.ceilings:
             raise self._unpublished(operation, pattern)
         return self.file.ceilings[operation, pattern]

@@ -1,4 +1,4 @@
-"""Devices by name, or by the path of a file of one's own."""
+"""Loads devices by name, or by the path of the user's own file."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def device_names() -> tuple[str, ...]:
 def load_device(
     name_or_path: str | Path, concurrency: EngineConcurrency | None = None
 ) -> DeviceModel:
-    """A device of `device_names()`, or of a file; a path has a slash or ends with .yaml.
+    """Returns a device of `device_names()`, or of a file; a path has a slash or ends with .yaml.
 
-    concurrency: what each thread has in flight; default: what the engine keeps.
+    concurrency: what each thread has in flight; by default as much as the engine keeps.
 
     Raises DeviceFileError, which names file and field.
     """
     concurrency = EngineConcurrency() if concurrency is None else concurrency
     file = _read(device_path(name_or_path))
     if isinstance(file, CompositionFile):
-        # Names in a file of one's own may be paths beside it.
+        # Names in a user's own file may be paths relative to it.
         dram, pmem = (
             load_device(_plain_part(file, field), concurrency) for field in ("dram", "pmem")
         )
@@ -67,12 +67,14 @@ def _read(path: Path) -> DeviceFile | CompositionFile:
     return _read_once(path) if path.parent == _FOLDER else read_device_file(path)
 
 
-# The lab's own don't change, and a plan asks for each many times.
+# The lab's own files don't change, and a plan loads each many times.
 _read_once = functools.cache(read_device_file)
 
 
 def _plain_part(file: CompositionFile, field: str) -> str:
-    """Returns the name or path of a part, which isn't composed itself: of this file, say."""
+    """Returns the name or path of a part. The part must not be composed itself, for example of this
+    very file.
+    """
     name: str = getattr(file, field)
     if name.endswith(YAML_SUFFIXES):
         name = str(file.path.parent / name)

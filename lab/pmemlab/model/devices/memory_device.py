@@ -1,18 +1,18 @@
-"""Memory that the CPU loads from and stores to.
+"""A memory that the CPU loads from and stores to.
 
 The time of an access is the larger of two bounds:
 
 - *bandwidth*: size x threads / bandwidth of all threads, from the published curve of that access at
-  that size and number of threads. The curve counts the bytes asked for, so what the medium moves
-  beside them (a 64-byte load on a 256-byte line) is in it already.
-- *latency*: idle latency / rows in flight. The curves were measured with as many fetches in
-  flight as a core has; the engine fetches some rows ahead, which may be fewer.
+  that size and number of threads. The curve counts requested bytes, so it already includes the cost
+  of bytes that the medium moves in addition (a 64-byte load from a 256-byte line).
+- *latency*: idle latency / rows in flight. The curves were measured with as many fetches in flight
+  as a core allows; the engine fetches some rows ahead, which may be fewer.
 
-An access alone takes the idle latency, or what one thread's bandwidth allows, where that is longer
-or no latency was published.
+An access alone takes the idle latency, or the time by one thread's bandwidth if that is longer or
+no latency was published.
 
-Where latency under load was published in place of bandwidth by size, both bounds are one: the
-engine's fetches in flight and the curve meet in a fixed point (`LoadedLatencyCurve`).
+If latency under load was published instead of bandwidth by size, one bound replaces both: the fixed
+point of the engine's fetches in flight and the curve (`LoadedLatencyCurve`).
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["MemoryDevice"]
 _RANDOM = "random"
 _MIXED: Curve = ("read:write 1:1", _RANDOM)
 
-# Which published stores stand for an access; the first that the file has.
+# The published stores that model an access; the first that the file has is used.
 _STORES: dict[Access, tuple[Curve, ...]] = {
     # A store fetches its line first and writes it back later, as an update does.
     Access.UPDATE: (("store", _RANDOM), _MIXED),
     Access.STORE: (("store", _RANDOM), _MIXED),
-    # Written back at once rather than later: as many lines move.
+    # Lines are written back at once rather than later: as many lines move.
     Access.STORE_FLUSHED: (("store-clwb", _RANDOM), _MIXED),
     Access.STORE_STREAMED: (("ntstore", _RANDOM),),
-    # On a dax mount, write(2) is the kernel's own streamed stores, one after the other.
+    # On a DAX mount, write(2) makes the kernel's streamed stores, one after the other.
     Access.FILE_WRITE: (("ntstore", "sequential"), ("ntstore", _RANDOM)),
 }
 _LOAD: Curve = ("load", _RANDOM)
-# Whose idle latency an access alone takes; the first that the file has. A thread goes on while what
-# it stored lies in its caches.
+# The curve whose idle latency an access alone takes; the first that the file has is used. Plain
+# stores have none: the thread goes on while the stored line lies in its caches.
 _WAITED_FOR: dict[Access, tuple[Curve, ...]] = {
     Access.LOAD: (_LOAD,),
     Access.UPDATE: (_LOAD,),
@@ -88,8 +88,8 @@ class MemoryDevice(FiledDevice):
         if access in _STORES:
             curve = next(curve for curve in _STORES[access] if self._has(curve))
             times.append(self._store_ns(curve, lines_bytes, threads))
-        # An update's store finds its line in the cache, but what is published as a store
-        # has fetched it: that fetch is the update's load, and is not paid twice.
+        # An update's store finds its line in the cache. A published store includes that fetch, so
+        # the update's load must not be counted again: hence max, not sum.
         return max(times)
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
@@ -98,7 +98,7 @@ class MemoryDevice(FiledDevice):
             if curve in self.file.idle_latency:
                 return max(one_thread_ns, self.file.idle_latency[curve])
             if curve == _LOAD and curve in self.file.loaded_latency:
-                # Of the fewest threads, while they move the least.
+                # The latency with the fewest threads and the least traffic.
                 return max(one_thread_ns, self.file.loaded_latency[curve].rows[0].latency_ns[0])
         return one_thread_ns
 
@@ -120,7 +120,7 @@ class MemoryDevice(FiledDevice):
         loaded = self.file.loaded_latency[curve]
         if curve == _MIXED:
             return self._fixed_point_ns(loaded, size_bytes, threads, traffic=2)
-        # A streamed store fetches nothing, so no latency bounds it: what so many threads got.
+        # A streamed store fetches nothing, so only the measured bandwidth bounds it.
         return size_bytes * threads * 1e3 / loaded.most_mb_per_s(threads)
 
     def _fixed_point_ns(

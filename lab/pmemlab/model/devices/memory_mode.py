@@ -1,10 +1,10 @@
 """Memory mode: all memory is persistent memory, and DRAM is its direct-mapped cache.
 
-A request for a line makes one media access or several (`media_accesses` in the file), one after the
-other: the tag is read with the line from DRAM before anything else is known, a miss is fetched
-from persistent memory and put into DRAM, and what gives way is written back if it is dirty. So the
-times add up. What the CPU stores and leaves to its caches is a read request now, and later a write
-request that finds its line in the DRAM cache.
+A request for a line makes one or more media accesses (`media_accesses` in the file), one after the
+other: the tag is first read together with the line from DRAM; on a miss the line is fetched from
+persistent memory and put into DRAM, and the evicted line is written back if it is dirty. So the
+times add up. A plain store of the CPU is a read request now, and later a write request that hits in
+the DRAM cache.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pmemlab.model.devices.model import DeviceModel, MemoryCache
 
 __all__ = ["MemoryModeDevice"]
 
-# The requests that an access makes of the memory: the one whose outcome is its own, and those that
-# come later, and hit.
+# The requests of an access: the one that may hit or miss, and those that follow later and hit.
 _REQUESTS: dict[Access, tuple[str, tuple[str, ...]]] = {
     Access.LOAD: ("read", ()),
     Access.UPDATE: ("read", ("write",)),
@@ -43,7 +42,7 @@ class MemoryModeDevice(DeviceModel):
         self.capacity_bytes = pmem.capacity_bytes
         self.media_line_bytes = pmem.media_line_bytes
         self.notes = file.notes
-        # Those of its parts under their names: both may have a source of the same id.
+        # The parts' sources get the part's name as a prefix, since both may have the same id.
         parts = {
             f"{part.name}: {source_id}": source
             for part in (dram, pmem)
@@ -74,7 +73,7 @@ class MemoryModeDevice(DeviceModel):
         return self._outcome_ns("clean_miss", access, size_bytes, threads)
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
-        """Returns the time of a hit. A miss takes as long as its accesses to the media."""
+        """Returns the time of a hit. A miss takes the times of its media accesses."""
         own, _ = _REQUESTS[access]
         return sum(
             count * device.alone_ns(media_access, size_bytes)
@@ -105,7 +104,7 @@ class MemoryModeDevice(DeviceModel):
 
     def _medium(self, medium: str) -> tuple[DeviceModel, Access]:
         device = self.dram if medium.startswith("dram") else self.pmem
-        # The controller writes lines that it has whole, as streamed stores do.
+        # The controller writes whole lines, as streamed stores do.
         return device, Access.LOAD if medium.endswith("read") else Access.STORE_STREAMED
 
     def bandwidth_mb_per_s(

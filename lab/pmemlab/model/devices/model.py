@@ -1,4 +1,4 @@
-"""What every device answers: how long an access takes."""
+"""The interface of a device model: how long an access takes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MOST_KNOWN_TIMES = 10_000
 class EngineConcurrency:
     """How much one thread of the engine has in flight.
 
-    rows: whose lines are fetched ahead of use (the look-up's and the updates' own figures in
-        engine/core). file_reads: requests that a batch keeps at a disk, by io_uring; 1 by pread.
-        file_writes: appends are one after the other.
+    rows: rows whose lines are prefetched (the figures of look-ups and updates in engine/core).
+    file_reads: requests that a batch has in flight at a disk with io_uring; 1 with pread.
+    file_writes: 1, since appends are made one after the other.
     """
 
     rows: int = 8
@@ -32,11 +32,11 @@ class EngineConcurrency:
 
 
 class DeviceModel(ABC):
-    """A device that tiers can be on, as `embstore.devices.Device` wants it.
+    """A device that tiers can lie on; implements `embstore.devices.Device`.
 
-    name; title: for people. kind: memory, block for disks, or gpu. capacity_bytes: of one unit, as
-    it is sold. media_line_bytes: what the medium moves at least. notes: what its figures leave
-    open. sources: of all figures, by id.
+    title: a description. kind: memory, block (a disk) or gpu. capacity_bytes: of one unit, as it is
+    sold. media_line_bytes: the least that the medium moves. notes: caveats about the figures.
+    sources: of all figures, by id.
     """
 
     name: str
@@ -49,7 +49,7 @@ class DeviceModel(ABC):
 
     @property
     def is_addressable(self) -> bool:
-        """Whether the CPU can load from it; a disk can't be a first tier."""
+        """Whether the CPU can load from the device; if not, it can't be a first tier."""
         return self.kind == "memory"
 
     @property
@@ -59,7 +59,7 @@ class DeviceModel(ABC):
 
     @property
     def cache(self) -> MemoryCache | None:
-        """Memory mode's DRAM before it; None for plain devices."""
+        """The DRAM cache of memory mode; None for plain devices."""
         return None
 
     @property
@@ -68,11 +68,11 @@ class DeviceModel(ABC):
         return None
 
     def time_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        """Nanoseconds that one access of so many contiguous bytes takes one of `threads` threads
-        that are all at the device with the same access, in steady state; n take n times this.
+        """Returns the nanoseconds that an access of `size_bytes` contiguous bytes takes one thread
+        while `threads` threads make the same access, in steady state; n accesses take n times this.
 
-        Raises LabError for an access that the device can't do, NotPublishedError where its file
-        has no figure for it.
+        Raises LabError for an access that the device can't do, NotPublishedError if its file has no
+        figure for it.
         """
         key = (access, size_bytes, threads)
         time_ns = self._known_times.get(key)
@@ -85,17 +85,16 @@ class DeviceModel(ABC):
         return time_ns
 
     def alone_ns(self, access: Access, size_bytes: int) -> float:
-        """Nanoseconds from beginning to end of one access, while nothing else is at the device.
+        """Returns the nanoseconds from beginning to end of one access to the idle device.
 
-        What n accesses take that are in flight together is no less, however few they are. Raises as
-        `time_ns` does.
+        It is a lower bound for any number of accesses in flight together. Raises as `time_ns` does.
         """
         self.check(access, size_bytes, 1)
         return self._alone_ns(Access(access), size_bytes)
 
     @cached_property
     def _known_times(self) -> dict[tuple[Access, int, int], float]:
-        """Tables touch few sizes, over and over: who paces them asks for each batch."""
+        """Caches times: tables touch few sizes, and pacing needs a time for each batch."""
         return {}
 
     @abstractmethod
@@ -105,7 +104,7 @@ class DeviceModel(ABC):
     def _alone_ns(self, access: Access, size_bytes: int) -> float: ...
 
     def check(self, access: Access, size_bytes: int, threads: int) -> None:
-        """Raises as `time_ns` does."""
+        """Checks the arguments of `time_ns`, and raises as it does."""
         if access not in Access._value2member_map_:
             raise LabError(f"access: must be an embstore.devices.Access, not {access!r}")
         if size_bytes <= 0:
@@ -117,7 +116,7 @@ class DeviceModel(ABC):
 
     @abstractmethod
     def missing(self, access: Access) -> LabError | None:
-        """What `time_ns` raises for this access; None where it doesn't."""
+        """Returns the error that `time_ns` raises for this access; None if it raises none."""
 
     @abstractmethod
     def bandwidth_mb_per_s(
@@ -135,9 +134,10 @@ class DeviceModel(ABC):
 
 @dataclass(frozen=True)
 class MemoryCache:
-    """A direct-mapped write-back cache of DRAM before persistent memory.
+    """A direct-mapped write-back cache of DRAM in front of persistent memory.
 
-    Each method: nanoseconds of one access whose lines all fare so, as `DeviceModel.time_ns`.
+    Each method returns the nanoseconds, as `DeviceModel.time_ns` does, of an access all of whose
+    lines have that outcome.
     """
 
     size_bytes: int
@@ -145,13 +145,13 @@ class MemoryCache:
     _outcome_ns: Callable[[str, Access, int, int], float] = field(repr=False)
 
     def hit_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        """Its lines are in the cache."""
+        """The lines are in the cache."""
         return self._outcome_ns("hit", access, size_bytes, threads)
 
     def clean_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        """They aren't, and what gives way to them needn't be written back."""
+        """The lines are not in the cache, and the evicted lines are clean."""
         return self._outcome_ns("clean_miss", access, size_bytes, threads)
 
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
-        """They aren't, and what gives way to them is written back."""
+        """The lines are not in the cache, and the evicted lines are written back."""
         return self._outcome_ns("dirty_miss", access, size_bytes, threads)

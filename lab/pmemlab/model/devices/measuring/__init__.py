@@ -1,1 +1,1 @@
-"""Device files from the hardware at hand."""
+"""Measures this computer's memory and disks, and writes device files."""

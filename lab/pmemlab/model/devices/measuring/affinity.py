@@ -1,4 +1,4 @@
-"""On which CPUs a measurement is made."""
+"""Restricts a measurement to some CPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["on_cpus"]
 
 @contextmanager
 def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
-    """This thread runs there alone, and so do threads and processes that are started from it."""
+    """Restricts this thread, and threads and processes that it starts, to these CPUs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:

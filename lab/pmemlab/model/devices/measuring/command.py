@@ -1,4 +1,4 @@
-"""`pmemlab model measure`."""
+"""The command `pmemlab model measure`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["measure_device"]
 
-_CACHES_BESIDE = 8  # memory that is measured for each byte of the last-level cache
+_CACHES_BESIDE = 8  # bytes of memory to measure per byte of the last-level cache
 _DISK_BYTES = 4 << 30
-_LEAST_SECONDS = 0.001  # less is no more than a few accesses
+_LEAST_SECONDS = 0.001  # shorter would time only a few accesses
 _CACHED_BYTES = 1 << 30
 
 
@@ -40,11 +40,12 @@ def measure_device(
     page_cache: bool = False,
     force: bool = False,
 ) -> Path:
-    """The file that was written, as the options of `pmemlab model measure` say.
+    """Measures a device and returns the path of the written file; takes the options of `pmemlab
+    model measure`.
 
-    what: a node or a folder. seconds: a figure. size, last_level_cache, media_line: as `parse_size`
-    takes them; None: what is measured, the system and the kind of device say it. name: by default
-    the file's. Raises LabError, which names the option.
+    what: a node or a folder. seconds: per figure. size, last_level_cache, media_line: as
+    `parse_size` takes them; None: derived from the target, the system and the kind of device. name:
+    by default the file's. Raises LabError, which names the option.
     """
     for option, text in (("--name", name), ("--title", title)):
         if text is not None and not (text.strip() and _is_unicode(text)):
@@ -99,7 +100,7 @@ def measure_device(
 
 
 def _measure(target: Target, size_bytes: int, seconds: float, page_cache: bool) -> Figures:
-    # Only here: the commands that measure nothing do without the engine.
+    # Imported late: other commands don't need the engine.
     from pmemlab.model.devices.measuring.files import file_steps, measure_files
     from pmemlab.model.devices.measuring.memory import (
         cpus_of,
@@ -123,7 +124,7 @@ def _measure(target: Target, size_bytes: int, seconds: float, page_cache: bool) 
 
 
 def _cache_bytes(given: str | int | None, target: Target, what: str) -> int:
-    """Returns the size of the last-level cache before a memory, 0 for a disk."""
+    """Returns the size of the last-level cache in front of a memory; 0 for a disk."""
     size = _size(given, "--last-level-cache")
     if size is None:
         return last_level_cache() if target.is_memory else 0
@@ -149,12 +150,14 @@ def _default_size(target: Target, cache_bytes: int, page_cache: bool) -> int:
         wanted = _CACHES_BESIDE * cache_bytes
     else:
         wanted = _CACHED_BYTES if page_cache else _DISK_BYTES
-    # Half of what is free: others need some too.
+    # Half of what is free: other programs need memory too.
     return max(2 << 20, min(wanted, target.free_bytes // 2))
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a file can have it: bytes of a command line that are no UTF-8 aren't."""
+    """Returns whether a file can hold the text: it has no surrogates, which stand for bytes of the
+    command line that aren't UTF-8.
+    """
     return all(not 0xD800 <= ord(character) < 0xE000 for character in text)
 
 

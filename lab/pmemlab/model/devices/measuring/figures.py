@@ -1,4 +1,4 @@
-"""What a measurement comes to, and the device file that states it."""
+"""The figures of a measurement, and the text of the device file with them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _ROUNDS = 3
 
 
 Advance = Callable[[str], None]
-"""Told before each figure that is measured, with what it is of."""
+"""A function to call before each figure is measured, with the figure's description."""
 
 
 @dataclass
 class Figures:
-    """bandwidth: MB/s by (size in bytes, threads or requests in flight). how: in what way it was
-    measured. notes: what to know of it."""
+    """The figures of a measurement. bandwidth: MB/s by (size in bytes, threads or requests in
+    flight). how: the way it was measured. notes: caveats.
+    """
 
     kind: Kind
     how: str
@@ -42,12 +43,12 @@ class Figures:
 
 
 def median_rate(mb_per_s: Callable[[float], float], seconds: float) -> float:
-    """The median of a few rounds, of which all together take `seconds`."""
+    """Returns the median of a few rounds, which take `seconds` together."""
     return statistics.median(mb_per_s(seconds / _ROUNDS) for _ in range(_ROUNDS))
 
 
 def rounds_text(seconds: float) -> str:
-    """How `median_rate` measures, for people."""
+    """Describes in words how `median_rate` measures."""
     return f"medians of {_ROUNDS} rounds of {seconds / _ROUNDS:g} s a figure"
 
 
@@ -125,5 +126,5 @@ def _points(kind: Kind, values: dict[tuple[int, int], float]) -> list[dict[str, 
 
 
 def significant(value: float) -> float:
-    """Four digits: what is measured has no more."""
+    """Rounds to four digits: a measurement has no more."""
     return float(f"{value:.4g}")

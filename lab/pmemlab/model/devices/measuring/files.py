@@ -1,4 +1,4 @@
-"""Reads and appends of a disk, by size and requests in flight: own direct I/O."""
+"""Measures reads and appends on a disk, by size and requests in flight, by direct I/O."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _CURVES = (("read", "random"), ("read", "sequential"), ("write", "sequential"))
 
 
 def file_steps() -> int:
-    """How often `advance` is called."""
+    """Returns how often `measure_files` calls `advance`."""
     return 1 + len(_CURVES) * len(_SIZES) * len(_IN_FLIGHT)
 
 
 def least_file_bytes() -> int:
-    """Returns how large a file must be for each of the most requests to have bytes of its own."""
+    """Returns the least size of a file in which all requests in flight have bytes of their own."""
     return max(_SIZES) * max(_IN_FLIGHT)
 
 
 def measure_files(
     target: FolderTarget, size_bytes: int, seconds: float, page_cache: bool, advance: Advance
 ) -> Figures:
-    """page_cache: through it, as LevelDB reads and writes. Raises MeasuringError."""
+    """Measures a folder's disk. page_cache: go through the page cache, as LevelDB does. Raises
+    MeasuringError.
+    """
     advance(f"writing a file of {size_bytes >> 20} MiB")
     try:
         disk = FileYardstick(size_bytes, str(target.folder), direct=not page_cache)

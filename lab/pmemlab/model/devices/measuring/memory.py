@@ -1,4 +1,4 @@
-"""Loads, stores, flushes and streamed stores of a memory, by size and threads."""
+"""Measures a memory's loads, stores, flushed stores and streamed stores, by size and threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ _OPERATIONS = {
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Powers of two up to the number of CPUs, and that number: each thread has a CPU."""
+    """Returns the powers of two below the number of CPUs, and that number: each thread has
+    a CPU.
+    """
     counts = [1]
     while counts[-1] * 2 < cpus:
         counts.append(counts[-1] * 2)
@@ -42,19 +44,19 @@ def thread_counts(cpus: int) -> tuple[int, ...]:
 
 
 def memory_steps(threads: Sequence[int]) -> int:
-    """How often `advance` is called."""
+    """Returns how often `measure_memory` calls `advance`."""
     return 2 + len(_OPERATIONS) * len(threads) * (len(MEMORY_SIZES) + len(_SEQUENTIAL_SIZES))
 
 
 def least_memory_bytes(cpus: int) -> int:
-    """Returns how much memory is needed for each CPU's thread to have bytes of its own."""
+    """Returns the least memory in which each CPU's thread has bytes of its own."""
     return max(*MEMORY_SIZES, *_SEQUENTIAL_SIZES) * cpus
 
 
 def measure_memory(
     target: NodeTarget | FolderTarget, size_bytes: int, seconds: float, advance: Advance
 ) -> Figures:
-    """seconds: a figure. Raises MeasuringError."""
+    """Measures a memory. seconds: per figure. Raises MeasuringError."""
     with on_cpus(cpus_of(target)):
         threads = thread_counts(len(os.sched_getaffinity(0)))
         memory = _yardstick(target, size_bytes)
@@ -113,5 +115,5 @@ def _yardstick(target: NodeTarget | FolderTarget, size_bytes: int) -> MemoryYard
 
 
 def cpus_of(target: NodeTarget | FolderTarget) -> frozenset[int]:
-    """Returns the CPUs that measure: a folder's memory is measured from wherever this runs."""
+    """Returns the CPUs to measure on: for a folder's memory, those that this process may run on."""
     return target.cpus if isinstance(target, NodeTarget) else frozenset(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What is to be measured: a NUMA node, a folder of memory, or a folder on a disk."""
+"""The target of a measurement: a NUMA node, a folder of memory, or a folder on a disk."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class NodeTarget:
-    """Memory of a NUMA node. bound: whether the system has others, so that it must be asked for.
+    """Memory of a NUMA node. bound: whether memory must be bound to it, as the system has other
+    nodes.
 
-    has_cpus: of its own. cpus: those, or of the nearest node that has some; the threads run there.
+    has_cpus: whether the node has CPUs. cpus: the node's CPUs, or the nearest node's; threads run
+    there.
     """
 
     node: int
@@ -44,7 +46,7 @@ class NodeTarget:
 
 @dataclass(frozen=True)
 class FolderTarget:
-    """A folder. is_memory: whether its files are mapped memory (dax, tmpfs); else it's a disk's."""
+    """A folder. is_memory: whether its files are memory (DAX, tmpfs); else they are on a disk."""
 
     folder: Path
     is_memory: bool
@@ -98,7 +100,7 @@ def _find_node(node: int) -> NodeTarget:
 
 
 def _node_memory(node: int) -> tuple[int, int]:
-    """Bytes in all, and free."""
+    """Returns the node's total and free bytes."""
     path = _NODES / f"node{node}" / "meminfo"
     text = path.read_text() if path.exists() else Path("/proc/meminfo").read_text()
     figures = {
@@ -108,7 +110,7 @@ def _node_memory(node: int) -> tuple[int, int]:
 
 
 def _nearest_cpus(node: int) -> frozenset[int]:
-    """CPUs of the node, else of the nearest one, that this process may run on."""
+    """Returns the CPUs of the nearest node that has some, the node itself first."""
     allowed = frozenset(os.sched_getaffinity(0))
     distances = _NODES / f"node{node}" / "distance"
     if not distances.exists():
@@ -122,7 +124,7 @@ def _nearest_cpus(node: int) -> frozenset[int]:
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache of a CPU. Raises MeasuringError where the system hides it."""
+    """Returns the bytes of a CPU's largest cache. Raises MeasuringError if the system hides it."""
     sizes = []
     for path in sorted(_CPUS.glob("cpu[0-9]*/cache/index*/size")):
         match = re.fullmatch(r"([0-9]+)([KMG])", path.read_text().strip())
