@@ -1,4 +1,4 @@
-"""Predictions beside what was published or measured, with the error of each.
+"""Compares predictions with published or measured figures, and shows each error.
 
 A section is a function that returns a `Section` of `Row`s; `sections.py` lists them.
 """

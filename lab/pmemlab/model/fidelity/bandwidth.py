@@ -1,7 +1,7 @@
-"""A device's model against the figures that it is made of, each foretold without itself.
+"""Cross-validates a device's curves: predicts each published figure from a curve without it.
 
-A figure that is left out is foretold from the rest of its curve. Figures at the ends of a curve
-have nothing beyond them to be foretold from, so they aren't.
+A figure that is left out is predicted from the rest of its curve. Figures at the ends of a curve
+are not predicted, since no figures lie beyond them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LeftOut = Literal["figure", "size", "threads"]
 
 @dataclass(frozen=True)
 class Foretold:
-    """A published figure, and what the model says without it.
+    """A published figure, and the model's prediction without it.
 
-    unit: MB/s, or ns for latency under load. size_bytes: None where the figure isn't of a size.
+    unit: MB/s, or ns for latency under load. size_bytes: None if the figure has no access size.
     """
 
     device: str
@@ -38,12 +38,12 @@ class Foretold:
 
     @property
     def error(self) -> float:
-        """Relative; above 0 where the model says more."""
+        """The relative error; above 0 if the prediction is too high."""
         return self.predicted / self.published - 1
 
 
 def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
-    """Every figure of the file's curves that lies between others."""
+    """Yields a prediction for every figure of the file's curves that lies between others."""
     for curve, bandwidth in file.bandwidth.items():
         for left_out in ("figure", "size", "threads"):
             yield from _of_bandwidth(file, curve, bandwidth, left_out)
@@ -69,7 +69,7 @@ def _of_bandwidth(
 def _of_loaded_latency(
     file: DeviceFile, curve: Curve, loaded: LoadedLatencyCurve
 ) -> Iterator[Foretold]:
-    """All figures of a number of threads, from those of fewer and of more."""
+    """Predicts all figures of a number of threads from those of fewer and of more threads."""
     for i in range(1, len(loaded.rows) - 1):
         row = loaded.rows[i]
         rest = LoadedLatencyCurve([*loaded.rows[:i], *loaded.rows[i + 1 :]])

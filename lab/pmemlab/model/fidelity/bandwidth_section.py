@@ -1,4 +1,4 @@
-"""The section on devices' bandwidth: what was published, foretold without itself."""
+"""The section on devices' bandwidth: published figures, each predicted without itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pmemlab.model.fidelity.rows import Row, Section
 __all__ = ["bandwidth_section"]
 
 _NEAR_PERCENT = 10.0
-_GONE = {"size": "no figure of its size", "threads": "none of its number of threads"}
+_GONE = {"size": "without its access size", "threads": "without its number of threads"}
 
 
 def bandwidth_section() -> Section:
-    """A row for each curve of each memory device that comes with the lab."""
+    """Returns a section with a row for each curve of each memory device that comes with the lab."""
     curves: dict[tuple[str, str, str, str], list[Foretold]] = {}
     for name in device_names():
         device = load_device(name)
@@ -28,21 +28,22 @@ def bandwidth_section() -> Section:
                 curves.setdefault(key, []).append(figure)
     return Section(
         "Bandwidth and loaded latency of devices",
-        "Each published figure that lies between others is foretold from its device's curve "
-        "without all figures of its access size, or of its number of threads. A row shows, of one "
-        "curve, the figure with the median error; of two middle ones, that with the larger. Since "
-        "half of a curve's figures have larger errors, these rows don't count as figures within "
-        "an aim.",
+        "Each published figure that lies between others is predicted from its device's curve after "
+        "all figures of its access size, or of its number of threads, were removed. A row shows "
+        "one curve's figure with the median error (of two middle figures, the one with the larger "
+        "error). Half of a curve's figures have larger errors, so these rows don't count as "
+        "figures within an aim.",
         tuple(
             _row(f"{device}, {pattern} {operation}, {_GONE[gone]}", figures)
             for (device, pattern, operation, gone), figures in curves.items()
         ),
         (
             "Sequential flushed stores on six modules were published for 1, 2, 4, 8, 12 and 16 "
-            "threads, and 12 get the most. What 8 or 12 get doesn't follow from the others; in "
-            "between, the device file is no better than that.",
-            "The worst figures lie where a curve jumps between neighbours, as Optane's do at its "
-            "media line of 256 bytes: what is on either side doesn't tell of it.",
+            "threads; 12 threads get the most. The figures of 8 and 12 threads don't follow from "
+            "the others, so between these thread counts the device file is no more accurate.",
+            "The worst errors are where a curve jumps between neighbouring points, as Optane's "
+            "curves do at its media line of 256 bytes: the points on either side don't show the "
+            "jump.",
         ),
         headline=_headline([figure for figures in curves.values() for figure in figures]),
     )
@@ -51,7 +52,7 @@ def bandwidth_section() -> Section:
 def _headline(figures: Sequence[Foretold]) -> str:
     worst = max(figures, key=lambda figure: abs(figure.error))
     return (
-        f"Of {len(figures):,} published figures of devices' curves, each foretold without itself, "
+        f"Of {len(figures):,} published figures of devices' curves, each predicted without itself, "
         f"{_near(figures):.0%} are within {_NEAR_PERCENT:g} %; the worst error is "
         f"{worst.error:+.0%} ({worst.device}, {worst.pattern} {worst.operation}, {_where(worst)})."
     )

@@ -1,4 +1,4 @@
-"""`pmemlab model fidelity`: its options, and what it prints."""
+"""The command `pmemlab model fidelity`: its options and its output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _messages = Console(stderr=True, highlight=False)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--paced", action="store_true", help="runs tiers that are paced by published devices first"
+        "--paced", action="store_true", help="run tiers that are paced by published devices first"
     )
     parser.add_argument(
         "--this-computer",
         type=Path,
         metavar="FOLDER",
-        help="measures the folder's disk and trains on it first, which takes some minutes",
+        help="folder whose disk is measured and trained on first, which takes some minutes",
     )
     parser.add_argument(
         "--measured",
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fidelity(arguments: argparse.Namespace) -> int:
-    """Ends with 0 whether aims were reached or not: the page is there to say so."""
+    """Runs the command. Returns 0 whether aims were reached or not: the page shows that."""
     for option in ("measured", "write", "json"):
         check_output(f"--{option}", getattr(arguments, option))
     is_kept = arguments.measured == KEPT or arguments.measured.exists()

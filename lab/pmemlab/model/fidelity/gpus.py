@@ -1,8 +1,8 @@
-"""The section on tables in GPUs' memories: rates that other engines published, by the plan's model.
+"""The section on tables in GPUs' memory: other engines' published rates, beside the plan's model.
 
-Each figure is one call on all of a batch. What it reads and writes is priced on the GPU's device
-file, as `pmemlab model plan` does, and nothing is fitted. Host memory costs nothing here: the bus
-is slower, and the hosts' memories have no device files.
+Each figure is one call on a whole batch. Its reads and writes are timed by the GPU's device file,
+as in `pmemlab model plan`, and nothing is fitted. Host memory takes no time here: the bus is
+slower, and the hosts' memories have no device files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pmemlab.model.planning.zipf import BoundedZipf
 
 __all__ = ["gpu_section"]
 
-_GIGA = 1 << 30  # of HierarchicalKV: its program divides by 1024 ** 3 what its tables call billions
+_GIGA = 1 << 30  # HierarchicalKV's tables say billions, but its program divides by 1024 ** 3
 _HKV_2022 = "HierarchicalKV 2022-10-14"
 _HKV_2024 = "HierarchicalKV 2024-05-22"
 _HKV_KEYS = 1 << 20
@@ -36,34 +36,36 @@ _UNIT = "M ids/s"
 _DYNAMICEMB = "dynamicemb"
 _DYNAMICEMB_IDS = 1_048_570
 _DYNAMICEMB_TABLES = 10
-_DYNAMICEMB_ROWS = 1_677_721  # of each table
+_DYNAMICEMB_ROWS = 1_677_721  # per table
 _NVE_IDS = 256 * 1024
 _SKEW = 1.05
 
 
 def gpu_section() -> Section:
-    """Rates of look-ups and of training, all rows in a GPU's memory or a part of them."""
+    """Returns the section: rates of look-ups and of training, with all or some rows in a GPU's
+    memory.
+    """
     rates = (*_hierarchical_kv(), *_dynamicemb(), *_nve())
     reached = [row.published / row.predicted for row in rates]
     return Section(
         "Tables in the memory of GPUs",
-        "What other engines published, and what the bandwidths of memory and bus and the launches "
-        "of kernels allow. Sources, all read at these commits: the README of "
-        "NVIDIA-Merlin/HierarchicalKV at 02bfdde (A100 SXM, 80 GB; every key is there) and at "
-        "ae24eec (A100 PCIe, 80 GB; its program looks for keys of which 60 % are there); "
+        "Rates that other engines published, beside the rates that the bandwidths of memory and "
+        "bus and kernel launches allow. Sources, all read at these commits: the README of "
+        "NVIDIA-Merlin/HierarchicalKV at 02bfdde (A100 SXM, 80 GB; all keys exist) and at ae24eec "
+        "(A100 PCIe, 80 GB; 60 % of the keys that its program looks up exist); "
         "corelib/dynamicemb/benchmark/benchmark_results.json of NVIDIA/recsys-examples at 43465ae "
         "(H100 SXM; 10 tables of 1.68 M rows); docs/benchmarks.md of NVIDIA/nv-embedding-cache at "
-        "318a481 (GB200). Nothing is fitted, and a prediction is a bound: no aim is set, and an "
-        "error says how far those engines are from it.",
+        "318a481 (GB200). Nothing is fitted, and a prediction is an upper bound, so no aim is set; "
+        "an error shows how far those engines are from the bound.",
         (*rates, _distinct_ids()),
         (
             "HierarchicalKV's tables say billions, but its program divides by 2^30; the rows here "
             "count ids. Its PCIe card's memory is 5 % slower than that of the SXM module of "
-            "a100-80. In its hybrid mode values lie in GPU and host memory by their place in the "
-            "table, not by how often they are used, and each is read where it lies.",
-            f"Bounds this loose don't foretell a rate: these engines reach from {min(reached):.0%} "
-            f"to {max(reached):.0%} of them. The launches of H100 and GB200 cost nothing here, for "
-            "want of a published time.",
+            "a100-80. In its hybrid mode a value's place in the table, not its frequency, decides "
+            "whether it lies in GPU or host memory, and each value is read where it lies.",
+            f"The bounds are too loose to predict a rate: these engines reach {min(reached):.0%} "
+            f"to {max(reached):.0%} of them. Kernel launches on H100 and GB200 take no time here, "
+            "since none was published.",
             "Left out: dynamicemb's runs with a part of the rows in HBM. With a cache, its size "
             "follows from the batches; without one, nothing says which rows lie there.",
         ),
@@ -167,7 +169,7 @@ def _nve() -> list[Row]:
                 _NVE_IDS,
             ),
             _UNIT,
-            note="counts have told rows apart, so none moves; NVE's cache takes in what it misses",
+            note="frequencies are settled here, so no row moves; NVE's cache inserts each miss",
         ),
     ]
 
@@ -175,7 +177,9 @@ def _nve() -> list[Row]:
 def _engine_rate(
     gpu: str, placement: LeastFrequent, shape: RowShape, batch_ids: int, training: bool = False
 ) -> float:
-    """Millions of ids a second in a tier of HBM, above DRAM where the placement has two tiers."""
+    """Returns millions of ids/s of a tier of HBM, with DRAM below if the placement has two
+    tiers.
+    """
     step = _step(gpu, placement, shape, batch_ids, training)
     return _rate(gpu, step.accesses, batch_ids)
 
@@ -191,8 +195,9 @@ def _step(
 
 
 def _find(dim: int, found: float, on_host: float) -> float:
-    """Millions of keys a second. found: share of the keys that are there; on_host: of these, the
-    share whose values the GPU reads over the bus."""
+    """Returns millions of keys/s of HierarchicalKV's find. found: share of the keys that exist;
+    on_host: the share of these whose values the GPU reads over the bus.
+    """
     gpu = "a100-80"
     row_bytes = 4 * dim
     accesses = [

@@ -1,5 +1,5 @@
-"""What was really run to hold predictions against: kept in a file, since it takes wall time and no
-two runs are the same. The page shows what the file has.
+"""Results of real runs to compare predictions with. They are kept in a file, which the page shows,
+since runs take wall time and no two are the same.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Kind = Literal["paced", "this-computer"]
 
 @dataclass(frozen=True)
 class Comparison(Document):
-    """truth: what the prediction is held against. repetitions: of which the figures are.
-    spread_percent: from the least to the most of what was run, of its median. note: what to know.
-    by_curve: what a paced device's curve says by itself.
+    """A prediction and the measured or published truth. repetitions: the number of runs.
+    spread_percent: the difference between the largest and the smallest run, relative to the median.
+    note: a remark. by_curve: the prediction of a paced device's curve alone.
     """
 
     name: Text
@@ -52,7 +52,9 @@ class Comparison(Document):
 def compared(
     name: str, took_s: Sequence[float], predicted_s: Sequence[float], note: str
 ) -> Comparison:
-    """Of runs in turns the least of each counts: what else the computer does only adds."""
+    """Compares runs that took turns by the shortest of each: other work on the computer only adds
+    time.
+    """
     return Comparison(
         name,
         min(took_s) * 1e3,
@@ -66,7 +68,7 @@ def compared(
 
 @dataclass(frozen=True)
 class Measured(Document):
-    """comparisons: of one run of the command. left_out: what wasn't run, and why."""
+    """The results of one run of the command. left_out: what wasn't run, and why."""
 
     when: Text
     computer: Text
@@ -81,8 +83,8 @@ class _Kept(Document, aliases={"this_computer": "this-computer"}):
 
 
 def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
-    """With the date, and what this computer is."""
-    # Only here: the command's options do without the engine.
+    """Returns results with the date and a description of this computer."""
+    # Imported late: the command's options need no engine.
     from pmemlab.model.devices.measuring.target import cpu_name
 
     system = os.uname()
@@ -102,7 +104,7 @@ def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
 
 
 def read_measured(path: Path) -> dict[Kind, Measured]:
-    """Nothing where there's no file. Raises LabError, which names file and field."""
+    """Reads the results; empty without a file. Raises LabError, which names file and field."""
     if not path.exists():
         return {}
     kept = File.of_json(path, LabError).read(_Kept)

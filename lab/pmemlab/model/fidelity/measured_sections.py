@@ -1,4 +1,4 @@
-"""The sections on what was really run, as the file of it has them."""
+"""The sections on real runs, from the file of measured results."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _TITLES: dict[Kind, str] = {
 _INTROS: dict[Kind, str] = {
     "paced": (
         "Threads look up rows of a table whose tier is paced by a device; its file lacks all "
-        "figures of that access size and of that number of threads. Predicted is what the tier "
-        "gave them by the clock. The device is in slow motion, as many times as the note says, so "
-        "that this computer's own work beside the tier hardly counts; what they got is multiplied "
-        "by that; medians."
+        "figures of that access size and of that number of threads. The prediction is the "
+        "bandwidth that the tier gave the threads by the clock, the median of the runs. The device "
+        "is in slow motion, by the factor in the note, so that this computer's own work beside the "
+        "tier hardly counts; the bandwidth is multiplied by that factor."
     ),
     "this-computer": (
         "The disk was measured by `pmemlab model measure`. A table's training with its files in "
-        "memory was recorded, and predicted to take so long with them on the disk; published is "
-        "what it took there. Both took turns, and the least of each counts."
+        "memory was recorded, and its time with the files on the disk was predicted; published is "
+        "the time that it took there. Both kinds of runs took turns, and the shortest of each "
+        "counts."
     ),
 }
 _AIMS: dict[Kind, float] = {"paced": 10.0, "this-computer": 15.0}
@@ -64,22 +65,24 @@ def _section(kind: Kind, measured: Measured) -> Section:
 
 
 def _by_their_curves(beyond: Sequence[Comparison], aim_percent: float) -> str:
-    """How much of what is beyond the aim is the interpolation's, how much the tier's."""
+    """Explains how many misses of the aim come from the interpolation, and how far the tiers are
+    off.
+    """
     known = [(each, each.by_curve) for each in beyond if each.by_curve]
     by_curve = [each for each, curve in known if abs(curve / each.truth - 1) * 100 > aim_percent]
     off_curve = max((abs(each.predicted / curve - 1) for each, curve in known), default=0.0)
     return (
-        f"Of {len(beyond)} beyond the aim, {len(by_curve)} are foretold so by what is left of the "
-        "curve, without any run: neighbours don't tell where a curve bends between few threads, or "
-        "jumps, as Optane's does at its media line of 256 bytes. What their tiers gave differs "
-        f"from what is left of the curve by {off_curve:.0%} at most."
+        f"Of {len(beyond)} figures beyond the aim, {len(by_curve)} are beyond it by the remaining "
+        "curve alone, without any run: neighbouring points don't show where a curve bends between "
+        "few threads, or jumps, as Optane's does at its media line of 256 bytes. The tiers' "
+        f"bandwidth differs from the remaining curve by {off_curve:.0%} at most."
     )
 
 
 def _by_their_spread(beyond: Sequence[Comparison], _: float) -> str:
     spreads = " and ".join(f"{each.spread_percent:.0f} %" for each in beyond)
     return (
-        "A prediction knows the disk as it was measured, one kind of access at a time, and this "
-        "computer as the run in memory found it. Runs on the disk that are beyond the aim differed "
-        f"among themselves by {spreads}."
+        "A prediction uses the disk's figures, measured one kind of access at a time, and this "
+        "computer's speed in the run in memory. The runs on the disk that are beyond the aim "
+        f"differed among themselves by {spreads}."
     )

@@ -1,7 +1,7 @@
-"""Runs on two NUMA nodes' memory, each predicted from the other.
+"""Compares runs on two NUMA nodes' memory, each predicted from a run on the other node.
 
-Both nodes are measured as `pmemlab model measure` does, from the CPUs of the nearest, on which the
-runs are, too. Each run is a process of its own: memkind is told its node before one starts.
+Both nodes are measured as `pmemlab model measure` does, and trained on, from the CPUs of the near
+node. Each run is a process of its own, since memkind reads its node when a process starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["NodeTraining", "compare_nodes", "nodes_to_compare"]
 
 @dataclass(frozen=True)
 class NodeTraining:
-    """rows: of 16 weights, all of which are in the node's memory."""
+    """The training to compare. rows: of 16 weights each; all of them lie in the node's memory."""
 
     rows: int = 4_000_000
     batch: int = 16_384
@@ -32,7 +32,9 @@ class NodeTraining:
 
 
 def nodes_to_compare() -> tuple[str, str] | None:
-    """The first node with CPUs that this process may run on, and another that has memory."""
+    """Returns the first node with CPUs and memory, and another with memory; None if there aren't
+    two.
+    """
     near, far = None, None
     for name in node_names():
         try:
@@ -54,7 +56,7 @@ def compare_nodes(
     training: NodeTraining,
     on_turn: Callable[[str], object] = lambda _: None,
 ) -> list[Comparison]:
-    """One run on each node a turn. files: of both, as measured. Raises LabError."""
+    """Trains on both nodes in turns. files: both nodes' measured device files. Raises LabError."""
     on_near, on_far = [], []
     for turn in range(training.repetitions):
         on_turn(f"{near} and {far}: turn {turn + 1} of {training.repetitions}")
@@ -79,7 +81,7 @@ def _comparison(
 
 @dataclass(frozen=True)
 class _Run:
-    """seconds: that it took. predicted_seconds: that it would have taken on the other node."""
+    """A run's time, and its predicted time on the other node."""
 
     seconds: float
     predicted_seconds: float

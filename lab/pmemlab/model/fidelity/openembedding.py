@@ -1,4 +1,4 @@
-"""The sections on PMem-based OpenEmbedding: the paper's times and costs, by the model of them."""
+"""The sections on PMem-based OpenEmbedding: the paper's times and costs, and the model's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["openembedding_sections"]
 
 _AIM = 15.0
 _MOST_GPUS = 16
-_SMALLEST_CACHE_GB = 0.01  # figure 8 tells times of this cache's
+_SMALLEST_CACHE_GB = 0.01  # figure 8's times are relative to this cache's
 _NOTED_CACHE_GB = 2.048
 
 
 def openembedding_sections(
     on_step: Callable[[str], object], published: Published | None = None
 ) -> tuple[Section, ...]:
-    """published: default: what the paper published."""
+    """Returns the sections. published: by default the paper's figures."""
     published, setup = published or load_published(), load_setup()
     predictor = Predictor(
         setup, published.fitted, on_count=lambda what: on_step(f"OpenEmbedding: counting {what}")
@@ -50,11 +50,11 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
     ]
     return Section(
         "PMem-based OpenEmbedding: training times",
-        f"{published.source}, figures 3 and 7; how long an epoch takes without checkpoints. Fitted "
-        "are the times of DRAM-PS on 4, 8 and 16 GPUs (1, 0.60, 0.35) and of PMem-Hash on 4 "
-        "(2.16), and no other time; what a cached row takes follows from the published miss rate. "
-        "Accesses of the cache are counted by the engine. These are no blind predictions: who "
-        "chose the model's terms had read the paper. What it assumes, and why: "
+        f"{published.source}, figures 3 and 7: the time of an epoch without checkpoints. The model "
+        "is fitted to the times of DRAM-PS on 4, 8 and 16 GPUs (1, 0.60, 0.35) and of PMem-Hash on "
+        "4 (2.16), and to no other time; the size of a cached row follows from the published miss "
+        "rate. The engine counts the accesses of the cache. The predictions are not blind: the "
+        "author of the model's terms had read the paper. The assumptions and their reasons: "
         "[pmemlab/model/openembedding/README.md](pmemlab/model/openembedding/README.md).",
         tuple(rows),
         (_what_ori_cache_hangs_on(predictor),),
@@ -74,13 +74,14 @@ def _what_ori_cache_hangs_on(predictor: Predictor) -> str:
     more_gpus = dataclasses.replace(workload, step_gpus=gpus)
     faster = dataclasses.replace(servers, line_handover_ns=handover_ns)
     return (
-        f"Ori-Cache hangs on two figures that the paper doesn't give. If the step of its figure 2 "
-        f"were one of {gpus} GPUs, not {workload.step_gpus}, {_MOST_GPUS} GPUs would be predicted "
-        f"{otherwise(dataclasses.replace(setup, workload=more_gpus)):.2f}; if a lock's line came "
-        f"from another core in {handover_ns:g} ns, not {servers.line_handover_ns:g}, "
-        f"{otherwise(dataclasses.replace(setup, servers=faster)):.2f}. Its error grows with GPUs: "
-        "threads that wait for one lock seem to cost more the more of them there are, which the "
-        "model doesn't know."
+        "Ori-Cache's prediction depends on two figures that the paper doesn't give. If the step of "
+        f"its figure 2 were a step of {gpus} GPUs, not {workload.step_gpus}, {_MOST_GPUS} GPUs "
+        f"would be predicted {otherwise(dataclasses.replace(setup, workload=more_gpus)):.2f}; if a "
+        f"lock's line came from another core in {handover_ns:g} ns, not "
+        f"{servers.line_handover_ns:g}, "
+        f"{otherwise(dataclasses.replace(setup, servers=faster)):.2f}. Its error grows with the "
+        "number of GPUs: waiting for one lock seems to cost more with more waiting threads, which "
+        "the model leaves out."
     )
 
 
@@ -122,18 +123,18 @@ def _checkpoints(predictor: Predictor, published: Published) -> Section:
     ]
     return Section(
         "PMem-based OpenEmbedding: checkpoints",
-        "Figures 6, 12 and 14. Times with checkpoints are of DRAM-PS with checkpoints, which is "
-        "predicted too. Nothing is fitted to any of them.",
+        "Figures 6, 12 and 14. Times with checkpoints are relative to DRAM-PS with checkpoints, "
+        "which is predicted too. Nothing is fitted to these figures.",
         tuple(rows),
         (
-            "Ori-Cache on 4 GPUs is predicted too slow already without checkpoints, and DRAM-PS "
-            "with checkpoints, of which its time is told, too fast. By the paper's own figures "
+            "Ori-Cache on 4 GPUs is predicted too slow even without checkpoints, and DRAM-PS with "
+            "checkpoints, to which its time is relative, too fast. By the paper's own figures "
             "(table V, figures 7 and 12) incremental checkpoints cost DRAM-PS a tenth of its time "
             "there, more than Ori-Cache, although its rows are read from DRAM and lie on two "
-            "nodes. What DRAM-PS does besides copying rows, the paper doesn't say.",
-            "Recovery of DRAM-PS from PMem takes over twice as long as the scan, the index and "
-            "the stores of rows that the model knows. Recovery from SSD is left out: of that SSD "
-            "nothing is said.",
+            "nodes. The paper doesn't say what DRAM-PS does besides copying rows.",
+            "Recovery of DRAM-PS from PMem takes over twice as long as the scan, the index and the "
+            "stores of rows that the model knows. Recovery from SSD is left out, since the paper "
+            "doesn't describe that SSD.",
         ),
     )
 
@@ -146,7 +147,7 @@ def _costs(predictor: Predictor, published: Published) -> Section:
             dollars,
             predictor.epoch_dollars(Engine(engine), Question(4), hours),
             "$",
-            # Of this one only the multiplication is foretold.
+            # DRAM-PS's time is the published one, so only the multiplication is predicted.
             None if engine == Engine.DRAM_PS.value else _AIM,
             "its time is the published one" if engine == Engine.DRAM_PS.value else "",
         )
@@ -154,10 +155,10 @@ def _costs(predictor: Predictor, published: Published) -> Section:
     ]
     return Section(
         "PMem-based OpenEmbedding: cost of an epoch",
-        f"Table V: servers alone, a checkpoint every 20 minutes. DRAM-PS takes the published "
-        f"{hours} h; the others' times are predicted, of that.",
+        "Table V: servers alone, a checkpoint every 20 minutes. DRAM-PS takes the published "
+        f"{hours} h; the others' times are predicted relative to that.",
         tuple(rows),
-        ("Ori-Cache is as much too dear as it is too slow on 4 GPUs, above.",),
+        ("Ori-Cache's cost is as much too high as its time on 4 GPUs, above.",),
     )
 
 
@@ -168,9 +169,10 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
             percent,
             predictor.cache_accesses(Question(_MOST_GPUS, skew=skew)).misses * 100,
             "%",
-            # What a cached row takes follows from the first, so it can't be foretold.
+            # The size of a cached row follows from the first of these figures, so it is no
+            # prediction.
             None if skew == 1 else _AIM,
-            "what a cached row takes follows from this one" if skew == 1 else "",
+            "the size of a cached row follows from this figure" if skew == 1 else "",
         )
         for skew, percent in published.miss_rate_percent.items()
     ]
@@ -194,14 +196,14 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
         "Figures 8 and 11, 16 GPUs: `pmemlab model predict --cache-gb` and `--skew` ask for them.",
         tuple(rows),
         (
-            "Figure 8 gives times as shares of that with a cache of 0.01 GB, so an error there is "
-            "in all its rows; the notes show shares of the time with 2 GB. A cache smaller than "
+            "Figure 8 gives times relative to that with a cache of 0.01 GB, so an error of that "
+            "time is in all its rows; the notes show times relative to 2 GB. A cache smaller than "
             "the rows of a step evicts some of them before their update, as in the paper's "
             "algorithm 2. The public source keeps a step's rows in DRAM instead, whatever size is "
             "set; by that rule, caches of up to 0.1 GB would all take the same time.",
-            "In the paper, the largest cache still takes 7 % longer than DRAM-PS (0.61 of figure "
-            "8 is 0.374 of DRAM-PS on 4). The model hides all work of that cache, and knows no "
-            "other cost of it.",
+            "In the paper, the largest cache still takes 7 % longer than DRAM-PS (0.61 of figure 8 "
+            "is 0.374 of DRAM-PS on 4). The model hides all work of that cache, and has no other "
+            "cost for it.",
             _what_small_caches_hang_on(predictor),
             "Less skew slows Ori-Cache in the paper by half of DRAM-PS's time, with 3.5 % more "
             "misses. That is 1,500 ns for each further miss, as if all misses waited for one "

@@ -1,13 +1,13 @@
-"""Bandwidth through tiers that really run, paced by a device whose file lacks the figure.
+"""Measures bandwidth through real tiers that are paced by a device whose file lacks the figure.
 
-The device gets its published curve without all figures of an access size, and of a number of
-threads. Threads then look up rows of that size in a table whose tier is paced by it; what they got
-is held against the figure that was left out.
+The device gets its published curve without all figures of an access size and of a number of
+threads. Threads then look up rows of that size in a table whose tier is paced by it, and their
+bandwidth is compared with the figure that was left out.
 
-Pacing makes a tier slower, never faster, and the engine's own work comes beside it. So the device
-is in slow motion: each of its times is as many times longer as it takes for this computer to be
-twenty times as fast, by a run of the same threads without pacing, and what they got is as many
-times more.
+Pacing makes a tier slower, never faster, and the engine's own work adds to it. So the device runs
+in slow motion: its times are multiplied by a factor that makes this computer, by a run of the same
+threads without pacing, twenty times as fast as the device. The measured bandwidth is multiplied by
+the same factor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BATCH = 2048
 
 @dataclass(frozen=True)
 class Point:
-    """Loads of rows of so many bytes by so many threads."""
+    """A measurement: random loads of rows of `row_bytes` by `threads` threads."""
 
     device: str
     row_bytes: int
@@ -48,8 +48,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Effort:
-    """seconds: of a run, about. repetitions: of which the median counts. margin: how many times as
-    fast as the device in slow motion this computer is to be."""
+    """How long to measure. seconds: about the length of a run. repetitions: runs, whose median
+    counts. margin: how many times as fast as the slowed device this computer must be.
+    """
 
     seconds: float = 0.5
     repetitions: int = 5
@@ -58,7 +59,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class SlowMotion:
-    """A device, each of whose accesses takes so many times as long."""
+    """A device each of whose accesses takes `times` times as long."""
 
     device: DeviceModel
     times: float
@@ -95,8 +96,9 @@ POINTS = tuple(
 
 
 def lacking(device: DeviceModel, row_bytes: int, threads: int) -> tuple[MemoryDevice, float]:
-    """The device without figures of that size or of that number of threads and without caches, and
-    the figure, MB/s. Raises LabError where it isn't published, or nothing is left on either side.
+    """Returns the device without the figures of that size or of that number of threads and without
+    caches, and the removed figure in MB/s. Raises LabError if it isn't published, or if no figures
+    are left on either side of it.
     """
     if not isinstance(device, MemoryDevice) or _LOAD not in device.file.bandwidth:
         raise LabError(f"{device.name}: has no published bandwidth of random loads")
@@ -121,7 +123,9 @@ def lacking(device: DeviceModel, row_bytes: int, threads: int) -> tuple[MemoryDe
 def compare_paced(
     points: Sequence[Point], effort: Effort, on_point: Callable[[str], object]
 ) -> tuple[list[Comparison], list[str]]:
-    """Comparisons, and what was left out and why. on_point: told before each. Raises LabError."""
+    """Returns comparisons, and what was left out and why. on_point: called before each point.
+    Raises LabError.
+    """
     comparisons: list[Comparison] = []
     left_out: list[str] = []
     for point in points:
@@ -161,7 +165,9 @@ def _foretold(device: MemoryDevice, point: Point) -> float:
 def _mb_per_s(
     point: Point, device: SlowMotion | None, expected_mb_per_s: float, seconds: float
 ) -> float:
-    """What the tier's counters say was loaded, by the clock of whoever waited for it."""
+    """Returns the bytes that the tier's counters say were loaded, divided by the threads' wall
+    time.
+    """
     dim = point.row_bytes // 4
     rows = max(64, (256 << 10) // point.row_bytes)
     batches = max(

@@ -1,4 +1,4 @@
-"""The fidelity page, for a terminal and for the docs."""
+"""Renders the fidelity page for a terminal and for the docs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFACE = """\
 # How well the predictions do
 
 Written by `make fidelity`; not by hand. Each row has what was published or measured, what this lab
-predicts, and the error of the prediction. A row without an aim is here to be known, not promised.
+predicts, and the error of the prediction. A row without an aim is for information only.
 """
 
 
@@ -30,7 +30,7 @@ def summary(sections: Sequence[Section]) -> str:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The page, which ends with a newline."""
+    """Returns the page as Markdown, with a newline at the end."""
     parts = [_PREFACE, summary(sections) + "\n"]
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.intro}\n")

@@ -1,4 +1,4 @@
-"""What a section of the fidelity page is, and of the JSON of it that the report reads."""
+"""The sections and rows of the fidelity page, and of its JSON, which the report reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Row", "Section"]
 class Row(Document, open=True):
     """A prediction beside the truth.
 
-    published: the truth, by someone else's measurement or this computer's. aim_percent: the error
-    that it should stay within; None where nothing was aimed at. note: what to know of this row.
-    Raises LabError for figures that have no error: not finite, or published 0 or less.
+    published: the truth, measured by others or on this computer. aim_percent: the limit that the
+    error should stay within; None without an aim. note: a remark on the row. Raises LabError for
+    figures without an error: not finite, or published 0 or less.
     """
 
     name: Text
@@ -35,15 +35,15 @@ class Row(Document, open=True):
 
     @property
     def error_percent(self) -> float:
-        """Above 0 where the prediction is too high."""
+        """The relative error in percent; above 0 if the prediction is too high."""
         return (self.predicted / self.published - 1) * 100
 
     @property
     def reached(self) -> bool | None:
-        """Whether the error is within the aim; None where there is none."""
+        """Whether the error is within the aim; None without an aim."""
         if self.aim_percent is None:
             return None
-        # Ten digits: 115 of 100 is within 15 %, which floats would deny.
+        # Rounded to ten digits: 115 against 100 is within 15 %, but not in floating point.
         return round(abs(self.error_percent), 10) <= self.aim_percent
 
     @property
@@ -63,9 +63,9 @@ class Row(Document, open=True):
 
 @dataclass(frozen=True)
 class Section(Document, extra=("intro",), context=("intro",), open=True):
-    """Rows of one kind. intro: what was compared, and how. remarks: why aims weren't reached, and
-    what else the figures don't say by themselves; one a paragraph. headline: what the page says
-    first of figures that have no row of their own.
+    """A section of rows. intro: what was compared, and how. remarks: paragraphs that explain missed
+    aims and other things that the figures don't show. headline: a sentence for the page's summary,
+    on figures without a row of their own.
     """
 
     title: Text
@@ -80,5 +80,5 @@ class Section(Document, extra=("intro",), context=("intro",), open=True):
 
 
 def _figure(value: float) -> str:
-    """Four digits, as published figures have at most."""
+    """Formats a figure with four digits, the most that published figures have."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

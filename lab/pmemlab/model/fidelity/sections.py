@@ -1,4 +1,4 @@
-"""Which sections the page has, in order."""
+"""The list of the page's sections, in order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ OnStep = Callable[[str], object]
 def make_sections(
     on_step: OnStep = lambda _: None, measured: Path | None = None
 ) -> tuple[Section, ...]:
-    """All of them, which takes a minute. on_step: told what is done next. measured: file of what
-    was really run; default: that which is kept beside the page. Raises LabError.
+    """Makes all sections, which takes a minute. on_step: called with a description of each step.
+    measured: file of real runs' results; by default the file beside the page. Raises LabError.
     """
     from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
     from pmemlab.model.fidelity.gpus import gpu_section

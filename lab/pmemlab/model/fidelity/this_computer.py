@@ -1,10 +1,10 @@
-"""A run on this computer's disk, predicted from one whose files lay in memory.
+"""Compares a run on this computer's disk with its prediction from a run with files in memory.
 
 The disk is measured as `pmemlab model measure` does. A DRAM_SSDHASH table with its files in memory
-(/dev/shm) is trained and recorded, which says what the same would take with its files on the disk
-as measured; then the same is trained with its files there. Both take turns, so that what else this
-computer does meanwhile is the same for both. The least of each is compared: others only add.
-Two NUMA nodes are compared too, where this computer has them (`numa_nodes`).
+(/dev/shm) is trained and recorded, which predicts the time with files on the measured disk; then
+the same table is trained with its files there. Both kinds of runs take turns, so that other work on
+this computer affects both alike. The shortest run of each is compared, since other work only adds
+time. Two NUMA nodes are compared too, if this computer has them (`numa_nodes`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _ROW_BYTES = 128  # 16 weights and as many of Adagrad's
 
 @dataclass(frozen=True)
 class Training:
-    """What is run. rows: in all, of which a tenth fit into the first tier. seconds: that a figure
-    of the disk is measured. measured_bytes: of the file that it is measured with, as `--size` has
-    it; None: what measure-device takes.
+    """The training to compare. rows: in all; a tenth of them fit into the first tier. seconds: time
+    to measure each figure of the disk. measured_bytes: size of the file to measure with, as
+    `--size` of `pmemlab model measure`; None: that command's default.
     """
 
     rows: int = 400_000
@@ -56,8 +56,8 @@ class Training:
 def compare_this_computer(
     folder: Path, training: Training, messages: Console
 ) -> tuple[list[Comparison], list[str]]:
-    """Comparisons, and what was left out and why. messages: where progress is shown. Raises
-    LabError where the folder is on no disk, or memory can't stand for one.
+    """Returns comparisons, and what was left out and why. messages: console for progress. Raises
+    LabError if the folder is not on a disk, or a table can't be made in memory.
     """
     target = find_target(str(folder))
     if not isinstance(target, FolderTarget) or target.is_memory:
@@ -81,7 +81,7 @@ def compare_this_computer(
             with messages.status("training in turns on both nodes") as status:
                 try:
                     compared = compare_nodes(*nodes, files, NodeTraining(), on_turn=status.update)
-                except LabError as error:  # no memkind, say
+                except LabError as error:  # for example without memkind
                     return comparisons, [f"Two NUMA nodes: {error}."]
     return [*comparisons, *compared], []
 
@@ -93,7 +93,9 @@ def compare_disk(
     training: Training,
     on_turn: Callable[[str], object] = lambda _: None,
 ) -> Comparison:
-    """One run of each kind a turn. device: the folder's disk, through the page cache or past it."""
+    """Compares both kinds of runs in turns. device: the folder's disk, with or without its page
+    cache.
+    """
     predicted, took = [], []
     reads = 0
     for turn in range(training.repetitions):
@@ -119,7 +121,9 @@ def _measured(what: str, file: Path, training: Training, page_cache: bool = Fals
 def _predict(
     device: DeviceModel | es.devices.Device, page_cache: bool, training: Training
 ) -> tuple[float, int]:
-    """Seconds on the device, from a run in memory, and how many reads of files it had."""
+    """Returns the predicted seconds on the device, from a run in memory, and the run's file
+    reads.
+    """
     placement = (None, device)
     caches = caches_before([placement])
     with (

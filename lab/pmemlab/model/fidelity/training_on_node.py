@@ -1,12 +1,11 @@
-"""The training whose time on one medium is predicted from another, and a program that does it in
-memkind's memory, and prints how long that took: memkind is told its node by MEMKIND_DAX_KMEM_NODES,
+"""The training whose time on one medium is predicted from another, and a program that runs it in
+memkind's memory and prints its time. MEMKIND_DAX_KMEM_NODES tells memkind its node, and must be set
 before the process starts.
 
 python -m pmemlab.model.fidelity.training_on_node \\
     '{"rows": 1000, "batch": 100, "steps": 3}' HERE THERE
 
-HERE, THERE: device files of that node, and of another, on which it would have taken
-`predicted_seconds`.
+HERE, THERE: device files of that node, and of the other node, for `predicted_seconds`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["fill", "new_table", "run", "train"]
 
 _DIM = 16
 _ROWS_AT_ONCE = 20_000
-_ROW_BYTES = 256  # more than a row, its slots and what lies beside them take
+_ROW_BYTES = 256  # an upper bound of a row with its slots and header
 
 
 def new_table(storage: es.StorageOption) -> es.EmbeddingVariable:
@@ -39,7 +38,7 @@ def new_table(storage: es.StorageOption) -> es.EmbeddingVariable:
 
 
 def fill(variable: es.EmbeddingVariable, rows: int) -> None:
-    """Trains all rows once, in random order; those that don't fit a tier go down."""
+    """Trains all rows once, in random order; rows that don't fit a tier are demoted."""
     order = np.random.default_rng(0).permutation(rows)
     for ids in np.array_split(order, max(1, rows // _ROWS_AT_ONCE)):
         variable.apply_gradients(ids, np.ones((ids.size, _DIM), np.float32))
@@ -47,7 +46,7 @@ def fill(variable: es.EmbeddingVariable, rows: int) -> None:
 
 
 def train(variable: es.EmbeddingVariable, rows: int, batch: int, steps: int) -> float:
-    """Returns the seconds that so many batches took; what is to be moved by then is moved."""
+    """Returns the seconds of training `steps` batches, including the moves that they cause."""
     random = np.random.default_rng(1)
     batches = [random.integers(0, rows, batch) for _ in range(steps)]
     gradients = np.ones((batch, _DIM), np.float32)

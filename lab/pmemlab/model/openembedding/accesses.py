@@ -7,11 +7,11 @@ the cache depends on these ratios alone, so the shares are the large table's.
 A cache that is smaller than the rows of a step evicts some of them before their update, as the
 paper's algorithm 2 does.
 
-Skew says how much steeper popularity falls. At 2, rows are twice as popular in half as many places,
-as in the paper's "more skew" (2A exp(-2x/tau) for A exp(-x/tau)); 0.5 is its "less skew". The total
-stays. The paper's table II gives the share of accesses that the most popular 0.05, 0.1 and 1 % of
-rows take. Its figure 11 needs the shares of fewer rows too: there the share keeps the slope, in
-logarithms, of the table's first two points.
+Skew is the factor by which popularity falls more steeply. At 2, rows are twice as popular at half
+the rank, as in the paper's "more skew" (2A exp(-2x/tau) for A exp(-x/tau)); 0.5 is its "less skew".
+The total number of accesses stays. The paper's table II gives the share of accesses that the most
+popular 0.05, 0.1 and 1 % of rows take. Its figure 11 needs the shares of fewer rows too: there the
+share keeps the slope, in logarithms, of the table's first two points.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pmemlab.workloads.synthetic import ACCESS_SKEW, draw_ranks
 __all__ = ["SCALE", "CacheAccesses", "TouchedRows", "count_cache_accesses", "count_touched_rows"]
 
 SCALE: Final = 1000
-_TOUCHED_SCALE: Final = 10_000  # many more accesses to count
-_DIM: Final = 4  # what counts are needed of has no width
+_TOUCHED_SCALE: Final = 10_000  # a smaller table, as there are many more accesses to count
+_DIM: Final = 4  # the width doesn't matter for counts
 _SEED: Final = 11
-_WARM_UP_ACCESSES: Final = 60  # a cached row
+_WARM_UP_ACCESSES: Final = 60  # per cached row
 _COUNTED_ACCESSES: Final = 200_000
 _HEAD_EXPONENT: Final = math.log(ACCESS_SKEW[1][1] / ACCESS_SKEW[0][1]) / math.log(
     ACCESS_SKEW[1][0] / ACCESS_SKEW[0][0]
@@ -61,16 +61,16 @@ class CacheAccesses:
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """How many rows of the table so many accesses touch; both as shares of the table's rows."""
+    """Points of the number of rows that accesses touch; both as shares of the table's rows."""
 
     accesses: tuple[float, ...]
     rows: tuple[float, ...]
 
     def after(self, accesses: float) -> float:
-        """The share of rows that `accesses` (by rows of the table) touch; between what was counted,
-        on straight lines in logarithms.
+        """Returns the share of rows that `accesses` (per row of the table) touch, interpolated on
+        straight lines in logarithms.
 
-        Raises ValueError beyond what was counted.
+        Raises ValueError beyond the last counted point.
         """
         if accesses > self.accesses[-1]:
             raise ValueError(f"{accesses:.1f} accesses a row; counted are {self.accesses[-1]:.1f}")
@@ -83,7 +83,8 @@ class TouchedRows:
 def count_cache_accesses(
     rows: int, cached_rows: float, step_rows: float, skew: float = 1.0
 ) -> CacheAccesses:
-    """Counts for a table of `rows` whose cache holds `cached_rows`. Each step pulls `step_rows`.
+    """Counts accesses of a table of `rows` whose cache holds `cached_rows`; a step pulls
+    `step_rows`.
 
     Raises LabError if the scaled cache has no row, or as many as the table.
     """
@@ -121,8 +122,8 @@ def count_cache_accesses(
 
 
 def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> TouchedRows:
-    """How many rows a growing number of accesses touch, up to `most_accesses`: the rows that an
-    empty table has after them.
+    """Counts how many rows a growing number of accesses touch, up to `most_accesses`, as the rows
+    that an initially empty table has after them.
     """
     table_rows = round(rows / _TOUCHED_SCALE)
     draw = _Draw(table_rows, skew)
@@ -143,13 +144,13 @@ def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> To
 
 
 class _Draw:
-    """Keys by popularity, 0 the most popular."""
+    """Draws keys by popularity; 0 is the most popular."""
 
     def __init__(self, rows: int, skew: float) -> None:
         if not 0.1 <= skew <= 10:
             raise LabError(f"--skew: must be between 0.1 and 10, not {skew}")
         self._rows = rows
-        # Less skewed, the popularity of `rows` keys is that of the first of a larger table.
+        # With less skew, the keys' popularity is that of the first `rows` keys of a larger table.
         self._stretched_rows = round(rows / skew)
         self._share = _share_of_top(min(skew, 1.0))
         self._random = np.random.default_rng(_SEED)
@@ -185,7 +186,7 @@ def _cached_table(rows: int, cached_rows: int) -> Iterator[es.EmbeddingVariable]
 
 
 def _train(table: es.EmbeddingVariable, keys: NDArray[np.int64]) -> None:
-    """Pulled, then updated, as a step does; and moves waited for, so that counts repeat."""
+    """Pulls, then updates rows, as a step does. Waits for moves, so that counts are repeatable."""
     table.lookup(keys, train=True)
     table.apply_gradients(keys, np.zeros((len(keys), _DIM), np.float32))
     table.drain()

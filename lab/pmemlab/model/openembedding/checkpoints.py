@@ -1,4 +1,4 @@
-"""What checkpoints and recovery take.
+"""The time that checkpoints and recovery take.
 
 Training stops for a checkpoint. Dense weights are written to an SSD. For an incremental checkpoint,
 one thread of each node copies each row that was touched since the last one to persistent memory: it
@@ -19,7 +19,7 @@ __all__ = ["Checkpoints", "recovery_s"]
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """One every `minutes` of training. touched: what so much training touches."""
+    """A checkpoint every `minutes` of training. touched: rows by the number of accesses."""
 
     model: EpochModel
     minutes: float
@@ -49,7 +49,7 @@ class Checkpoints:
         return setup.workload.dense_bytes / (setup.servers.ssd_write_gb_per_s * 1e9)
 
     def _touched_rows(self, engine: Engine, gpus: int, accesses: CacheAccesses | None) -> float:
-        """On one node, since the last checkpoint."""
+        """Returns the rows touched on one node since the last checkpoint."""
         table_rows = self.model.setup.workload.rows
         pulled = self.model.pulled_rows(engine, gpus, self.minutes, accesses)
         return self.touched.after(pulled / table_rows) * table_rows / _nodes(self.model, engine)

@@ -1,4 +1,4 @@
-"""What `pmemlab model predict` prints."""
+"""The output of `pmemlab model predict`."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
 """A step's time on DRAM and on PMem-Hash, from four published epoch times and nothing else.
 
-An epoch has 1/k of the steps where k GPUs take part, so k x T(k) is a step's time, in some unit.
-The published times of DRAM-PS give 4.0, 4.8 and 5.6 on 4, 8 and 16 GPUs: as much more for each
-doubling. Of
+With k GPUs an epoch has 1/k of the steps, so k x T(k) is a step's time, in some unit. The published
+times of DRAM-PS give 4.0, 4.8 and 5.6 on 4, 8 and 16 GPUs: the same increase for each doubling. In
 
     step(k) = a + b log2(k) + d k
 
-the three times then tell each coefficient, and d, the servers' work for each GPU's rows, comes out
-as nothing that figures of two digits could show. b is what synchronous training costs as it grows:
-all-reduces and waits for the slowest. So DRAM-PS isn't bound by its servers, and on how many nodes
-they are makes no difference to the model.
+the three times determine each coefficient, and d, the servers' work for each GPU's rows, is too
+small to show in figures of two digits. b is the growing cost of synchronous training: all-reduces
+and waits for the slowest GPU. So DRAM-PS isn't bound by its servers, and their number of nodes
+makes no difference to the model.
 
-On PMem-Hash all rows are in persistent memory, and each step waits for them: as much longer for
-each GPU,
+On PMem-Hash all rows are in persistent memory, and each step waits for them, by the same time for
+each GPU:
 
     step_hash(k) = step(k) + h k
 
-where h follows from its one time.
+where h follows from the one time of PMem-Hash that is fitted.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _GPUS = (4, 8, 16)
 
 @dataclass(frozen=True)
 class FitInputs:
-    """Epoch times, of that of DRAM-PS on 4 GPUs: all that is fitted."""
+    """The epoch times that the model is fitted to, all relative to DRAM-PS on 4 GPUs."""
 
     dram_4: float
     dram_8: float
@@ -45,8 +44,8 @@ class FitInputs:
 
 @dataclass(frozen=True)
 class StepFit:
-    """Coefficients in steps of DRAM-PS on 4 GPUs: `base` + `doubling` log2(k) + `dram_gpu` k, and
-    `hash_gpu` k more on PMem-Hash.
+    """A step's time on k GPUs, in steps of DRAM-PS on 4 GPUs: `base` + `doubling` log2(k) +
+    `dram_gpu` k, plus `hash_gpu` k on PMem-Hash.
     """
 
     base: float
@@ -60,8 +59,8 @@ class StepFit:
 
 
 def fit_step(inputs: FitInputs) -> StepFit:
-    """Raise LabError where no step could take these times: it must not get shorter with more GPUs,
-    nor PMem-Hash be faster than DRAM-PS.
+    """Fits the coefficients. Raises LabError for impossible times: a step gets shorter with more
+    GPUs, or PMem-Hash is faster than DRAM-PS.
     """
     times = (inputs.dram_4, inputs.dram_8, inputs.dram_16)
     steps = [

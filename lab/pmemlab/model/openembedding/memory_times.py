@@ -1,4 +1,4 @@
-"""How long servers take for a row of one memory."""
+"""The times of servers' accesses to a row in one memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["RowTimes", "row_times"]
 class RowTimes:
     """Nanoseconds for one row.
 
-    load, store: of all threads together, so n rows take n times this. lone_load, lone_store: of a
-    single thread whose next row waits for this one. scan: of a single thread that reads rows one
-    behind the other. lookup: of one dependent read, as of an index.
+    load, store: by all threads together, so n rows take n times this. lone_load, lone_store: by a
+    single thread that finishes a row before the next. scan: by a single thread that reads adjacent
+    rows. lookup: one dependent read, as in an index.
     """
 
     load_ns: float

@@ -1,4 +1,4 @@
-"""How long an epoch takes on each engine. README.md says where each term comes from."""
+"""The model of an epoch's time on each engine. README.md gives the source of each term."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE_GPUS = 4
 
 
 class Engine(enum.Enum):
-    """What holds the rows. The values are the names in published.yaml."""
+    """The paper's engines, which hold the rows. The values are the names in published.yaml."""
 
     DRAM_PS = "dram_ps"
     PMEM_HASH = "pmem_hash"
@@ -40,9 +40,9 @@ class Engine(enum.Enum):
 
 @dataclass(frozen=True)
 class EpochModel:
-    """Steps and epochs, without checkpoints.
+    """The times of steps and epochs without checkpoints.
 
-    fit: in steps of DRAM-PS on 4 GPUs. dram, pmem: of the servers' memories.
+    fit: in steps of DRAM-PS on 4 GPUs. dram, pmem: access times of the servers' memories.
     """
 
     setup: Setup
@@ -52,7 +52,7 @@ class EpochModel:
 
     @staticmethod
     def of(setup: Setup, inputs: FitInputs) -> EpochModel:
-        """With the servers' devices as their files say. Raises LabError."""
+        """Makes the model with the servers' devices by their files. Raises LabError."""
         servers, row_bytes = setup.servers, setup.workload.row_bytes
         return EpochModel(
             setup,
@@ -62,7 +62,7 @@ class EpochModel:
         )
 
     def step_ms(self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None) -> float:
-        """Milliseconds of one step. accesses: of the cache, for the engines that have one."""
+        """Returns the milliseconds of one step. accesses: the cache's, for engines with a cache."""
         unit_ms = self.setup.workload.step_ms / self.fit.dram_step(self.setup.workload.step_gpus)
         step = unit_ms * self.fit.dram_step(gpus)
         if engine is Engine.DRAM_PS:
@@ -82,20 +82,21 @@ class EpochModel:
     def pulled_rows(
         self, engine: Engine, gpus: int, minutes: float, accesses: CacheAccesses | None = None
     ) -> float:
-        """Rows that all GPUs pull in `minutes` of training."""
+        """Returns the number of rows that all GPUs pull in `minutes` of training."""
         steps = minutes * 60e3 / self.step_ms(engine, gpus, accesses)
         return steps * self.setup.workload.gpu_accesses * gpus
 
     def relative_time(
         self, engine: Engine, gpus: int, accesses: CacheAccesses | None = None
     ) -> float:
-        """An epoch's time, of that of DRAM-PS on 4 GPUs: it has 4/k of the steps on k GPUs."""
+        """Returns an epoch's time relative to DRAM-PS on 4 GPUs; k GPUs do 4/k of its steps."""
         reference = self.step_ms(Engine.DRAM_PS, _REFERENCE_GPUS)
         return self.step_ms(engine, gpus, accesses) / reference * _REFERENCE_GPUS / gpus
 
     def _cache_on_path_ns(self, accesses: CacheAccesses) -> float:
-        """Of Ori-Cache, for a row pulled and updated: each moves it to the list's head under the
-        list's lock, whose line comes from another core; misses are served by all threads.
+        """Returns Ori-Cache's nanoseconds for each row that is pulled and updated. Both move the
+        row to the list's head under the list's lock, whose cache line comes from another core. All
+        threads serve misses.
         """
         moves = 2 * self.setup.servers.line_handover_ns
         loads = accesses.misses + accesses.late_updates
@@ -103,7 +104,7 @@ class EpochModel:
         return moves + loads * self.pmem.load_ns + stores * self.pmem.store_ns
 
     def _misses_on_path_ns(self, accesses: CacheAccesses) -> float:
-        """Nanoseconds that misses add to PMem-OE's pulls and updates for each row pulled.
+        """Returns the nanoseconds that misses add to PMem-OE's pulls and updates per pulled row.
 
         All threads serve pulls. Each copies one row after another, so the idle latency counts, or
         the memory's bandwidth. A column's rows are updated by one thread, which reads and writes a
@@ -115,8 +116,8 @@ class EpochModel:
         return accesses.misses * pulled_ns + accesses.late_updates * update_ns
 
     def _maintenance_ns(self, accesses: CacheAccesses) -> float:
-        """Nanoseconds of cache maintenance in PMem-OE for each row pulled, until the last thread
-        is done.
+        """Returns the nanoseconds of cache maintenance in PMem-OE per pulled row, until the last
+        thread is done.
 
         Moves in the lists are spread over all threads. A promotion looks the row up and reads it
         from persistent memory; a demotion reads the oldest row and changes its entry in the index.
@@ -128,9 +129,10 @@ class EpochModel:
         return moves + self._by_columns_ns(alone, accesses.promotions, accesses.demotions)
 
     def _by_columns_ns(self, alone_ns: float, loads: float, stores: float) -> float:
-        """Nanoseconds until the slowest column is done with work that one thread would do in
-        `alone_ns`: a thread serves a column's misses, one after another. At least as long as the
-        memory's bandwidth needs for the loads and stores of rows.
+        """Returns the nanoseconds until the slowest column is done with work that one thread would
+        do in `alone_ns`: each column's misses are served by one thread, one after another. The
+        result is at least the time that the memory's bandwidth needs for the loads and stores of
+        rows.
 
         No thread waits for a store: OpenEmbedding flushes each row, and drains once for a
         checkpoint.

@@ -1,4 +1,4 @@
-"""Predicted times and costs, and the counted accesses that they need, each counted once."""
+"""Predicts times and costs, and counts the accesses that they need, each kind once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COUNTED_MINUTES: Final = 40.0
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for. cache_gb of None: the set-up's."""
+    """The parameters of a prediction. cache_gb None: the set-up's cache."""
 
     gpus: int
     cache_gb: float | None = None
@@ -35,12 +35,12 @@ class Question:
 
 
 class Predictor:
-    """Knows the set-up and the four fitted times, and nothing else that was published."""
+    """Predicts from the set-up and the four fitted times, and from no other published time."""
 
     def __init__(
         self, setup: Setup, inputs: FitInputs, on_count: Callable[[str], object] = lambda _: None
     ) -> None:
-        """on_count: told what is counted next, which takes seconds."""
+        """on_count: called with a description before each count, which takes seconds."""
         self.setup = setup
         self.model = EpochModel.of(setup, inputs)
         self._on_count = on_count
@@ -48,7 +48,7 @@ class Predictor:
         self._touched: dict[float, tuple[float, TouchedRows]] = {}
 
     def cache_accesses(self, asked: Question) -> CacheAccesses:
-        """Raises LabError for a cache that can't be counted."""
+        """Returns the counted accesses. Raises LabError for a cache that can't be counted."""
         cache_gb = self.setup.servers.cache_gb if asked.cache_gb is None else asked.cache_gb
         key = asked.gpus, cache_gb, asked.skew
         if key not in self._accesses:
@@ -63,7 +63,9 @@ class Predictor:
         return self._accesses[key]
 
     def plain(self, engine: Engine, asked: Question) -> float:
-        """An epoch's time without checkpoints, of that of DRAM-PS on 4 GPUs without."""
+        """Returns an epoch's time without checkpoints, relative to DRAM-PS on 4 GPUs
+        without them.
+        """
         return self.model.relative_time(engine, asked.gpus, self._of(engine, asked))
 
     def slowdown(
@@ -75,7 +77,9 @@ class Predictor:
         return checkpoints.slowdown(engine, asked.gpus, accesses, incremental=incremental)
 
     def with_checkpoints(self, engine: Engine, asked: Question) -> float:
-        """An epoch's time with them, of that of DRAM-PS on 4 GPUs with one every 20 minutes."""
+        """Returns an epoch's time with checkpoints, relative to DRAM-PS on 4 GPUs with a checkpoint
+        every 20 minutes.
+        """
         reference = Question(_REFERENCE_GPUS)
         return (
             self.plain(engine, asked)
@@ -85,8 +89,8 @@ class Predictor:
         )
 
     def epoch_dollars(self, engine: Engine, asked: Question, reference_hours: float) -> float:
-        """Of the servers, with checkpoints. reference_hours: of DRAM-PS on 4 GPUs with one every
-        20 minutes.
+        """Returns the servers' cost of an epoch with checkpoints. reference_hours: an epoch of
+        DRAM-PS on 4 GPUs with a checkpoint every 20 minutes.
         """
         servers = self.setup.servers
         dollars_per_hour = (

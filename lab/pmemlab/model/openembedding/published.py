@@ -33,8 +33,8 @@ def _fit_inputs(fitted: dict[str, dict[float, float]]) -> FitInputs:
 
 @dataclass(frozen=True)
 class Published(Document):
-    """fitted: the four times that the model's fit is given. The others are series by what a figure
-    of the paper has on its horizontal axis, by engine.
+    """The paper's figures. fitted: the four times that the model is fitted to. The other fields are
+    by engine, then by the value on the horizontal axis of the paper's figure.
     """
 
     source: Text
@@ -51,5 +51,5 @@ class Published(Document):
 
 
 def load_published(path: Path = _FILE) -> Published:
-    """Raise LabError, which names file, line and field."""
+    """Reads the file. Raises LabError, which names file, line and field."""
     return File.of_yaml(path, LabError).read(Published)

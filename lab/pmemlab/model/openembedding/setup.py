@@ -19,12 +19,12 @@ class Workload(
     Document,
     aliases={"miss_rate": "miss_rate_percent", "largest_column": "largest_column_percent"},
 ):
-    """What is trained, and what a step of it was seen to do.
+    """The trained model, and the figures of one step.
 
-    step_accesses: rows pulled in a step of `step_gpus` GPUs, which are then pushed. step_ms: that
-    step's time. idle_ms: between its last pull and its first update, while GPUs compute. miss_rate:
-    of the engines' cache, with `miss_rate_gpus` GPUs. largest_column: the share of the rows, and of
-    the misses, that belong to the column with the most rows.
+    step_accesses: rows pulled, and then pushed, in a step of `step_gpus` GPUs. step_ms: that step's
+    time. idle_ms: the time between its last pull and its first update, while GPUs compute.
+    miss_rate: of the engines' cache, with `miss_rate_gpus` GPUs. largest_column: the share of the
+    rows, and of the misses, of the column with the most rows.
     """
 
     rows: Count
@@ -40,13 +40,13 @@ class Workload(
 
     @property
     def gpu_accesses(self) -> float:
-        """Rows that one GPU pulls in a step."""
+        """The number of rows that one GPU pulls in a step."""
         return self.step_accesses / self.step_gpus
 
 
 @dataclass(frozen=True)
 class Servers(Document):
-    """The machines that hold the rows. threads: that serve rows, a node."""
+    """The machines that hold the rows. threads: threads per node that serve rows."""
 
     threads: Count
     dram_nodes: Count
@@ -62,9 +62,9 @@ class Servers(Document):
 
 @dataclass(frozen=True)
 class Setup(Document):
-    """All that the model is told beside the four times of its fit.
+    """All inputs of the model except the four times that it is fitted to.
 
-    cached_row_bytes: that a row takes of the cache, with all that it brings.
+    cached_row_bytes: bytes of the cache per row, with its overhead.
     """
 
     source: Text
@@ -77,5 +77,5 @@ class Setup(Document):
 
 
 def load_setup(path: Path = _FILE) -> Setup:
-    """Raise LabError, which names file, line and field."""
+    """Reads the file. Raises LabError, which names file, line and field."""
     return File.of_yaml(path, LabError).read(Setup)
