@@ -1,4 +1,4 @@
-"""Which storage mode a table should have: bytes, speed and price, before anything is bought.
+"""Plans a table's storage type: its bytes, speed and price, before anything is bought.
 
     from pmemlab.model.devices.loading import device_names
     from pmemlab.model.planning.cpu_work import measure_cpu_work
@@ -12,10 +12,10 @@
     cpu = measure_cpu_work(items.dim, items.optimizer, items.popularity, training=True)
     plans = make_plans(workload, named_devices(device_names()), load_prices(), cpu).plans
 
-A module a step: `popularity` is how often rows are asked for, `hit_rates` in which tier they are
-found, `accesses` what a step does at which device, `step_time` how long that takes, and `plan` how
-many machines of which `prices` are needed for it.
+Each step of a plan is a module: `popularity` models how often rows are looked up, `hit_rates` the
+tiers in which they are found, `accesses` a step's accesses to each device, `step_time` their time,
+and `plan` the number of machines, with `prices`, that are needed.
 
-Nothing is imported here: the command line takes its options from this package where neither the
-engine nor NumPy need be.
+Nothing is imported here, so that the command line can read its options without the engine and
+NumPy.
 """

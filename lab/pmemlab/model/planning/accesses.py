@@ -1,11 +1,11 @@
-"""How often a step touches which device, and how, for each id that it looks up.
+"""The accesses of a step to each device, per id that the step looks up.
 
-The steps of the engine, as engine/core/README.md has them: a look-up reads the index and the row's
-weights, duplicates too; an apply updates each different row once. A row that was found below the
-first tier is read whole, put there, and another goes down a tier in its place: in steady state
-tiers are full, so as many rows go down as come up. But by LFU, once counts have told rows apart,
-a row stays where it is in serving, where its accesses are counted; and in training, where it's
-updated, if it lies in memory. Rows of LEVELDB always come up.
+The model follows the engine's steps (engine/core/README.md): a look-up reads the index and the
+row's weights, also for duplicates; an apply updates each distinct row once. A row that is found
+below the first tier is read whole and promoted to the first tier, and another row is demoted in its
+place: in steady state tiers are full, so as many rows go down as come up. Under LFU, once
+frequencies rank all rows, rows stay in their tier: in serving, their accesses are counted there; in
+training, they are updated there if the tier is memory. Rows of LEVELDB always come up.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ INDEX_LINE_BYTES = (
 )
 DISK_BLOCK_BYTES = 4096
 # SSDHASH gathers up to an eighth of its buffer of 4 MiB before it writes (embstore.SSDHashOption),
-# and compacts the files with the fewest live rows, a little less than half of their rows: each row
-# that it writes costs the copy of 0.9 more (counted; tests/lab/test_plan_accesses.py).
+# and compacts the files with the fewest live rows, in which a little less than half of the rows are
+# live: each written row causes copies of 0.9 more (counted; tests/lab/test_plan_accesses.py).
 SSDHASH_WRITE_BYTES = (4 << 20) // 8
 SSDHASH_WRITE_AMPLIFICATION = 1.9
-# LevelDB: what each byte costs in writes until it's in its last level, as measured with 100 GB (Lu
-# et al.: WiscKey, FAST'16, figure 2); all of that but the first is read before. By the buffer of
-# its environment (util/env_posix.cc).
+# LevelDB: the bytes written per byte until it reaches the last level, as measured with 100 GB (Lu
+# et al.: WiscKey, FAST'16, figure 2); all but the first write are preceded by a read. The size of a
+# write is that of its environment's buffer (util/env_posix.cc).
 LEVELDB_WRITE_AMPLIFICATION = 14.0
 LEVELDB_WRITE_BYTES = 64 << 10
-# It keeps 990 tables open (its max_open_files of 1000 less 10). Of any other it reads the index and
-# the filter first: for each block a key, 8 bytes and a handle; for each row 10 bits.
-LEVELDB_TABLE_BYTES = 16 << 20  # tiers/leveldb/leveldb_open_options.h, and so the bits
+# LevelDB keeps 990 tables open (its max_open_files of 1000 less 10). To read any other table it
+# first reads the index (a key, 8 bytes and a handle per block) and the filter (10 bits per row).
+LEVELDB_TABLE_BYTES = 16 << 20  # tiers/leveldb/leveldb_open_options.h, also for the bits
 LEVELDB_OPEN_TABLES = 990
 _LEVELDB_INDEX_ENTRY_BYTES = 40
 _LEVELDB_FILTER_BYTES_A_ROW = 10 / 8
@@ -57,8 +57,8 @@ _LEVELDB_FILTER_BYTES_A_ROW = 10 / 8
 
 @dataclass(frozen=True)
 class DeviceAccess:
-    """rate: accesses for each id looked up. memory_miss: in memory mode, the part of them that the
-    DRAM in front doesn't have; else 0.
+    """A kind of access to a device. rate: accesses per id looked up. memory_miss: in memory mode,
+    the share of them that miss the DRAM cache; else 0.
     """
 
     tier: int | None  # None: the index
@@ -71,8 +71,9 @@ class DeviceAccess:
 
 @dataclass(frozen=True)
 class StepAccesses:
-    """hit_rates: of each tier. For each id looked up, missed_rows: different ones that lie below
-    the first tier; moved_rows: those of them that come up, as many as go down.
+    """The accesses of a step. hit_rates: of each tier. Per id looked up: distinct_rows;
+    missed_rows: distinct rows below the first tier; moved_rows: missed rows that are promoted, as
+    many as are demoted.
     """
 
     hit_rates: tuple[float, ...]
@@ -84,19 +85,19 @@ class StepAccesses:
 
 @dataclass(frozen=True)
 class CacheParts:
-    """Of the CPU's cache, and of the DRAM in front of a memory in memory mode."""
+    """A table's shares of the CPU's cache and of memory mode's DRAM cache."""
 
     cpu: float = 1.0
     memory: float = 1.0
 
 
 def touched_bytes(shape: RowShape) -> int:
-    """Of a row, and of the index for it, in a step."""
+    """Returns the bytes of a row and its index entry that a step touches."""
     return shape.row_bytes + INDEX_LINE_BYTES
 
 
 def steps_together(steps: Sequence[StepAccesses], shares: Sequence[float]) -> StepAccesses:
-    """What a step of several tables does. shares: of the ids, each table's."""
+    """Adds up the steps of several tables. shares: each table's share of the ids."""
     of_each = list(zip(steps, shares, strict=True))
     return StepAccesses(
         hit_rates=tuple(
@@ -126,28 +127,28 @@ def step_accesses(
     sockets: float = 1.0,
     cache_parts: CacheParts | None = None,
 ) -> StepAccesses:
-    """Averages over machines that each have their part of all rows, by keys' hashes.
+    """Returns a step's accesses, averaged over machines that each hold a part of the rows by hash.
 
-    sockets: whose caches a machine has; less than 1 where others use the rest of one. cache_parts:
-    of the caches that this table has, where other tables share them; None: it has all of them.
+    sockets: sockets whose caches a machine has; below 1 if other programs use the rest of a socket.
+    cache_parts: the table's shares of the caches; None: it has all of them.
 
-    batch_ids: of each of a machine's threads. In the whole table as many batches are under way at a
-    time as there are threads in all machines, and there are as many caches as machines.
+    batch_ids: per thread of a machine. As many batches of the whole table are in flight as all
+    machines have threads, and there are as many caches as machines.
     """
     kinds, whole_batch = placed.kinds, batch_ids * machines
     first, parts = placed.devices[0], cache_parts or CacheParts()
-    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets * parts.cpu)  # of a machine
+    cpu_cache_bytes = int(first.cpu_cache_bytes * sockets * parts.cpu)  # per machine
     touched = touched_bytes(shape)
     cpu = CpuCache(placement.popularity, cpu_cache_bytes * machines, touched)
 
     def distinct(p: Floats) -> Floats:
-        """Returns how many different rows of probability `p` a batch has, for each of its ids."""
+        """Returns how many distinct rows of probability `p` a batch has, per id of the batch."""
         return np.asarray(-np.expm1(whole_batch * _log_of_others(p)) / whole_batch)
 
     def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
         return placement.total(tier, of)
 
-    # What all threads' batches touch between a look-up and its apply.
+    # The rows that all threads' batches touch between a look-up and its apply.
     between = whole_batch * threads
     different_between = placement.popularity.total(
         lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
@@ -164,11 +165,13 @@ def step_accesses(
     found: list[DeviceAccess] = []
 
     def going_down(tier: int) -> float:
-        """Rows that come into a tier from above: as many as leave it and those below it."""
+        """Returns the rows that are demoted into a tier: as many as leave it and lower tiers
+        upwards.
+        """
         return sum(rising[tier:])
 
     def cross(access: Access, size_bytes: int, rate: float) -> None:
-        """What crosses a GPU's bus: a store goes up to it, a load comes down."""
+        """Adds transfers over a GPU's bus: a store goes to the GPU, a load comes from it."""
         if bus is not None and rate > 0:
             found.append(DeviceAccess(0, bus.name, access, size_bytes, rate))
 
@@ -182,12 +185,12 @@ def step_accesses(
         uncached = in_tier(0, lambda p: p * cpu.missing(p))
         count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + missed)
         count(0, Access.LOAD, shape.weights_bytes, uncached)
-    else:  # it makes ids unique, has a mirror of the index, and writes what was looked up
+    else:  # it deduplicates ids, has a mirror of the index, and writes the looked-up rows
         count(None, Access.LOAD, INDEX_LINE_BYTES, missed)
         count(0, Access.LOAD, INDEX_LINE_BYTES, sum(different))
         count(0, Access.LOAD, shape.weights_bytes, sum(different))
         count(0, Access.STORE, shape.weights_bytes, 1.0)
-        if training:  # an id's gradient
+        if training:  # reads each id's gradient
             count(0, Access.LOAD, shape.weights_bytes, 1.0)
 
     def count_rows(tier: int, access: Access, rate: float) -> None:
@@ -196,8 +199,8 @@ def step_accesses(
             count(tier, access, each_row[tier].header, rate)
 
     if training:
-        # Rows that came up are in the CPU's cache, where the apply just put them, unless they are
-        # more than it holds: all of a batch's come before any is updated.
+        # Promoted rows are still in the CPU's cache when the apply updates them, unless they are
+        # more than it holds: all of a batch's rows are promoted before any is updated.
         came_cached = comes_up * batch_ids * shape.row_bytes <= cpu_cache_bytes
         updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
         count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
@@ -207,7 +210,7 @@ def step_accesses(
         whole_row = each_row[0].record + each_row[0].header
         cross(Access.STORE, whole_row, comes_up)
         cross(Access.LOAD, whole_row, going_down(1))
-        # Of the others what was looked up goes up, and the sum of gradients comes down.
+        # For rows that stay below, the weights go to the GPU, and the summed gradients come back.
         cross(Access.STORE, shape.weights_bytes, missed - comes_up)
         if training:
             cross(Access.LOAD, shape.weights_bytes, missed - comes_up)
@@ -222,18 +225,18 @@ def step_accesses(
             ):
                 count(tier, access, size, rate)
             continue
-        # The look-up reads a row's weights, and what brings the row up reads all of it where it
-        # lies; to a GPU it comes up at once.
+        # The look-up reads a row's weights, and the promotion then reads the whole row; to a GPU,
+        # the whole row comes up at once.
         whole = rising[tier]
         if bus is None or rests[tier]:
             count(tier, Access.LOAD, shape.weights_bytes, different[tier])
-        if rests[tier]:  # as its header says
+        if rests[tier]:  # reads the row's header
             count(tier, Access.LOAD, each_row[tier].header, different[tier])
             if training:
                 count_rows(tier, Access.UPDATE, different[tier])
             else:
                 count(tier, Access.STORE, each_row[tier].header, different[tier])
-        elif bus is None and again_cached:  # the weights are
+        elif bus is None and again_cached:  # the weights are cached
             count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
             count(tier, Access.LOAD, each_row[tier].header, whole)
             whole = 0.0
@@ -249,7 +252,7 @@ def step_accesses(
 
 
 def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, training: bool) -> bool:
-    """Whether rows of a lower tier that were asked for stay there, in steady state."""
+    """Returns whether looked-up rows of a lower tier stay in that tier, in steady state."""
     if not isinstance(placement, LeastFrequent):
         return False
     if not training:
@@ -266,15 +269,15 @@ def _log_of_others(p: Floats) -> Floats:
 def _disk_accesses(
     kind: TierKind, record_bytes: int, read: float, written: float, rows: float
 ) -> list[tuple[Access, int, float]]:
-    """A disk is read in whole blocks, and written in large pieces. Nothing is in the page cache:
-    tables that are planned are larger than memory.
+    """Returns (access, bytes, rate) at a disk, which is read in whole blocks and written in large
+    pieces. No page is assumed cached, since planned tables are larger than memory.
     """
     accesses = []
-    # A record begins anywhere in a block, so it lies in one block more by chance.
+    # A record begins anywhere in a block, so with some probability it spans one block more.
     blocks, crossing = divmod(record_bytes - 1, DISK_BLOCK_BYTES)
     part = crossing / DISK_BLOCK_BYTES
     if kind is TierKind.LEVELDB:
-        # Its blocks end after the record with which they reach 4 KiB, and begin anywhere.
+        # LevelDB's blocks end after the record that reaches 4 KiB, and begin anywhere.
         blocks, part = max(1, -(-record_bytes // DISK_BLOCK_BYTES)), 1.0
         accesses += [
             (Access.FILE_READ, (blocks + 1) * DISK_BLOCK_BYTES, read),
@@ -302,7 +305,7 @@ def _disk_accesses(
 
 
 def _table_head_bytes(record_bytes: int) -> int:
-    """Index and filter of one of LevelDB's tables."""
+    """Returns the bytes of the index and filter of one of LevelDB's tables."""
     blocks = LEVELDB_TABLE_BYTES / max(DISK_BLOCK_BYTES, record_bytes)
     rows = LEVELDB_TABLE_BYTES / record_bytes
     return round(blocks * _LEVELDB_INDEX_ENTRY_BYTES + rows * _LEVELDB_FILTER_BYTES_A_ROW)
@@ -322,12 +325,12 @@ def _with_memory_mode(
     sockets: float,  # of all machines
     parts: CacheParts,
 ) -> tuple[DeviceAccess, ...]:
-    """How many of the accesses to a memory with DRAM before it go past that."""
+    """Sets the share of the accesses to a memory in memory mode that miss its DRAM cache."""
     cached = placed.index_device
     cache = cached.cache
     if cache is None:
         return tuple(found)
-    # The rows that lie in this memory compete for its places: of a first tier, those of its ranks.
+    # The rows that lie in this memory, those of the first tier's ranks, compete for its cache.
     first_tier = placement.popularity.head(max(1, placement.tier_rows[0]))
     misses = placement.hit_rates()[0] * direct_mapped_misses(
         first_tier,
@@ -342,7 +345,7 @@ def _with_memory_mode(
     def missed(each: DeviceAccess) -> float:
         if each.device != cached.name:
             return 0.0
-        # The look-up brought the weights into the CPU's cache, and their lines before it.
+        # The look-up already brought the weights' lines into the DRAM cache and the CPU's cache.
         return miss * slots if each.access is Access.UPDATE else miss
 
     return tuple(replace(each, memory_miss=missed(each)) for each in found)

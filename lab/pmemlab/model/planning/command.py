@@ -1,4 +1,4 @@
-"""`pmemlab model plan`: what it does, and prints."""
+"""The command `pmemlab model plan`."""
 
 from __future__ import annotations
 

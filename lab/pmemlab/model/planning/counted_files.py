@@ -1,4 +1,4 @@
-"""Files that tell how often a table's rows were asked for."""
+"""Reads files that tell how often a table's rows were looked up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ROWS_AT_A_TIME = 1 << 20
 
 
 def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
-    """path: an .npy file of the ids that were looked up, integers of any shape, duplicates too.
+    """Reads an .npy file of looked-up ids: integers of any shape, duplicates included.
 
-    rows: of the table; None: as many as there are different ids. Raises PlanError.
+    rows: of the table; None: as many as there are distinct ids. Raises PlanError.
     """
-    if path.is_fifo():  # whose open waits for who writes to it
+    if path.is_fifo():  # opening it would wait for a writer
         raise PlanError(f"{path}: is a FIFO; give a file of ids")
     try:
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -38,16 +38,17 @@ def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
 
 @dataclass(frozen=True)
 class RecordedTable:
-    """dim: of its rows."""
+    """A trained table's popularity and row length."""
 
     popularity: CountedRows
     dim: int
 
 
 def recorded_table(path: Path, rows: int | None) -> RecordedTable:
-    """A table as the engine counted it: what `embstore.write_rows` wrote, with frequencies.
+    """Reads a table with the frequencies that the engine counted, as `embstore.write_rows` wrote
+    it.
 
-    path: the folder, or one of its files. rows: as of `popularity_of_ids`. Raises PlanError.
+    path: the folder, or one of its files. rows: as in `popularity_of_ids`. Raises PlanError.
     """
     counts: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     dims: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a look-up costs the CPU where no memory is waited for, measured on this computer."""
+"""Measures a look-up's CPU time without waits for memory, on this computer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from pmemlab.model.planning.row_bytes import RowShape
 __all__ = ["NS_PER_MOVED_ROW", "CpuWork", "measure_cpu_work", "measure_cpu_work_of_all"]
 
 NS_PER_MOVED_ROW = 370.0
-"""A row that comes up and another that goes down: engine/PERFORMANCE.md, "What is left" of "Tables
-larger than their first tier". Measured with dim 16 on SSDHASH in the page cache, so it has some of
-memory's time in it."""
+"""CPU time of a promotion with its demotion: engine/PERFORMANCE.md, "What is left" of "Tables
+larger than their first tier". Measured with dim 16 on SSDHASH in the page cache, so it includes
+some memory time.
+"""
 
-_CACHED_BYTES = 512 << 10  # of a core's own cache
+_CACHED_BYTES = 512 << 10  # fits a core's own cache
 _BATCH_IDS = 4096
 _SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class CpuWork:
-    """ns_per_lookup: of one id, looked up and, in training, applied. source: for people."""
+    """The CPU's time. ns_per_lookup: per id looked up and, in training, applied. source: a
+    description.
+    """
 
     ns_per_lookup: float
     ns_per_moved_row: float
@@ -38,9 +41,10 @@ class CpuWork:
 def measure_cpu_work(
     dim: int, optimizer: Optimizer, popularity: Popularity, *, training: bool
 ) -> CpuWork:
-    """One thread on a table that fits this core's cache, half a second; the best batch counts.
+    """Runs one thread on a table that fits this core's cache, for half a second; the best batch
+    counts.
 
-    popularity: whose most popular rows are looked up.
+    popularity: its most popular rows are looked up.
     """
     rows = max(64, _CACHED_BYTES // RowShape(dim, len(optimizer.slots)).row_bytes)
     random = np.random.default_rng(1)
@@ -70,9 +74,10 @@ def measure_cpu_work(
 def measure_cpu_work_of_all(
     tables: Sequence[PlannedTable], shares: Sequence[float], *, training: bool
 ) -> CpuWork:
-    """The mean of an id, in half a second for each dim and optimizer: by the first table of these.
+    """Returns the mean per id. Each pair of dim and optimizer is measured once, on its first table,
+    for half a second.
 
-    shares: of the ids, each table's.
+    shares: each table's share of the ids.
     """
     measured: dict[tuple[int, str], CpuWork] = {}
     mean_ns = 0.0

@@ -1,6 +1,6 @@
-"""In which tier look-ups find their rows, once the tiers are as full of them as they get.
+"""The tier in which look-ups find their rows, in steady state.
 
-A row is in one tier only, so the tiers together rank all rows, and a tier has those of its ranks.
+A row is in one tier only, so the tiers together rank all rows, and each tier has a range of ranks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class Placement(ABC):
-    """Which rows lie in which tier. tier_rows: how many in each."""
+    """An assignment of rows to tiers. tier_rows: the number of rows in each tier."""
 
     def __init__(self, popularity: Popularity, upper_rows: Sequence[int]) -> None:
-        """upper_rows: of each tier but the last, fastest first; the last one has the others."""
+        """upper_rows: rows of each tier but the last, fastest first; the last has the others."""
         self.popularity = popularity
         rows = popularity.rows
         ends = [0, *(min(int(end), rows) for end in np.cumsum(upper_rows)), rows]
@@ -37,17 +37,21 @@ class Placement(ABC):
 
     @abstractmethod
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
-        """The sum of `of(probability)` over rows, each as far as it's found in that tier."""
+        """Returns the sum of `of(probability)` over rows, weighted by the chance that a row is in
+        the tier.
+        """
 
     def hit_rates(self) -> tuple[float, ...]:
-        """The share of look-ups that find their row in each tier; the shares add up to 1."""
+        """Returns the share of look-ups that find their row in each tier; the shares add up
+        to 1.
+        """
         upper = [self.total(tier, lambda p: p) for tier in range(len(self.tier_rows) - 1)]
         return (*upper, max(0.0, 1.0 - sum(upper)))
 
 
 class LeastFrequent(Placement):
-    """The most frequent rows in the first tier, the next in the second (LFU, with counts that have
-    told all rows apart).
+    """LFU: the most frequent rows in the first tier, the next in the second, with frequencies that
+    rank all rows.
     """
 
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
@@ -56,15 +60,16 @@ class LeastFrequent(Placement):
 
 
 class LeastRecent(Placement):
-    """The most recent rows in the first tier, the next in the second (LRU).
+    """LRU: the most recently used rows in the first tier, the next in the second.
 
-    By Che's approximation (Che, Tung, Wang: Hierarchical Web Caching Systems, IEEE JSAC 20(7),
-    2002; why it's so close: Fricker, Robert, Roberts, ITC 2012): a row is among the k most recent
-    if it was asked for within the last T look-ups, where T is such that k rows were, on average.
+    Uses Che's approximation (Che, Tung, Wang: Hierarchical Web Caching Systems, IEEE JSAC 20(7),
+    2002; why it is so close: Fricker, Robert, Roberts, ITC 2012): a row is among the k most recent
+    if it was looked up within the last T look-ups, where T look-ups ask for k distinct rows on
+    average.
     """
 
     def __init__(self, popularity: Popularity, upper_rows: Sequence[int]) -> None:
-        """upper_rows: as of LeastFrequent."""
+        """upper_rows: as in LeastFrequent."""
         super().__init__(popularity, upper_rows)
         ends = self._ends[1:-1]
         self._times = [0.0, *(characteristic_time(popularity, end) for end in ends), float("inf")]
@@ -77,27 +82,29 @@ class LeastRecent(Placement):
 
 
 class CpuCache:
-    """The CPU's last-level cache in front of a tier, taken for an LRU cache of rows."""
+    """The CPU's last-level cache in front of a tier, modelled as an LRU cache of rows."""
 
     def __init__(self, popularity: Popularity, cache_bytes: int, bytes_a_row: int) -> None:
-        """cache_bytes: 0 for none. bytes_a_row: that a step touches of a row."""
+        """cache_bytes: 0 for no cache. bytes_a_row: bytes of a row that a step touches."""
         self._time = characteristic_time(popularity, cache_bytes // bytes_a_row)
 
     def missing(self, p: Floats) -> Floats:
-        """The part of the look-ups of rows, asked for with probabilities p, that pass it by."""
+        """Returns the share of look-ups that miss the cache, for rows of probabilities p."""
         return _not_asked(p, self._time)
 
 
 def _not_asked(p: Floats, time: float) -> Floats:
-    """How likely rows, asked for with probabilities p, are asked for by none of `time` look-ups.
+    """Returns the chance that none of `time` look-ups asks for a row, for rows of probabilities p.
 
-    time: if infinite, every row counts as asked for, even one of probability 0.
+    With infinite `time` every row counts as looked up, even a row of probability 0.
     """
     return np.zeros_like(p) if math.isinf(time) else np.asarray(np.exp(-p * time))
 
 
 def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
-    """Look-ups that ask for so many different rows, on average; infinite where it's all."""
+    """Returns the look-ups that ask for `cached_rows` distinct rows on average; infinite for all
+    rows.
+    """
     if cached_rows >= popularity.rows:
         return float("inf")
     if cached_rows <= 0:
@@ -106,9 +113,10 @@ def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
 
 
 def look_ups_that_fill(filled_by: Callable[[float], float], room: float) -> float:
-    """Returns after how many look-ups `filled_by` of them is `room`; infinite if it never is.
+    """Returns the number of look-ups at which `filled_by` reaches `room`; infinite if it never
+    does.
 
-    filled_by: what so many fill; it grows with them.
+    filled_by: the room that a number of look-ups fills; grows with the number.
     """
     low, high = 0.0, 1.0
     while filled_by(high) < room:

@@ -1,4 +1,4 @@
-"""What a direct-mapped cache of memory has of the rows that the CPU's own cache has not."""
+"""Misses of a direct-mapped memory cache, behind the CPU's own cache."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ _MOMENTS = 400
 def direct_mapped_misses(
     popularity: Popularity, bytes_a_row: int, cache_bytes: int, cpu_cache_bytes: int = 0
 ) -> float:
-    """Look-ups, of all, that find their row neither in the CPU's cache nor in the memory's.
+    """Returns the share of look-ups that find their row neither in the CPU's nor in the memory's
+    cache.
 
-    Rows lie anywhere, so each other row shares a line's place in the cache with probability
-    q = bytes_a_row / cache_bytes. A line is there still after t look-ups if none of those rows was
-    asked for meanwhile: exp(-q D(t)), where D(t) is how many different rows t look-ups ask for. A
-    row of probability p is asked for again after t look-ups with density p exp(-p t). Over all rows
-    that's -D''(t), so hits are the integral of -D''(t) exp(-q D(t)) from T on, the look-ups that
-    the CPU's cache reaches back (see LeastRecent). By parts, and taken from the D'(T) look-ups that
-    pass that cache: misses = D'(T) (1 - exp(-q D(T))) + q * integral of D'(t)**2 exp(-q D(t)).
+    Rows lie anywhere, so any other row maps to the same line of the cache with probability q =
+    bytes_a_row / cache_bytes. A line is still there after t look-ups if none of the rows with the
+    same place was looked up meanwhile: with probability exp(-q D(t)), where D(t) is the number of
+    distinct rows in t look-ups. A row of probability p is looked up again after t look-ups with
+    density p exp(-p t). The sum over all rows is -D''(t), so hits are the integral of -D''(t)
+    exp(-q D(t)) from T on, where T is the number of look-ups that the CPU's cache reaches back (see
+    LeastRecent). Integrated by parts, and subtracted from the D'(T) look-ups that miss the CPU's
+    cache: misses = D'(T) (1 - exp(-q D(T))) + q * integral of D'(t)**2 exp(-q D(t)).
     """
     q = bytes_a_row / cache_bytes
     begin = characteristic_time(popularity, cpu_cache_bytes // bytes_a_row)
     if begin == float("inf"):
         return 0.0
-    # Long after the row that is asked for least was.
+    # Long after even the least popular row was looked up.
     end = max(40.0 * popularity.longest_interval, 100.0 * (begin + 1.0))
     t = begin + np.concatenate([[0.0], np.geomspace(1e-3 * (1.0 + begin), end, _MOMENTS)])
     different = np.array([popularity.different_rows(at) for at in t.tolist()])
@@ -42,5 +44,5 @@ def direct_mapped_misses(
 
 
 def _asked_for_now(time: float) -> Callable[[Floats], Floats]:
-    """The derivative of `different_rows`, of one row."""
+    """Returns one row's share of the derivative of `different_rows`, as a function of p."""
     return lambda p: np.asarray(p * np.exp(-p * time))

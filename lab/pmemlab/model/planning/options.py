@@ -11,15 +11,15 @@ __all__ = ["add_options"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    table = parser.add_argument_group("one table, and how often its rows are asked for")
+    table = parser.add_argument_group("one table, and how often its rows are looked up")
     table.add_argument(
         "--rows",
         type=float,
         metavar="N",
-        help="number of rows, for example 2e9 (default: those that --ids or --recorded has)",
+        help="number of rows, for example 2e9 (default: as in --ids or --recorded)",
     )
     table.add_argument(
-        "--dim", type=int, metavar="N", help="weights of a row (default: those of --recorded)"
+        "--dim", type=int, metavar="N", help="weights of a row (default: as in --recorded)"
     )
     table.add_argument(
         "--optimizer", metavar="NAME", help="optimizer of the rows (default: adagrad)"
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--recorded",
         type=Path,
         metavar="FOLDER",
-        help="rows of a trained table, by embstore.write_rows: the engine counted their look-ups",
+        help="rows of a trained table, with frequencies, as embstore.write_rows writes them",
     )
     several = parser.add_argument_group("several tables")
     several.add_argument(
@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     threads = "threads of a machine that look up and train"
     _add(machines, "--threads", Settings.threads, "N", threads)
     machines.add_argument(
-        "--dram-per-machine", metavar="SIZE", help="DRAM that the table may take, for example 128G"
+        "--dram-per-machine", metavar="SIZE", help="most DRAM per machine, for example 128G"
     )
     usable = "share of a machine's media that the table may take"
     _add(machines, "--usable-fraction", Settings.usable_fraction, "F", usable)
@@ -118,6 +118,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add(
     group: argparse._ArgumentGroup, option: str, default: float, metavar: str, help: str
 ) -> None:
-    """An option for a number of the default's type."""
+    """Adds an option for a number of the default's type."""
     help = f"{help} (default: {default})"
     group.add_argument(option, type=type(default), default=default, metavar=metavar, help=help)

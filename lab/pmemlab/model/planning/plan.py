@@ -1,4 +1,4 @@
-"""What a table would need, how fast it would be and what it would cost, on each storage type."""
+"""Plans the space, speed and cost of tables on each storage type."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ __all__ = ["LeftOut", "Plan", "Plans", "TierPlan", "Workload", "make_plans"]
 
 @dataclass(frozen=True)
 class Workload:
-    """tables: each with its rows of all machines together; each machine has a part of every one.
+    """The load to plan for. tables: with the rows of all machines together; each machine has a part
+        of every table.
 
-    lookups_per_s: ids that are looked up a second, duplicates too, of all tables and machines
-        together; in training each is applied too. batch_ids: ids of a step, of all tables, on one
-        machine.
+    lookups_per_s: ids looked up per second, duplicates included, in all tables and machines
+    together; in training each id is applied too. batch_ids: ids of a step on one machine, all
+    tables together.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -53,15 +54,15 @@ class Workload:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of all look-ups that each table has."""
+        """Each table's share of all look-ups."""
         whole = sum(table.ids_a_sample for table in self.tables)
         return tuple(table.ids_a_sample / whole for table in self.tables)
 
 
 @dataclass(frozen=True)
 class TierPlan:
-    """Of all tables together. kind: the engine's name. bytes: of all machines, on the device.
-    hit_rate: of all look-ups.
+    """A tier of all tables together. kind: the engine's name. bytes: on the device, in all
+    machines. hit_rate: relative to all look-ups.
     """
 
     kind: str
@@ -73,14 +74,14 @@ class TierPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A storage type on devices, and what it comes to. All times and rates are modelled.
+    """A storage type on devices, with its speed and cost. All times and rates are modelled.
 
-    first_tier_fraction: None where there is but one tier. index_bytes: in DRAM beside the rows, all
-    machines together. step_ms: of one thread's batch. cpu_ns, device_ns: of one id, of one thread.
-    bound_by: what takes so many machines, "rate" or "bytes on" a device; of one, what is fullest.
-    lookups_per_s: of one machine, at most. machine, machines and prices: None where no machine of
-    the prices holds the devices; why_unpriced says so. usd_per_million_lookups: at the rate that is
-    asked for.
+    first_tier_fraction: None with a single tier. index_bytes: in DRAM beside the rows, all machines
+    together. step_ms: of one thread's batch. cpu_ns, device_ns: of one thread, per id. bound_by:
+    the reason for the number of machines, "rate" or "bytes on" a device; for one machine, the
+    fullest device. lookups_per_s: the most that one machine does. machine, machines and prices:
+    None if no machine of the price file holds the devices; why_unpriced tells why.
+    usd_per_million_lookups: at the requested rate.
     """
 
     storage_type: str
@@ -114,7 +115,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What can't be planned, or fits nowhere, and why."""
+    """A storage type on devices that can't be planned or fits nowhere, and why."""
 
     storage_type: str
     devices: tuple[str, ...]
@@ -124,7 +125,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Plans:
-    """plans: those with a price, cheapest first, then the others, fastest first."""
+    """The result. plans: with a price, cheapest first, then without one, fastest first."""
 
     workload: Workload
     settings: Settings
@@ -142,12 +143,12 @@ def make_plans(
     storage_types: Sequence[StorageType] | None = None,
     on_plan: Callable[[str], None] = lambda _: None,
 ) -> Plans:
-    """Every storage type on every devices that its tiers can be on, each in the cheapest machines.
+    """Plans every storage type on every combination of devices, each on the cheapest machines.
 
-    pool: devices by tier, as `named_devices` gives them. storage_types: None: those there are
-    devices for. on_plan: is told what comes next.
+    pool: devices by tier, as `named_devices` returns them. storage_types: None: all types that have
+    devices. on_plan: called with a description before each candidate.
 
-    Raises PlanError where a storage type that is asked for has no device, or nothing fits.
+    Raises PlanError if a requested storage type has no device, or if nothing fits.
     """
     settings = settings or Settings()
     asked_for = storage_types is not None
@@ -194,7 +195,7 @@ def _rank(plan: Plan) -> tuple[bool, float, float]:
 
 
 def _splits(placed: Placed, settings: Settings) -> Iterator[tuple[float, ...]]:
-    """Of the rows of a table, the fraction that each tier but the last has."""
+    """Yields the fractions of a table's rows in each tier but the last, for each setting."""
     tiers = len(placed.kinds)
     if tiers == 1:
         yield ()
@@ -217,7 +218,9 @@ def _placement(
 
 
 class _DoesNotFitError(Exception):
-    """Why a machine won't do. machines: that would, of its kind; None where no number does."""
+    """A kind of machine doesn't fit. machines: the number that would fit; None if no number
+    does.
+    """
 
     def __init__(self, why: str, machines: int | None = None) -> None:
         super().__init__(why)
@@ -225,7 +228,7 @@ class _DoesNotFitError(Exception):
 
 
 class _Candidate:
-    """One storage type on some devices, with so many rows in its upper tiers."""
+    """One storage type on given devices, with given fractions of rows in its upper tiers."""
 
     def __init__(
         self,
@@ -237,7 +240,7 @@ class _Candidate:
         placements: Sequence[Placement],
         cache: SharedCache,
     ) -> None:
-        """upper: fractions of the rows. placements: of each table."""
+        """upper: fractions of the rows, for each tier but the last. placements: of each table."""
         self._workload = workload
         self._settings = settings
         self._cpu = cpu
@@ -271,7 +274,7 @@ class _Candidate:
                     plans.append(self._in(machine, prices.hours_a_month))
                 except _DoesNotFitError as error:
                     refusals.append(error)
-        except NotPublishedError as error:  # figures that this would take, of a device
+        except NotPublishedError as error:  # a device lacks figures that this plan needs
             return self._left_out(str(error))
         if plans:
             return min(plans, key=_rank)
@@ -290,7 +293,7 @@ class _Candidate:
             for_rate = self._machines_for_rate(rate, machine)
             if for_rate <= machines:
                 break
-            # More machines have more caches, so each may be faster then.
+            # More machines have more caches, so each may be faster.
             machines, bound_by = machine.rented_for(for_rate), "rate"
         if machines > self._settings.max_machines:
             raise _DoesNotFitError(
@@ -352,14 +355,14 @@ class _Candidate:
         return LeftOut(self._placed.storage_type.name, self._placed.names, self._fraction, why)
 
     def _time(self, machines: int, threads: int, units: Mapping[str, float]) -> LookupTime:
-        # Threads of one socket don't find what another's have cached.
+        # Threads on one socket don't hit in another socket's cache.
         sockets = min(1.0, units.get(self._placed.names[0], 1.0))
         case = (machines, threads, sockets)
         if case not in self._accesses:
             self._accesses = {case: self._step(*case)}
         step = self._accesses[case]
         gpu = self._placed.devices[0]
-        # What a GPU finds in its memory costs the CPU nothing; it is asked once for a missing row.
+        # Rows in a GPU's memory cost the CPU nothing; it looks up each missing row once.
         looked_up = 1.0 if gpu.bus is None else step.missed_rows
         cpu_ns = looked_up * self._cpu.ns_per_lookup + step.moved_rows * self._cpu.ns_per_moved_row
         devices = dict(self._devices)
@@ -399,7 +402,9 @@ class _Candidate:
         return steps_together(steps, workload.shares)
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
-        """So many that every memory and disk has room, and which of them is the fullest."""
+        """Returns the number of machines that give every memory and disk room, and the fullest of
+        them.
+        """
         needed: dict[str, int] = {self._placed.index_device.name: self._index_bytes}
         for name, size in zip(self._placed.names, self._tier_bytes, strict=True):
             needed[name] = needed.get(name, 0) + size
@@ -412,8 +417,8 @@ class _Candidate:
         return math.ceil(fullest[0]), fullest[1]
 
     def _machines_for_rate(self, rate: float, machine: MachineShape) -> int:
-        """The one that has the row that is asked for most gets that row's look-ups, and its part of
-        all others.
+        """Returns the number of machines for the requested rate. The machine with the most popular
+        row gets all of that row's look-ups, and its share of all others.
         """
         asked = self._workload.lookups_per_s
         hottest = max(
@@ -431,7 +436,7 @@ class _Candidate:
 
 
 def _holding(machine: MachineShape, device: str) -> Holding:
-    """REQUIRES: the machine holds the device."""
+    """Returns a machine's holding of a device. REQUIRES: the machine holds the device."""
     holding = machine.holding_of(device)
     assert holding is not None
     return holding

@@ -23,7 +23,9 @@ _MOST_ROWS = 1 << 64
 
 @dataclass(frozen=True)
 class PlannedTable:
-    """ids_a_sample: that each sample has of it, so that tables have their part of the look-ups."""
+    """A table to plan. ids_a_sample: the table's ids per sample, which determine its share of
+    look-ups.
+    """
 
     name: str
     dim: int
@@ -55,11 +57,11 @@ def planned_table(
     recorded: Path | None = None,
     ids_a_sample: float = 1.0,
 ) -> PlannedTable:
-    """How often rows are asked for is told by one of three: `skew`, of a bounded Zipf distribution
-    over `rows`; `ids`, an .npy file of ids; `recorded`, a folder that `embstore.write_rows` wrote
-    of a table that was trained, which knows `dim` too.
+    """Makes a planned table from one source of its rows' popularity: `skew`, of a bounded Zipf
+    distribution over `rows`; `ids`, an .npy file of ids; or `recorded`, a folder that
+    `embstore.write_rows` wrote from a trained table, which also gives `dim`.
 
-    rows: of the table in the end; with `ids` and `recorded` those that occur, by default.
+    rows: number of the finished table's rows; by default those that occur in `ids` or `recorded`.
 
     Raises PlanError, which names the command's option.
     """
@@ -93,7 +95,7 @@ def planned_table(
 
 
 def _rows(value: object) -> int:
-    """Of 2000000000, or of "2e9", which YAML takes for a text."""
+    """Parses 2000000000, or "2e9", which YAML reads as a string."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan
     except ValueError:
@@ -104,7 +106,7 @@ def _rows(value: object) -> int:
 
 
 def _beside(value: object, context: Any) -> Path:
-    """A path from the file's folder on."""
+    """Parses a path relative to the file's folder."""
     if not isinstance(value, str) or not value:
         raise FieldError(f"must be a path, not {value!r}")
     return Path(context["path"]).parent / value
@@ -116,7 +118,7 @@ _Path = Annotated[Path, Parsed(_beside, with_context=True)]
 
 @dataclass(frozen=True)
 class _Entry(Document):
-    """As `planned_table` takes it."""
+    """A table in the file; the fields are the parameters of `planned_table`."""
 
     name: Text
     rows: _Rows | None = None

@@ -1,4 +1,4 @@
-"""How often each row of a table is asked for: as a distribution says, or as was counted."""
+"""How often each row of a table is looked up, by a distribution or by counts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ __all__ = ["NEVER", "CountedRows", "Floats", "Popularity"]
 Floats: TypeAlias = NDArray[np.float64]
 
 NEVER = 1e30
-"""Look-ups. A row that nobody asks for within so many is never asked for."""
+"""A number of look-ups; a row that isn't looked up within as many is never looked up."""
 _FEW_IDS_A_ROW = 10
 
 
 class Popularity(ABC):
-    """Ranks 1 to `rows`, the row that is asked for most first.
+    """The popularity of rows by rank, from 1 (the most popular) to `rows`.
 
-    text: for people. hottest_share: the share of look-ups that ask for the most popular row.
-    longest_interval: look-ups between two of the row that is asked for least, at most; on average.
+    text: a description. hottest_share: the share of look-ups that ask for the most popular row.
+    longest_interval: the average number of look-ups between two of the least popular row, or an
+    upper bound.
     """
 
     rows: int
@@ -40,31 +41,31 @@ class Popularity(ABC):
     def total(
         self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """The sum of `of(probability)` over the ranks from `first` to `last`, all by default.
+        """Returns the sum of `of(probability)` over the ranks `first` to `last`, by default all.
 
-        of: takes probabilities, (n,), and gives as many values; of 0 it gives 0.
+        of: maps probabilities, (n,), to as many values, and 0 to 0.
         """
 
     @abstractmethod
     def head(self, rows: int) -> Popularity:
-        """The first so many ranks alone, whose look-ups are all that there are."""
+        """Returns the popularity of the first `rows` ranks alone, scaled to all look-ups."""
 
     def different_rows(self, look_ups: float) -> float:
-        """Returns how many different rows so many look-ups ask for, on average."""
+        """Returns the average number of distinct rows in `look_ups` look-ups."""
         return self.total(lambda p: np.asarray(-np.expm1(-p * look_ups)))
 
 
 class CountedRows(Popularity):
-    """Rows that were counted; others of the table were never asked for.
+    """Popularity by counts; the table's other rows are never looked up.
 
-    are_few: whether many rows were asked for too seldom to know how popular they are.
+    are_few: whether the counts are too small to know the popularity of many rows.
     """
 
     def __init__(self, counts: NDArray[np.int64], rows: int | None = None, of: str = "ids") -> None:
-        """counts: how often each row was asked for, (n,), in any order. rows: of the table, which
-        may have more; None: no others. of: what was counted, for people.
+        """counts: look-ups of each row, (n,), in any order. rows: of the table, which may have more
+        rows than were counted; None: it has no others. of: a description of the counted things.
 
-        Raises PlanError where nothing was asked for, or there are fewer rows.
+        Raises PlanError if no row was looked up, or if `rows` is less than the counted rows.
         """
         asked = counts[counts > 0]
         if not asked.size:

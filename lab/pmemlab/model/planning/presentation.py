@@ -1,4 +1,4 @@
-"""Plans as a table, and as JSON."""
+"""Presents plans as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
 
 
 def _asked_for(workload: Workload) -> dict[str, Any]:
-    """Of one table its fields are among the others."""
+    """Returns the workload for JSON. A single table's fields are among the workload's fields."""
     tables = [
         {
             "name": table.name,
@@ -71,7 +71,9 @@ def _asked_for(workload: Workload) -> dict[str, Any]:
 
 
 def plans_table(plans: Plans, top: int | None = None) -> RenderableType:
-    """Readable at 100 columns. top: the first so many; None: all."""
+    """Returns a table of plans, readable at 100 columns. top: number of plans to show;
+    None: all.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column(

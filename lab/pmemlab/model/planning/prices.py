@@ -1,4 +1,4 @@
-"""Machines that can be had, what they hold, and what they cost: read from a YAML file."""
+"""Reads the available machines, their memories and disks, and their prices from a YAML file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices",
 
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 
-_MOST_SHARES = 64  # of a device: a plan works through threads * shares times for each
+_MOST_SHARES = 64  # of a device: a plan computes threads * shares times for each
 
 
 def _day(value: object) -> str:
@@ -41,10 +41,10 @@ def _day(value: object) -> str:
 class Holding(Document):
     """A kind of memory or disk that a machine has.
 
-    devices: names of the devices that stand for it. units: of them side by side, as disks are that
-        share the load and sockets whose memory a machine has; less than 1, and at least 1/64, for
-        the share of one that others use too. capacity_gib, capacity_gb: of all units together, in
-        one of the two.
+    devices: names of the device files that model it. units: the number that share the load, for
+        example disks, or sockets whose memory a machine has; from 1/64 to below 1 for a share of a
+        unit that others use too. capacity_gib, capacity_gb: capacity of all units together, in one
+        of the two units.
     """
 
     devices: Annotated[tuple[str, ...], Must("a list of one device or more", len)]
@@ -70,7 +70,7 @@ class Holding(Document):
 
 @dataclass(frozen=True)
 class PriceSource(Document):
-    """date: when the price was that (ISO)."""
+    """The source of a price. date: the day on which the price was valid (ISO)."""
 
     title: Text
     url: Text
@@ -79,7 +79,7 @@ class PriceSource(Document):
 
 @dataclass(frozen=True)
 class MachineShape(Document):
-    """A machine to rent or own. memory_mode: what it holds in that mode, where it has it. sold_in:
+    """A machine to rent or own. memory_mode: its memory in that mode, if it has the mode. sold_in:
     how many are rented together.
     """
 
@@ -101,7 +101,7 @@ class MachineShape(Document):
             held.update(holding.devices)
 
     def rented_for(self, machines: int) -> int:
-        """How many are rented where so many are needed."""
+        """Returns how many must be rented if `machines` are needed."""
         return -(-machines // self.sold_in) * self.sold_in
 
     def holding_of(self, device: str) -> Holding | None:
@@ -109,7 +109,7 @@ class MachineShape(Document):
 
 
 def _shapes(machines: Collection[MachineShape]) -> tuple[MachineShape, ...]:
-    """The machines; one that has memory mode is followed by itself in that mode."""
+    """Returns the machines; a machine with memory mode is followed by a copy in that mode."""
     shapes: dict[str, MachineShape] = {}
     for index, machine in enumerate(machines):
         if machine.name in shapes:
@@ -128,7 +128,7 @@ class Prices(Document, context=("path",)):
     machines: Annotated[tuple[MachineShape, ...], From(Few[MachineShape], _shapes)]
 
     def machine(self, name: str) -> MachineShape:
-        """Raises PriceFileError where there's none of that name."""
+        """Returns a machine by name. Raises PriceFileError if there is none of that name."""
         for machine in self.machines:
             if machine.name == name:
                 return machine
@@ -145,7 +145,7 @@ class Prices(Document, context=("path",)):
         return min(fit, key=lambda machine: machine.usd_per_hour, default=None)
 
     def of(self, names: Collection[str] | None) -> Prices:
-        """With these machines alone; None: all."""
+        """Returns the prices of these machines alone; None: all."""
         if names is None:
             return self
         machines = tuple(self.machine(name) for name in dict.fromkeys(names))
@@ -153,5 +153,7 @@ class Prices(Document, context=("path",)):
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """path: None for the lab's own. Raises PriceFileError, which names file, line and field."""
+    """Reads a price file. path: None for the lab's own. Raises PriceFileError, which names file,
+    line and field.
+    """
     return File.of_yaml(path or DEFAULT_PRICES, PriceFileError).read(Prices)

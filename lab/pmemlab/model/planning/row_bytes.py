@@ -1,4 +1,4 @@
-"""What a row takes, in the tier that it lies in and in DRAM beside it."""
+"""The bytes of a row in its tier and in the DRAM beside it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["RowShape", "TierBytes", "bytes_a_row", "optimizer_of"]
 
 ON_SSD = frozenset({TierKind.SSDHASH, TierKind.LEVELDB})
 
-# DRAM that grows with the rows in a tier: the index, and what ranks rows there. From
-# engine/PERFORMANCE.md, "Memory", which `python -m embstore.bench memory` measures. Of hashed keys:
-# numbers of a vocabulary take ten bytes less, but a plan doesn't know which they are.
+# DRAM per row of a tier: the index, and the ranking of rows. From engine/PERFORMANCE.md, "Memory",
+# as `python -m embstore.bench memory` measures. The figures are for hashed keys: keys that number a
+# vocabulary take ten bytes less, but a plan doesn't know the kind of keys.
 _INDEX_BYTES = 20.8
 _BESIDE_ONLY_TIER = 20.9
 _BESIDE_MIDDLE_TIER = 37.5
 _BESIDE_LAST_TIER = {
     TierKind.PMEM: 21.4,
-    TierKind.DRAM: 21.4,  # below HBM, as any memory below another
+    TierKind.DRAM: 21.4,  # below HBM, like any memory below another
     TierKind.SSDHASH: 22.1,
     TierKind.LEVELDB: 23.8,
 }
-# engine/core/row/row_layout.h and tiers/memory/slot_ranks.h: what is kept beside the floats.
+# engine/core/row/row_layout.h and tiers/memory/slot_ranks.h: bytes kept beside the floats.
 _META_BYTES = 16
 _HEADER_BYTES = 48
 _FIRST_TIER_RANK_BYTES = 32
 _HBM_SLOT_BYTES = 8 + 16  # its key and rank, in DRAM (tiers/hbm/hbm_tier.h)
-# engine/FORMAT.md: of SSDHASH a record's head, and that files take at most twice the live rows; of
-# LEVELDB a record's key, LevelDB's 8 bytes to it, and the value beside the floats.
+# engine/FORMAT.md. SSDHASH: a record's head; files take at most twice the live rows. LEVELDB: a
+# record's key, LevelDB's 8 bytes added to it, and the value's bytes beside the floats.
 SSDHASH_RECORD_HEAD_BYTES = 64
 _SSDHASH_SPACE = 2.0
 LEVELDB_RECORD_HEAD_BYTES = 17 + 8 + 60
@@ -42,7 +42,9 @@ _LEVELDB_SPACE = 1.11
 
 @dataclass(frozen=True)
 class RowShape:
-    """dim: columns. slots: arrays of as many that the optimizer keeps beside the weights."""
+    """The shape of a row. dim: columns. slots: the optimizer's arrays of `dim` floats beside the
+    weights.
+    """
 
     dim: int
     slots: int
@@ -54,16 +56,17 @@ class RowShape:
 
     @property
     def row_bytes(self) -> int:
-        """Weights and slots, each from a multiple of 16 bytes on: the engine's row layout."""
+        """Bytes of weights and slots, each aligned to 16 bytes: the engine's row layout."""
         return (1 + self.slots) * (-(-4 * self.dim // 16) * 16)
 
 
 @dataclass(frozen=True)
 class TierBytes:
-    """Of one row. tier: on the tier's own device. dram: beside it, in DRAM whatever that device is.
+    """The bytes of one row. tier: on the tier's device. dram: beside it in DRAM, whatever that
+    device is.
 
-    record, header: that are read and written where the row changes tiers; the latter lie apart from
-    the former, on the tier's device too.
+    record, header: bytes that are read and written when the row changes tiers; the header lies
+    apart from the record, also on the tier's device.
     """
 
     tier: float
@@ -98,11 +101,13 @@ def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> Tier
 
 
 def optimizer_of(name: str) -> Optimizer:
-    """One of embstore.optimizers by its name, in any case. Raises PlanError."""
+    """Returns an optimizer of embstore.optimizers by its case-insensitive name. Raises
+    PlanError.
+    """
     known = {each.lower(): each for each in optimizers.__all__ if each != "Optimizer"}
     if name.lower() not in known:
         raise PlanError(f"--optimizer {name}: must be one of {', '.join(known.values())}")
     kind: type[Optimizer] = getattr(optimizers, known[name.lower()])
-    # Its numbers change nothing of a row's size; those without a default are given one.
+    # Parameters don't affect a row's size; those without a default get an arbitrary value.
     parameters = inspect.signature(kind).parameters.values()
     return kind(**{p.name: 0.1 for p in parameters if p.default is inspect.Parameter.empty})

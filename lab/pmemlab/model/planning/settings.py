@@ -1,4 +1,4 @@
-"""How a plan's machines are used. Imports neither the engine nor NumPy: see `options`."""
+"""How a plan uses its machines. Imports neither the engine nor NumPy: see `options`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from pmemlab.errors import PlanError
 __all__ = ["BATCH_IDS", "Settings", "require"]
 
 BATCH_IDS = 106_496
-"""Of a step, by default: 4,096 samples of 26 columns, as embstore.bench's."""
-_MOST_THREADS = 1024  # more than any machine has; each takes its time to plan for
+"""The default ids of a step: 4,096 samples of 26 columns, as in embstore.bench."""
+_MOST_THREADS = 1024  # more than any machine has; each thread makes planning slower
 
 
 def require(holds: bool, argument: str, value: object, problem: str) -> None:
-    """Raises PlanError where it doesn't hold."""
+    """Raises PlanError if `holds` is false."""
     if not holds:
         raise PlanError(f"{argument} {value}: {problem}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How machines are used.
+    """How a plan uses its machines.
 
-    threads: of a machine that look up and train; fewer where it has fewer.
-    first_tier_fractions: of all rows, in the first of several tiers; a plan each. By default what
-    `embstore.bench tiers` measures too.
-    middle_tier_fraction: of all rows, in the second of three.
-    dram_bytes: of each machine that the table may take; None: as much as of everything else.
-    usable_fraction: of what a machine holds; the rest is the system's and the training program's.
-    max_machines: a plan that needs more doesn't fit.
+    threads: threads per machine that look up and train; fewer if the machine has fewer.
+    first_tier_fractions: shares of all rows in the first of several tiers; each gives a plan. The
+    default is what `embstore.bench tiers` measures too.
+    middle_tier_fraction: share of all rows in the second of three tiers.
+    dram_bytes: DRAM of each machine that the tables may take; None: limited by usable_fraction
+    alone.
+    usable_fraction: share of a machine's media for the tables; the system and the training program
+    use the rest.
+    max_machines: a plan that needs more machines doesn't fit.
     """
 
     threads: int = 16

@@ -1,4 +1,4 @@
-"""How several tables share a cache that keeps what was touched last."""
+"""How several tables share an LRU cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CacheUser", "SharedCache"]
 
 @dataclass(frozen=True)
 class CacheUser:
-    """A table. share: of all look-ups. touched_bytes: of a row, in a step."""
+    """A table that uses the cache. share: of all look-ups. touched_bytes: of a row, in a step."""
 
     popularity: Popularity
     share: float
@@ -22,8 +22,8 @@ class CacheUser:
 
 
 class SharedCache:
-    """By Che's approximation (see `hit_rates.LeastRecent`), with one time for all tables: a row is
-    in the cache if it was touched within the last T look-ups, of whatever table.
+    """An LRU cache by Che's approximation (see `hit_rates.LeastRecent`), with one time for all
+    tables: a row is in the cache if it was touched within the last T look-ups of all tables.
     """
 
     def __init__(self, users: Sequence[CacheUser]) -> None:
@@ -31,7 +31,7 @@ class SharedCache:
         self._known: dict[int, tuple[float, ...]] = {}
 
     def parts(self, cache_bytes: int) -> tuple[float, ...]:
-        """The part of so many bytes that each table has; 1 for all where all of them fit."""
+        """Returns each table's share of the cache's bytes; 1 for each table if all tables fit."""
         if cache_bytes not in self._known:
             self._known[cache_bytes] = self._divided(cache_bytes)
         return self._known[cache_bytes]
@@ -47,7 +47,7 @@ class SharedCache:
         return tuple(touched / cache_bytes for touched in self._touched(time))
 
     def _touched(self, look_ups: float) -> list[float]:
-        """Bytes of each table that are touched within so many look-ups of all tables."""
+        """Returns the bytes of each table that `look_ups` look-ups of all tables touch."""
         return [
             user.touched_bytes * user.popularity.different_rows(look_ups * user.share)
             for user in self._users

@@ -1,10 +1,11 @@
-"""How long a step takes, from what it does at which device.
+"""The time of a step, from its accesses to each device.
 
-A thread does one thing after the other: its own work, then accesses at one device, then at another.
-So of all threads each device has as many at a time as the share of a step that it takes (Little's
-law), and how long it takes depends on how many those are. Both hold for one length of a step, which
-is looked for. A device that is asked for little has about one thread at a time, and its latency
-counts; one that all threads wait for gives its bandwidth, and no step can be faster than that.
+A thread does one thing after the other: its own work, then accesses to one device, then to another.
+So the share of all threads that are at a device equals the share of a step that is spent there
+(Little's law), and the time spent there depends on the number of threads there. Both conditions
+hold for one length of a step, which bisection finds. A device with few accesses has about one
+thread at a time, so its latency counts; a device that all threads wait for works at its bandwidth,
+which no step can beat.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _CLOSE_ENOUGH = 1e-9
 
 @dataclass(frozen=True)
 class LookupTime:
-    """Of one id looked up (and trained) by one of several threads, in nanoseconds.
+    """Nanoseconds per id that one of several threads looks up (and trains).
 
-    by_device: by name.
+    by_device: time at each device, by name.
     """
 
     cpu_ns: float
@@ -47,9 +48,9 @@ def lookup_time(
     threads: int,
     batch_ids: int,
 ) -> LookupTime:
-    """cpu_ns: what isn't a device's, for each id. devices: by name. units: of each device, among
-    which its threads are spread evenly; 1 where it isn't named. With a share of a unit, whoever has
-    the rest is taken to do as much there. batch_ids: of each thread.
+    """Returns the time per id. cpu_ns: time per id outside of devices. devices: by name. units:
+    number of each device's units, over which threads spread evenly; 1 if not given. If a machine
+    has a share of a unit, other machines are assumed to load the rest alike. batch_ids: per thread.
     """
     visited = [
         _Visited(
@@ -63,15 +64,16 @@ def lookup_time(
     ]
     low = cpu_ns + sum(float(each.times.min()) for each in visited)
     high = cpu_ns + sum(float(each.times.max()) for each in visited)
-    # The longer a step, the fewer threads are at a device at a time, and the less it takes.
+    # With longer steps, fewer threads are at a device at a time, so each takes less time there.
     while high - low > _CLOSE_ENOUGH * high:
         middle = (low + high) / 2
         if cpu_ns + sum(each.at_step_of(middle) for each in visited) > middle:
             low = middle
         else:
             high = middle
-    # At the step of a device's whole bandwidth, any number of threads may be waiting for it: all of
-    # them in a shorter step, few in a longer one. It's as many as make up the step.
+    # At the step length of a device's full bandwidth any number of threads may wait for it: all of
+    # them in a slightly shorter step, few in a longer one. Interpolate so that the times add up to
+    # the step.
     few = np.array([each.at_step_of(high) for each in visited])
     many = np.array([each.at_step_of(low) for each in visited])
     missing, waiting = high - cpu_ns - few.sum(), (many - few).sum()
@@ -84,10 +86,10 @@ def lookup_time(
 
 
 class _Visited:
-    """What an id takes at one device.
+    """The time per id at one device.
 
-    times: with 1, 2, ... threads at each unit, up to all of them; (n,), in nanoseconds. Between
-    whole numbers of threads they lie on the line; less than one is one.
+    times: nanoseconds with 1, 2, ... threads at each unit, up to all of them; (n,). Between whole
+    numbers of threads times are interpolated linearly; fewer than one thread counts as one.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class _Visited:
         )
 
     def at_step_of(self, step_ns: float) -> float:
-        """Nanoseconds here, where an id takes `step_ns` in all.
+        """Returns the nanoseconds at this device if an id takes `step_ns` in all.
 
-        Threads here are `threads` times the share of the step that is spent here; the fewest for
-        which that holds, since they come one by one.
+        The number of threads here is `threads` times the share of the step that is spent here. If
+        several numbers satisfy this, the smallest counts, since threads arrive one by one.
         """
         at_unit = np.arange(1, self.times.size + 1)
         short = self._threads * self.times / step_ns / self._units - at_unit
         (enough,) = np.nonzero(short <= 0)
-        if enough.size == 0:  # all of them are here
+        if enough.size == 0:  # all threads are here
             return float(self.times[-1])
         after = int(enough[0])
         if after == 0:
@@ -125,7 +127,9 @@ class _Visited:
 
 
 def _id_ns(device: PlannedDevice, each: DeviceAccess, threads: int, batch_ids: int) -> float:
-    """Accesses of a batch overlap, but one takes no less than by itself, as the engine has it."""
+    """Returns the time per id of a kind of access. Accesses of a batch overlap, but a batch takes
+    no less than a single access alone, as in the engine's pacing.
+    """
     waits = min(1 / batch_ids, each.rate)
     return max(
         each.rate * _access_ns(device, each, threads),
@@ -137,7 +141,7 @@ def _access_ns(device: PlannedDevice, each: DeviceAccess, threads: int) -> float
     cache = device.cache
     if cache is None:
         return device.time_ns(each.access, each.size_bytes, threads)
-    # What is trained is dirty, so what gives way is written back.
+    # Trained rows are dirty, so evicted lines are written back.
     hit = cache.hit_ns(each.access, each.size_bytes, threads)
     miss = cache.dirty_miss_ns(each.access, each.size_bytes, threads)
     return (1 - each.memory_miss) * hit + each.memory_miss * miss

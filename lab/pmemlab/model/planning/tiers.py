@@ -1,4 +1,4 @@
-"""Which storage types are planned, and which devices each of their tiers can be on."""
+"""The storage types that are planned, and the devices that their tiers can lie on."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ __all__ = [
 Role = Literal["HBM", "DRAM", "PMEM", "SSD"]
 
 DRAM_LATENCY_LIMIT_NS = 170.0
-"""A memory whose random load takes longer isn't taken for DRAM: DDR4 and DDR5 have about 100,
-another socket's about 140; CXL memory and Optane have 240 and more."""
+"""A memory with a longer random load latency isn't treated as DRAM: DDR4 and DDR5 have about 100,
+another socket's memory about 140; CXL memory and Optane have 240 and more.
+"""
 
-# SSDHASH and LEVELDB alone mean the two with DRAM above.
+# SSDHASH and LEVELDB alone mean these types with DRAM above.
 _SAME = {
     StorageType.SSDHASH: StorageType.DRAM_SSDHASH,
     StorageType.LEVELDB: StorageType.DRAM_LEVELDB,
@@ -56,7 +57,9 @@ PLANNED_TYPES = tuple(
 
 
 class PlannedDevice(Device, Protocol):
-    """What a plan asks of a device, beside what the engine asks; `DeviceModel` is one."""
+    """The interface of a device that a plan needs beyond the engine's; `DeviceModel`
+    implements it.
+    """
 
     @property
     def media_line_bytes(self) -> int: ...
@@ -86,7 +89,7 @@ class Placed:
 
 
 def storage_type_of(name: str) -> StorageType:
-    """Returns the storage type of that name. Raises PlanError."""
+    """Returns a storage type by name. Raises PlanError."""
     try:
         storage_type = StorageType[name.upper()]
     except KeyError:
@@ -96,12 +99,12 @@ def storage_type_of(name: str) -> StorageType:
 
 
 def role_of(device: PlannedDevice) -> Role:
-    """The tiers that a device is for. Raises PlanError where nothing tells."""
+    """Returns the kind of tier that a device suits. Raises PlanError if its figures don't tell."""
     if device.bus is not None:
         return "HBM"
     if not device.is_addressable:
         return "SSD"
-    if device.cache is not None:  # all of a machine's memory, with DRAM before it
+    if device.cache is not None:  # memory mode: all of a machine's memory, cached by DRAM
         return "DRAM"
     if device.media_line_bytes > 64:
         return "PMEM"
@@ -116,10 +119,11 @@ def role_of(device: PlannedDevice) -> Role:
 
 
 def named_devices(names: Iterable[str]) -> DevicePool:
-    """Devices by tier. names: of device files, or their paths; TIER=NAME where it isn't to be told
-    from the device, TIER being HBM, DRAM, PMEM or SSD. Raises PlanError, and what loading raises.
+    """Returns devices by tier. names: device names or paths of device files, or TIER=NAME if the
+    device alone doesn't determine the tier; TIER is HBM, DRAM, PMEM or SSD. Raises PlanError, and
+    the errors of `load_device`.
 
-    Plans tell devices apart by their names, so two files of one name are an error.
+    Plans tell devices apart by their names, so two files with the same name are an error.
     """
     pool: dict[Role, dict[str, PlannedDevice]] = {role: {} for role in _TIERS.values()}
     files: dict[str, str] = {}
@@ -142,13 +146,13 @@ def named_devices(names: Iterable[str]) -> DevicePool:
 def placements(
     storage_types: Sequence[StorageType], pool: DevicePool, *, asked_for: bool
 ) -> Iterator[Placed]:
-    """Every storage type with every devices that its tiers can be on.
+    """Yields every storage type on every combination of devices for its tiers.
 
-    asked_for: that a storage type has no device is an error, and it isn't just left out.
+    asked_for: raise PlanError for a storage type without devices, instead of leaving it out.
     """
     for storage_type in storage_types:
         roles = [_ROLES[kind] for kind in TIER_KINDS[storage_type]]
-        # The index is in DRAM, whatever the rows are on: in that of a tier, where there is one.
+        # The index is always in DRAM: in the DRAM tier's device if there is one.
         wanted = roles if "DRAM" in roles else ["DRAM", *roles]
         lacking = [role for role in wanted if not pool.get(role)]
         if lacking:
@@ -159,7 +163,7 @@ def placements(
             tiers = devices if wanted is roles else devices[1:]
             index = devices[wanted.index("DRAM")]
             if "PMEM" in roles and index.cache is not None:
-                continue  # in memory mode all persistent memory is memory, and none left for a tier
+                continue  # in memory mode no persistent memory is left for a tier
             _check_first(storage_type, tiers[0])
             yield Placed(storage_type, tuple(tiers), index)
 
@@ -176,7 +180,7 @@ def _tier_and_device(name: str) -> tuple[Role | None, str]:
 
 
 def _check_role(name: str, role: Role, device: PlannedDevice) -> None:
-    """Raises PlanError where the device can't be such a tier."""
+    """Raises PlanError if the device can't be a tier of this role."""
     if (role == "HBM") != (device.bus is not None):
         raise PlanError(
             f"--devices {name}: a tier of HBM is on a GPU, and no other is; {device.name} is "

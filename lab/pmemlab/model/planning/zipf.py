@@ -1,7 +1,7 @@
-"""Sums over the rows of a table that are asked for with a bounded Zipf's skew: a `Popularity`.
+"""The popularity of rows by a bounded Zipf distribution.
 
-A look-up is of the row of rank r, from 1 to `rows`, with probability r ** -skew / H, where H is the
-sum of r ** -skew over all ranks: what `embstore.bench` draws too.
+A look-up asks for the row of rank r, from 1 to `rows`, with probability r ** -skew / H, where H is
+the sum of r ** -skew over all ranks. `embstore.bench` draws ids from the same distribution.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 class BoundedZipf(Popularity):
-    """Ranks 1 to `rows`, the first one asked for most."""
+    """A `Popularity` of ranks 1 to `rows`, rank 1 the most popular."""
 
     def __init__(self, rows: int, skew: float) -> None:
-        """rows: 1 or more. skew: 0 (all alike) or more."""
+        """rows: 1 or more. skew: 0 (all rows alike) or more."""
         if rows < 1:
             raise ValueError(f"rows must be 1 or more, not {rows}")
         if not (math.isfinite(skew) and skew >= 0):
@@ -34,14 +34,14 @@ class BoundedZipf(Popularity):
         self.text = f"Zipf({skew:g})"
         self._harmonic = _harmonic(rows, skew)
         self.hottest_share = 1 / self._harmonic
-        with np.errstate(over="ignore"):  # of a steep skew
+        with np.errstate(over="ignore"):  # with a steep skew
             self.longest_interval = min(float(np.float64(rows) ** (skew + 1)), NEVER)
 
     def head(self, rows: int) -> BoundedZipf:
         return BoundedZipf(rows, self.skew)
 
     def probabilities(self, first: int, last: int) -> Floats:
-        """See `Popularity`. They must fit into memory."""
+        """See `Popularity`. The result must fit into memory."""
         return np.asarray(
             np.arange(first, last + 1, dtype=np.float64) ** -self.skew / self._harmonic
         )
@@ -49,12 +49,13 @@ class BoundedZipf(Popularity):
     def total(
         self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """See `Popularity`. of: smooth, as it is asked for at some places only.
+        """See `Popularity`. of: a smooth function, as it is evaluated at some ranks only.
 
-        The first 4,096 ranks are added up. Of the others the sum is the integral from half a rank
-        before the first to half a rank behind the last: the Euler-Maclaurin formula in the
-        midpoint's form, whose next term is of the order of 1 / 4,096**2 of the sum. It's taken over
-        the logarithm of the rank, by Gauss and Legendre's rule with 8 places a panel.
+        The first 4,096 ranks are added up. The sum over the other ranks is approximated by the
+        integral from half a rank before the first to half a rank after the last: the
+        Euler-Maclaurin formula in its midpoint form, whose next term is of the order of 1 /
+        4,096**2 of the sum. The integral is taken over the logarithm of the rank, by Gauss-Legendre
+        quadrature with 8 nodes per panel.
         """
         last = self.rows if last is None else min(last, self.rows)
         summed = min(last, _SUMMED_RANKS)
@@ -75,7 +76,7 @@ def _harmonic(rows: int, skew: float) -> float:
 
 
 def _panels(begin: float, end: float) -> tuple[Floats, Floats]:
-    """Places between, and how much of the way each stands for."""
+    """Returns quadrature nodes between `begin` and `end`, and their weights."""
     count = max(1, math.ceil(_PANELS_A_DECADE * math.log10(end / begin)))
     edges = np.linspace(math.log(begin), math.log(end), count + 1)
     half = (edges[1:] - edges[:-1])[:, None] / 2

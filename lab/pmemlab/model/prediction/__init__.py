@@ -1,4 +1,4 @@
-"""How long a run would have taken with its tiers on devices that this computer doesn't have.
+"""Predicts how long a run would have taken with its tiers on other devices.
 
 caches = caches_before([devices])
 with es.record_accesses(variable, caches=caches) as recorded:

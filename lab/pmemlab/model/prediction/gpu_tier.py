@@ -1,12 +1,13 @@
-"""The time of a first tier on a GPU, from a recording of a run that had it in DRAM.
+"""The time of a first tier on a GPU, from a recording of a run with that tier in DRAM.
 
-- Look-ups and updates of rows in the tier are the GPU's own work: their bytes by the bandwidth of
-  its memory. No such row crosses the bus.
-- A row that is stored in the tier came up over the bus, and a whole row that is read to leave it
-  goes down over the bus; so each such phase takes the bus's time besides.
-- Work takes no less than the launches of its kernels.
+- The GPU itself looks up and updates rows in the tier: their bytes divided by its memory's
+  bandwidth. These rows don't cross the bus.
+- A row that is stored in the tier came over the bus, and a whole row that is read to be demoted
+  leaves over the bus; so these phases also take the bus's time.
+- A call takes no less than the launches of its kernels.
 
-What the recorded run's processor took for the same phases doesn't count: it has no part in them.
+The CPU's time for the same phases in the recorded run doesn't count, since the CPU has no part in
+them on a GPU.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _MIB = 1 << 20
 KERNELS: Final = {Access.LOAD: 6, Access.UPDATE: 21, Access.STORE: 3}
 """Kernels that one call launches, by engine/core/gpu/operations; its device_steps_test counts them.
 
-A look-up: 4 find its ids in the mirror, 1 gathers rows, 1 puts in those that came up. An update: 6
-make the ids distinct, 4 find them, 7 sort and sum the gradients (3 more for each further 6 bits of
-their number), 1 looks whether they are finite, 1 copies what the host decided, 1 counts and 1
-updates. Rows that come up: 1 for the mirror, 2 for what is stored.
+A look-up: 4 find its ids in the mirror, 1 gathers rows, 1 inserts promoted rows. An update: 6
+deduplicate the ids, 4 find them, 7 sort and sum the gradients (3 more for each further 6 bits of
+their number), 1 checks that they are finite, 1 copies the host's decisions, 1 counts and 1 updates.
+Promoted rows: 1 for the mirror, 2 for the stored rows.
 """
 
 
@@ -41,8 +42,8 @@ def gpu_times_ns(
 ) -> Floats:
     """Return nanoseconds of each phase, (phases,).
 
-    phases: of one tier. cache: the number of the recording's cache that is the device's.
-    trained_by: the thread that trained, as the system numbers it.
+    phases: of one tier. cache: the index of the device's cache in the recording. trained_by: the
+    native id of the training thread.
     """
     times_ns = _with_launches(es.phase_times_ns(device, phases, cache=cache), phases, device)
     for access, crosses in (
@@ -55,7 +56,9 @@ def gpu_times_ns(
 
 
 def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice) -> Floats:
-    """What one call did with rows, and with what lies beside them, are phases of one beginning."""
+    """Raises the times of calls that take less than their launches. All phases of one call, on rows
+    and on the data beside them, have the same start.
+    """
     asked = np.stack([phases[name].astype(np.int64) for name in ("access", "thread", "start_ns")])
     calls, of_call = np.unique(asked, axis=1, return_inverse=True)
     together_ns = np.bincount(of_call.ravel(), weights=times_ns)
@@ -66,10 +69,10 @@ def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice
 
 
 def _leaves(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]:
-    """Whether a phase reads rows that go down a tier.
+    """Returns whether each phase reads rows that are demoted.
 
-    It reads whole rows, where a look-up reads weights alone. Without optimizer slots these are
-    equal, and what the training thread reads is taken for look-ups.
+    A demotion reads whole rows, a look-up only the weights. Without optimizer slots the two are
+    equal, and the training thread's reads are then taken as look-ups.
     """
     row_bytes = phases["bytes"] / phases["accesses"]
     is_load = phases["access"] == Access.LOAD

@@ -1,18 +1,17 @@
-"""The time of a run on other devices, from what was recorded of it on this computer's memory.
+"""Predicts a run's time on other devices from a recording on this computer's memory.
 
-What a phase, which is one call's work on one tier, takes on a device:
+A phase is one call's work on one tier. Its time on a device is:
 
-- Where the device that the tier was on here is described, the time that its accesses took on that
-  one is taken out of what the phase took, and the time that they take on the other put in. What
-  remains is the work that isn't the memory's. It isn't credited with going on while the memory is
-  waited for, beyond what the devices' fetches in flight say.
-- Where it isn't, the longer of what it took here and what its accesses take on the device: the
-  rule of pacing, which can't make anything faster. Memories that are faster than this computer's
-  are then predicted to be as fast.
-- On a GPU, only what its accesses and launches take there: see `gpu_tier`.
+- If the device that the tier lay on here is known: the recorded time, minus the time of its
+  accesses on that device, plus their time on the new device. The difference is work outside of the
+  memory. It isn't assumed to overlap with memory waits, beyond the devices' fetches in flight.
+- If that device is unknown: the longer of the recorded time and the time of its accesses on the new
+  device. Pacing follows the same rule and can't make anything faster, so memories faster than this
+  computer's are predicted to be as fast as it.
+- On a GPU: only the time of its accesses and launches there (see `gpu_tier`).
 
-The rest of the training thread's time stays as it is. Threads that move rows beside it have a time
-of their own by the same rule; training can't be done before the busiest of them is.
+The rest of the training thread's time stays unchanged. The times of threads that move rows in the
+background follow the same rules; training can't end before the busiest of them.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ __all__ = ["PredictedRun", "RanIn", "caches_before", "predict_run"]
 
 @dataclass(frozen=True)
 class RanIn:
-    """seconds: how long the recorded run took. thread: the one that trained, as the system numbers
-    it (`threading.get_native_id()`)."""
+    """The recorded run. seconds: how long it took. thread: the native id of the training thread
+    (`threading.get_native_id()`).
+    """
 
     seconds: float
     thread: int
@@ -44,9 +44,10 @@ class RanIn:
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """devices: names, one a tier; None: as on this computer. seconds: of the run. tier_seconds: of
-    the training thread at each tier. rest_seconds: what else it did. behind_seconds: that it would
-    have to wait at the end, since another thread is busier."""
+    """A predicted run. devices: names, one per tier; None: as on this computer. seconds: of the
+    run. tier_seconds: the training thread's time at each tier. rest_seconds: its other work.
+    behind_seconds: how long it would have to wait at the end for a busier thread.
+    """
 
     devices: tuple[str | None, ...]
     seconds: float
@@ -58,7 +59,9 @@ class PredictedRun:
 def caches_before(
     placements: Sequence[Sequence[es.devices.Device | None]],
 ) -> list[es.Caches]:
-    """What to simulate in a recording, so that each placement can be predicted from it."""
+    """Returns the caches to simulate in a recording, so that each placement can be predicted from
+    it.
+    """
     caches = [es.Caches.of(device) for devices in placements for device in devices if device]
     return list(dict.fromkeys(caches))
 
@@ -70,14 +73,13 @@ def predict_run(
     ran: RanIn,
     here: Sequence[es.devices.Device | None] = (),
 ) -> PredictedRun:
-    """How long the run takes with its tiers on `devices`, first tier first.
+    """Predicts the run's time with its tiers on `devices`, first tier first.
 
-    phases: of `embstore.record_accesses`; where a device is a GPU, of a run whose first tier was
-    in DRAM. caches: that were simulated. here: what the tiers were on
-    when it was recorded, by files of `pmemlab model measure`; None, or fewer: isn't known. Raises
-    LabError where there is no device for a tier, its caches weren't simulated, or nothing was
-    recorded of the thread that trained, and InvalidArgumentError where a device can't do what was
-    done with a tier.
+    phases: from `embstore.record_accesses`; for a GPU, of a run whose first tier was in DRAM.
+    caches: those that the recording simulated. here: the devices that the tiers lay on in the
+    recording, by files of `pmemlab model measure`; None, or a shorter sequence: unknown. Raises
+    LabError if a tier has no device, its caches weren't simulated, or nothing was recorded of the
+    training thread, and InvalidArgumentError if a device can't do the accesses of a tier.
     """
     tiers = int(phases["tier"].max(initial=-1)) + 1
     if tiers > len(devices):
