@@ -1,1 +1,1 @@
-"""Programs that measure: they stand outside the installed packages."""
+"""Benchmark programs, outside of the installed packages."""

@@ -1,5 +1,6 @@
-"""The command that tries sizes of DRAM before persistent memory:
-`python -m benchmarks.cache_sizes`."""
+"""The command that tries sizes of DRAM in front of persistent memory: `python -m
+benchmarks.cache_sizes`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _SHARES: Final = (0.1, 0.5, 2.0, 5.0, 12.5, 30.0)
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line; importing it needs no engine."""
+    """Returns the command line's parser; needs no engine."""
     parser = new_parser(
         "benchmarks.cache_sizes",
         "Count how many ids a first tier of DRAM answers, by its size, and predict "
@@ -43,35 +44,35 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=list(_SHARES),
         metavar="P",
-        help="shares of the rows that the DRAM holds",
+        help="percentages of the rows that the DRAM holds",
     )
     parser.add_argument(
         "--device",
         default="optane-100-x6-memory-mode",
         metavar="NAME|FILE",
-        help="memory mode, whose DRAM and persistent memory are meant",
+        help="device of memory mode, whose DRAM and persistent memory are used",
     )
     parser.add_argument(
         "--path",
         type=Path,
         default=Path("/dev/shm"),
         metavar="PATH",
-        help="folder for the rows below the first tier: in memory",
+        help="folder in memory for the rows below the first tier",
     )
     table = parser.add_argument_group("the table and its training")
     add_count(table, "--rows", 2_000_000, "N", "rows of the table", type=column_keys)
     add_count(table, "--embedding-dim", 64, "D", "weights of a row")
-    add_count(table, "--batch-size", 50_000, "IDS", "ids of a batch")
+    add_count(table, "--batch-size", 50_000, "IDS", "ids per batch")
     add_count(table, "--steps", 20, "N", "batches that are counted")
     add_count(
         table,
         "--warm-up-steps",
         10,
         "N",
-        "batches before these, which are not counted",
+        "batches before the counted ones",
         type=not_negative,
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures, for the report")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for the report")
     return parser
 
 
@@ -124,7 +125,7 @@ def _memory_mode(name: str) -> MemoryModeDevice:
 def _document(
     shape: TableShape, device: MemoryModeDevice, sizes: Sequence[FirstTier]
 ) -> dict[str, Any]:
-    """As `pmemlab report` reads it."""
+    """Returns the document that `pmemlab report` reads."""
     return {
         "workload": "cache_sizes",
         "table": f"{shape.rows:,} rows of dim {shape.dim} with Adagrad's sums",

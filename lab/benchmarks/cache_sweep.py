@@ -1,13 +1,13 @@
-"""One table, with more and less DRAM before its persistent memory, in both ways to use that.
+"""One table with several sizes of DRAM in front of its persistent memory, in both modes of use.
 
-*App direct*: the engine has the most frequent rows in a first tier of DRAM. How many ids it finds
-there is counted, for each size of that tier. *Memory mode*: all rows lie in one memory, which has
-as much DRAM as a cache of lines, whatever is in them. How fast both are is predicted from what the
-engine did with rows, which is recorded (see `pmemlab.model.prediction`).
+*App direct*: the engine keeps the most frequent rows in a first tier of DRAM; the ids that it finds
+there are counted, for each size of that tier. *Memory mode*: all rows lie in one memory, which has
+the same size of DRAM as a cache of lines. The speed of both is predicted from a recording of the
+engine's accesses to rows (see `pmemlab.model.prediction`).
 
-Ids have the paper's skew (see `synthetic`). Rows of the table in one memory come in any order,
-so that frequent ones lie among others, as they do where keys come as they are met; in
-tiers they come by frequency, which is what training makes of it in time.
+Ids have the paper's skew (see `synthetic`). For the table in one memory, rows are inserted in
+random order, so that frequent rows lie among others, as with keys in the order of their first use.
+In tiers they are inserted by frequency, the order that long training produces.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TableShape:
-    """rows: of the table, of `dim` floats and as many of the optimizer's. batch_size: ids. steps:
-    that count; warm_up_steps: that come before them."""
+    """The table and its training. rows: each of `dim` floats and as many optimizer floats.
+    batch_size: ids per batch. steps: counted steps; warm_up_steps: steps before them.
+    """
 
     rows: int
     dim: int
@@ -63,8 +64,9 @@ class TableShape:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What was done with rows in the steps that count, and in the moves that they caused.
-    phases_of_steps: those before the last step ended. hit_rate: of the ids, in the first tier."""
+    """A recording of the counted steps and of the moves that they caused. phases_of_steps: the
+    phases before the last step ended. hit_rate: share of the ids found in the first tier.
+    """
 
     phases: NDArray[np.void]
     phases_of_steps: NDArray[np.void]
@@ -82,10 +84,11 @@ def sweep(
 ) -> list[FirstTier]:
     """Train a table with DRAM for each share of its rows, ascending, and predict both modes.
 
-    device: whose DRAM and persistent memory they are on; in memory mode its cache has the sizes
-    of the shares. folder: where the persistent memory of this run lies.
+    device: the DRAM and persistent memory to predict on; memory mode's cache gets the size of each
+    share. folder: folder for this run's persistent memory.
 
-    Raises EmbStoreError where the engine refuses, LabError where a device can't do what was done.
+    Raises EmbStoreError for an error of the engine, LabError if a device can't do the run's
+    accesses.
     """
     sizes = {share: max(1, round(share * shape.rows)) * shape.row_bytes for share in sorted(shares)}
     behind_dram = {
@@ -98,7 +101,7 @@ def sweep(
         if size > device.cpu_cache_bytes
     }
     app_direct: Placement = (device.dram, device.pmem)
-    # In all runs the same: to simulate them takes some time of its own.
+    # The same caches in all runs, since simulating them slows a run.
     caches = caches_before([app_direct, *((cached,) for cached in behind_dram.values())])
     in_one_memory: _Recorded | None = None
     if behind_dram:
@@ -129,10 +132,10 @@ def _run(
     folder: Path,
     caches: Sequence[es.Caches],
 ) -> _Recorded:
-    """Fill a table and train it. first_tier_bytes: None for one memory."""
+    """Fill a table and train it, recorded. first_tier_bytes: None for one memory."""
     random = np.random.default_rng(_SEED)
     gradients = np.full((shape.batch_size, shape.dim), 1e-3, np.float32)
-    keys = np.arange(shape.rows - 1, -1, -1, dtype=np.int64)  # by frequency, the greatest last
+    keys = np.arange(shape.rows - 1, -1, -1, dtype=np.int64)  # by frequency, the most frequent last
     if first_tier_bytes is None:
         keys = random.permutation(keys)
 
@@ -142,7 +145,7 @@ def _run(
         table.apply_gradients(drawn, gradients)
 
     with _table(shape, first_tier_bytes, folder) as table:
-        # From the first row on, so that the caches aren't empty when it counts.
+        # Record from the first row on, so that the simulated caches are warm in the counted steps.
         with es.record_accesses(table, caches=caches, most_phases=MOST_PHASES) as recording:
             for start in range(0, shape.rows, _FILLED_AT_ONCE):
                 part = keys[start : start + _FILLED_AT_ONCE]
@@ -156,7 +159,7 @@ def _run(
             for _ in range(shape.steps):
                 step()
             until_ns = recording.elapsed_ns()
-            table.drain()  # what rows are still to be moved depends on how busy this computer is
+            table.drain()  # the number of pending moves depends on this computer's load
         after = table.stats()
     hits, misses = (after[name] - before[name] for name in ("hits", "misses"))
     phases = recording.phases[recording.phases["start_ns"] >= from_ns]
@@ -197,7 +200,7 @@ def _ids_per_s(shape: TableShape, recorded: _Recorded, placement: Placement) -> 
 
 
 def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
-    """An id's part of what all threads' accesses take, those that move rows too."""
+    """Returns the time of all threads' accesses, moves included, per id."""
     total_ns = 0.0
     for tier, device in enumerate(placement):
         assert device is not None
@@ -208,8 +211,9 @@ def _memory_ns(shape: TableShape, recorded: _Recorded, placement: Placement) -> 
 
 
 def _hit_rate(shape: TableShape, recorded: _Recorded, device: MemoryModeDevice) -> float:
-    """Of all ids, those that found their row in a cache, the CPU's or that of DRAM. An id of which
-    a batch has two is looked for once, and found the second time."""
+    """Returns the share of ids whose row was in a cache, the CPU's or the DRAM cache. A batch's
+    duplicate of an id counts as a hit.
+    """
     cache = recorded.caches.index(es.Caches.of(device))
     misses = sum(
         float(recorded.phases[name][:, cache].sum()) for name in ("clean_misses", "dirty_misses")

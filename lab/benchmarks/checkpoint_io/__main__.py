@@ -6,6 +6,6 @@ import sys
 from benchmarks.checkpoint_io.command import main
 
 if __name__ == "__main__":
-    # As an interrupt from the keyboard: what lies on the media is removed first.
+    # Handle SIGTERM like a keyboard interrupt: remove the files on the media first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

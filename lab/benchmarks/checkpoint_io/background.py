@@ -1,4 +1,4 @@
-"""Saves that training doesn't wait for: it waits for a copy of its state only."""
+"""Saves in the background: training waits only for a copy of its state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BackgroundSaver"]
 
 
 class BackgroundSaver:
-    """One save at a time, from a copy that is kept for the next one to reuse."""
+    """Saves in a thread, one save at a time, from a copy whose memory the next save reuses."""
 
     def __init__(self, save: Callable[[Checkpoint], None]) -> None:
         self._save = save
@@ -22,8 +22,9 @@ class BackgroundSaver:
         self._error: BaseException | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Returns when the state may change. Waits for the save before, and raises what that one
-        ended with."""
+        """Starts a save; returns when the state may change. Waits for the previous save first, and
+        raises that save's error.
+        """
         self.wait()
         copies: dict[str, Tensor] = {}
         for name, tensor in checkpoint.tensors.items():
@@ -39,7 +40,7 @@ class BackgroundSaver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the last save is durable. Raises what it ended with."""
+        """Wait until the last save is durable. Raises that save's error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -1,4 +1,4 @@
-"""What is saved and loaded: named tensors, and a few numbers and words beside them."""
+"""The content that is saved and loaded: named tensors, and a few numbers and strings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["Checkpoint", "demand_same_bits", "touch"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """tensors: on the CPU, of any shape and dtype. scalars: whatever JSON can say."""
+    """The content of a checkpoint. tensors: on the CPU, of any shape and dtype. scalars: JSON
+    values.
+    """
 
     tensors: Mapping[str, Tensor]
     scalars: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +48,7 @@ def demand_same_bits(found: Checkpoint, expected: Checkpoint) -> None:
 
 
 def touch(checkpoint: Checkpoint) -> int:
-    """Read every byte of every tensor, at the speed of memory. Returns their exclusive or."""
+    """Read every byte of every tensor, at the speed of memory. Returns the bytes' exclusive or."""
     total = 0
     for tensor in checkpoint.tensors.values():
         raw = _bytes_of(tensor).numpy()

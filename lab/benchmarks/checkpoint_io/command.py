@@ -36,7 +36,7 @@ _GENERATED_IMAGES: Final = 1024
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line; importing it doesn't need PyTorch."""
+    """Returns the command line's parser; doesn't need PyTorch."""
     parser = new_parser(
         "benchmarks.checkpoint_io",
         "Save and load checkpoints of image models on several media and in several "
@@ -47,7 +47,7 @@ def argument_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=PATH[:KIND]",
-        help="a folder on a medium; may be repeated. KIND is file (through the file system), dax "
+        help="folder on a medium; may be repeated. KIND is file (through the file system), dax "
         "(a dax mount through the file system) or mapped (by stores into mapped memory)",
     )
     parser.add_argument(
@@ -55,34 +55,33 @@ def argument_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME|FILE",
-        help="a medium that takes as long as on this device (of `pmemlab model devices`, or its "
-        "file); may be repeated. A disk has the formats of files, a memory all of them, as a dax "
-        "mount",
+        help="device to pace a medium as: a name of `pmemlab model devices`, or a file; may be "
+        "repeated. A disk has the formats of files; a memory has all formats, as a dax mount",
     )
     parser.add_argument(
         "--paced-in",
         type=Path,
         default=Path("/dev/shm"),
         metavar="PATH",
-        help="where the files of --device lie: a folder in this computer's memory",
+        help="folder in this computer's memory for the files of --device",
     )
     parser.add_argument(
         "--models",
         nargs="+",
         default=_MODELS,
         metavar="MODEL",
-        help="vgg16, vgg19, dpn92, simpledla; tiny for a try",
+        help="vgg16, vgg19, dpn92, simpledla, or tiny for a trial run",
     )
     parser.add_argument(
         "--formats",
         nargs="+",
         metavar="FORMAT",
-        help="torch, torch-mmap, safetensors, embstore, mapped; without it, all that make sense on "
-        "a medium of its kind",
+        help="torch, torch-mmap, safetensors, embstore, mapped (default: all that suit the kind of "
+        "medium)",
     )
     training = parser.add_argument_group("training")
     add_count(training, "--steps", 2, "N", "batches to train on before the saves")
-    add_count(training, "--batch-size", 16, "IMAGES", "images of a batch")
+    add_count(training, "--batch-size", 16, "IMAGES", "images per batch")
     add_count(
         training, "--seed", 2021, "N", "seed of the generated images and the weights", type=seed
     )
@@ -95,26 +94,26 @@ def argument_parser() -> argparse.ArgumentParser:
     training.add_argument(
         "--keep",
         action="store_true",
-        help="leave a checkpoint for --resume on the first medium, in its first format that isn't "
+        help="keep a checkpoint for --resume on the first medium, in its first format other than "
         "embstore",
     )
     training.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the checkpoint that --keep left there, to the same bits as without a stop",
+        help="resume from the checkpoint of --keep, to the same bits as without a stop",
     )
     fairness = parser.add_argument_group("measuring")
     add_count(fairness, "--repeats", 5, "N", "saves and loads of each format; figures are medians")
     fairness.add_argument(
         "--drop-caches",
         choices=("posix_fadvise", "drop_caches"),
-        help="how files leave the page cache before cold loads; without it, drop_caches as root in "
-        "one of the lab's guests, and posix_fadvise everywhere else",
+        help="how to empty the page cache before cold loads (default: drop_caches as root in a "
+        "guest of the lab, posix_fadvise everywhere else)",
     )
     fairness.add_argument(
         "--background",
         action="store_true",
-        help="save from a thread, off a copy, so that training waits for the copy only",
+        help="save a copy in a thread, so that training waits only for the copy",
     )
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -122,7 +121,7 @@ def argument_parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="FILE",
-        help="print one JSON document; with a FILE, it goes there beside the tables",
+        help="print one JSON document; with a FILE, write it there and print the tables",
     )
     return parser
 
@@ -189,14 +188,14 @@ def _run(arguments: argparse.Namespace) -> None:
         if json_file is None:
             print(text)
             return
-        # Whole or not at all: a folder of results has no half ones.
+        # Written whole or not at all, so that a folder of results has no partial files.
         write_output("--json", json_file, f"{text}\n")
     text = reports.tables(report, max(shutil.get_terminal_size((120, 24)).columns, 100))
     results_console().out(text)
 
 
 def _media(arguments: argparse.Namespace) -> list[Medium]:
-    """Those of --medium, then those of --device."""
+    """Returns the media of --medium, then those of --device."""
     from benchmarks.checkpoint_io.medium import paced_medium, parse_medium
     from pmemlab.model.devices import load_device
 
@@ -231,13 +230,15 @@ def _arms(media: Sequence[Medium], formats: Sequence[str] | None) -> list[tuple[
 
 
 def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> None:
-    """Whether this computer's memory has it, before minutes of saving. Raises MediumError."""
+    """Checks that the folder of --paced-in has room, before minutes of saving. Raises
+    MediumError.
+    """
     from benchmarks.checkpoint_io.formats import MAPPED_FORMATS
 
     paced = [(medium, name) for medium, name in arms if medium.paced_as is not None]
     if not paced:
         return
-    # One each, of which one at a time is being replaced; a mapped file has room for two.
+    # One copy per arm, one more during a replacement; a mapped file has room for two.
     copies = len(paced) + 1 + sum(name in MAPPED_FORMATS for _, name in paced)
     needed_mb = copies * checkpoint.tensor_bytes / 1e6
     folder = paced[0][0].path
@@ -250,7 +251,7 @@ def _check_room(arms: Sequence[tuple[Medium, str]], checkpoint: Checkpoint) -> N
 
 
 def _kept_in(arms: Sequence[tuple[Medium, str]]) -> tuple[Medium, str]:
-    """Where --keep and --resume have their checkpoints."""
+    """Returns the arm that --keep and --resume use."""
     for medium, name in arms:
         if name != "embstore":
             return medium, name
@@ -292,7 +293,7 @@ def _trained(
         try:
             trainer.step()
         except RuntimeError as error:
-            if "can't allocate memory" not in str(error):  # PyTorch has no type for it on a CPU
+            if "can't allocate memory" not in str(error):  # no type of its own on a CPU
                 raise
             raise DataError(
                 f"--batch-size {arguments.batch_size}: a step doesn't fit this computer's memory; "

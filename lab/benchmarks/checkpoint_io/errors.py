@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints that are saved and loaded here."""
+"""Errors of saving and loading checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DamagedCheckpointError(FailedRunError):
 
 
 class NoCheckpointError(DataError):
-    """There is no checkpoint at this place, and never was a complete one."""
+    """There is no checkpoint at this path, and there never was a complete one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: no checkpoint has been saved there")
@@ -33,12 +33,14 @@ class NoCheckpointError(DataError):
 
 
 class CheckpointInUseError(FailedRunError):
-    """Another save writes this checkpoint, or loaded tensors lie in what would be overwritten."""
+    """Another save is writing this checkpoint, or loaded tensors lie in the slot to be
+    overwritten.
+    """
 
 
 class MediumError(DataError):
-    """A medium's path can't be used, or isn't what it is said to be."""
+    """A medium's path can't be used, or isn't of the kind that the user gave."""
 
 
 class DifferentBytesError(FailedRunError):
-    """What was loaded isn't what was saved."""
+    """The loaded content differs from what was saved."""

@@ -20,14 +20,16 @@ __all__ = ["Images", "cifar_images", "generated_images"]
 
 _SHAPE: Final = (3, 32, 32)
 _PADDING: Final = 4
-# Of CIFAR-10's training images, a colour each.
+# Mean and deviation of CIFAR-10's training images, per colour.
 _MEAN: Final = (0.4914, 0.4822, 0.4465)
 _DEVIATION: Final = (0.2470, 0.2435, 0.2616)
 
 
 @dataclass(frozen=True)
 class Images:
-    """pixels: uint8 (n, 3, 32, 32); labels: int64 (n,), 0 to 9. sha256 is over both."""
+    """Labelled images. pixels: uint8 (n, 3, 32, 32); labels: int64 (n,), 0 to 9. sha256 is over
+    both.
+    """
 
     pixels: Tensor
     labels: Tensor
@@ -39,7 +41,8 @@ class Images:
         object.__setattr__(self, "sha256", digest.hexdigest())
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw a batch by PyTorch's generator: moved by up to 4 pixels, and mirrored or not.
+        """Draw a batch by PyTorch's generator, each image shifted by up to 4 pixels and perhaps
+        mirrored.
 
         Returns float32 (count, 3, 32, 32), normalised, and the labels, int64 (count,).
         """
@@ -60,7 +63,9 @@ class Images:
 
 
 def generated_images(count: int, seed: int) -> Images:
-    """Images of which each class has a pattern of its own, under noise. The same for a seed."""
+    """Generate images in which each class has its own pattern under noise; a seed gives the same
+    images.
+    """
     generator = np.random.default_rng(seed)
     patterns = generator.integers(0, 256, (CLASSES, *_SHAPE))
     labels = generator.integers(0, CLASSES, count)
@@ -72,7 +77,7 @@ def generated_images(count: int, seed: int) -> Images:
 def cifar_images(path: Path) -> Images:
     """Read CIFAR-10's training images from its Python files.
 
-    path: a file such as data_batch_1, or the folder that has those. Raises DataError, which names
+    path: a file such as data_batch_1, or the folder with these files. Raises DataError, which names
     the file.
     """
     files = sorted(path.glob("data_batch_*")) if path.is_dir() else [path]
@@ -104,7 +109,9 @@ def _cifar_batch(file: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle may call any function; those of CIFAR-10 need these three."""
+    """An unpickler for arrays alone: a pickle may call any function, and CIFAR-10's need only these
+    three.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_reconstruct" and module.endswith(".multiarray"):
@@ -114,5 +121,5 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-# What numpy's arrays name as their maker; its module has another name in each version of numpy.
+# The function that numpy's pickled arrays call; its module's name depends on numpy's version.
 _array_by_pickle: Final = np.zeros(0).__reduce__()[0]

@@ -1,4 +1,4 @@
-"""The checkpoint that a run leaves for `--resume`, one a model and medium."""
+"""The checkpoint that a run keeps for `--resume`, one per model and medium."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def keep(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -
 
 
 def kept(medium: Medium, format_name: str, model: str) -> Checkpoint:
-    """Raises NoCheckpointError and DamagedCheckpointError, which name the file."""
+    """Loads what `keep` saved. Raises NoCheckpointError and DamagedCheckpointError, which name the
+    file.
+    """
     with closing(FORMATS[format_name](_folder(medium, model))) as chosen:
         return chosen.load(PhaseClock())
 

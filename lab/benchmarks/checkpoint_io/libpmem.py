@@ -50,8 +50,8 @@ def _library() -> ctypes.CDLL:
 class PersistentMapping:
     """A whole file, mapped shared. Offsets are from its start.
 
-    is_pmem: what libpmem says: whether a fence makes stores durable. Where it is False, as for a
-    file in the page cache, msync(2) does.
+    is_pmem: libpmem's answer to whether a fence makes stores durable. If False, as for a file in
+    the page cache, msync(2) makes them durable.
     """
 
     def __init__(self, path: Path, address: int, length: int, is_pmem: bool) -> None:
@@ -75,14 +75,16 @@ class PersistentMapping:
         self.copy(offset, ctypes.cast(source, ctypes.c_void_p).value or 0, len(data))
 
     def drain(self, offset: int, length: int) -> None:
-        """Wait until all copies are durable; they lie within `length` bytes from `offset`."""
+        """Wait until all copies are durable. REQUIRES: they lie within `length` bytes from
+        `offset`.
+        """
         self._demand(offset, length)
         _library().pmem_drain()
         if not self.is_pmem:
             self._msync(offset, length)
 
     def store_word(self, offset: int, value: int) -> None:
-        """Store 8 bytes, which no failure can tear, and wait until they are durable."""
+        """Store 8 bytes atomically (no failure can tear them), and wait until they are durable."""
         if offset % 8:
             raise ValueError(f"offset {offset} is no multiple of 8")
         self._demand(offset, 8)
@@ -106,8 +108,9 @@ class PersistentMapping:
 
 @contextmanager
 def mapped_file(path: Path) -> Iterator[PersistentMapping]:
-    """Map a file that exists, as large as it is. Raises OSError, MissingRequirementError, and
-    MediumError where libpmem takes a file for persistent memory that the kernel doesn't."""
+    """Map a whole existing file. Raises OSError, MissingRequirementError, and MediumError if
+    libpmem treats the file as persistent memory but the kernel doesn't.
+    """
     library = _library()
     length, is_pmem = ctypes.c_size_t(), ctypes.c_int()
     address = library.pmem_map_file(os.fsencode(path), 0, 0, 0, length, is_pmem)
@@ -126,8 +129,9 @@ def mapped_file(path: Path) -> Iterator[PersistentMapping]:
 
 
 def can_map_sync(path: Path) -> bool:
-    """Whether the kernel maps this file so that stores reach persistent memory. An empty one can't
-    be asked about. Raises OSError where it can't be opened."""
+    """Returns whether the kernel maps this file so that stores reach persistent memory. REQUIRES:
+    the file isn't empty. Raises OSError if it can't be opened.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         flags: Final = _MAP_SHARED_VALIDATE | _MAP_SYNC

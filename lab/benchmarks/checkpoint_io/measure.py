@@ -1,4 +1,4 @@
-"""Saves and loads one checkpoint in every arm: medium by format, in turns."""
+"""Saves and loads one checkpoint in every arm (a medium with a format), in turns."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ from benchmarks.checkpoint_io.phases import Phase, PhaseClock
 __all__ = ["ArmResult", "LoadTiming", "SaveTiming", "formats_on", "measure_arms"]
 
 Progress = Callable[[str], None]
-"""Called before each save and load with what it is."""
+"""Called with a description before each save and load."""
 
 
 @dataclass(frozen=True)
 class SaveTiming:
-    """seconds: from the call until the medium has everything. stall_seconds: that training waits.
-    phases: parts of `seconds`; a format that can't tell some apart has them in one.
-    paced_seconds: of `seconds`, what was waited because the medium's device would take longer."""
+    """A save's times. seconds: from the call until the medium has everything. stall_seconds: how
+    long training waits. phases: parts of `seconds`; a format may have several phases in one.
+    paced_seconds: the part of `seconds` that was waited because the medium's device would take
+    longer.
+    """
 
     seconds: float
     stall_seconds: float
@@ -47,9 +49,10 @@ class SaveTiming:
 
 @dataclass(frozen=True)
 class LoadTiming:
-    """seconds: until every byte was touched, the sum of `phases`. resident_before: part of the
-    files' pages that was in the page cache when it began; of a paced medium, that would have been.
-    paced_seconds: as a save's."""
+    """A load's times. seconds: until every byte was touched, the sum of `phases`. resident_before:
+    share of the files' pages in the page cache at the start; for a paced medium, the share that
+    would have been there. paced_seconds: as in SaveTiming.
+    """
 
     seconds: float
     phases: dict[Phase, float]
@@ -59,8 +62,9 @@ class LoadTiming:
 
 @dataclass
 class ArmResult:
-    """tensor_bytes: what is saved, and what rates are of. file_bytes: what lies on the medium.
-    device: that the medium was paced as; None: it wasn't."""
+    """The results of an arm. tensor_bytes: saved bytes, which rates count. file_bytes: bytes on the
+    medium. device: the device that the medium was paced as; None: not paced.
+    """
 
     model: str
     medium: str
@@ -80,14 +84,16 @@ class ArmResult:
 
     @property
     def cold_bytes_per_s(self) -> float | None:
-        """None where a page stayed in the page cache: then no load was cold."""
+        """Cold loads' median rate; None if a page stayed in the page cache, as then no load was
+        cold.
+        """
         if any(load.resident_before > 0 for load in self.evicted_loads):
             return None
         return self.tensor_bytes / statistics.median(load.seconds for load in self.evicted_loads)
 
     @property
     def warm_bytes_per_s(self) -> float:
-        """Of the loads that follow a load; and where caches can't be dropped, of all."""
+        """The median rate of loads that follow a load; of all loads if caches can't be dropped."""
         loads = list(self.cached_loads)
         if self.cold_bytes_per_s is None:
             loads += self.evicted_loads
@@ -98,8 +104,9 @@ class ArmResult:
         return statistics.median(save.stall_seconds for save in self.saves)
 
     def phase_seconds(self, phase: Phase) -> float | None:
-        """Median over saves or loads; None where the format doesn't have this phase, or can't tell
-        it apart."""
+        """Returns a phase's median over saves or loads; None if the format doesn't have it as a
+        phase of its own.
+        """
         of_saves = [save.phases for save in self.saves]
         of_loads = [load.phases for load in (*self.evicted_loads, *self.cached_loads)]
         found = [phases[phase] for phases in (*of_saves, *of_loads) if phase in phases]
@@ -116,9 +123,9 @@ class ArmResult:
 
 
 def formats_on(medium: Medium) -> list[str]:
-    """Names of the formats that make sense on a medium of this kind."""
+    """Returns the names of the formats that suit a medium of this kind."""
     if medium.paced_as is not None and medium.kind == "dax":
-        return list(FORMATS)  # its mount is no real one, so that it needn't be said how it is used
+        return list(FORMATS)  # its mount isn't a real one, so no kind of use was given
     return list(MAPPED_FORMATS if medium.kind == "mapped" else FILE_FORMATS)
 
 
@@ -133,13 +140,13 @@ def measure_arms(
     progress: Progress = lambda _what: None,
 ) -> list[ArmResult]:
     """Save and load `checkpoint` in every arm, `repeats` times in turns, so that a disturbance of
-    the computer doesn't hit one arm alone.
+    the computer doesn't affect one arm alone.
 
-    Each turn saves, loads with the files' caches dropped, and loads again; what was loaded is then
-    compared. On a paced medium, whose files stay in memory, the first load waits instead as if
-    they had been dropped. Everything lies in a folder of its own on each medium, which is removed.
+    Each turn saves, loads with the files' pages dropped from the page cache, and loads again; each
+    loaded content is compared. On a paced medium, whose files stay in memory, the first load waits
+    instead as if the pages had been dropped. All files lie in a temporary folder on each medium.
 
-    Raises DifferentBytesError, which names the arm, where an arm doesn't give back what was saved.
+    Raises DifferentBytesError, which names the arm, if an arm doesn't return what was saved.
     """
     with ExitStack() as stack:
         running = [
@@ -173,7 +180,7 @@ def _arm(
 
 
 def _payload(content: Checkpoint) -> int:
-    """Bytes of tensors; a table's keys are the format's, not the user's."""
+    """Returns the bytes of the user's tensors; a table's keys belong to the format."""
     return sum(t.nbytes for name, t in content.tensors.items() if name != "keys")
 
 
@@ -202,7 +209,7 @@ class _Arm:
         name = f"{result.model}, {result.format} on {result.medium}"
         progress(f"{name}: save {which}")
         result.saves.append(self._save())
-        parts = self._format.parts()  # asked once: to find them may read some of them
+        parts = self._format.parts()  # called once: it may read some of the parts
         result.file_bytes = sum(part.length for part in parts)
         result.notes = self._format.notes()
         result.notices_flipped_bits = self._format.notices_flipped_bits
@@ -248,7 +255,7 @@ class _Arm:
             touch(loaded)
         paced_s = 0.0
         if paced_as is not None and resident == 0:
-            # What is read once more comes from the page cache, where there is one.
+            # Later reads of the same bytes come from the page cache, if there is one.
             reads = 1 if paced_as.has_page_cache else self._format.reads_of_a_byte
             paced_s = paced_as.wait_for_load(reads * sum(part.length for part in parts), clock)
         try:
@@ -256,5 +263,5 @@ class _Arm:
         except DifferentBytesError as error:
             raise DifferentBytesError(f"{arm}: {error}") from error
         del loaded
-        gc.collect()  # a mapping that lived on would keep pages in the cache, and a slot in use
+        gc.collect()  # a living mapping would keep pages in the cache, and a slot in use
         return LoadTiming(sum(clock.seconds.values()), clock.seconds, resident, paced_s)

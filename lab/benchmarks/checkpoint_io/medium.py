@@ -1,4 +1,4 @@
-"""What a folder really is on, as the kernel says it."""
+"""The medium that a folder really lies on, according to the kernel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Medium", "MediumFacts", "MediumKind", "paced_medium", "parse_medium"]
 
 MediumKind = Literal["file", "dax", "mapped"]
-"""file: through the file system. dax: the same, on a dax mount. mapped: by stores into memory."""
+"""file: through the file system. dax: the same, on a DAX mount. mapped: by stores into memory."""
 
 _SYS_BLOCK: Final = Path("/sys/dev/block")
-# Parts of a device's place in sysfs, and what they mean.
+# Patterns of a device's path in sysfs, by bus.
 _BUSES: Final = {
     "nvme": r"/nvme\d",
     "sata": r"/ata\d",
@@ -34,9 +34,11 @@ _BUSES: Final = {
 
 @dataclass(frozen=True)
 class MediumFacts:
-    """filesystem, mount_options, source: of the mount. device, bus, rotates: the block device under
-    it, the bus that it hangs on and whether it is a spinning disk; None where there is none, as
-    under tmpfs. map_sync: whether the kernel maps files there as persistent memory."""
+    """The kernel's facts about a folder. filesystem, mount_options, source: of the mount. device,
+    bus, rotates: the block device under it, the device's bus and whether it is a spinning disk;
+    None without a block device, as under tmpfs. map_sync: whether the kernel maps files there as
+    persistent memory.
+    """
 
     mount_point: str
     filesystem: str
@@ -49,12 +51,12 @@ class MediumFacts:
 
     @property
     def in_memory(self) -> bool:
-        """Whether files there are on no medium but this computer's memory."""
+        """Whether files there lie in this computer's memory alone."""
         return self.device is None and self.filesystem in MEMORY_FILE_SYSTEMS
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """A description in one line."""
         if self.device is None:
             where = "memory" if self.in_memory else self.source
         else:
@@ -64,8 +66,9 @@ class MediumFacts:
 
 @dataclass(frozen=True)
 class Medium:
-    """name: what its user calls it. path: a folder that exists. paced_as: what saves and loads
-    take as long as on; None: as they take here."""
+    """A medium to save on. name: given by the user. path: an existing folder. paced_as: the device
+    whose times saves and loads take; None: not paced.
+    """
 
     name: str
     path: Path
@@ -75,7 +78,7 @@ class Medium:
 
     @property
     def summary(self) -> str:
-        """What it is, in one line for people."""
+        """A description in one line."""
         if self.paced_as is None:
             return self.facts.summary
         return f"paced as {self.paced_as.name}, files in this computer's memory"
@@ -91,7 +94,7 @@ class Medium:
 
 
 def parse_medium(text: str) -> Medium:
-    """NAME=PATH or NAME=PATH:KIND. Raises MediumError, which names what is wrong."""
+    """Parses NAME=PATH or NAME=PATH:KIND. Raises MediumError, which names the problem."""
     name, separator, rest = text.partition("=")
     if not (separator and name and rest):
         raise MediumError(f"{text!r}: a medium is given as NAME=PATH or NAME=PATH:KIND")
@@ -114,11 +117,11 @@ def parse_medium(text: str) -> Medium:
 
 
 def paced_medium(device: DeviceModel, path: Path) -> Medium:
-    """A medium of the device's name, whose files lie in the folder.
+    """Returns a medium with the device's name, whose files lie in the folder.
 
-    A disk has a file system with a page cache, a memory one that is a dax mount. Raises
-    MediumError where that folder isn't in memory, whose own time would count beside the device's,
-    or the device keeps nothing; NotPublishedError where its file lacks a figure.
+    A disk is modelled with a file system with a page cache, a memory as a DAX mount. Raises
+    MediumError if the folder isn't in memory, as its own time would add to the device's, or if the
+    device is volatile; NotPublishedError if the device's file lacks a figure.
     """
     paced_as = PacedDevice.of(device)
     if not path.is_dir():
@@ -134,7 +137,7 @@ def paced_medium(device: DeviceModel, path: Path) -> Medium:
 
 
 def read_facts(path: Path) -> MediumFacts:
-    """Ask the kernel. Raises MediumError where the folder can't be written."""
+    """Ask the kernel about a folder. Raises MediumError if the folder can't be written."""
     mount = mount_of(path.resolve())
     device = _block_device(mount.device_number)
     return MediumFacts(
@@ -150,7 +153,7 @@ def read_facts(path: Path) -> MediumFacts:
 
 
 def _block_device(number: str) -> Path | None:
-    """The whole disk's folder in sysfs."""
+    """Returns the whole disk's folder in sysfs; None if there is no such device."""
     folder = _SYS_BLOCK / number
     if not folder.exists():
         return None

@@ -1,21 +1,20 @@
-"""Saves and loads that take as long as on a device that this computer needn't have.
+"""Paces saves and loads as on a device that this computer need not have.
 
-Files lie in this computer's memory. A save or a load does all that it does anywhere, and then waits
-until as much time has passed as there would have been with the device moving its bytes. `n / w`
-is those bytes by the device's bandwidth:
+Files lie in this computer's memory. A save or a load does its usual work, and then waits until as
+much time has passed as with the device moving its bytes. `n / w` is these bytes divided by the
+device's bandwidth:
 
-- *Save to a disk*: the page cache takes what is written, and the disk begins when the file is
-  synced; a checkpoint is written in less time than the kernel leaves dirty pages alone. So it
-  takes the save's own work, and n / w after it. w is the sequential bandwidth that the device's
-  file has at 128 KiB, with as many requests in flight as were published: syncing a large file
-  keeps a disk's queue full.
-- *Cold load from a disk*: the kernel reads ahead while the CPU works, so it takes the longer
-  of its own work and n / w. The kernel keeps fewer requests in flight than makers measure with;
-  what a disk does then is seldom public, so this is the least that a cold load takes.
-- *Warm load from a disk*: from the page cache, so nothing waits.
-- *Memory*, as a dax mount: there is no page cache, so that each store goes to the device while the
-  CPU waits, and each load is cold. One thread streams; how often a load reads a byte from the
-  medium depends on the format.
+- *Save to a disk*: writes go to the page cache, and the disk starts when the file is synced, since
+  writing a checkpoint takes less time than the kernel leaves dirty pages alone. So a save takes its
+  own work, and then n / w. w is the device file's sequential bandwidth at 128 KiB, with the most
+  published requests in flight: syncing a large file keeps a disk's queue full.
+- *Cold load from a disk*: the kernel reads ahead while the CPU works, so a load takes the longer of
+  its own work and n / w. The kernel keeps fewer requests in flight than makers measure with; a
+  disk's rate then is seldom public, so this is a lower bound of a cold load.
+- *Warm load from a disk*: from the page cache, so it doesn't wait.
+- *Memory*, as a DAX mount: there is no page cache, so each store goes to the device while the CPU
+  waits, and each load is cold. One thread streams; how often a load reads each byte from the medium
+  depends on the format.
 """
 
 from __future__ import annotations
@@ -35,18 +34,19 @@ if TYPE_CHECKING:
 __all__ = ["Effort", "PacedDevice"]
 
 _DISK_REQUEST_BYTES: Final = 128 << 10
-_MANY_IN_FLIGHT: Final = 1024  # beyond what any curve has: the most that was published
+_MANY_IN_FLIGHT: Final = 1024  # above every curve's range: the most that was published
 _MEMORY_BLOCK_BYTES: Final = 1 << 20
 _ONE_THREAD: Final = 1
-# Where the medium is waited for, and the phase that what is added counts as: the first that is.
+# The phases that wait for the medium; added time counts as the first of them that the save has.
 _ON_DISK: Final[tuple[Phase, ...]] = ("sync",)
 _IN_MEMORY: Final[tuple[Phase, ...]] = ("copy", "write", "sync")
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What had been done by a moment: seconds on the clock, and of the processor, in user space and
-    in the kernel."""
+    """The time used up to a moment: wall-clock seconds, and CPU seconds in user space and in the
+    kernel.
+    """
 
     clock_s: float
     user_s: float
@@ -60,9 +60,10 @@ class Effort:
 
 @dataclass(frozen=True)
 class PacedDevice:
-    """name: of the device. has_page_cache: whether files there are cached in DRAM, as of a disk
-    and not of a dax mount. The others are MB/s, 10^6 bytes a second, of one stream: file_write
-    by write(2), streamed_write by non-temporal stores into a mapping; the same of a disk."""
+    """A device to pace as. has_page_cache: whether its files are cached in DRAM: true for a disk,
+    false for a DAX mount. The rates are MB/s, 10^6 bytes/s, of one stream: file_write by write(2),
+    streamed_write by non-temporal stores into a mapping; both are equal for a disk.
+    """
 
     name: str
     has_page_cache: bool
@@ -72,8 +73,9 @@ class PacedDevice:
 
     @classmethod
     def of(cls, device: DeviceModel) -> PacedDevice:
-        """Raises MediumError where nothing outlives a power cut there, NotPublishedError where the
-        device's file lacks a figure."""
+        """Makes one from a device model. Raises MediumError if the device is volatile,
+        NotPublishedError if its file lacks a figure.
+        """
         if device.cache is not None:
             raise MediumError(
                 f"--device {device.name}: is memory mode, which forgets all when the power goes; "
@@ -99,11 +101,11 @@ class PacedDevice:
     def wait_for_save(
         self, moved_bytes: int, began: Effort, clock: PhaseClock, *, told_apart: bool
     ) -> float:
-        """Wait as a save of so many bytes would, and return the seconds.
+        """Wait until a save of `moved_bytes` would end on the device; return the seconds waited.
 
-        clock: of the save; what is waited counts there. told_apart: whether its phases tell the
-        medium's from the save's own work. Else its own work is the processor's time: on a disk, the
-        kernel's too, which copies into the page cache.
+        clock: the save's; the wait counts there. told_apart: whether its phases separate the
+        medium's time from the save's own work. If not, the own work is the CPU time: on a disk
+        including the kernel's, which copies into the page cache.
         """
         done = Effort.now()
         passed_s = done.clock_s - began.clock_s
@@ -122,7 +124,7 @@ class PacedDevice:
         return _wait(own_s + moved_bytes / (mb_per_s * 1e6) - passed_s, clock, phase)
 
     def wait_for_load(self, moved_bytes: int, clock: PhaseClock) -> float:
-        """Wait as a load that moves so many bytes from the device would, and return the seconds."""
+        """Wait until a load of `moved_bytes` would end on the device; return the seconds waited."""
         passed_s = sum(clock.seconds.values())
         return _wait(moved_bytes / (self.read_mb_per_s * 1e6) - passed_s, clock, "read")
 

@@ -1,4 +1,4 @@
-"""Whether files lie in the page cache, and getting them out of it."""
+"""Tells whether files lie in the page cache, and evicts them from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Eviction", "FilePart", "evict", "resident_fraction"]
 
 Eviction = Literal["posix_fadvise", "drop_caches"]
 """posix_fadvise: these files' pages alone, without privileges. drop_caches: everything that the
-machine has cached, as root; for machines that nobody shares."""
+machine has cached, as root; for machines without other users.
+"""
 
 _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 _ATTEMPTS: Final = 10
@@ -24,7 +25,7 @@ _BETWEEN_ATTEMPTS_S: Final = 0.1
 
 @dataclass(frozen=True)
 class FilePart:
-    """Bytes of a file. offset: a multiple of the page size."""
+    """A range of bytes of a file. offset: a multiple of the page size."""
 
     path: Path
     offset: int
@@ -36,10 +37,10 @@ class FilePart:
 
 
 def evict(parts: Sequence[FilePart], how: Eviction) -> None:
-    """Ask the kernel to forget the parts' files. It may not: see `resident_fraction`.
+    """Ask the kernel to drop the pages of the parts' files. It may not: see `resident_fraction`.
 
-    A page that somebody holds for a moment, as the kernel itself does where it has just been
-    written or read, stays: so it is asked again, for up to a second.
+    A page stays while the kernel or a process holds it for a moment, for example just after a write
+    or read; so this function asks again, for up to a second.
 
     Raises OSError, PermissionError for drop_caches without being root.
     """
@@ -54,7 +55,7 @@ def _evict_once(parts: Sequence[FilePart], how: Eviction) -> None:
     for path in {part.path for part in parts}:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)  # a dirty page stays
+            os.fsync(descriptor)  # the kernel doesn't drop dirty pages
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -64,9 +65,9 @@ def _evict_once(parts: Sequence[FilePart], how: Eviction) -> None:
 
 
 def resident_fraction(parts: Sequence[FilePart]) -> float:
-    """Return how much of the parts' pages is in the page cache, 0 to 1, asked of mincore(2).
+    """Return the share of the parts' pages in the page cache, 0 to 1, by mincore(2).
 
-    0 for files on a dax mount, which never are. Raises OSError.
+    0 for files on a DAX mount, which are never cached. Raises OSError.
     """
     resident = pages = 0
     for part in parts:

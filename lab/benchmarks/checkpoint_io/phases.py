@@ -1,4 +1,4 @@
-"""Seconds of the parts of a save or a load, told apart."""
+"""Times the phases of a save or a load separately."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["Phase", "PhaseClock"]
 
 Phase = Literal["serialise", "copy", "write", "sync", "read", "verify", "touch"]
 """serialise: tensors become bytes, with their checksums. copy: into mapped memory. write: write(2).
-sync: until the medium has it. read: the file's content becomes tensors. verify: their checksums are
-computed again. touch: every byte is read."""
+sync: until the data is on the medium. read: the file's content becomes tensors. verify: their
+checksums are computed again. touch: every byte is read.
+"""
 
 
 class PhaseClock:
-    """A phase inside another one interrupts it: each second counts once."""
+    """A clock of phases. A phase inside another phase interrupts it, so each second counts once."""
 
     def __init__(self) -> None:
         self.seconds: dict[Phase, float] = {}

@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all: written beside its place, synced, then renamed."""
+"""Writes files that exist whole or not at all: written under another name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNFINISHED = ".unfinished"
 
 
 class ClockedFile:
-    """What `torch.save` writes to: every write(2) counts as the phase `write`.
+    """A file for `torch.save` whose every write(2) counts as the phase `write`.
 
-    error: what the first write that failed raised.
+    error: the error of the first write that failed.
     """
 
     def __init__(self, descriptor: int, clock: PhaseClock) -> None:
@@ -47,16 +47,17 @@ class ClockedFile:
         return count
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: no data is buffered."""
 
 
 @contextmanager
 def replacing(path: Path, clock: PhaseClock) -> Iterator[ClockedFile]:
-    """Yields a file that takes the place of `path` in the end, when it and its folder are synced.
+    """Yields a file that replaces `path` at the end of the block; then it and its folder are
+    synced.
 
-    An error in between leaves `path` as it was and nothing beside it; a kill may leave a file named
-    `*.unfinished`, which the next save overwrites. Raises CheckpointInUseError where another save
-    is going on, OSError where the file can't be written.
+    After an error `path` is unchanged and no other file is left; a kill may leave a file named
+    `*.unfinished`, which the next save overwrites. Raises CheckpointInUseError if another save is
+    running, OSError if the file can't be written.
     """
     with unfinished_file(path) as (descriptor, unfinished):
         file = ClockedFile(descriptor, clock)
@@ -72,13 +73,13 @@ def replacing(path: Path, clock: PhaseClock) -> Iterator[ClockedFile]:
 
 
 def publish(unfinished: Path, path: Path) -> None:
-    """Put a synced file in its place, for good."""
+    """Rename a synced file to `path`, and sync the folder."""
     unfinished.rename(path)
     sync_folder(path.parent)
 
 
 def demand_readable(path: Path) -> None:
-    """Raises NoCheckpointError where there is no file, OSError where it can't be opened."""
+    """Raises NoCheckpointError if there is no file, OSError if it can't be opened."""
     try:
         path.open("rb").close()
     except FileNotFoundError as error:
@@ -89,7 +90,8 @@ def demand_readable(path: Path) -> None:
 def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
     """Yields an empty file beside `path`, locked against other saves, as descriptor and path.
 
-    It is removed where an error ends the block; an OSError that names no file then names this one.
+    If an error ends the block, the file is removed, and an OSError that names no file then names
+    this file.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -109,7 +111,9 @@ def unfinished_file(path: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    """Also make sure that the file wasn't published by another save meanwhile."""
+    """Locks the file, and checks that no other save has published it meanwhile. Raises
+    CheckpointInUseError.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), path.stat()):

@@ -1,4 +1,4 @@
-"""What the arms gave, for people: tables on the terminal. `pmemlab report` draws the rates."""
+"""Shows the arms' results as tables on the terminal. `pmemlab report` draws the rates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _NAMES: Final = ("model", "medium", "format")
 
 @dataclass(frozen=True)
 class Report:
-    """kind: of every rate and time in it, but on paced media those are modelled where others are
-    measured."""
+    """The results. kind: of every rate and time; if it is `measured`, those on paced media are
+    `modelled`.
+    """
 
     kind: MetricKind
     media: Sequence[Medium]
@@ -34,7 +35,7 @@ class Report:
         return "modelled" if arm.device and self.kind == "measured" else self.kind
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The arms."""
+        """Returns the arms for JSON."""
         return [{**arm.as_json(), "kind": self.kind_of(arm)} for arm in self.arms]
 
     def rate(self, bytes_per_s: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Where this process runs, and what that means for its figures."""
+"""Finds out where this process runs, and what that means for its figures."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ _PORTS: Final = Path("/sys/class/virtio-ports")
 
 
 def in_lab_guest(ports: Path = _PORTS) -> bool:
-    """Whether this is one of the lab's guests: only they have the port of its agent."""
+    """Returns whether this is one of the lab's guests: only guests have the agent's port."""
     return any(name.read_text().strip() == PORT_NAME for name in ports.glob("*/name"))
 
 
 def rates_kind(guest: bool) -> MetricKind:
-    """A guest's media are emulated, whatever its CPU is: rates say that something works."""
+    """Returns the kind of rates. A guest's media are emulated, so its rates only show that it
+    works.
+    """
     return "functional-only" if guest else "measured"
 
 
 def default_eviction(guest: bool) -> Eviction:
-    """A guest's caches are nobody else's."""
+    """Returns the way to evict. In a guest, no one else uses the caches, so root may drop
+    them all.
+    """
     return "drop_caches" if guest and os.geteuid() == 0 else "posix_fadvise"

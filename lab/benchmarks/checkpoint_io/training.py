@@ -1,4 +1,4 @@
-"""Training that can be stopped at any step and go on to the same bits."""
+"""Training that can stop at any step and resume to the same bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCHEDULE_STEPS: Final = 200
 class Trainer:
     """A model, its optimizer (SGD with momentum), its schedule, PyTorch's generator and the losses.
 
-    The generator is the process's own, so that there should be one trainer at a time.
+    The generator is global to the process, so use one trainer at a time.
     """
 
     def __init__(self, model_name: str, images: Images, *, batch_size: int, seed: int) -> None:
@@ -57,7 +57,9 @@ class Trainer:
         return self.losses[-1]
 
     def checkpoint(self) -> Checkpoint:
-        """All that the next step depends on. The tensors are training's own, not copies of them."""
+        """Returns all state that the next step depends on. The tensors are training's own, not
+        copies.
+        """
         tensors: dict[str, Tensor] = {
             f"{_MODEL}/{name}": tensor for name, tensor in self.model.state_dict().items()
         }
@@ -77,7 +79,7 @@ class Trainer:
         return Checkpoint(tensors, scalars)
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from a copy of `checkpoint`. Raises DataError if it is of other training."""
+        """Resume from a copy of `checkpoint`. Raises DataError if it is of another training."""
         for name, expected in self._demanded().items():
             found = checkpoint.scalars.get(name)
             if found != expected:
@@ -102,7 +104,7 @@ class Trainer:
         self.losses = checkpoint.tensors[_LOSSES].tolist()
 
     def _demanded(self) -> dict[str, object]:
-        """What must be the same for the same bits."""
+        """Returns the settings that must be equal to get the same bits."""
         return {
             "model": self.model_name,
             "batch_size": self._batch_size,

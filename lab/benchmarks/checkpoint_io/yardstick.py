@@ -1,8 +1,8 @@
-"""What a medium gives without checkpoints: by fio where it is installed, else by a loop of our own.
+"""Measures a medium's rates without checkpoints, by fio if it is installed, else by its own loop.
 
-Both write a file of random bytes in blocks, past the page cache where the file system can, several
-at a time, sync it, and read it back. On a mapped medium the loop of our own copies into the mapping
-and, with the page cache dropped, from it. Of a paced medium its device's file says it.
+Both write a file of random bytes in blocks, several at a time, past the page cache if the file
+system allows it, sync it, and read it back. On a mapped medium the own loop copies into the mapping
+and, with the page cache dropped, from it. A paced medium's rates come from its device file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ _AT_ONCE: Final = 8
 
 
 class YardstickError(FailedRunError):
-    """fio failed, or said something that isn't understood."""
+    """fio failed, or its output isn't understood."""
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """by: what measured, and how. Rates are medians, in bytes a second, syncs included."""
+    """A medium's rates. by: the tool and its settings. Rates are medians in bytes/s, syncs
+    included.
+    """
 
     medium: str
     by: str
@@ -50,7 +52,7 @@ class Yardstick:
 
 
 def measure_yardstick(medium: Medium, size: int, repeats: int) -> Yardstick:
-    """Measure with a file of at least `size` bytes in the medium's folder, which is removed again.
+    """Measure with a temporary file of at least `size` bytes in the medium's folder.
 
     Raises YardstickError, OSError.
     """
@@ -70,7 +72,9 @@ def _published(name: str, device: PacedDevice, size: int) -> Yardstick:
 
 
 def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tuple[float, float]]]:
-    """What measures, in words, and what does it once: a rate of writing and one of reading."""
+    """Returns a description of the tool, and a function that returns one write rate and
+    read rate.
+    """
     if medium.kind == "mapped":
         return "own loop, libpmem copies into a mapping", lambda: _mapped(file, size)
     direct = _allows_direct_io(file)
@@ -84,7 +88,7 @@ def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tupl
 
 @contextmanager
 def _file_of(folder: Path, size: int) -> Iterator[Path]:
-    """A file that has its blocks already, as the disk's rate is wanted and not the allocator's."""
+    """Yields a file with allocated blocks, so that the disk is measured and not the allocator."""
     file = folder / f".pmemlab-yardstick-{os.getpid()}"
     try:
         with file.open("wb") as opened:
@@ -130,11 +134,11 @@ def _fio_job(fio: str, file: Path, size: int, direct: bool, operation: str) -> f
 
 
 def parse_fio(text: str, operation: str) -> float:
-    """Bytes a second of fio's JSON, which it may precede with notes. Raises YardstickError."""
+    """Returns the bytes/s in fio's JSON output, which notes may precede. Raises YardstickError."""
     try:
         document: Any = json.loads(text[text.index("{") :])
         (job,) = document["jobs"]
-        # The whole job's time, as the operation's own leaves the sync at its end out.
+        # Use the whole job's time, since the operation's own excludes the sync at its end.
         rate = job[operation]["io_bytes"] / (job["job_runtime"] / 1000)
     except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
         raise YardstickError(f"fio's output isn't understood: {error!r}: {text[:200]}") from error
@@ -144,7 +148,7 @@ def parse_fio(text: str, operation: str) -> float:
 def _own_loop(file: Path, size: int, direct: bool) -> tuple[float, float]:
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     descriptor = os.open(file, flags)
-    # Mappings are aligned, as direct I/O wants its memory.
+    # Mappings are page-aligned, as direct I/O requires.
     buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(_AT_ONCE)]
     for buffer in buffers:
         buffer.write(os.urandom(BLOCK_BYTES))

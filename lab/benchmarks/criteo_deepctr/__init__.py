@@ -2,5 +2,5 @@
 
 `python -m benchmarks.criteo_deepctr` takes the flags of the benchmark of this name in
 4paradigm/OpenEmbedding (test/benchmark/criteo_deepctr.py), and its models' sizes, so that figures
-can be set beside each other.
+can be compared.
 """

@@ -1,8 +1,8 @@
-"""Checkpoints of a model: its tables as embstore saves them, and all else in a file beside them.
+"""Checkpoints of a model: its tables as embstore saves them, and the dense part in a file.
 
-Of one worker by itself the file is written before the tables' save is listed, and that of the save
-before goes after it: a run that is cut at any moment leaves a checkpoint that can be gone on from.
-Workers that train together have `embstore.cluster` see to that.
+With a single worker the file is written before the tables' save is listed, and the previous save's
+file is deleted after it: a run that is cut at any moment leaves a checkpoint to resume from. For
+workers that train together, `embstore.cluster` ensures that.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ _DENSE: Final = "dense.npz"
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far training had come."""
+    """The progress of training at a checkpoint."""
 
     epochs: int
     steps: int
 
 
 def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progressed) -> None:
-    """Keep rows, dense parameters and both optimizers' state in `folder`, made if it isn't there.
+    """Save rows, dense parameters and both optimizers' state in `folder`, which is created if
+    missing.
 
-    Raises StorageError or OSError, which name the file; an earlier checkpoint there stays then.
+    Raises StorageError or OSError, which name the file; an earlier checkpoint in the folder then
+    stays.
     """
     folder.mkdir(exist_ok=True)
     path = _dense_path(folder, done.steps)
@@ -59,10 +61,10 @@ def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progr
 
 
 def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progressed:
-    """Have the model, compiled and built, as it was saved.
+    """Load a checkpoint into a compiled and built model.
 
-    Raises DataError for a folder without a checkpoint, or with one of another model; and what
-    `embstore.restore` does.
+    Raises DataError for a folder without a checkpoint, or with another model's checkpoint; and what
+    `embstore.restore` raises.
     """
     if not (folder / _TABLES).is_dir():
         raise DataError(f"{folder} has no checkpoint; one is written by --checkpoint {folder}")
@@ -73,14 +75,14 @@ def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progress
 
 
 def save_together(worker: Worker, model: Any, options: ModelOptions, done: Progressed) -> None:
-    """As `save_checkpoint`, in the folder of the worker's job; every worker calls it."""
+    """Like `save_checkpoint`, in the folder of the worker's job; every worker calls it."""
     with worker.checkpoint(done.steps, es.keras.variables(model)) as folder:
         if folder is not None:
             write_durably(folder / _DENSE, _dense_part(model, options, done))
 
 
 def load_newest_together(worker: Worker, model: Any, options: ModelOptions) -> Progressed | None:
-    """As `load_checkpoint`, of the newest of the worker's job; None where it has none yet."""
+    """Load the newest checkpoint of the worker's job; return None if it has none yet."""
     found = worker.restore(es.keras.variables(model))
     return None if found is None else _take_dense_part(found.path / _DENSE, model, options)
 
@@ -103,7 +105,7 @@ def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> Progresse
 
 
 def _read_dense_part(path: Path, options: ModelOptions) -> dict[str, Any]:
-    """Raises DataError for one that can't be read, or of another model."""
+    """Reads the dense part. Raises DataError if it can't be read, or is of another model."""
     arrays = read_back(path)
     if (kept := str(arrays.get("model"))) != str(options):
         raise DataError(f"{path.parent} is of {kept}, and this is {options}")
@@ -115,7 +117,9 @@ def _dense_path(folder: Path, steps: int) -> Path:
 
 
 def _dense_variables(model: Any) -> Iterator[tuple[str, Any]]:
-    """All but rows, by a name that another model of the same options has for them too."""
+    """Yields all variables but rows, by names that are the same in every model of the same
+    options.
+    """
     for number, variable in enumerate(model.weights):
         if not getattr(variable, "overwrite_with_gradient", False):
             yield f"weight_{number}", variable

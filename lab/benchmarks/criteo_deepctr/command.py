@@ -46,7 +46,7 @@ ALL_DIMS: Final = (9, 64)
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line; importing it needs neither Keras nor the engine."""
+    """Returns the command line's parser; needs neither Keras nor the engine."""
     parser = new_parser(
         "benchmarks.criteo_deepctr",
         "Train WDL, DeepFM or xDeepFM on Criteo rows, in Keras over embstore's tables. "
@@ -57,14 +57,14 @@ def argument_parser() -> argparse.ArgumentParser:
         "--data",
         type=Path,
         metavar="FILE",
-        help="rows as Criteo publishes them, or label-encoded; the last of every ten is held out",
+        help="file of rows as Criteo publishes them, or label-encoded; every tenth row is held out",
     )
     data.add_argument(
         "--generated",
         type=positive,
         metavar="ROWS",
-        help="train on so many generated rows instead, whose ids are as skewed as a real "
-        "recommender's, and whose labels follow from their ids",
+        help="number of generated rows to train on instead; their ids are as skewed as a real "
+        "recommender's, and their labels follow from their ids",
     )
     add_count(
         data,
@@ -78,7 +78,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--held_out_rows",
         10_000,
         "N",
-        "to judge by; of a file the first so many that are held out",
+        "held-out rows for the AUC; of a file the first ones that are held out",
     )
     model = parser.add_argument_group("model")
     model.add_argument("--model", choices=list(HIDDEN_UNITS), help="(default: DeepFM)")
@@ -102,10 +102,10 @@ def argument_parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--all",
         action="store_true",
-        help=f"each model with dims {' and '.join(map(str, ALL_DIMS))}, one after the other",
+        help=f"train each model with dims {' and '.join(map(str, ALL_DIMS))}, one after the other",
     )
     training = parser.add_argument_group("training")
-    add_count(training, "--batch_size", 4096, "ROWS", "rows of a batch")
+    add_count(training, "--batch_size", 4096, "ROWS", "rows per batch")
     add_count(training, "--epochs", 1, "N", "epochs in all")
     training.add_argument(
         "--optimizer",
@@ -125,11 +125,11 @@ def argument_parser() -> argparse.ArgumentParser:
         "--judge_every",
         200,
         "STEPS",
-        "between two looks at the held-out rows",
+        "steps between two evaluations on the held-out rows",
     )
     tables = parser.add_argument_group("tables")
     tables.add_argument(
-        "--server", action="store_true", help="have the tables in other processes, by Ray"
+        "--server", action="store_true", help="keep the tables in other processes, by Ray"
     )
     tables.add_argument(
         "--shards", type=positive, metavar="N", help="processes of each table (default: 1)"
@@ -145,34 +145,34 @@ def argument_parser() -> argparse.ArgumentParser:
         "--storage_path",
         nargs="+",
         metavar="PATH",
-        help="for tiers that keep files: one for all, or one for each tier, first tier first, and "
-        f"{NO_PATH} for those that keep none",
+        help="folders of tiers that keep files: one for all, or one for each tier, first tier "
+        f"first; {NO_PATH} for a tier without files",
     )
     tables.add_argument(
         "--storage_size",
         type=positive,
         nargs="+",
         metavar="BYTES",
-        help="for each tier of every table (there are two), first tier first",
+        help="bytes for each tier of every table (there are two), first tier first",
     )
     tables.add_argument(
         "--workers",
         type=positive,
         nargs="+",
         metavar="N",
-        help="processes that train together, with tables that they share; with --checkpoint they "
-        "go on by themselves when one of them dies, or a table's; several numbers with --all, one "
+        help="processes that train together on shared tables; with --checkpoint they resume by "
+        "themselves when one of them or a table's process dies; several numbers with --all, one "
         "after the other (default: 1)",
     )
-    kept = parser.add_argument_group("what is kept")
+    kept = parser.add_argument_group("outputs and checkpoints")
     kept.add_argument(
-        "--checkpoint", type=Path, metavar="FOLDER", help="kept up to date after each epoch"
+        "--checkpoint", type=Path, metavar="FOLDER", help="folder of a checkpoint after each epoch"
     )
-    kept.add_argument("--load", type=Path, metavar="FOLDER", help="checkpoint to go on from")
+    kept.add_argument("--load", type=Path, metavar="FOLDER", help="checkpoint to resume from")
     kept.add_argument(
-        "--save", type=Path, metavar="FILE", help="the trained model, rows too; ends with .keras"
+        "--save", type=Path, metavar="FILE", help="file for the model and its rows, named *.keras"
     )
-    kept.add_argument("--json", type=Path, metavar="FILE", help="results, as JSON")
+    kept.add_argument("--json", type=Path, metavar="FILE", help="file for the results")
     return parser
 
 
@@ -211,7 +211,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_kept_together(arguments: argparse.Namespace) -> None:
-    """Workers go on from their own checkpoints: one of another run would be taken for one."""
+    """Checks --checkpoint and --load of workers, which would take another run's checkpoint for
+    theirs. Raises DataError.
+    """
     if arguments.workers in (None, [1]):
         return
     if len(arguments.workers) > 1 and not arguments.all:
@@ -270,7 +272,7 @@ def _tables(arguments: argparse.Namespace) -> TableOptions:
         from embstore.cluster.ray.head_probe import check_answers
 
         check_answers("--master_endpoint", arguments.master_endpoint)
-        os.environ["RAY_ADDRESS"] = arguments.master_endpoint  # which embstore.cluster heeds
+        os.environ["RAY_ADDRESS"] = arguments.master_endpoint  # embstore.cluster reads it
     return TableOptions(storage, arguments.shards or 1)
 
 
@@ -307,7 +309,7 @@ def _train(
 
 @contextmanager
 def _progress(label: str, rows_to_train: int) -> Iterator[Callable[[State], None]]:
-    """Yields what is to be told each step. rows_to_train: in an epoch, as far as it is known."""
+    """Yields a function to call after each step. rows_to_train: per epoch, as far as known."""
     with progress_bar(label, rows_to_train, "{task.fields[figures]}", figures="") as show:
 
         def told(state: State) -> None:
@@ -323,8 +325,8 @@ def _progress(label: str, rows_to_train: int) -> Iterator[Callable[[State], None
 
 
 def _free_model() -> None:
-    """Before the next is made, or nanobind tells of its tables at the program's end."""
-    for _ in range(2):  # one leaves what PyTorch's objects refer to
+    """Free the model before the next one; else nanobind reports its tables as leaks at exit."""
+    for _ in range(2):  # a single collection leaves what PyTorch's objects refer to
         gc.collect()
 
 

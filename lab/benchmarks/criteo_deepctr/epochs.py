@@ -1,6 +1,6 @@
-"""The rows of an epoch: in the same order for every worker, and split between them by batch.
+"""The rows of an epoch, in the same order for every worker, and split between workers by batch.
 
-Memory doesn't grow with the data: of a file only the rows that are being shuffled are held.
+Memory doesn't grow with the data: only the rows of a file that are being shuffled are held.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Worker:
-    """One of `count` that train a model together. number: from 0."""
+    """One of `count` workers that train a model together. number: from 0."""
 
     number: int = 0
     count: int = 1
@@ -33,10 +33,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Order:
-    """What an epoch's batches follow from.
+    """The parameters that determine an epoch's batches.
 
-    shuffled_rows: that are mixed with each other. Lines of a file that lie further apart stay in
-        order.
+    shuffled_rows: size of the shuffle window; lines of a file in different windows stay in order.
     """
 
     seed: int
@@ -49,28 +48,30 @@ class Order:
 
 
 class Epochs(Protocol):
-    """Rows to train on, and other rows to judge the result with."""
+    """A source of training rows and held-out rows."""
 
     def batches(self, order: Order, worker: Worker) -> Iterator[Batch]:
         """Yield the worker's part of the rows to train on, each row once: see `own_part`."""
 
     def held_out(self) -> Batch:
-        """The rows to judge with."""
+        """Returns the held-out rows."""
 
     def rows_to_train(self) -> int:
-        """In an epoch; of a file an estimate, since it would have to be read."""
+        """Returns the training rows of an epoch; an estimate for a file, since it would have to be
+        read.
+        """
 
 
 def own_part(rows: Iterator[_T], order: Order, worker: Worker) -> Iterator[list[_T]]:
-    """Shuffle rows, cut them into batches, and yield those of one worker: of n workers' the r-th
+    """Shuffle rows, cut them into batches, and yield one worker's batches: of n workers the r-th
     has the batches r, r + n, ...
 
-    All have as many batches as the others, and as large ones, since they wait for each other: where
-    the rows don't suffice for a batch of each, they share what is left, and drop fewer than n.
+    All workers have equally many batches of equal sizes, since they wait for each other: when the
+    rows don't suffice for a batch each, the workers share the rest, and drop fewer than n rows.
     """
     shuffled = _shuffled(rows, order)
     while of_all := list(itertools.islice(shuffled, worker.count * order.batch_size)):
-        share = len(of_all) // worker.count  # a batch, but for the last ones
+        share = len(of_all) // worker.count  # a batch, except for the last ones
         if share:
             yield of_all[worker.number * share : (worker.number + 1) * share]
 
@@ -84,8 +85,8 @@ def _shuffled(rows: Iterator[_T], order: Order) -> Iterator[_T]:
 
 @dataclass(frozen=True)
 class FileEpochs:
-    """Rows of a Criteo file; see `CriteoSource` for which are held out. held_out_rows: how many of
-    these are used, at most; the first ones.
+    """Rows of a Criteo file; `CriteoSource` chooses the held-out rows. held_out_rows: at most this
+    many of them are used, from the first on.
 
     Raises DataError, which names file and line.
     """
@@ -110,13 +111,13 @@ class FileEpochs:
 
 @dataclass(frozen=True)
 class GeneratedEpochs:
-    """`rows` rows that are drawn anew for each epoch: the same ones, for the same batch size."""
+    """Generated rows, drawn again for each epoch: the same rows for the same batch size."""
 
     source: SyntheticSource
     rows: int
 
     def batches(self, order: Order, worker: Worker) -> Iterator[Batch]:
-        # The rows are independent of each other: to shuffle batches is enough.
+        # The rows are independent of each other, so shuffling batches is enough.
         whole, rest = divmod(self.rows, order.batch_size)
         numbers = order.generator().permutation(whole).tolist()
         with_all = whole // worker.count * worker.count

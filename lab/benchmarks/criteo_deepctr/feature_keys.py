@@ -1,4 +1,4 @@
-"""One table for all features: what a feature's id is known by in it."""
+"""The keys of features' ids in a table that all features share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _OF_FEATURES: Final = splitmix64(0, np.arange(len(CATEGORICAL_COLUMNS)))
 
 
 def feature_keys(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys of ids, int64 (n, 26) both.
+    """Return the keys of ids, both int64 (n, 26).
 
-    Within a feature no two ids share a key. Two features share one only where their ids differ by
-    the XOR of two fixed 64-bit numbers: ids between ±2^56 never do, and of n ids that are spread
-    over all int64 about n² / 2^65 pairs.
+    Within a feature no two ids share a key. Ids of two features share a key only if they differ by
+    the XOR of two fixed 64-bit numbers: ids between ±2^56 never do, and among n ids that are spread
+    over all int64 about n² / 2^65 pairs do.
     """
     marked = ids ^ _OF_FEATURES.view(np.int64)
-    # A table's partition is the key modulo their number, so that keys must be mixed.
+    # A table's partition is the key modulo the number of partitions, so keys must be mixed.
     return splitmix64(0, marked).view(np.int64)

@@ -1,4 +1,4 @@
-"""What DeepFM and xDeepFM do with the rows of a sample's features."""
+"""The layers of DeepFM and xDeepFM on the rows of a sample's features."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["CompressedInteraction", "PairwiseInteraction"]
 class PairwiseInteraction(keras.layers.Layer):  # type: ignore[misc]
     """rows (batch, features, dim) -> (batch, 1): the sum of the dot products of all pairs of rows.
 
-    It is the second order of a factorization machine whose features are all 1, in time linear in
-    their number: Σ_{i<j} <v_i, v_j> = ½ Σ_d ((Σ_i v_id)² − Σ_i v_id²). Rendle, "Factorization
+    It is the second-order term of a factorization machine whose features are all 1, in time linear
+    in their number: Σ_{i<j} <v_i, v_j> = ½ Σ_d ((Σ_i v_id)² − Σ_i v_id²). Rendle, "Factorization
     Machines", ICDM 2010, lemma 3.1; as part of DeepFM: Guo et al., "DeepFM: A Factorization-Machine
     based Neural Network for CTR Prediction", IJCAI 2017, equation 2.
     """
@@ -35,12 +35,12 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]
     """rows (batch, m, dim) -> (batch, sum of `maps`): the CIN of xDeepFM.
 
     Layer k makes H_k feature maps of the H_(k-1) before it and of the rows X⁰:
-    X^k_h = Σ_i Σ_j W^k_hij (X^(k-1)_i ∘ X⁰_j), with ∘ the product by component. Of each map the sum
-    over its dim components is handed on. Lian et al., "xDeepFM: Combining Explicit and Implicit
+    X^k_h = Σ_i Σ_j W^k_hij (X^(k-1)_i ∘ X⁰_j), with ∘ the product by component. The output is each
+    map's sum over its dim components. Lian et al., "xDeepFM: Combining Explicit and Implicit
     Feature Interactions for Recommender Systems", KDD 2018, section 3.1, equations 6 and 7;
     without an activation function, as there.
 
-    maps: H_1, H_2, ... All of a layer's go both into the sums and into the next layer, as in the
+    maps: H_1, H_2, ... All maps of a layer go both into the sums and into the next layer, as in the
     paper; DeepCTR gives half of them to each. For its backward pass a layer holds
     batch · dim · H_(k-1) · m floats.
     """
@@ -61,7 +61,7 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def call(self, rows: Any) -> Any:
-        # Components first, so that a layer is one product of matrices for all of them.
+        # Components come first, so that a layer is one matrix product for all of them.
         first = before = ops.transpose(rows, (0, 2, 1))  # (batch, dim, maps)
         features, dim = rows.shape[1:]
         sums = []

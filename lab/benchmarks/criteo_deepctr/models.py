@@ -1,7 +1,7 @@
-"""WDL, DeepFM and xDeepFM over two tables: one of rows, and one of a linear weight a key.
+"""WDL, DeepFM and xDeepFM over two tables: one of rows, and one of a linear weight per key.
 
-As in DeepCTR, with which OpenEmbedding's benchmark makes them, numbers go into the linear part and
-the deep one, and only categorical features have rows.
+As in DeepCTR, which OpenEmbedding's benchmark uses, numbers go into the linear part and the deep
+part, and only categorical features have rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from pmemlab.workloads.batches import CATEGORICAL_COLUMNS, DENSE_COLUMNS
 
 __all__ = ["MODELS", "make_model"]
 
-_ROWS_STDDEV: Final = 1e-4  # DeepCTR's too
+_ROWS_STDDEV: Final = 1e-4  # as in DeepCTR
 
 
 def make_model(options: ModelOptions, tables: TableOptions) -> Any:
-    """A Keras model: [keys int64 (n, 26), numbers float32 (n, 13)] -> chance of a click (n, 1).
+    """Return a Keras model: [keys int64 (n, 26), numbers float32 (n, 13)] -> chance of a click (n,
+    1).
 
-    keys: of `feature_keys`, any int64. Its variables `rows` and `linear_rows` are embstore's.
+    keys: from `feature_keys`, any int64. The variables `rows` and `linear_rows` are embstore's.
     Raises KeyError for an unknown name, and what `embstore.keras.Embedding` does.
     """
     interactions = MODELS[options.name]

@@ -1,4 +1,4 @@
-"""What a run is asked for. Importing it needs neither Keras nor the engine."""
+"""The options of a run. Importing this module needs neither Keras nor the engine."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ HIDDEN_UNITS: Final[Mapping[str, tuple[int, ...]]] = {
     "DeepFM": (400, 400, 400),
     "xDeepFM": (400, 400, 400),
 }
-"""Each model's, as in OpenEmbedding's benchmark."""
+"""Each model's default, as in OpenEmbedding's benchmark."""
 
 CIN_MAPS: Final = (128, 128)
-"""DeepCTR's default, which that benchmark leaves as it is."""
+"""DeepCTR's default, which OpenEmbedding's benchmark uses."""
 
 OPTIMIZERS: Final[Mapping[str, float]] = {"Adagrad": 0.05, "Adam": 0.001}
-"""With rates by which they learn in a few hundred steps; Keras's own of Adagrad, 0.001, doesn't."""
+"""With learning rates that suffice for a few hundred steps; Keras's default for Adagrad, 0.001,
+doesn't.
+"""
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """name: of `HIDDEN_UNITS`. hidden_units: of the deep part's layers; those there where empty.
-    cin_maps: feature maps of the layers of xDeepFM's CIN."""
+    """A model's options. name: one of `HIDDEN_UNITS`. hidden_units: widths of the deep part's
+    layers; empty: the default of `HIDDEN_UNITS`. cin_maps: feature maps of the layers of xDeepFM's
+    CIN.
+    """
 
     name: str = "DeepFM"
     embedding_dim: int = 9
@@ -55,10 +59,10 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Where the rows of both tables lie.
+    """The storage of both tables.
 
     storage: each table has the whole of it. shards: processes of a Ray cluster that each table is
-    spread over; None: it is in this process.
+    spread over; None: the tables are in this process.
     """
 
     storage: es.StorageOption
@@ -67,10 +71,10 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """optimizer: of `OPTIMIZERS`, for rows and dense parameters.
-    learning_rate: the one there where None.
-    judge_every: steps between two looks at the held-out rows.
-    checkpoint: a folder, written to after each epoch. load: one to go on from.
+    """The options of training. optimizer: one of `OPTIMIZERS`, for rows and dense parameters.
+    learning_rate: None: the default of `OPTIMIZERS`.
+    judge_every: steps between two evaluations on the held-out rows.
+    checkpoint: a folder, written to after each epoch. load: a checkpoint to resume from.
     save: a .keras file of the trained model, without its optimizer.
     """
 

@@ -1,4 +1,4 @@
-"""Results of several runs, beside each other."""
+"""A table of several runs' results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEADS: Final = ("model", "dim", "tables", "workers", "samples/s", "loss", "AUC"
 
 
 def as_table(results: Sequence[Result]) -> str:
-    """A Markdown table, a line for each."""
+    """Returns a Markdown table with a line for each result."""
     lines = [_HEADS, ("---",) * len(_HEADS), *map(_cells, results)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

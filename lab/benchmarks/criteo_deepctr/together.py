@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster that train one model together, with tables that they share."""
+"""Workers on a Ray cluster that train one model together on shared tables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def train_together(
     workers: int,
     told: Callable[[State], None] = lambda _state: None,
 ) -> Result:
-    """As `training.train`, by so many processes; what the first of them came to.
+    """Like `training.train`, by several processes; returns the first worker's result.
 
-    With options.checkpoint they go on by themselves from the newest there when one of them dies, or
-    a table's; and where it has one already.
+    With options.checkpoint they resume by themselves from the newest checkpoint there, at the start
+    and when a worker or a table's process dies.
     """
     import embstore as es
 
@@ -63,13 +63,13 @@ def _train_as_one_of_them(
 
     worker = Worker(member.rank, member.workers)
     with _all_reducing(member):
-        # The others come on as the first does.
+        # Only the first worker reports progress; the others progress alike.
         told = _Telling(member) if member.rank == 0 else lambda _state: None
         return train(epochs, model, tables, options, worker=worker, member=member, told=told)
 
 
 class _Telling:
-    """Tells of training, but not of each step."""
+    """Reports training's progress, but not every step."""
 
     def __init__(self, member: es.cluster.Worker) -> None:
         self._member = member
@@ -84,7 +84,7 @@ class _Telling:
 
 @contextlib.contextmanager
 def _all_reducing(member: es.cluster.Worker) -> Iterator[None]:
-    """In it the workers' dense gradients can be averaged."""
+    """A process group in which the workers' dense gradients can be averaged."""
     import ray
     from torch import distributed
 
@@ -93,7 +93,7 @@ def _all_reducing(member: es.cluster.Worker) -> Iterator[None]:
         port = listener.getsockname()[1]
     first, *_ = member.meet(f"tcp://{host}:{port}")
     if host == _LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo takes the host name's address
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo uses the host name's address
     distributed.init_process_group(
         "gloo", init_method=first, rank=member.rank, world_size=member.workers
     )

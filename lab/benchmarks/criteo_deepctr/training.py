@@ -1,4 +1,4 @@
-"""Train one model, and say how fast it was and how well it ranks."""
+"""Trains one model, and measures its speed and its AUC."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ _JUDGED_AT_ONCE: Final = 4096
 
 @dataclass(frozen=True)
 class State:
-    """After a step. rows: of the epoch, trained by all workers. loss: mean of the last 100 steps.
-    auc: when held-out rows were last looked at; None before, and where they are of one class."""
+    """Progress after a step. rows: of the epoch, trained by all workers. loss: mean of the last 100
+    steps. auc: of the last evaluation; None before the first, and if the rows are of one class.
+    """
 
     epoch: int
     rows: int
@@ -55,13 +56,13 @@ class State:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. Everything in it goes into JSON as it is.
+    """A run's result. All of it goes into JSON as it is.
 
-    rows: trained by this worker, epochs counted. loss: mean of the last 100 steps.
-    losses_sha256: over the exact loss of every step. auc: on the held-out rows; None where they
-    are of one class. samples_per_s: of all workers, reading of data included, looks at held-out
-    rows and checkpoints not, nor the first step where there are others. reading: share of that
-    time that went into reading. table_rows: in `rows`, the table, in the end.
+    rows: trained by this worker, counted in every epoch. loss: mean of the last 100 steps.
+    losses_sha256: over the exact loss of every step. auc: on the held-out rows; None if they are of
+    one class. samples_per_s: of all workers; includes reading of data, but not evaluations,
+    checkpoints, and the first step if there are others. reading: share of that time spent reading.
+    table_rows: rows of the table `rows` at the end.
     """
 
     model: str
@@ -98,13 +99,13 @@ def train(
     member: es.cluster.Worker | None = None,
     told: Callable[[State], None] = lambda _state: None,
 ) -> Result:
-    """Train one model, judge it on the held-out rows, and close its tables.
+    """Train one model, evaluate it on the held-out rows, and close its tables.
 
-    worker: with others there is a process group of torch.distributed. member: the same as one of a
-    job, whose tables and checkpoints all share. The same options give the same bits.
+    worker: with several workers, torch.distributed has a process group. member: the same worker as
+    a member of a job, which shares tables and checkpoints. The same options give the same bits.
 
-    Raises DataError for data or a checkpoint of no use, EmbStoreError where the engine refuses, and
-    DivergedError where there is nothing left to train.
+    Raises DataError for unusable data or an unusable checkpoint, EmbStoreError for an error of the
+    engine, and DivergedError if a loss is not finite.
     """
     keras.utils.set_random_seed(options.seed)
     model = make_model(model_options, tables)
@@ -114,7 +115,7 @@ def train(
             optimizer = es.keras.averaged(optimizer)
         model.compile(optimizer, "binary_crossentropy")
         model.optimizer.build(model.trainable_variables)
-        es.keras.variables(model)  # which makes them, by now for this optimizer
+        es.keras.variables(model)  # makes them, now for this optimizer
         run = _Run(model, epochs.held_out(), worker, told, options.judge_every)
         keeper = member if member is not None and member.has_checkpoints else None
         if keeper is not None:
@@ -167,7 +168,7 @@ def _optimizer(options: TrainingOptions) -> Any:
 
 
 class _Run:
-    """Trains, and counts rows and seconds."""
+    """Trains and evaluates a model, and counts rows and seconds."""
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class _Run:
         return self._worker.count * self._timed_rows / self.seconds if self.seconds else 0.0
 
     def train(self, epochs: Epochs, order: Order) -> None:
-        """One epoch. Raises DataError where it has no row for this worker."""
+        """Trains one epoch. Raises DataError if it has no row for this worker."""
         rows_before = self.rows
         started = time.perf_counter()
         for batch, keys in es.prefetching(
@@ -212,7 +213,7 @@ class _Run:
             ended = time.perf_counter()
             self.steps += 1
             self.rows += len(batch)
-            if self.steps == 2:  # the first one warms up
+            if self.steps == 2:  # the first step warms up
                 self.seconds = self.reading_s = 0.0
                 self._timed_rows = 0
             self.seconds += ended - started
@@ -233,7 +234,9 @@ class _Run:
         self.done = Progressed(order.epoch + 1, self.done.steps)
 
     def _train_on(self, inputs: list[Any], labels: Any) -> float:
-        """Returns the batch's loss: NaN if the model gives no chances, for which PyTorch raises."""
+        """Returns the batch's loss; NaN if the model's outputs aren't finite, for which PyTorch
+        raises.
+        """
         try:
             return float(self._model.train_on_batch(inputs, labels))
         except RuntimeError:
@@ -242,7 +245,7 @@ class _Run:
             return math.nan
 
     def judge(self) -> float | None:
-        """The AUC on the held-out rows."""
+        """Returns the AUC on the held-out rows."""
         held_out = self.held_out
         scores = [np.empty(0, np.float32)]
         for start in range(0, len(held_out), _JUDGED_AT_ONCE):

@@ -1,4 +1,4 @@
-"""How a checkpoint becomes bytes on a medium, and tensors again."""
+"""The formats that turn a checkpoint into bytes on a medium, and back into tensors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FILE_FORMATS: Final[dict[str, type[Format]]] = {
     "safetensors": SafetensorsFile,
     "embstore": EmbstoreTable,
 }
-"""Through the file system."""
+"""Formats that write through the file system."""
 
 MAPPED_FORMATS: Final[dict[str, type[Format]]] = {"mapped": MappedFile}
-"""By stores into mapped memory."""
+"""Formats that store into mapped memory."""
 
 FORMATS: Final = {**FILE_FORMATS, **MAPPED_FORMATS}

@@ -1,4 +1,4 @@
-"""The engine's checkpoints: a table of as many bytes as the others have tensors."""
+"""The engine's checkpoints, of a table with as many bytes as the other formats' tensors."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ROWS, _STEP = "rows", "step"
 
 
 class EmbstoreTable(Format):
-    """`es.save` and `es.restore` of a table in DRAM, whose rows are the tensors' own floats.
+    """`es.save` and `es.restore` of a table in DRAM whose rows are the tensors' floats.
 
-    Beside a row's floats the files have its key, frequency and version. The engine serialises,
-    writes and syncs in one go, so these aren't told apart.
+    The files also have each row's key, frequency and version. The engine serialises, writes and
+    syncs in one call, so these phases aren't timed separately.
     """
 
     file_name = "checkpoint.embstore"
     notices_flipped_bits = True
-    saves_what_it_is_given = False  # but its table, whose updates wait
+    saves_what_it_is_given = False  # it saves its table, whose updates wait
     tells_sync_apart = False
-    reads_of_a_byte = 2  # all is verified before the first row changes
+    reads_of_a_byte = 2  # everything is verified before the first row changes
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -47,7 +47,7 @@ class EmbstoreTable(Format):
             if tensor.dtype == torch.float32
         ]
         count = -(-checkpoint.tensor_bytes // (4 * _DIM))
-        rows = np.zeros(count * _DIM, np.float32)  # instead of what isn't floats, and to fill a row
+        rows = np.zeros(count * _DIM, np.float32)  # zeros for other dtypes, and as padding
         flat = np.concatenate([np.empty(0, np.float32), *floats])
         rows[: len(flat)] = flat
         self.close()

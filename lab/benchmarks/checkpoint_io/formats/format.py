@@ -1,4 +1,4 @@
-"""What every format does, so that arms differ in nothing else."""
+"""The interface of a format, so that arms differ in nothing else."""
 
 from __future__ import annotations
 
@@ -14,52 +14,55 @@ __all__ = ["Format"]
 
 
 class Format(ABC):
-    """One checkpoint in a folder of its own, which exists. A newer one replaces it.
+    """A checkpoint in an existing folder of its own. A newer checkpoint replaces it.
 
-    Whatever a save dies of, the checkpoint before stays. No save returns before the medium has
-    everything, the folder's entry too.
+    If a save fails in any way, the previous checkpoint stays. A save returns only when the medium
+    has everything, including the folder's entry.
     """
 
     file_name: ClassVar[str]
-    """Of the checkpoint in the folder."""
+    """The checkpoint's name in the folder."""
 
     notices_flipped_bits: ClassVar[bool] = False
-    """Whether `load` raises where any bit of what was saved has changed."""
+    """Whether `load` raises if any saved bit has changed."""
 
     saves_what_it_is_given: ClassVar[bool] = True
     """Whether `save` may be given a copy, made while training waits, instead of the content."""
 
     tells_sync_apart: ClassVar[bool] = True
-    """Whether the phases of a save tell what is the medium's, `copy`, `write` and `sync`, from the
-    save's own work."""
+    """Whether the phases of a save separate the medium's time (`copy`, `write` and `sync`) from the
+    save's own work.
+    """
 
     reads_of_a_byte: ClassVar[int] = 1
-    """How often a load, to the touch of all that it gave, reads a byte from its file."""
+    """How often a load, including the touch of all tensors, reads each byte of its file."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / self.file_name
 
     def content_of(self, checkpoint: Checkpoint) -> Checkpoint:
-        """What `save` is given and `load` must give back: the checkpoint, or as many bytes of it in
-        another form. Preparations that aren't part of a save happen here."""
+        """Returns the content to `save`, which `load` must return: the checkpoint, or as many bytes
+        in another form. Preparations that aren't part of a save happen here.
+        """
         return checkpoint
 
     @abstractmethod
     def save(self, content: Checkpoint, clock: PhaseClock) -> None:
-        """Raises CheckpointInUseError, OSError."""
+        """Saves `content`. Raises CheckpointInUseError, OSError."""
 
     @abstractmethod
     def load(self, clock: PhaseClock) -> Checkpoint:
-        """Phases end when the tensors can be used. Raises NoCheckpointError, and
-        DamagedCheckpointError, which names the file and what is wrong."""
+        """Loads the checkpoint; phases end when the tensors can be used. Raises NoCheckpointError,
+        and DamagedCheckpointError, which names the file and the problem.
+        """
 
     def parts(self) -> list[FilePart]:
-        """Where the checkpoint lies."""
+        """Returns the parts of files that the checkpoint lies in."""
         return [FilePart.whole(self._path)]
 
     def notes(self) -> dict[str, object]:
-        """What the last save found out about its medium."""
+        """Returns what the last save found out about its medium."""
         return {}
 
     def close(self) -> None:  # noqa: B027  (most keep nothing)
-        """Gives up what was kept for the next save."""
+        """Releases what was kept for the next save."""

@@ -17,7 +17,7 @@ __all__ = ["SafetensorsFile"]
 
 
 class SafetensorsFile(Format):
-    """Serialised in memory and then written, so that the two can be told apart."""
+    """Serialises in memory and then writes, so that the two can be timed separately."""
 
     file_name = "checkpoint.safetensors"
 
@@ -31,7 +31,7 @@ class SafetensorsFile(Format):
                 {name: tensor.contiguous() for name, tensor in content.tensors.items()},
                 metadata={
                     "scalars": json.dumps(content.scalars),
-                    # The file has its tensors by size; training wants them as they were.
+                    # The file sorts its tensors by size; training needs the original order.
                     "order": json.dumps(list(content.tensors)),
                 },
             )
@@ -45,7 +45,7 @@ class SafetensorsFile(Format):
                 metadata = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in json.loads(metadata["order"])}
                 return Checkpoint(tensors, json.loads(metadata["scalars"]))
-        except Exception as error:  # whatever its parts make of the wrong bytes
+        except Exception as error:  # the library's error types for damaged bytes vary
             raise DamagedCheckpointError(self._path, f"safetensors: {error!r}") from error
 
 

@@ -33,11 +33,11 @@ class TorchFile(Format):
             with clock("read"):
                 document = torch.load(self._path, weights_only=True, mmap=self.mmap)
                 return Checkpoint(document["tensors"], json.loads(document["scalars"]))
-        except Exception as error:  # whatever its parts make of the wrong bytes
+        except Exception as error:  # PyTorch's error types for damaged bytes vary
             raise DamagedCheckpointError(self._path, f"torch.load: {error!r}") from error
 
 
 class MappedTorchFile(TorchFile):
-    """As above, read by `torch.load(mmap=True)`: bytes come from the file when they are touched."""
+    """Like TorchFile, with `torch.load(mmap=True)`: bytes are read from the file when touched."""
 
     mmap = True

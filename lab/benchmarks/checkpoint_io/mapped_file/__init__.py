@@ -1,4 +1,4 @@
-"""The project's own format of checkpoints: made to be mapped. LAYOUT.md describes every byte."""
+"""The project's own checkpoint format for mapped files. LAYOUT.md describes every byte."""
 
 from benchmarks.checkpoint_io.mapped_file.reader import load, newest_extent
 from benchmarks.checkpoint_io.mapped_file.writer import SaveReport, save

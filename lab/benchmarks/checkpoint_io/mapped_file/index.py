@@ -1,4 +1,4 @@
-"""The index of a mapped checkpoint: which tensors there are, where, and their checksums."""
+"""The index of a mapped checkpoint: its tensors, their offsets and their checksums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Index", "TensorEntry", "raw_bytes"]
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """offset: from the start of the tensors' area."""
+    """A tensor in the index. offset: from the start of the tensors' area."""
 
     name: str
     dtype: str
@@ -38,7 +38,9 @@ class Index:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> Index:
-        """Lay out contiguous tensors. Raises ValueError, which names one of a foreign dtype."""
+        """Lay out contiguous tensors. Raises ValueError, which names a tensor of an unsupported
+        dtype.
+        """
         entries: list[TensorEntry] = []
         offset = 0
         for name, tensor in tensors.items():
@@ -60,14 +62,16 @@ class Index:
         return round_up(last.offset + last.bytes, TENSOR_ALIGNMENT)
 
     def encode(self) -> bytes:
-        """Raises TypeError or ValueError for scalars that JSON can't say."""
+        """Returns the index as JSON. Raises TypeError or ValueError for scalars that JSON can't
+        express.
+        """
         tensors = [asdict(entry) for entry in self.tensors]
         document = {"scalars": self.scalars, "tensors": tensors}
         return json.dumps(document, allow_nan=False).encode()
 
     @classmethod
     def decode(cls, path: Path, raw: bytes, data_bytes: int) -> Index:
-        """Raises DamagedCheckpointError."""
+        """Parses and checks an index. Raises DamagedCheckpointError."""
         try:
             document = json.loads(raw)
             entries = [TensorEntry(**entry) for entry in document["tensors"]]
@@ -81,7 +85,7 @@ class Index:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, where they lie."""
+    """Returns the bytes of a contiguous CPU tensor, without a copy."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 

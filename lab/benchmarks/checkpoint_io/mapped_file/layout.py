@@ -53,14 +53,15 @@ DTYPES: Final = {
 
 @dataclass(frozen=True)
 class FileHeader:
-    """slot_bytes: size of each of the two slots."""
+    """The file's header. slot_bytes: size of each of the two slots."""
 
     slot_bytes: int
 
     @classmethod
     def for_content(cls, data_bytes: int, index_bytes: int) -> FileHeader:
-        """Of a file whose slots have room for this, and for an index that grows by numbers' digits
-        and a few losses."""
+        """Returns the header of a file whose slots have room for the content, and for an index that
+        grows by digits of numbers and a few losses.
+        """
         return cls(round_up(DATA_OFFSET + data_bytes + 2 * index_bytes + PAGE, PAGE))
 
     @property
@@ -75,7 +76,9 @@ class FileHeader:
 
     @classmethod
     def decode(cls, path: Path, raw: bytes, file_bytes: int) -> FileHeader:
-        """Raises DamagedCheckpointError. file_bytes: the file's size."""
+        """Parses and checks a header. file_bytes: the file's size. Raises
+        DamagedCheckpointError.
+        """
         if len(raw) < FILE_HEADER_BYTES:
             raise DamagedCheckpointError(path, f"truncated: {file_bytes} bytes, less than a header")
         magic, version, slot_bytes = _FILE_HEADER.unpack_from(raw)
@@ -98,7 +101,9 @@ class FileHeader:
 
 @dataclass(frozen=True)
 class SlotHeader:
-    """generation: number of the save. data_bytes, index_bytes: sizes of the two areas."""
+    """A slot's header. generation: number of the save. data_bytes, index_bytes: sizes of the two
+    areas.
+    """
 
     generation: int
     data_bytes: int
@@ -119,12 +124,14 @@ class SlotHeader:
 
 
 def word_of_generation(generation: int) -> int:
-    """The publishing word. Raises struct.error past 2^32 - 1 saves of a file."""
+    """Returns a slot's publishing word. Raises struct.error after 2^32 - 1 saves of a file."""
     return generation | zlib.crc32(_CHECKSUM.pack(generation)) << 32
 
 
 def generation_of_word(path: Path, slot: int, word: int) -> int | None:
-    """None for a slot without a complete checkpoint. Raises DamagedCheckpointError."""
+    """Parses a publishing word; None if the slot has no complete checkpoint. Raises
+    DamagedCheckpointError.
+    """
     if word == 0:
         return None
     generation = word & 0xFFFF_FFFF

@@ -1,4 +1,4 @@
-"""Loading from a mapped file, without a copy: the tensors lie where they were saved."""
+"""Loads from a mapped file without a copy: the tensors lie in the mapping."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["load", "newest_extent"]
 def load(path: Path, clock: PhaseClock) -> Checkpoint:
     """Return the last complete checkpoint; its tensors are in a private mapping of the file.
 
-    What is written to a tensor stays in this process. While any of them lives, no save overwrites
-    their slot: the second save from here on raises CheckpointInUseError.
+    Writes to a tensor stay in this process. While any of the tensors lives, no save overwrites
+    their slot: the second save from now on raises CheckpointInUseError.
 
-    Raises NoCheckpointError, and DamagedCheckpointError, which names the file and what is wrong.
+    Raises NoCheckpointError, and DamagedCheckpointError, which names the file and the problem.
     """
     with clock("read"):
         try:
@@ -35,7 +35,7 @@ def load(path: Path, clock: PhaseClock) -> Checkpoint:
             raise NoCheckpointError(path) from error
         with file:
             slot, generation = _locked_newest(file)
-            # Its descriptor is a duplicate, so that the slot's lock lives as long as the mapping.
+            # mmap duplicates the descriptor, so the slot's lock lives as long as the mapping.
             mapping = mmap.mmap(
                 file.descriptor,
                 file.header.slot_bytes,
@@ -56,7 +56,7 @@ def load(path: Path, clock: PhaseClock) -> Checkpoint:
 
 
 def newest_extent(path: Path) -> tuple[int, int]:
-    """Where in the file the last complete checkpoint lies: offset and length in bytes.
+    """Returns the offset and length, in bytes, of the last complete checkpoint in the file.
 
     Raises NoCheckpointError, DamagedCheckpointError.
     """
@@ -75,12 +75,15 @@ def newest_extent(path: Path) -> tuple[int, int]:
 
 
 def _locked_newest(file: SlotFile) -> tuple[int, int]:
-    """The slot with the last complete checkpoint, locked against saves, and its generation."""
+    """Returns the slot with the last complete checkpoint, locked against saves, and its
+    generation.
+    """
     while True:
         newest = file.newest()
         if newest is None:
             raise NoCheckpointError(file.path)
-        # A save may have published the other slot, and another one begun with this, in between.
+        # Before the lock, one save may have published the other slot and the next begun on this
+        # slot.
         if file.lock_slot(newest[0], exclusive=False):
             if file.newest() == newest:
                 return newest

@@ -1,4 +1,4 @@
-"""An open file of slots: its header, which slots are published, and the locks on them."""
+"""An open file of slots: its header, the published slots, and the locks on slots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from benchmarks.checkpoint_io.mapped_file.layout import (
 
 __all__ = ["SlotFile"]
 
-_SAVE_LOCK: Final = 1 << 62  # beyond every file's end, where locks may lie too
+_SAVE_LOCK: Final = 1 << 62  # beyond every file's end, where locks are allowed too
 _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class SlotFile:
-    """Locks are of the descriptor, and of those that are duplicated from it, until all are closed.
+    """An open file of slots. Its locks belong to the descriptor and its duplicates, until all are
+    closed.
 
     Raises FileNotFoundError, OSError, DamagedCheckpointError.
     """
@@ -49,7 +50,7 @@ class SlotFile:
         self.close()
 
     def generations(self) -> list[int | None]:
-        """Each slot's generation; None for one without a complete checkpoint."""
+        """Returns each slot's generation; None for a slot without a complete checkpoint."""
         found = []
         for slot in range(SLOTS):
             offset = self.header.slot_offset(slot) + WORD_OFFSET
@@ -58,7 +59,9 @@ class SlotFile:
         return found
 
     def newest(self) -> tuple[int, int] | None:
-        """The slot with the last complete checkpoint, and its generation; None before the first."""
+        """Returns the slot with the last complete checkpoint and its generation; None
+        without one.
+        """
         published = [(g, slot) for slot, g in enumerate(self.generations()) if g is not None]
         if not published:
             return None
@@ -66,18 +69,18 @@ class SlotFile:
         return slot, generation
 
     def lock_for_saving(self) -> bool:
-        """Keep other saves away. Returns whether that could be had."""
+        """Locks the file against other saves. Returns whether the lock was free."""
         return self._lock(fcntl.F_WRLCK, _SAVE_LOCK, 1)
 
     def has_its_name(self) -> bool:
-        """Whether no save has put a new file in the place of this one."""
+        """Returns whether the path still names this file; a save may have replaced it."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
         except FileNotFoundError:
             return False
 
     def lock_slot(self, slot: int, *, exclusive: bool) -> bool:
-        """Returns whether the lock could be had."""
+        """Locks a slot. Returns whether the lock was free."""
         kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
         return self._lock(kind, self.header.slot_offset(slot), self.header.slot_bytes)
 

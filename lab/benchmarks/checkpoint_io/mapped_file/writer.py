@@ -1,4 +1,4 @@
-"""Saving into a mapped file: the steps of LAYOUT.md's "Saving"."""
+"""Saves into a mapped file, by the steps of LAYOUT.md's "Saving"."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ __all__ = ["SaveReport", "save"]
 
 @dataclass(frozen=True)
 class SaveReport:
-    """generation: number of this save. is_pmem: what libpmem says of the file. sync_call: what made
-    the tensors durable."""
+    """The result of a save. generation: the save's number. is_pmem: libpmem's answer for the file.
+    sync_call: the call that made the tensors durable.
+    """
 
     generation: int
     is_pmem: bool
@@ -39,7 +40,7 @@ class SaveReport:
 
 @dataclass(frozen=True)
 class _Content:
-    """What goes into a slot. tensors: contiguous."""
+    """The content of a slot. tensors: contiguous."""
 
     tensors: list[Tensor]
     index: Index
@@ -57,15 +58,14 @@ class _Content:
 
 
 def save(path: Path, checkpoint: Checkpoint, clock: PhaseClock) -> SaveReport:
-    """Save; a failure at any moment leaves the checkpoint before.
+    """Save a checkpoint; a failure at any moment leaves the previous checkpoint.
 
-    The file takes twice the checkpoint's size. It is made by the first save, and anew by one that
-    needs larger slots.
+    The file takes twice the checkpoint's size. The first save makes the file, and a save that needs
+    larger slots replaces it.
 
     Raises CheckpointInUseError while another save writes the file, or while tensors that were
-    loaded before the last save still lie in the slot that is to be written; DamagedCheckpointError
-    where the file isn't sound; OSError where there is no room; MissingRequirementError without
-    libpmem.
+    loaded before the last save still lie in the slot to be written; DamagedCheckpointError if the
+    file is damaged; OSError if there is no room; MissingRequirementError without libpmem.
     """
     with clock("serialise"):
         content = _Content.of(checkpoint)

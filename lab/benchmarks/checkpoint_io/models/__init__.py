@@ -1,8 +1,8 @@
 """Models for CIFAR-10's images: float32 (n, 3, 32, 32) in, logits of 10 classes (n, 10) out.
 
-They are those of pytorch-cifar's collection, written anew. The libraries of models have namesakes
-for ImageNet only: their first layers shrink an image of 32 pixels to nothing, and VGG has ten times
-the parameters there.
+The models are reimplementations of pytorch-cifar's. Model libraries have models of the same names
+for ImageNet only: their first layers shrink an image of 32 pixels to nothing, and their VGG has ten
+times the parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASSES: Final = 10
 
 
 class Tiny(nn.Module):
-    """A convolution and a layer of weights: every kind of state that the large ones have."""
+    """A convolution and a linear layer: every kind of state that the large models have."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

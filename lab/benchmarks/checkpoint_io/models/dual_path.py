@@ -1,7 +1,7 @@
 """Dual path networks (Chen and others, arXiv:1707.01629), for images of 32 pixels.
 
-The first channels are a residual path, to which each block adds; the rest are a dense path, which
-each block makes wider.
+The first channels are a residual path, to which each block adds; the rest are a dense path, to
+which each block appends channels.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _STEM_CHANNELS = 64
 
 @dataclass(frozen=True)
 class Stage:
-    """Blocks of one shape. inner: channels of the grouped convolution; residual: of the residual
-    path; growth: channels that a block adds to the dense path."""
+    """A stage of blocks of one shape. inner: channels of the grouped convolution; residual: of the
+    residual path; growth: channels that a block appends to the dense path.
+    """
 
     blocks: int
     inner: int

@@ -32,7 +32,7 @@ class ResidualBlock(nn.Module):
 
 
 class Tree(nn.Module):
-    """Two subtrees, one after the other, and a root that joins what both gave."""
+    """Two subtrees, one after the other, and a root that joins their outputs."""
 
     def __init__(self, channels: int, width: int, level: int, stride: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ _STAGE_WIDTHS = (64, 128, 256, 512, 512)
 
 
 class VGG(nn.Module):
-    """Five stages of 3x3 convolutions, each halving the image, and one layer of weights.
+    """Five stages of 3x3 convolutions, each halving the image, and one linear layer.
 
     stage_depths: convolutions of each stage.
     """
