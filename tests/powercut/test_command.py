@@ -1,4 +1,4 @@
-"""`powercut` at the shell, and the fixture in a test of anybody's."""
+"""The command `powercut`, and the fixture in a user's test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytest_plugins = ["pytester"]
 
 Run = Callable[..., int]
 
-LIMIT_S = 120.0  # of what takes no time, on a busy computer too
+LIMIT_S = 120.0  # for quick things, even on a busy computer
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def powercut(programs: Path, tmp_path: Path) -> Run:
-    """Runs the command on an example."""
+    """Returns a function that runs the command on an example."""
 
     def run(program: str, *options: str, recover: bool = True) -> int:
         check = ["--recover", f"{programs / 'check'} {{medium}}/log {{output}}"]
@@ -230,7 +230,7 @@ def test_the_fixture_refuses_what_the_command_does(
 def test_options_of_which_one_would_do_nothing_are_refused(
     powercut: Run, capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
-    """`--every --at 1` would else try one point, and say that all recovered."""
+    """Otherwise `--every --at 1` would try one point, and say that all recovered."""
     try:
         status = powercut("append_forgets", *options)
     except SystemExit as end:
@@ -254,7 +254,7 @@ def test_more_tries_than_memory_holds_are_made_one_by_one() -> None:
 def test_a_mutation_that_changes_nothing_is_told_with_a_seed_too(
     powercut: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The cut comes only where the program is over, before which nothing is printed anyway."""
+    """The cut comes only at the program's end, before which nothing is printed anyway."""
     assert powercut("append", "--mutate", "--at", "1", "--seed", "0") == 1
     assert "4 of 4 can be taken out" in capsys.readouterr().out
 
@@ -339,7 +339,7 @@ def test_a_replay_without_a_call_that_there_is_not_is_an_error(
 def test_tries_that_all_end_before_the_power_goes_are_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a program that remembers outside of the medium that its work is done."""
+    """An example is a program that remembers outside of the medium that its work is done."""
     done = tmp_path / "done"
     program = f"test -e {done} || echo 1 > {{medium}}/file; touch {done}"
     assert main(["--recover", "true", "--tries", "3", "--", "sh", "-c", program]) == 2
@@ -351,11 +351,13 @@ def test_tries_that_all_end_before_the_power_goes_are_no_success(
 def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
     tmp_path: Path, cache: Path, slow: str, number: signal.Signals
 ) -> None:
-    """However long programs and checks still take: who asked for it sends SIGKILL next."""
+    """It must not wait for programs and checks, since the sender of the signal sends
+    SIGKILL next.
+    """
     base, ran = tmp_path / "base", tmp_path / "ran"
     base.mkdir()
-    sleep = f"sleep 500.{os.getpid()}"  # no other run of the tests has the same
-    # The run without a cut makes the file: only tries are slow.
+    sleep = f"sleep 500.{os.getpid()}"  # unique to this run of the tests
+    # The run without a cut makes the file, so only tries are slow.
     sleeps = f"test -e {ran} && {sleep}; touch {ran}"
     program, check = "echo 1 > {medium}/file", "true"
     if slow == "program":
@@ -432,7 +434,7 @@ def test_mine(power_cut):
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    """Ours, which pytester's runs don't find, whose home is another."""
+    """The cache folder of this run; pytester's runs have another home and would not find it."""
     return library_module.cache_folder()
 
 
@@ -481,7 +483,7 @@ def test_the_number_of_cuts_can_be_chosen_for_all_tests(
 def test_the_numbers_of_cuts_and_of_rounds_are_those_of_mutations_too(
     power_cut: PowerCut, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check passes whatever is left, so all tries are tried."""
+    """The check always passes, so all tries are made."""
     monkeypatch.setattr(pytestconfig.option, "power_cuts", 3)
     checked: list[Path] = []
     program = [sys.executable, "-c", _SYNCED, "{medium}/file"]
@@ -504,7 +506,7 @@ def test_the_time_limit_is_that_of_a_check_by_a_command_too(power_cut: PowerCut)
 
 
 def test_a_medium_without_room_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # No file can grow: neither the library's record nor its complaint can be written.
+    # No file can grow, so the library can write neither its record nor its error.
     script = "trap '' XFSZ; ulimit -f 0; mkdir {medium}/folder"
     assert main(["--list", "--medium", str(tmp_path), "--", "sh", "-c", script]) == 2
     assert f"powercut: {tmp_path}: has no room for what powercut keeps" in capsys.readouterr().err

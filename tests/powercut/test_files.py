@@ -1,4 +1,4 @@
-"""Power cuts of programs that keep files: what a sync makes durable, and what else may be lost."""
+"""Power cuts of programs that save files: data that was not synced may be lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from powercut.plugin import PowerCut
 TRIES = 25
 
 
-# --- Checks of what a cut left.
+# --- Checks of a medium after a cut.
 
 
 def last(output: str) -> int:
@@ -52,7 +52,7 @@ def log_has_what_was_told(medium: Path, output: str) -> None:
         return
     data = (medium / "log").read_bytes()
     expected = b"".join(bytes([number]) * 1000 for number in range(1, last(output) + 1))
-    # Not by ==: pytest would explain it by a diff of bytes, which takes minutes where CI is set.
+    # Without ==, as pytest would print a diff of the bytes, which takes minutes if CI is set.
     assert data.startswith(expected), "a record that was told of isn't there"
 
 
@@ -177,7 +177,7 @@ def test_what_is_not_synced_or_too_late_is_caught(
 def test_ordered_names_need_no_sync_of_the_folder_where_a_later_file_is_synced(
     power_cut: PowerCut,
 ) -> None:
-    """As ext4's journal has it: so the same program passes but for its last save."""
+    """With ordered names, like ext4's journal, the same program passes except for its last save."""
     independent, ordered = (
         power_cut.results(
             saves.save_without_fsync_of_the_folder,
@@ -272,7 +272,7 @@ def test_a_forked_child_that_changes_the_medium_is_an_error(
 def test_a_link_that_comes_back_has_its_own_target(
     power_cut: PowerCut, tmp_path: Path, program: Program
 ) -> None:
-    """On disk too, where a removed file's number is the next file's."""
+    """On disk too, where a new file may get the inode number of a removed one."""
     came_back = set()
 
     def look(medium: Path, _: str) -> None:
@@ -370,7 +370,7 @@ def test_the_replay_of_a_function_s_failure_is_a_command(
 def test_a_file_that_changes_its_name_is_never_without_one(
     power_cut: PowerCut, program: Program
 ) -> None:
-    """Names reach the medium in any order, but for those that stand on each other."""
+    """Names reach the medium in any order, except for names that depend on each other."""
     counts = set()
 
     def look(medium: Path, _: str) -> None:

@@ -1,4 +1,4 @@
-"""Functions as programs: each run is a process of its own, and what it imports is imported once."""
+"""Functions as programs: each run is a process of its own, and modules are imported once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from powercut.plugin import PowerCut
 
 
 def accept(_: Path, __: str) -> None:
-    """Whatever a cut left."""
+    """Accepts any content."""
 
 
 def runs_of_tell(power_cut: PowerCut, **environment: str) -> list[list[int]]:
-    """What each run tells: the process that imported its module, its own, and its threads."""
+    """Returns for each run the process that imported its module, its own process, and its number of
+    threads.
+    """
     runs: list[list[int]] = []
 
     def look(_: Path, output: str) -> None:
         runs.append([int(word) for word in output.split()])
 
     power_cut.results(imports.tell, look, tries=6, environment=environment, imports_once=True)
-    assert len(runs) == 7  # and the one without a cut
+    assert len(runs) == 7  # one more run is without a cut
     return runs
 
 

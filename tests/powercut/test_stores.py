@@ -1,4 +1,4 @@
-"""Power cuts of programs on persistent memory: what is lost, what isn't, and what shows that."""
+"""Power cuts of programs on persistent memory: unflushed stores may be lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def old_words(tmp_path: Path) -> Path:
 
 
 class Looking:
-    """A check that finds nothing wrong, and keeps what it saw."""
+    """A check that always passes, and records the content that it saw."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
@@ -66,7 +66,9 @@ class Looking:
 
 @pytest.fixture
 def cut_at_the_end(programs: Path, old_words: Path) -> Cut:
-    """Cuts a case's power when it has ended; the words of each try, one a seed."""
+    """Returns a function that cuts a case's power at its end, and returns the words of each try,
+    one try per seed.
+    """
 
     def cut(case: str, seeds: int = SEEDS, **settings: int) -> list[tuple[int, ...]]:
         looking = Looking()
@@ -95,8 +97,8 @@ def first_words(seen: Sequence[Sequence[int]]) -> set[int]:
     [
         "store",
         *("flush", "memcpy-nodrain"),  # flushed and not drained
-        "drain-elsewhere",  # another thread's drain is no drain of what this one flushed
-        "memcpy-noflush",  # a drain brings nothing that was not flushed
+        "drain-elsewhere",  # a drain in another thread doesn't cover this thread's flushes
+        "memcpy-noflush",  # a drain doesn't cover unflushed data
     ],
 )
 def test_what_was_not_flushed_and_drained_may_be_lost_or_not(
@@ -198,7 +200,7 @@ def test_useless_work_is_told_exactly(programs: Path, old_words: Path) -> None:
     assert told[half, "flush"] == (0, 2, 1)
 
 
-# --- The example: a log that forgets a flush, and its twin that doesn't.
+# --- The example: a log that forgets a flush, and its correct twin.
 
 RECORDS = 20
 
@@ -270,7 +272,7 @@ def test_a_replay_command_does_the_same_again(programs: Path, tmp_path: Path) ->
 
 
 class Counted:
-    """As many lines must be new as the first word says."""
+    """A check that the first word's number of lines are new."""
 
     def check(self, medium: Medium, _: object) -> str | None:
         content = (medium.folder / FILE_NAME).read_bytes()
@@ -299,7 +301,7 @@ def test_a_cut_at_any_moment_shows_a_forgotten_flush(
     with experiment.prepared() as template:
         moments = [[Moment(0, seed, after_us=500 * seed + 1)] for seed in range(20)]
         results = run_tries(experiment, moments, template, jobs=2)
-    assert results.ended_early == 0  # a program that is over has its end for its moment
+    assert results.ended_early == 0  # for a program that has ended, the cut is at its end
     assert ("moment", "moment") in results.stacks
     assert (len(results.failures) > 5) == is_bad
 

@@ -1,4 +1,4 @@
-"""Workloads as commands, and what they need."""
+"""Helpers that run workloads as commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def document_of(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str)
 
 
 def refusal_of(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Runs a command that refuses its arguments, and returns what it says."""
+    """Runs a command that refuses its arguments, and returns its error message."""
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

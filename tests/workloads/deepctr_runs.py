@@ -1,4 +1,4 @@
-"""Short runs of the DeepCTR workload, and what they need."""
+"""Helpers for short runs of the DeepCTR benchmark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ keras = pytest.importorskip("keras", reason="Keras isn't installed: pip install 
 if keras.backend.backend() == "torch":
     import torch
 
-    torch.set_num_threads(1)  # more would wait for each other where tests run in parallel
+    torch.set_num_threads(1)  # threads of parallel tests would wait for each other
 
 from benchmarks.criteo_deepctr.training import Result, State, train  # noqa: E402
 

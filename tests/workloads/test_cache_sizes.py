@@ -1,4 +1,4 @@
-"""How many ids a first tier answers by its size, and how fast that is in both modes."""
+"""Hit rates of a first tier by its size, and predicted speeds in both modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = [
 
 @pytest.fixture
 def memory_mode(tmp_path: Path) -> Path:
-    """Memory mode in a computer whose CPU caches 1 MiB, which a small table has more than."""
+    """Memory mode on a computer whose CPU caches 1 MiB, so that a small table exceeds the cache."""
     for name in ("optane-100-x6", "ddr4-2666-x6"):
         text = (DEVICES / f"{name}.yaml").read_text()
         assert "last_level_cache_mib: 33" in text
@@ -59,13 +59,13 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
     hits = [tier["hit_rate"] for tier in tiers]
     assert all(less < more for less, more in pairwise(hits))
     assert 0.9 < hits[0] < 0.99  # the top 1 % of the keys take 95.7 % of the accesses
-    # Less DRAM than the CPU's own cache is no memory mode.
+    # There is no memory mode with less DRAM than the CPU's own cache.
     small, *large = tiers
     assert small["memory_mode_memory_ns"] is small["app_direct_ids_per_s"] is None
     direct_ns = [tier["app_direct_memory_ns"] for tier in large]
     cached_ns = [tier["memory_mode_memory_ns"] for tier in large]
     assert direct_ns[0] > direct_ns[1] > 0
-    # Moves that a step causes count whenever they are made.
+    # The moves that a step causes count, whenever they are made.
     assert direct_ns == pytest.approx([16.9, 9.15], rel=0.1)
     assert cached_ns[0] > cached_ns[1] > 0
     for tier in large:
@@ -75,7 +75,7 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
     cached = [tier["memory_mode_hit_rate"] for tier in large]
     assert cached[0] < cached[1]
     assert "10.00%" in capsys.readouterr().out
-    # Nothing of the tables stays, and a report reads what does.
+    # The tables' files are removed, and a report reads the remaining file.
     assert [path.name for path in results.iterdir()] == ["cache-sizes.json"]
     (sweep,) = read_folder(results).cache_sweeps
     assert (sweep.dram, sweep.pmem) == ("ddr4-2666-x6", "optane-100-x6")
@@ -83,7 +83,7 @@ def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
 
 
 def test_dram_has_room_for_whole_rows_as_the_engine_lays_them_out(tmp_path: Path) -> None:
-    """Weights and sums of 5 floats begin on multiples of 16 bytes each."""
+    """Weights and sums of 5 floats are each aligned to 16 bytes."""
     document = run(tmp_path, "--embedding-dim=5", "--percent=1", "--steps=1")
     assert [tier["bytes"] for tier in document["first_tiers"]] == [400 * 64]
 

@@ -116,7 +116,7 @@ def test_a_header_of_other_columns_is_refused(tmp_path: Path) -> None:
 @pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
 def test_files_that_hold_no_rows_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for endless in (tmp_path / "fifo", Path("/dev/null")):  # as /dev/zero, whose line never ends
+    for endless in (tmp_path / "fifo", Path("/dev/null")):  # or /dev/zero, whose line never ends
         with pytest.raises(DataError, match="is a FIFO or a device, and rows are read more than"):
             CriteoSource(endless)
     (tmp_path / "empty").touch()

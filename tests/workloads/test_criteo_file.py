@@ -1,4 +1,4 @@
-"""Rows in a file of Criteo's format are the rows that were written."""
+"""Rows that are written to a file in Criteo's format are read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.criteo_deepctr`, from its flags to its table."""
+"""The command `python -m benchmarks.criteo_deepctr`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of an epoch come when, and to which worker."""
+"""The order of an epoch's rows, and their split between workers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert path.stat().st_size > 1_500_000
     epochs = FileEpochs(CriteoSource(path), 10)
     order = Order(1, 0, 64, shuffled_rows=256)
-    next(epochs.batches(order, Worker()))  # what is made once
+    next(epochs.batches(order, Worker()))  # allocations that are made once
     tracemalloc.start()
     try:
         rows = sum(len(batch) for batch in epochs.batches(order, Worker()))

@@ -1,4 +1,4 @@
-"""WDL, DeepFM and xDeepFM, each against its paper's formula in numpy, loop by loop."""
+"""WDL, DeepFM and xDeepFM against their papers' formulas, written as loops in numpy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = np.random.default_rng(2).normal(size=(SAMPLES, 7, 3)).astype(np.float32)
 
 
 def trained(name: str) -> Any:
-    """A model of which nothing is 0 or 1 any more."""
+    """Returns a model after a few steps, so that no parameter is 0 or 1."""
     keras.utils.set_random_seed(11)
     model = make_model(replace(SMALL, name=name), HERE)
     model.compile(keras.optimizers.Adam(0.1), "binary_crossentropy")
@@ -62,7 +62,7 @@ def pairwise(rows: Floats) -> Floats:
 
 
 def compressed(rows: Floats, kernels: list[Floats]) -> Floats:
-    """Sum over i and j, one product of two rows at a time."""
+    """Returns the CIN's sums, computed over i and j one product of two rows at a time."""
     samples, features, dim = rows.shape
     before, sums = rows, []
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""What training learns, gives again bit by bit, keeps, and goes on from."""
+"""Training learns, is reproducible to the bit, makes checkpoints and resumes from them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path, optim
     rest = run("half", epochs=2, load=tmp_path / "half")
     assert half["epochs"] == 1
     assert rest.keys() == whole.keys()
-    # A single row that differed would show in what the last batches did to these.
+    # A single different row would show in these arrays after the last batches.
     for name, array in whole.items():
         np.testing.assert_array_equal(rest[name], array, err_msg=name)
     assert any((half[name] != whole[name]).any() for name in whole if name.startswith("weight"))

@@ -1,4 +1,4 @@
-"""What the checksum of a checkpoint covers."""
+"""The content that a checkpoint's checksum covers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pmemlab.workloads.evidence import checkpoint_sha256
 
 
 class Exported:
-    """What a variable exports, some of it changed."""
+    """A variable's export with some columns replaced."""
 
     def __init__(self, variable: es.EmbeddingVariable, **changed: Any) -> None:
         self.name = variable.name

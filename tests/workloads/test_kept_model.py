@@ -1,4 +1,4 @@
-"""Checkpoints of Wide & Deep in durable pools: what a run that is killed goes on from."""
+"""Checkpoints of Wide & Deep in durable pools, from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ ABOVE_SSD = replace(
 
 
 class Killed(BaseException):
-    """The end of a run in the middle of a step, but for what closing its tables does."""
+    """Ends a run in the middle of a step, except that its tables are still closed."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one run of the command left behind."""
+    """The output of one run of the command."""
 
     document: Mapping[str, Any] | None
     resumed: Resumed | None
@@ -74,7 +74,7 @@ class Part:
 
 @contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """A folder in memory, where files are mapped as those of PMem are; not there yet."""
+    """Yields the path of a folder to be made in memory, where files are mapped as on PMem."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder) / "kept"
@@ -88,14 +88,16 @@ def kept_in() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def kept_by_a_killed_run() -> Iterator[Path]:
-    """With the checkpoint of step 5, for tests whose runs are refused and change nothing there."""
+    """The folder of a killed run, with the checkpoint of step 5, for tests that don't change it."""
     with folder_in_memory() as folder:
         run_until_killed(folder, before_keeping=8)
         yield folder
 
 
 def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
-    """ssd: of a tier below the pools, which then have room for some 60 of a table's rows."""
+    """Returns the command's arguments. ssd: folder of a tier below the pools, which then have room
+    for about 60 rows of each table.
+    """
     if ssd is None:
         storage = ["--storage-type", "DRAM_PMEM", "--storage-size", "2048", "2000000"]
     else:
@@ -106,7 +108,9 @@ def arguments(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
 
 @pytest.fixture
 def part(kept_in: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Part]:
-    """Runs the command in this process, to its end or until it is killed before a step is kept."""
+    """Returns a function that runs the command in this process, to its end or until it is killed
+    before the checkpoint of a step.
+    """
 
     def run(killed_at: int | None = None) -> Part:
         if killed_at is not None:
@@ -135,7 +139,9 @@ def run_until_killed(kept_in: Path, *, before_keeping: int) -> None:
 
 
 def complaint_of(*parts: Part, scenario: Scenario = SCENARIO) -> str | None:
-    """The scenario's verdict on a run that had its power cut after each but the last part."""
+    """Returns the scenario's complaint about a run whose power was cut after each part but the
+    last; None if it has none.
+    """
     *cut, last = parts
     assert last.document is not None
     cuts = [PowerCut(1.0, part.resumed, part.kept_step) for part in cut]
@@ -178,7 +184,7 @@ def command(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:
 
 
 def killed(kept_in: Path, after_lines: int, ssd: Path | None = None) -> Part:
-    """By SIGKILL, after so many lines of steps."""
+    """Runs the command, and kills it by SIGKILL after `after_lines` lines of trained steps."""
     with subprocess.Popen(
         command(kept_in, ssd=ssd), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -246,7 +252,7 @@ sys.exit(wdl.main(arguments))
     ("moment", "is_made"),
     [
         ("before the rows", False),
-        ("before it is listed", False),  # though the pools have it
+        ("before it is listed", False),  # although the pools have it
         ("before the last one goes", True),
     ],
 )
@@ -273,13 +279,15 @@ def test_one_dense_part_stays_with_one_checkpoint(part: Callable[..., Part], kep
     assert names == ["checkpoints", "dense-00000015.npz", "pools"]
 
 
-# --- Broken engines and workloads, which the scenario must find
+# --- Broken engines and workloads that the scenario must detect
 
 
 def broken_after_restoring(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, target: object, name: str, by: Any
 ) -> str:
-    """The verdict where the last part has something replaced."""
+    """Returns the scenario's complaint about a run whose last part has `name` of `target`
+    replaced.
+    """
     first = part(killed_at=8)
     monkeypatch.setattr(target, name, by)
     return str(complaint_of(first, part()))
@@ -372,7 +380,7 @@ def test_a_run_that_begins_anew_though_something_was_kept_is_found(
     assert "went on from step 0, though it had kept step 5" in str(complaint_of(first, part()))
 
 
-# --- What can't be gone on from
+# --- Checkpoints that a run can't resume from
 
 
 complaint = partial(refusal_of, wdl.main)

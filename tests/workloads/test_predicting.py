@@ -1,4 +1,4 @@
-"""What is counted of a run whose time on other devices is predicted."""
+"""The part of a run that counts in a prediction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_all_that_comes_after_the_reset_counts_however_long_it_took_to_begin(
     enter = AccessRecording.__enter__
 
     def enter_late(recording: AccessRecording) -> AccessRecording:
-        time.sleep(0.1)  # as on a busy computer
+        time.sleep(0.1)  # like on a busy computer
         return enter(recording)
 
     monkeypatch.setattr(AccessRecording, "__enter__", enter_late)

@@ -1,4 +1,4 @@
-"""Rows drawn from a seed: their skew, and what can be learnt from them."""
+"""Rows drawn from a seed: their skew, and the labels that a model can learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workload of tables by themselves, as a command."""
+"""The command that trains tables without a model."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_a_save_that_has_all_steps_already_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """There is nothing to train, and so neither a loss nor a rate."""
+    """Without a step to train there is neither a loss nor a rate."""
     saved, kept = tmp_path / "saved", tmp_path / "kept"
     run(capsys, "--save", str(saved))
     complaint = "holds a checkpoint of step 18, and only 18 are asked for"
@@ -136,13 +136,13 @@ def test_a_run_tells_how_often_it_saved_while_it_was_timed(
 ) -> None:
     whole = run(capsys)["run"]
     assert whole["saves"] == 0
-    timed = whole["steps"] - 1  # of a run that goes on, the first warms up
+    timed = whole["steps"] - 1  # the first step is the warm-up
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "1", "--json"]
     assert tables.main([*SMALL, *keeping]) == 0
     captured = capsys.readouterr()
     told = [step for step in map(kept_step, captured.err.splitlines()) if step]
     saves = json.loads(captured.out)["run"]["saves"]
-    assert 0 < saves < len(told) <= timed  # those before the skewed batches aren't timed
+    assert 0 < saves < len(told) <= timed  # saves before the skewed batches aren't timed
 
 
 def test_a_damaged_save_is_no_reason_to_begin_anew(

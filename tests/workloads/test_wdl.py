@@ -1,4 +1,4 @@
-"""The Wide & Deep workload, as a command."""
+"""The command that trains Wide & Deep."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_file_mapped_by_libpmem_gives_the_bits_of_dram(
     files = {tier["file"] for table in trained["tables"] for tier in table["tiers"]}
     assert len(files) == wdl.TABLES
     assert all(file.startswith(f"{tmp_path}/") for file in files)
-    assert reference["tables"] == []  # nobody asks where its rows lie
+    assert reference["tables"] == []  # the reference's rows are not looked for
 
 
 def test_training_makes_the_auc_rise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_training_makes_the_auc_rise(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_another_seed_gives_other_bits(capsys: pytest.CaptureFixture[str]) -> None:
-    """Else the digests and losses that are compared would say nothing."""
+    """Otherwise comparisons of digests and losses would prove nothing."""
     first = run(capsys, "--steps", "2")["run"]
     other = run(capsys, "--seed", "2", "--steps", "2")["run"]
     assert first["losses"] != other["losses"]
@@ -85,7 +85,7 @@ def test_rates_count_samples_and_rows(capsys: pytest.CaptureFixture[str]) -> Non
     trained = run(capsys)["run"]
     assert trained["samples"] == 24 * 64
     assert trained["samples_per_s"] == pytest.approx(23 * 64 / trained["train_seconds"])
-    # Lookups take a part of the time only, and there are 52 for each sample.
+    # Lookups take only a part of the time, and there are 52 per sample.
     assert trained["lookups_per_s"] > 52 * trained["samples_per_s"]
 
 
@@ -173,7 +173,7 @@ bandwidth:
     source: here
     points: [{bytes: 131072, in_flight: [1], values: [1000]}]
 """
-# To fill tables is most of the time of these runs; of 2000 keys the disk has none yet.
+# Filling tables takes most of these runs' time; with 2000 keys no row would reach the disk.
 ON_DISK = (
     *("--storage-type", "DRAM_SSDHASH", "--storage-size", "12000", "--direct-io", "--fill"),
     *("--keys-per-column", "12000"),
@@ -199,7 +199,7 @@ def test_a_run_is_predicted_on_devices_and_slower_on_slower_ones(
     assert on_optane["devices"] == ["optane-100-x6", None]
     assert as_here["samples_per_s"] == pytest.approx(done["samples_per_s"])
     assert on_optane["samples_per_s"] <= as_here["samples_per_s"]
-    # Of the six steps five are timed; each read takes the thread that trains a tenth of a second.
+    # Five of the six steps are timed; each read takes the training thread a tenth of a second.
     reads = on_slow_disk["step_ms"]["tier1"] * 5 / 100
     assert reads == pytest.approx(round(reads))
     lookups = 5 * 64 * wdl.TABLES
@@ -215,7 +215,7 @@ def test_what_this_computers_memory_took_is_not_taken_twice(
     shutil.copy(Path(pmemlab.model.devices.__file__).with_name("optane-100-x1.yaml"), here)
     done = run(capsys, *slow, "--here", str(here))["run"]
     (as_here,) = done["predictions"]
-    # The same memory: what it takes out it puts in.
+    # The devices are equal, so the same time is subtracted and added.
     assert as_here["samples_per_s"] <= done["samples_per_s"] * 1.0001
     assert "DRAM has 1 tiers" in complaint(capsys, *slow, "--here", "here,here")
     assert "gone.yaml" in complaint(capsys, *slow, "--here", "gone.yaml")
@@ -251,7 +251,7 @@ def test_the_command_line_is_read_without_pytorch() -> None:
 
 @pytest.mark.long
 def test_training_leaves_pytorchs_compiler_alone() -> None:
-    """It takes an emulated machine half a minute to import."""
+    """Importing it takes half a minute on an emulated machine."""
     script = (
         "import sys; from pmemlab.workloads import wdl;"
         "wdl.main(['--steps', '2', '--hidden-units', '4', '--held-out-rows', '10']);"

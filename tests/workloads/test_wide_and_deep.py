@@ -28,7 +28,7 @@ def new_network(dense: DenseLibrary) -> Iterator[tuple[Network, EmbeddingTables]
 
 
 def test_from_the_same_state_both_train_the_same() -> None:
-    """All that tells them apart is the order in which sums of 32-bit floats are rounded."""
+    """They differ only in the order in which sums of 32-bit floats are rounded."""
     with new_network("torch") as (by_torch, torch_tables), new_network("numpy") as (ours, tables):
         ours.load_state(by_torch.state())
         before = {name: array.copy() for name, array in ours.state().items()}

@@ -1,4 +1,4 @@
-"""What another process finds of tables' rows, and which engines that lie it finds out."""
+"""The witness process finds tables' rows, and detects engines that lie about them."""
 
 from __future__ import annotations
 
@@ -89,12 +89,14 @@ def examined(variable: Any) -> TableEvidence:
 
 
 def complaint(table: TableEvidence, *placements: RowPlacement) -> str | None:
-    """What a scenario says that expects rows in those places; None where it's content."""
+    """Returns the complaint of a scenario that expects rows in these places; None if it has
+    none.
+    """
     return complaint_of([table], *placements)
 
 
 def complaint_of(tables: Sequence[TableEvidence], *placements: RowPlacement) -> str | None:
-    dram = {"storage_type": "other"}  # no yardstick is judged here
+    dram = {"storage_type": "other"}  # a reference is not compared here
     scenario = Scenario(
         path=Path("x.yaml"),
         name="x",
@@ -114,7 +116,7 @@ def complaint_of(tables: Sequence[TableEvidence], *placements: RowPlacement) -> 
 class Liar:
     """An engine that keeps its rows in one place and says that they are in another.
 
-    tiers: what it says of its tiers, over what is true of the first.
+    tiers: the false claims about its tiers, over the first tier's true figures.
     """
 
     def __init__(self, variable: es.EmbeddingVariable, tiers: Sequence[dict[str, Any]]) -> None:
@@ -140,7 +142,7 @@ def test_every_row_that_an_honest_engine_tells_of_is_found(kind: str, tmp_path: 
     assert table.exported_rows == KEYS.size
     for tier in table.tiers:
         assert tier.sought >= 8, tier
-        # Up to a buffer's worth of a disk's rows are on their way to it.
+        # Up to a buffer of a disk's rows may not be written yet.
         least = 0.75 * tier.sought if tier.name in ("SSDHASH", "LEVELDB") else tier.sought
         assert tier.found >= least, tier
     anywhere = [
@@ -242,7 +244,7 @@ def test_rows_are_found_in_the_memory_of_the_emulated_gpu(kind: str, tmp_path: P
     assert first.read_changed == first.sought
     placements = [IN_GPU, *(RowPlacement(nodes=(0,)) for _ in table.tiers[1:])]
     assert complaint(table, *placements) is None
-    for name, column in before.items():  # a look changes nothing
+    for name, column in before.items():  # the examination changes nothing
         np.testing.assert_array_equal(column, after[name])
 
 
@@ -250,7 +252,7 @@ def test_rows_that_stay_in_dram_aren_t_taken_for_a_gpus(tmp_path: Path) -> None:
     with trained("DRAM", tmp_path) as variable:
         lie = {"name": "HBM", "address": 0, "path": None, "gpu": "emulated"}
         without_gpu = examined(Liar(variable, [lie]))
-        with trained("HBM", tmp_path, "another", seed=5):  # there is a GPU, with other rows
+        with trained("HBM", tmp_path, "another", seed=5):  # a GPU with other rows
             beside_gpu = examined(Liar(variable, [lie]))
     shown = str(complaint(without_gpu, IN_GPU))
     assert "lies in no memory of a GPU that was found; it must be that of emulated" in shown
@@ -264,7 +266,7 @@ def test_rows_that_stay_in_dram_aren_t_taken_for_a_gpus(tmp_path: Path) -> None:
 def test_an_engine_that_shows_a_copy_in_a_gpus_memory_is_found_out(
     tmp_path: Path, copies: str
 ) -> None:
-    """As what a transfer leaves in the GPU's memory would be, of rows that are kept in DRAM."""
+    """A transfer could leave such a copy in the GPU's memory, of rows that are kept in DRAM."""
     with contextlib.ExitStack() as stack:
         variable = stack.enter_context(trained("DRAM", tmp_path))
         if copies == "in a GPU's memory":  # another table's, with the same rows

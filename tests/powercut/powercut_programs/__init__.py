@@ -1,4 +1,4 @@
-"""C programs whose power is cut, and how tests compile them."""
+"""C programs for power cuts, and a function that compiles them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _OWN = Path(__file__).parent
 def compiled(
     source: Path, folder: Path, *flags: str, name: str = "", library: str = "pmem"
 ) -> Path:
-    """The program, compiled into a folder. Skips the test where that can't be done here."""
+    """Compiles a program into a folder and returns its path. Skips the test if this
+    computer can't.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler: apt-get install gcc")
@@ -24,7 +26,7 @@ def compiled(
         pytest.skip("no libpmem: apt-get install libpmem1")
     if library == "pmemobj" and not Path("/usr/include/libpmemobj.h").exists():
         pytest.skip("no header of libpmemobj: apt-get install libpmemobj-dev")
-    # The library by its name at run time: only the packages for developers have the other.
+    # Link by the run-time name, since only development packages have the plain name.
     links = {"pmem": ["-l:libpmem.so.1"], "pmemobj": ["-lpmemobj"], "": []}
     program = folder / (name or source.stem)
     own_header = ["-idirafter", str(_OWN / "include")]

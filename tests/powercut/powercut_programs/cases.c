@@ -1,5 +1,5 @@
-/* cases FILE CASE: maps FILE, which is there, stores NEW words over its OLD ones in one way or another, and
-   prints a line when that is done. */
+/* cases FILE CASE: maps the existing FILE, stores NEW words over its OLD words in the way of CASE, and prints a
+   line when that is done. */
 #include <libpmem.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Programs that show what their module's import did."""
+"""Programs that show the effects of their module's import."""
 
 from __future__ import annotations
 

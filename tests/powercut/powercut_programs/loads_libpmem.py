@@ -1,4 +1,4 @@
-"""Programs that load libpmem while they run, as Python's ctypes does."""
+"""Programs that load libpmem at run time, by Python's ctypes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def store_and_persist(medium: Path) -> None:
 
 
 def store_in_a_forked_child(medium: Path) -> None:
-    """What the child stores is its parent's to persist, and its end is no cut point."""
+    """The child stores, and its parent persists; the child's end is no cut point."""
     pmem, address = _map(medium)
     child = os.fork()
     if child == 0:

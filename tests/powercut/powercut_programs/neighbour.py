@@ -1,4 +1,4 @@
-"""What another module of this package imports."""
+"""Functions that another module of this package imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that keep files, each run in a process of its own; some of them wrongly."""
+"""Programs that save files, each run in its own process; some have mistakes on purpose."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def save_in_a_folder_for_its_group(medium: Path) -> None:
 
 
 def save_by_mkstemp(medium: Path) -> None:
-    """As C programs make a file that no other has."""
+    """Makes new files as C programs do, under a unique name."""
     for number in range(1, SAVES + 1):
         new = ctypes.create_string_buffer(bytes(medium / "new-XXXXXX"))
         descriptor = ctypes.CDLL(None).mkstemp(new)
@@ -123,7 +123,7 @@ def append_without_sync(medium: Path) -> None:
 
 
 def keep_two_saves(medium: Path) -> None:
-    """The older one moves aside before the newer one takes its place."""
+    """Renames the older save before the newer one takes its name."""
     for number in range(1, SAVES + 1):
         state = medium / "state"
         write(medium / "new", number)
@@ -135,7 +135,9 @@ def keep_two_saves(medium: Path) -> None:
 
 
 def shorten(medium: Path) -> None:
-    """A file that is cut off and grows again has what it had, or what it has; never both."""
+    """Truncates a file that then grows again; after a cut it has the old or the new content, never
+    both.
+    """
     descriptor = os.open(medium / "state", os.O_RDWR | os.O_CREAT)
     os.pwrite(descriptor, b"\x01" * BYTES, 0)
     os.fsync(descriptor)
@@ -164,7 +166,7 @@ def make_two(medium: Path) -> None:
 
 
 def write_by_other_ways(medium: Path) -> None:
-    """By sendfile and through a mapping, which aren't moments for a cut but are seen."""
+    """Writes by sendfile and through a mapping; these are no cut points, but are followed."""
     source, target = medium / "source", medium / "target"
     write(source, 1)
     with source.open("rb") as read, target.open("wb") as written:
@@ -173,14 +175,14 @@ def write_by_other_ways(medium: Path) -> None:
         mapped[:100] = b"\x01" * 100
 
 
-# --- Records of a header, which says how many bytes count, and of data, synced by several ways.
+# --- Records: a header with their number, and data, synced in several ways.
 
 RECORDS = 6
 RECORD = 8192
 
 
 def append_records(medium: Path, *, syncs_data: bool, by: Literal["descriptor", "call"]) -> None:
-    """Data by one descriptor, the header by another, which is durable when its write returns."""
+    """Writes data by one descriptor, and the header by another whose writes are synchronous."""
     header = os.open(medium / "header", os.O_RDWR | os.O_CREAT)
     flags = os.O_DSYNC if by == "descriptor" else 0
     data = os.open(medium / "header", os.O_RDWR)
@@ -216,7 +218,7 @@ def sync_data_and_header_by_the_call(medium: Path) -> None:
 
 
 def append_by_dsync(medium: Path) -> None:
-    """Appends, through Python's buffer too, to a file that is synced at each write."""
+    """Appends, also through Python's buffer, to a file that is synced at each write."""
     descriptor = os.open(medium / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC)
     sync_folder(medium)
     with os.fdopen(descriptor, "ab") as file:
@@ -274,7 +276,7 @@ def make_a_mapping_writable(medium: Path) -> None:
 
 
 def move_between_folders(medium: Path, *, both: bool = True) -> None:
-    """Each file is written in one folder and moved to another."""
+    """Writes each file in one folder and moves it to another."""
     for name in ("from", "to"):
         (medium / name).mkdir()
     sync_folder(medium)
@@ -312,7 +314,7 @@ def rename_in_a_forked_child(medium: Path) -> None:
 
 
 def swap_a_link(medium: Path) -> None:
-    """Each save is a file of its own, and a link leads to the newest."""
+    """Saves to new files, with a link to the newest."""
     for number in range(1, SAVES + 1):
         write(medium / f"save{number}", number)
         sync_folder(medium)
@@ -323,7 +325,9 @@ def swap_a_link(medium: Path) -> None:
 
 
 def replace_links(medium: Path) -> None:
-    """Each link is made after the last one is removed, so a file system may give it its number."""
+    """Makes each link after removing the previous one, so a file system may reuse its inode
+    number.
+    """
     for number in range(1, SAVES + 1):
         (medium / f"link{number}").symlink_to(f"./target{number}/")
         sync_folder(medium)
@@ -344,7 +348,7 @@ def remove_a_link_and_replace_links(medium: Path) -> None:
 
 
 def write_past_the_library(path: Path) -> None:
-    """By `dd`, without LD_PRELOAD."""
+    """Writes by `dd`, without LD_PRELOAD."""
     command = ["dd", "if=/dev/zero", f"of={path}", "bs=1000", "count=1", "conv=notrunc"]
     subprocess.run(command, env={"PATH": os.environ["PATH"]}, stderr=subprocess.DEVNULL, check=True)
 
@@ -378,7 +382,7 @@ def end_without_an_exit(medium: Path) -> None:
 
 
 def leave_a_daemon(medium: Path) -> None:
-    """A process in a session of its own, whose parent has ended, goes on writing."""
+    """Leaves a process in its own session that goes on writing after its parent's end."""
     file = os.open(medium / "state", os.O_CREAT | os.O_RDWR)
     sync_folder(medium)
     if os.fork() == 0:

@@ -1,4 +1,4 @@
-/* What the programs here need of libpmem's header, where that isn't installed. */
+/* The declarations of libpmem that these programs need, if its header isn't installed. */
 #ifndef LIBPMEM_H
 #define LIBPMEM_H
 
