@@ -57,7 +57,7 @@ def powercut(programs: Path, tmp_path: Path) -> Run:
     return run
 
 
-def test_it_fails_where_a_recovery_does_and_says_how_to_replay_that(
+def test_it_fails_if_a_recovery_fails_and_prints_the_replay(
     powercut: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert powercut("append_forgets", "--tries", "40") == 1
@@ -74,7 +74,7 @@ def test_it_passes_the_correct_twin(powercut: Run, capsys: pytest.CaptureFixture
     assert "38 power cuts, all recovered" in capsys.readouterr().out
 
 
-def test_a_list_has_the_names_of_sites_that_can_be_taken_out(
+def test_a_list_has_the_names_of_sites_that_can_be_removed(
     powercut: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert powercut("append", "--list", recover=False) == 0
@@ -83,19 +83,19 @@ def test_a_list_has_the_names_of_sites_that_can_be_taken_out(
     assert powercut("append", "--tries", "60", "--without", sites[0]) == 1
 
 
-def test_a_list_tells_useless_work(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_shows_useless_work(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
     powercut("append_forgets", "--list", recover=False)
     assert "8 pmem_drain (drain)" in capsys.readouterr().out
 
 
-def test_mutations_of_the_correct_twin_are_all_shown(
+def test_all_mutations_of_the_correct_twin_are_caught(
     powercut: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert powercut("append", "--mutate") == 0
     assert "all 4 are needed" in capsys.readouterr().out
 
 
-def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_continue_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert powercut("append", "--rounds", "4", "--tries", "5") == 0
     assert powercut("append_forgets", "--rounds", "4", "--tries", "5") == 1
     replay = re.search(r"powercut (--at \d+ --seed \d+ ?)+", capsys.readouterr().out)
@@ -145,7 +145,7 @@ def test_rounds_go_on_on_one_medium(powercut: Run, capsys: pytest.CaptureFixture
         ),
     ],
 )
-def test_what_can_t_be_done_is_an_error_that_says_why(
+def test_impossible_requests_are_errors_with_a_reason(
     capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
     assert main(options) == 2
@@ -188,7 +188,7 @@ def test_a_statically_linked_program_is_refused(
         (["--jobs", f"{1 << 62}"], "must be a number of 1 or more, below 2^62"),
     ],
 )
-def test_numbers_that_are_none_are_refused(
+def test_invalid_numbers_are_refused(
     capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
     with pytest.raises(SystemExit):
@@ -227,7 +227,7 @@ def test_the_fixture_refuses_what_the_command_does(
         (["--every", "--rounds", "3"], "--rounds: is for --tries"),
     ],
 )
-def test_options_of_which_one_would_do_nothing_are_refused(
+def test_options_without_an_effect_together_are_refused(
     powercut: Run, capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
     """Otherwise `--every --at 1` would try one point, and say that all recovered."""
@@ -251,7 +251,7 @@ def test_more_tries_than_memory_holds_are_made_one_by_one() -> None:
         assert len({*map(tuple, itertools.islice(tries, 9))}) == 9
 
 
-def test_a_mutation_that_changes_nothing_is_told_with_a_seed_too(
+def test_a_mutation_that_changes_nothing_is_reported_with_a_seed_too(
     powercut: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cut comes only at the program's end, before which nothing is printed anyway."""
@@ -284,7 +284,7 @@ def test_a_missing_compiler_says_what_to_install(
         library_module.library.cache_clear()
 
 
-def test_a_cache_that_nothing_can_be_kept_in_is_told(
+def test_an_unusable_cache_folder_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     library_module.library.cache_clear()
@@ -298,7 +298,7 @@ def test_a_cache_that_nothing_can_be_kept_in_is_told(
         library_module.library.cache_clear()
 
 
-def test_the_library_has_all_that_libpmem_has() -> None:
+def test_the_library_exports_all_functions_of_libpmem() -> None:
     if ctypes.util.find_library("pmem") is None:
         pytest.skip("no libpmem: apt-get install libpmem1")
     real = next(Path("/usr/lib").rglob("libpmem.so.1"))
@@ -329,14 +329,14 @@ def test_a_replay_of_a_point_that_the_run_lacks_is_an_error(
     assert "the program ended before the power went" in capsys.readouterr().err
 
 
-def test_a_replay_without_a_call_that_there_is_not_is_an_error(
+def test_a_replay_without_an_unknown_call_is_an_error(
     powercut: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert powercut("append", "--at", "1", "--seed", "0", "--without", "flush nowhere") == 2
     assert "without: flush nowhere: no such call; --list shows all" in capsys.readouterr().err
 
 
-def test_tries_that_all_end_before_the_power_goes_are_no_success(
+def test_tries_that_all_end_before_the_cut_are_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An example is a program that remembers outside of the medium that its work is done."""
@@ -380,7 +380,7 @@ def test_a_signal_ends_all_tries_at_once_and_leaves_nothing(
     assert list(base.iterdir()) == []
 
 
-def test_nothing_that_a_check_has_started_outlives_it_or_is_waited_for(tmp_path: Path) -> None:
+def test_processes_of_a_check_are_neither_waited_for_nor_left_running(tmp_path: Path) -> None:
     started, sleep = time.monotonic(), f"sleep 501.{os.getpid()}"
     options = ["--medium", str(tmp_path), "--tries", "2", "--timeout", str(LIMIT_S)]
     program = ["--", "sh", "-c", "echo 1 > {medium}/file"]
@@ -480,7 +480,7 @@ def test_the_number_of_cuts_can_be_chosen_for_all_tests(
     result.stdout.fnmatch_lines(["*tried=3*"])
 
 
-def test_the_numbers_of_cuts_and_of_rounds_are_those_of_mutations_too(
+def test_mutations_use_the_numbers_of_cuts_and_rounds(
     power_cut: PowerCut, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check always passes, so all tries are made."""
@@ -499,13 +499,15 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-def test_the_time_limit_is_that_of_a_check_by_a_command_too(power_cut: PowerCut) -> None:
+def test_the_time_limit_applies_to_a_check_by_a_command(power_cut: PowerCut) -> None:
     program = ["sh", "-c", "echo 1 > {medium}/file"]
     with pytest.raises(PowercutError, match="sleep 500: still running after 3 s"):
         power_cut(program, ["sleep", "500"], timeout_s=3)
 
 
-def test_a_medium_without_room_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_medium_without_room_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # No file can grow, so the library can write neither its record nor its error.
     script = "trap '' XFSZ; ulimit -f 0; mkdir {medium}/folder"
     assert main(["--list", "--medium", str(tmp_path), "--", "sh", "-c", script]) == 2

@@ -144,7 +144,7 @@ def test_a_file_that_mkstemp_makes_is_followed_and_its_making_can_be_cut(
         (saves.save_in_a_folder_for_its_group, folder_is_for_its_group),
     ],
 )
-def test_what_is_synced_in_the_right_order_is_never_lost(
+def test_data_synced_in_the_right_order_is_never_lost(
     power_cut: PowerCut, program: Program, check: Check
 ) -> None:
     results = power_cut(program, check, tries=TRIES, imports_once=True)
@@ -166,7 +166,7 @@ def test_what_is_synced_in_the_right_order_is_never_lost(
         (saves.move_between_folders_and_sync_one, moved_saves_are_there),
     ],
 )
-def test_what_is_not_synced_or_too_late_is_caught(
+def test_a_missing_or_late_sync_is_caught(
     power_cut: PowerCut, program: Program, check: Check
 ) -> None:
     results = power_cut.results(program, check, tries=200, enough_failures=1, imports_once=True)
@@ -210,21 +210,21 @@ def test_a_sync_below_many_calls_is_the_same_site_in_a_cut_as_in_the_record(
     assert [result.site.name for result in found if result.failure is None] == []
 
 
-def test_a_sync_is_told_apart_by_who_calls_the_function_that_makes_it(power_cut: PowerCut) -> None:
+def test_more_site_frames_tell_syncs_apart_by_their_callers(power_cut: PowerCut) -> None:
     one = power_cut.record(saves.save_in_a_new_folder)
     two = power_cut.record(saves.save_in_a_new_folder, site_frames=2)
     assert len(one.sites) == 2  # of a file; of a folder
     assert len(two.sites) == 3  # of a file; of the folder; of its parent
 
 
-def test_useless_syncs_are_told(power_cut: PowerCut) -> None:
+def test_useless_syncs_are_counted(power_cut: PowerCut) -> None:
     record = power_cut.record(saves.sync_twice)
     assert sum(use.calls for use in record.uses) == 4
     assert sum(use.useless_calls for use in record.uses) == 2
 
 
 @pytest.mark.long
-def test_removed_and_renamed_names_come_back_with_what_they_named(power_cut: PowerCut) -> None:
+def test_removed_and_renamed_names_come_back_with_their_files(power_cut: PowerCut) -> None:
     left = []
 
     def look(medium: Path, _: str) -> None:
@@ -300,14 +300,14 @@ def test_a_change_that_can_t_be_followed_is_an_error_that_names_the_file(
         power_cut.results(program, newest_save_is_whole, tries=1, prepare=saves.make_two)
 
 
-def test_a_program_whose_end_isn_t_seen_is_told_so(power_cut: PowerCut) -> None:
+def test_a_program_whose_end_is_not_seen_is_an_error(power_cut: PowerCut) -> None:
     with pytest.raises(PowercutError, match="doesn't reach its end"):
         power_cut.record(saves.end_without_an_exit)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("imports_once", [False, True])
-def test_the_power_goes_for_a_daemon_that_the_program_leaves(
+def test_a_daemon_that_the_program_leaves_loses_power_too(
     power_cut: PowerCut, imports_once: bool
 ) -> None:
     alive: list[str] = []
@@ -367,9 +367,7 @@ def test_the_replay_of_a_function_s_failure_is_a_command(
 @pytest.mark.parametrize(
     "program", [saves.link_elsewhere_and_unlink, saves.move_out_and_remove_the_folder]
 )
-def test_a_file_that_changes_its_name_is_never_without_one(
-    power_cut: PowerCut, program: Program
-) -> None:
+def test_a_renamed_file_is_never_without_a_name(power_cut: PowerCut, program: Program) -> None:
     """Names reach the medium in any order, except for names that depend on each other."""
     counts = set()
 
@@ -382,7 +380,7 @@ def test_a_file_that_changes_its_name_is_never_without_one(
     assert len(counts) > 1
 
 
-def test_a_check_inside_a_test_may_fail_too_and_its_replay_says_what_it_lacks(
+def test_a_failing_check_inside_a_test_says_why_it_has_no_replay(
     power_cut: PowerCut,
 ) -> None:
     def nothing_is_ever_lost(medium: Path, output: str) -> None:

@@ -54,19 +54,19 @@ def test_the_processes_that_import_end_with_the_tries(power_cut: PowerCut) -> No
         assert not Path(f"/proc/{importer}").exists()
 
 
-def test_an_error_at_import_is_told_as_the_program_s(power_cut: PowerCut) -> None:
+def test_an_error_at_import_is_reported_as_the_programs(power_cut: PowerCut) -> None:
     with pytest.raises(PowercutError, match="this module can't be imported"):
         power_cut.results(
             imports.tell, accept, environment={"IMPORT_FAILS": "1"}, imports_once=True
         )
 
 
-def test_a_program_that_fails_is_told_with_its_status(power_cut: PowerCut) -> None:
+def test_a_program_that_fails_is_reported_with_its_status(power_cut: PowerCut) -> None:
     with pytest.raises(PowercutError, match="ended with status 7"):
         power_cut.results(imports.end_with_7, accept, imports_once=True)
 
 
-def test_what_a_program_does_at_its_exit_can_be_cut(power_cut: PowerCut) -> None:
+def test_writes_at_a_programs_exit_can_be_cut(power_cut: PowerCut) -> None:
     record = power_cut.record(imports.write_at_exit, imports_once=True)
     assert "write" in {place.kind for place in record.places}
 
@@ -106,7 +106,7 @@ def test_a_function_that_another_module_decorates_is_called(power_cut: PowerCut)
     power_cut(imports.decorated, accept, tries=2)
 
 
-def test_what_no_process_can_call_by_a_name_is_refused(power_cut: PowerCut) -> None:
+def test_functions_that_cannot_be_called_by_name_are_refused(power_cut: PowerCut) -> None:
     for program in (partial(imports.tell), imports.Told().tell, lambda _: None):
         with pytest.raises(PowercutError, match="must be a function of a module"):
             power_cut.results(program, accept, tries=1)

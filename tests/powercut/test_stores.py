@@ -101,7 +101,7 @@ def first_words(seen: Sequence[Sequence[int]]) -> set[int]:
         "memcpy-noflush",  # a drain doesn't cover unflushed data
     ],
 )
-def test_what_was_not_flushed_and_drained_may_be_lost_or_not(
+def test_stores_that_were_not_flushed_and_drained_may_be_lost(
     cut_at_the_end: Cut, case: str
 ) -> None:
     assert first_words(cut_at_the_end(case)) == {OLD, NEW}
@@ -111,7 +111,9 @@ def test_what_was_not_flushed_and_drained_may_be_lost_or_not(
     "case",
     ["flush-drain", "persist", "memcpy-nodrain-drain", "memcpy", "memset-persist", "msync"],
 )
-def test_what_was_flushed_and_drained_is_never_lost(cut_at_the_end: Cut, case: str) -> None:
+def test_stores_that_were_flushed_and_drained_are_never_lost(
+    cut_at_the_end: Cut, case: str
+) -> None:
     assert first_words(cut_at_the_end(case)) == {NEW}
 
 
@@ -147,7 +149,7 @@ def test_words_are_whole_while_threads_store(cut_at_the_end: Cut) -> None:
         assert all(words[line * WORDS_IN_LINE] == NEW for line in range(1, LINES))
 
 
-def test_lines_stay_whole_where_that_is_asked_for(cut_at_the_end: Cut) -> None:
+def test_lines_stay_whole_with_atomic_bytes_of_a_line(cut_at_the_end: Cut) -> None:
     seen = cut_at_the_end("store", atomic_bytes=64)
     assert sum(map(torn_lines, seen)) == 0
     assert first_words(seen) == {OLD, NEW}
@@ -175,7 +177,7 @@ def record_of(programs: Path, old_words: Path, case: str) -> Record:
         return experiment.rehearse(template)
 
 
-def test_useless_work_is_told_exactly(programs: Path, old_words: Path) -> None:
+def test_useless_work_is_counted_exactly(programs: Path, old_words: Path) -> None:
     record = record_of(programs, old_words, "useless")
     text = (Path(__file__).parent / "powercut_programs" / "cases.c").read_text().splitlines()
     told = {}
@@ -357,7 +359,7 @@ def test_a_program_that_loads_libpmem_by_itself_gets_the_library(power_cut: Powe
 
 
 @pytest.mark.long
-def test_what_a_forked_child_stored_is_durable_when_its_parent_persists_it(
+def test_stores_of_a_forked_child_are_durable_once_its_parent_persists_them(
     power_cut: PowerCut,
 ) -> None:
     seen: list[int] = []

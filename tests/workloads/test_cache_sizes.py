@@ -47,7 +47,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_more_dram_answers_more_ids_as_the_paper_s_skew_has_it(
+def test_more_dram_answers_more_ids_by_the_papers_skew(
     tmp_path: Path, memory_mode: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"

@@ -35,7 +35,7 @@ def rows(tmp_path: Path) -> Path:
 complaint = partial(refusal_of, main)
 
 
-def test_a_file_is_trained_on_and_the_result_told(
+def test_a_file_is_trained_on_and_the_result_printed(
     capsys: pytest.CaptureFixture[str], rows: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "result.json"
@@ -52,7 +52,9 @@ def test_a_file_is_trained_on_and_the_result_told(
 
 
 @pytest.mark.long
-def test_all_is_a_table_of_models_and_dims(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_all_prints_a_table_of_models_and_dims(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main([*SMALL, "--cin_maps", "3", "--generated", "64", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[:2] for line in lines[2:]] == [
@@ -133,7 +135,7 @@ def test_more_held_out_rows_than_memory_has_are_named(
     assert "--held_out_rows 100000000000: don't fit this computer's memory; give fewer" in error
 
 
-def test_a_learning_rate_that_diverges_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_learning_rate_that_diverges_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--generated", "640", "--learning_rate", "1e30"]) == 1
     assert "criteo_deepctr: step " in capsys.readouterr().err
 

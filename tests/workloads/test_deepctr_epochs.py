@@ -53,7 +53,7 @@ def test_workers_share_the_batches_of_one_in_turn(
 
 
 @given(rows=st.integers(0, 300), batch_size=sizes, shuffled=sizes, workers=st.integers(1, 4))
-def test_every_row_is_trained_once_but_for_fewer_than_there_are_workers(
+def test_every_row_is_trained_once_except_for_fewer_rows_than_workers(
     rows: int, batch_size: int, shuffled: int, workers: int
 ) -> None:
     together = parts(rows, Order(1, 0, batch_size, shuffled), workers)

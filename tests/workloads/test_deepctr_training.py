@@ -29,7 +29,7 @@ def test_a_short_training_ranks_rows_that_it_has_not_seen(name: str) -> None:
     assert result.auc > 0.6
 
 
-def test_it_does_not_where_no_row_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_trained_rows_the_auc_stays_low(monkeypatch: pytest.MonkeyPatch) -> None:
     def untrained(*arguments: Any) -> Any:
         model = make_model(*arguments)
         for name in ("rows", "linear_rows"):
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["Adagrad", "Adam"])
-def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path, optimizer: str) -> None:
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path: Path, optimizer: str) -> None:
     def run(folder: str, **options: Any) -> dict[str, NDArray[Any]]:
         given = {"checkpoint": tmp_path / folder, "optimizer": optimizer, **options}
         short_run(SMALL, generated(1000), **given)
@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path: Path, optim
     assert any((half[name] != whole[name]).any() for name in whole if name.startswith("weight"))
 
 
-def test_a_checkpoint_that_is_cut_leaves_the_one_before(
+def test_a_checkpoint_that_is_cut_short_leaves_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Cut(BaseException):
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_is_cut_leaves_the_one_before(
     assert len(list(kept.glob("dense-*.npz"))) == 1
 
 
-def test_what_can_not_be_gone_on_from_is_said(tmp_path: Path) -> None:
+def test_an_unusable_checkpoint_is_named(tmp_path: Path) -> None:
     short_run(SMALL, generated(200), checkpoint=tmp_path / "kept")
     with pytest.raises(DataError, match=r"nothing has no checkpoint.*--checkpoint"):
         short_run(load=tmp_path / "nothing")
@@ -124,7 +124,7 @@ def test_a_saved_model_gives_the_chances_of_the_trained_one(tmp_path: Path) -> N
         assert roc_auc(held_out.labels, scores) == pytest.approx(result.auc, abs=1e-6)
 
 
-def test_every_step_is_told() -> None:
+def test_every_step_is_reported() -> None:
     told: list[State] = []
     short_run(SMALL, generated(1000), epochs=2, judge_every=5, told=told.append)
     assert [(state.epoch, state.rows) for state in told[6:10]] == [

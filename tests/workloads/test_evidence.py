@@ -52,7 +52,7 @@ def test_every_bit_of_every_column_of_a_table_counts(variable: es.EmbeddingVaria
     assert checksum(variable) == whole
 
 
-def test_the_step_and_what_lies_in_no_table_count(variable: es.EmbeddingVariable) -> None:
+def test_the_step_and_the_dense_part_count(variable: es.EmbeddingVariable) -> None:
     others = [
         checksum(variable),
         checksum(variable, steps=4),

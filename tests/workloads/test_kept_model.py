@@ -153,7 +153,7 @@ def complaint_of(*parts: Part, scenario: Scenario = SCENARIO) -> str | None:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -> None:
+def test_a_run_killed_at_random_ends_like_an_uninterrupted_one(kept_in: Path) -> None:
     drawn = random.Random(2)
     parts = [killed(kept_in, drawn.randint(EVERY + 1, EVERY + 4)) for _ in range(2)]
     done = subprocess.run(command(kept_in, "--reference", "DRAM"), capture_output=True, text=True)
@@ -163,7 +163,7 @@ def test_a_run_that_is_killed_at_random_ends_as_one_that_is_not(kept_in: Path) -
 
 
 @pytest.mark.long
-def test_a_run_whose_rows_lie_on_an_ssd_too_goes_on_from_its_checkpoints(
+def test_a_run_with_rows_on_an_ssd_resumes_from_its_checkpoints(
     kept_in: Path, tmp_path: Path
 ) -> None:
     cut = killed(kept_in, EVERY + 3, ssd=tmp_path)
@@ -211,7 +211,7 @@ def test_rows_dense_part_and_step_are_those_of_the_checkpoint(part: Callable[...
     assert all(table["tiers"][1]["name"] == "PMEM_POOL" for table in trained["tables"])
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(part: Callable[..., Part]) -> None:
+def test_a_run_killed_before_its_first_checkpoint_starts_over(part: Callable[..., Part]) -> None:
     parts = part(killed_at=3), part(killed_at=9), part()
     assert [p.resumed and p.resumed.step for p in parts] == [None, None, 5]
     assert complaint_of(*parts) is None
@@ -256,7 +256,7 @@ sys.exit(wdl.main(arguments))
         ("before the last one goes", True),
     ],
 )
-def test_a_run_killed_in_the_making_of_a_checkpoint_has_one_that_is_whole(
+def test_a_run_killed_during_a_checkpoint_keeps_a_whole_one(
     part: Callable[..., Part], kept_in: Path, moment: str, checkpoint: int, is_made: bool
 ) -> None:
     done = subprocess.run(
@@ -273,7 +273,9 @@ def test_a_run_killed_in_the_making_of_a_checkpoint_has_one_that_is_whole(
     assert complaint_of(first, last) == (None if made else nothing_kept)
 
 
-def test_one_dense_part_stays_with_one_checkpoint(part: Callable[..., Part], kept_in: Path) -> None:
+def test_only_the_newest_checkpoints_dense_part_is_kept(
+    part: Callable[..., Part], kept_in: Path
+) -> None:
     part(killed_at=17)
     names = sorted(path.name for path in kept_in.iterdir())
     assert names == ["checkpoints", "dense-00000015.npz", "pools"]
@@ -308,7 +310,7 @@ def test_a_dense_part_that_is_not_restored_is_found(
 
 
 @pytest.mark.long
-def test_an_optimizer_of_the_dense_part_that_begins_anew_is_found(
+def test_a_dense_optimizer_that_starts_over_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = NumpyNetwork.load_state
@@ -341,7 +343,7 @@ def test_a_dense_part_of_another_step_is_found(
 
 @pytest.mark.long
 @pytest.mark.parametrize("damage", ["a weight", "a frequency", "a row more"])
-def test_a_row_that_is_not_as_it_was_is_found(
+def test_a_changed_row_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     restore = es.restore_persisted
@@ -372,7 +374,7 @@ def test_a_run_that_skips_a_batch_after_restoring_is_found(
 
 
 @pytest.mark.long
-def test_a_run_that_begins_anew_though_something_was_kept_is_found(
+def test_a_run_that_starts_over_despite_a_checkpoint_is_found(
     part: Callable[..., Part], kept_in: Path
 ) -> None:
     first = part(killed_at=8)
@@ -387,7 +389,7 @@ complaint = partial(refusal_of, wdl.main)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "another step's"])
-def test_a_checkpoint_without_its_dense_part_is_no_reason_to_begin_anew(
+def test_a_checkpoint_without_its_dense_part_is_refused(
     kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     dense = kept_by_a_killed_run / "dense-00000005.npz"

@@ -13,7 +13,7 @@ from pmemlab.model.devices import load_device
 from pmemlab.workloads.predicting import Predicting
 
 
-def test_all_that_comes_after_the_reset_counts_however_long_it_took_to_begin(
+def test_everything_after_the_reset_counts_even_after_a_slow_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     enter = AccessRecording.__enter__

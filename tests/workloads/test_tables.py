@@ -50,7 +50,7 @@ def test_rows_on_a_disk_have_the_bits_of_dram(
         assert table["stats"]["demotions"]
 
 
-def test_rows_learn_what_their_keys_tell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_learn_the_values_of_their_keys(capsys: pytest.CaptureFixture[str]) -> None:
     losses = [float.fromhex(loss) for loss in run(capsys)["run"]["losses"]]
     assert losses[-1] < losses[0] / 2
 
@@ -64,7 +64,7 @@ def test_keys_are_admitted_as_a_plain_count_says(
     assert all(0 < table["tiers"][0]["rows"] < 3000 for table in trained["tables"])
 
 
-def test_a_run_goes_on_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     whole = run(capsys)["run"]
     saved = str(tmp_path / "saved")
     half = run(capsys, "--save", saved, "--stop-after", "9")["run"]
@@ -115,7 +115,7 @@ def device_of(path: Path) -> str:
     return f"{os.major(number)}:{os.minor(number)}"
 
 
-def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
+def test_a_run_resumes_from_an_earlier_runs_saves(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     whole = run(capsys)["run"]
@@ -131,7 +131,7 @@ def test_a_run_goes_on_from_what_an_earlier_one_has_kept(
     assert rest["state_sha256"] == whole["state_sha256"]
 
 
-def test_a_run_tells_how_often_it_saved_while_it_was_timed(
+def test_a_run_reports_the_number_of_saves_in_its_timed_steps(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     whole = run(capsys)["run"]
@@ -145,9 +145,7 @@ def test_a_run_tells_how_often_it_saved_while_it_was_timed(
     assert 0 < saves < len(told) <= timed  # saves before the skewed batches aren't timed
 
 
-def test_a_damaged_save_is_no_reason_to_begin_anew(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_damaged_save_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
     assert tables.main([*SMALL, "--stop-after", "7", *keeping]) == 0
     (save,) = (tmp_path / "kept").glob("save-*")
@@ -156,7 +154,7 @@ def test_a_damaged_save_is_no_reason_to_begin_anew(
     assert "save-" in capsys.readouterr().err
 
 
-def test_there_is_one_save_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_saves_to_resume_from_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     both = ["--kept-in", "a", "--restore", "b"]
     assert "--kept-in" in refusal_of(tables.main, capsys, *SMALL, *both)
 
@@ -171,7 +169,7 @@ def test_predictions_are_in_the_summary(capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r"predicted +[\d,]+ ids/s on ddr4-2666-x6\n", printed), printed
 
 
-def test_a_run_for_its_rates_alone_looks_at_no_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rates_only_run_checks_no_row(capsys: pytest.CaptureFixture[str]) -> None:
     document = run(capsys, "--predict", "ddr4-2666-x6", "--rates-only")
     assert document["run"]["predictions"][0]["samples_per_s"] > 0
     assert document["run"]["tables"] == []

@@ -102,7 +102,7 @@ def test_a_criteo_file_is_trained_on(capsys: pytest.CaptureFixture[str], tmp_pat
     assert max(tier["rows"] for table in trained["tables"] for tier in table["tiers"]) <= 9
 
 
-def test_people_get_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_json_a_summary_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert wdl.main([*SMALL, "--steps", "2"]) == 0
     shown = capsys.readouterr().out
     for word in ("samples/s", "lookups/s", "loss", "AUC", "1,000 held-out rows"):
@@ -144,7 +144,7 @@ def test_a_run_that_diverges_is_no_result(
     assert ": the loss is " in captured.err
 
 
-def test_a_store_that_is_too_small_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_too_small_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     shown = complaint(capsys, *SMALL, "--storage-size", "1024")
     assert shown.startswith("wdl: ")
     assert "raise storage_size" in shown
@@ -207,7 +207,7 @@ def test_a_run_is_predicted_on_devices_and_slower_on_slower_ones(
     assert on_slow_disk["step_ms"]["compute"] == as_here["step_ms"]["compute"]
 
 
-def test_what_this_computers_memory_took_is_not_taken_twice(
+def test_this_computers_memory_time_is_not_counted_twice(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     slow = ("--steps", "6", "--predict", "optane-100-x1")
@@ -231,7 +231,7 @@ def test_filled_tables_have_a_row_of_every_key(
     assert "--fill" in complaint(capsys, "--fill", "--data", "rows.csv")
 
 
-def test_devices_that_cannot_be_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_devices_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "DRAM has 1 tiers" in complaint(capsys, "--predict", "ddr4-2666-x6,nvme-p4510")
     assert "nvme-p4510 is a disk" in complaint(capsys, "--paced", "nvme-p4510")
     assert "no-such-device" in complaint(capsys, "--predict", "no-such-device")
@@ -250,7 +250,7 @@ def test_the_command_line_is_read_without_pytorch() -> None:
 
 
 @pytest.mark.long
-def test_training_leaves_pytorchs_compiler_alone() -> None:
+def test_training_does_not_import_pytorchs_compiler() -> None:
     """Importing it takes half a minute on an emulated machine."""
     script = (
         "import sys; from pmemlab.workloads import wdl;"

@@ -27,7 +27,7 @@ def new_network(dense: DenseLibrary) -> Iterator[tuple[Network, EmbeddingTables]
         yield make_network(dense, tables, OPTIONS), tables
 
 
-def test_from_the_same_state_both_train_the_same() -> None:
+def test_both_networks_train_alike_from_the_same_state() -> None:
     """They differ only in the order in which sums of 32-bit floats are rounded."""
     with new_network("torch") as (by_torch, torch_tables), new_network("numpy") as (ours, tables):
         ours.load_state(by_torch.state())

@@ -136,7 +136,7 @@ class Liar:
 
 
 @pytest.mark.parametrize("kind", STORAGES)
-def test_every_row_that_an_honest_engine_tells_of_is_found(kind: str, tmp_path: Path) -> None:
+def test_every_row_of_an_honest_engine_is_found(kind: str, tmp_path: Path) -> None:
     with trained(kind, tmp_path) as variable:
         table = examined(variable)
     assert table.exported_rows == KEYS.size
@@ -152,7 +152,7 @@ def test_every_row_that_an_honest_engine_tells_of_is_found(kind: str, tmp_path: 
     assert complaint(table, *anywhere) is None
 
 
-def test_who_reads_a_disk_through_the_page_cache_is_found_out(tmp_path: Path) -> None:
+def test_reads_of_a_disk_through_the_page_cache_are_detected(tmp_path: Path) -> None:
     with trained("DRAM_LEVELDB", tmp_path / "leveldb") as variable:
         assert [tier.is_direct for tier in examined(variable).tiers] == [None, False]
     with trained("DRAM_SSDHASH", tmp_path / "cached") as variable:
@@ -162,9 +162,7 @@ def test_who_reads_a_disk_through_the_page_cache_is_found_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("pages", [1, 1 << 10])
-def test_a_decoy_that_is_shown_in_the_place_of_rows_in_dram_is_found_out(
-    tmp_path: Path, pages: int
-) -> None:
+def test_a_decoy_file_for_rows_in_dram_is_detected(tmp_path: Path, pages: int) -> None:
     decoy = tmp_path / "table.pmem_libpmem"
     decoy.write_bytes(b"x" * pages * mmap.PAGESIZE)
     with (
@@ -205,7 +203,7 @@ def test_rows_that_stay_in_dram_aren_t_taken_for_a_disk_tiers(tmp_path: Path) ->
     )
 
 
-def test_an_engine_that_keeps_most_rows_from_its_tiers_is_found_out(tmp_path: Path) -> None:
+def test_an_engine_that_underreports_its_rows_is_detected(tmp_path: Path) -> None:
     with trained("DRAM", tmp_path) as variable:
         table = examined(Liar(variable, [{"rows": 7}]))
     shown = str(complaint(table, RowPlacement(nodes=(0,))))
@@ -221,7 +219,7 @@ def test_a_row_that_differs_in_one_bit_is_not_found(tmp_path: Path) -> None:
     assert table.tiers[0].found == 0
 
 
-def test_rows_that_could_lie_anywhere_are_not_sought_however_many_come_first(
+def test_rows_that_could_be_found_by_chance_are_not_sought(
     tmp_path: Path,
 ) -> None:
     with trained("DRAM", tmp_path) as variable:
@@ -263,7 +261,7 @@ def test_rows_that_stay_in_dram_aren_t_taken_for_a_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copies", ["in memory that is called so", "in a GPU's memory"])
-def test_an_engine_that_shows_a_copy_in_a_gpus_memory_is_found_out(
+def test_an_engine_that_shows_a_copy_in_a_gpus_memory_is_detected(
     tmp_path: Path, copies: str
 ) -> None:
     """A transfer could leave such a copy in the GPU's memory, of rows that are kept in DRAM."""
@@ -284,7 +282,7 @@ def test_an_engine_that_shows_a_copy_in_a_gpus_memory_is_found_out(
     assert "the table read 0 of them so: it keeps rows elsewhere" in str(complaint(table, IN_GPU))
 
 
-def test_a_file_that_is_called_as_the_memory_of_the_emulated_gpu_is_not_it(tmp_path: Path) -> None:
+def test_a_file_named_like_the_emulated_gpus_memory_is_not_taken_for_it(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs a file in the root folder, which root alone can make")
     decoy = Path("/memfd:emulated device (deleted)")
@@ -305,7 +303,7 @@ def test_a_file_that_is_called_as_the_memory_of_the_emulated_gpu_is_not_it(tmp_p
     assert (table.tiers[0].gpu, table.tiers[0].found) == (None, 0)
 
 
-def test_rows_of_several_tables_must_all_fit_what_the_gpu_holds(tmp_path: Path) -> None:
+def test_rows_of_several_tables_must_fit_the_gpus_memory_together(tmp_path: Path) -> None:
     with trained("HBM", tmp_path) as variable:
         first = examined(variable)
     [tier] = first.tiers
@@ -318,7 +316,7 @@ def test_rows_of_several_tables_must_all_fit_what_the_gpu_holds(tmp_path: Path) 
     )
 
 
-def test_rows_that_are_said_to_be_on_a_real_gpu_are_not_found(tmp_path: Path) -> None:
+def test_rows_claimed_on_a_real_gpu_are_not_found(tmp_path: Path) -> None:
     with trained("HBM", tmp_path) as variable:
         table = examined(Liar(variable, [{"gpu": "NVIDIA H100 80GB HBM3"}]))
     assert (table.tiers[0].gpu, table.tiers[0].found, table.tiers[0].read_changed) == (
