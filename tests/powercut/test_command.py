@@ -32,7 +32,7 @@ pytest_plugins = ["pytester"]
 
 Run = Callable[..., int]
 
-LIMIT_S = 120.0  # for quick things, even on a busy computer
+LIMIT_S = 120.0  # a limit for operations that are quick unless the computer is busy
 
 
 @pytest.fixture(scope="module")

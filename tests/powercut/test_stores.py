@@ -274,7 +274,7 @@ def test_a_replay_command_does_the_same_again(programs: Path, tmp_path: Path) ->
 
 
 class Counted:
-    """A check that the first word's number of lines are new."""
+    """A check that as many lines are new as the first word says."""
 
     def check(self, medium: Medium, _: object) -> str | None:
         content = (medium.folder / FILE_NAME).read_bytes()

@@ -19,7 +19,7 @@ def test_everything_after_the_reset_counts_even_after_a_slow_start(
     enter = AccessRecording.__enter__
 
     def enter_late(recording: AccessRecording) -> AccessRecording:
-        time.sleep(0.1)  # like on a busy computer
+        time.sleep(0.1)  # as on a busy computer
         return enter(recording)
 
     monkeypatch.setattr(AccessRecording, "__enter__", enter_late)

@@ -96,7 +96,7 @@ def complaint(table: TableEvidence, *placements: RowPlacement) -> str | None:
 
 
 def complaint_of(tables: Sequence[TableEvidence], *placements: RowPlacement) -> str | None:
-    dram = {"storage_type": "other"}  # a reference is not compared here
+    dram = {"storage_type": "other"}  # the reference is not judged here
     scenario = Scenario(
         path=Path("x.yaml"),
         name="x",

@@ -54,8 +54,9 @@ class Keeping:
     def restore(self, variables: Sequence[es.EmbeddingVariable]) -> int:
         """Restore the newest save, if there is one; return the number of steps done by then.
 
-        The caller calls `tell_resumed`, since it can compute the checksum of what was restored.
-        Raises EmbStoreError for a save that can't be read: a run must not silently start over.
+        The caller must call `tell_resumed`, as only the caller knows the restored content's
+        checksum. Raises EmbStoreError for a save that can't be read: a run must not silently start
+        over.
         """
         import embstore as es
 

@@ -28,7 +28,7 @@ Export = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run beside those of its training.
+    """Options of a run, other than those of its training.
 
     checksums_every: steps between two checksums; the last step has one too. placements: with
     rates_only the run has no evidence, and nothing is checked. bits_only: for a reference run: its

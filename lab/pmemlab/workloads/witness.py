@@ -60,9 +60,10 @@ class Seen:
     nodes: NUMA node -> number of the mapping's touched pages on it. file: the mapped file, or the
     tier's folder. devices: "major:minor" of the device of each such file -> bytes that the files
     take there. is_direct: whether the process has files of the folder open, all of them with
-    O_DIRECT (past the page cache); None for a mapped tier. gpu: `EMULATED_GPU` if the claim names
-    that GPU and the process has such memory, which is then `file`. found: how many of the rows are
-    there, to the last bit; in a mapping, only touched pages are searched.
+    O_DIRECT (past the page cache); None for a tier that is mapped or on a GPU. gpu: `EMULATED_GPU`
+    if the claim names that GPU and the process has such memory, which is then `file`. found: how
+    many of the rows are there, to the last bit; in a mapping without a file, only touched pages are
+    searched.
     """
 
     nodes: dict[int, int] = field(default_factory=dict)

@@ -116,7 +116,7 @@ class SlotHeader:
 
     @classmethod
     def decode(cls, path: Path, slot: int, raw: bytes | memoryview) -> SlotHeader:
-        """Raises DamagedCheckpointError."""
+        """Parses and checks a slot's header. Raises DamagedCheckpointError."""
         magic, *fields = SLOT_HEADER.unpack_from(raw)
         if magic != SLOT_MAGIC or not _checksum_holds(raw, SLOT_HEADER.size):
             raise DamagedCheckpointError(path, f"the header of slot {slot} is damaged")

@@ -25,5 +25,5 @@ def make_sections(
     from pmemlab.model.fidelity.openembedding import openembedding_sections
 
     of_runs = measured_sections(measured or KEPT)
-    on_step("bandwidth: foretelling published figures")
+    on_step("bandwidth: predicting published figures")
     return (bandwidth_section(), *of_runs, gpu_section(), *openembedding_sections(on_step))

@@ -3,9 +3,9 @@
 The model follows the engine's steps (engine/core/README.md): a look-up reads the index and the
 row's weights, also for duplicates; an apply updates each distinct row once. A row that is found
 below the first tier is read whole and promoted to the first tier, and another row is demoted in its
-place: in steady state tiers are full, so as many rows go down as come up. Under LFU, once
-frequencies rank all rows, rows stay in their tier: in serving, their accesses are counted there; in
-training, they are updated there if the tier is memory. Rows of LEVELDB always come up.
+place: in steady state tiers are full, so promotions and demotions are equal in number. Under LFU,
+once frequencies rank all rows, rows stay in their tier: in serving, their accesses are counted
+there; in training, they are updated there if the tier is memory. Rows of LEVELDB always come up.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def step_accesses(
     found: list[DeviceAccess] = []
 
     def going_down(tier: int) -> float:
-        """Returns the rows that are demoted into a tier: as many as leave it and lower tiers
-        upwards.
+        """Returns the rows that are demoted into a tier: as many as are promoted from it and lower
+        tiers.
         """
         return sum(rising[tier:])
 
