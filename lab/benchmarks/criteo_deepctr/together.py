@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["train_together"]
 
-_TOLD_EVERY_S = 0.5
+_REPORT_EVERY_S = 0.5
 _LOOPBACK = "127.0.0.1"
 
 
@@ -62,13 +62,13 @@ def _train_as_one_of_them(
     from benchmarks.criteo_deepctr.training import train
 
     worker = Worker(member.rank, member.workers)
-    with _all_reducing(member):
+    with _process_group(member):
         # Only the first worker reports progress; the others progress alike.
-        told = _Telling(member) if member.rank == 0 else lambda _state: None
+        told = _Reporter(member) if member.rank == 0 else lambda _state: None
         return train(epochs, model, tables, options, worker=worker, member=member, told=told)
 
 
-class _Telling:
+class _Reporter:
     """Reports training's progress, but not every step."""
 
     def __init__(self, member: es.cluster.Worker) -> None:
@@ -77,13 +77,13 @@ class _Telling:
 
     def __call__(self, state: State) -> None:
         now_s = time.monotonic()
-        if now_s - self._last_s > _TOLD_EVERY_S:
+        if now_s - self._last_s > _REPORT_EVERY_S:
             self._last_s = now_s
             self._member.tell(state)
 
 
 @contextlib.contextmanager
-def _all_reducing(member: es.cluster.Worker) -> Iterator[None]:
+def _process_group(member: es.cluster.Worker) -> Iterator[None]:
     """A process group in which the workers' dense gradients can be averaged."""
     import ray
     from torch import distributed

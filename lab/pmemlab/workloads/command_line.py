@@ -41,7 +41,7 @@ __all__ = [
 NO_PATH: Final = "-"
 """The value in --storage-path for a tier that keeps no files."""
 
-_MOST: Final = 1 << 48
+_MAX_COUNT: Final = 1 << 48
 """The largest count that a command line accepts; no array can be larger."""
 
 
@@ -275,8 +275,8 @@ def not_negative(text: str) -> int:
 
 
 def _bounded(number: int) -> int:
-    if number > _MOST:
-        raise argparse.ArgumentTypeError(f"{number} is above {_MOST}")
+    if number > _MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"{number} is above {_MAX_COUNT}")
     return number
 
 

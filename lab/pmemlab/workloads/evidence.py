@@ -36,13 +36,13 @@ __all__ = [
 
 Keys = NDArray[np.int64]
 
-_ROWS_OF_A_RUN: Final = 64
-_FEWEST_ROWS: Final = 2
-_MOST_CANDIDATES: Final = 10_000
+_ROWS_PER_RUN: Final = 64
+_MIN_ROWS: Final = 2
+_MAX_CANDIDATES: Final = 10_000
 _SEED: Final = 17
 _PR_SET_PTRACER: Final = 0x59616D61
 # A row with fewer different bytes, for example a row of zeros, could be found anywhere by chance.
-_FEWEST_DIFFERENT_BYTES: Final = 6
+_MIN_DIFFERENT_BYTES: Final = 6
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def examine_tables(
         return state_sha256(zip(names, exports, strict=True)), []
     digest = hashlib.sha256()
     random = np.random.default_rng(_SEED)
-    rows_a_table = max(_FEWEST_ROWS, _ROWS_OF_A_RUN // max(1, len(variables)))
+    rows_a_table = max(_MIN_ROWS, _ROWS_PER_RUN // max(1, len(variables)))
     examined: list[tuple[es.EmbeddingVariable, Any, int, list[tuple[Claim, Keys]]]] = []
     for variable, export in zip(variables, exports, strict=True):
         _add_to_digest(digest, variable.name, export)
@@ -186,10 +186,10 @@ def _claims(
     kinds = list(dict.fromkeys(tier["name"] for tier in tiers))
     rows: list[dict[tuple[str, ...], int]] = [{} for _ in tiers]
     if len(kinds) == len(tiers):
-        candidates = order[:_MOST_CANDIDATES]
+        candidates = order[:_MAX_CANDIDATES]
         where = variable.lookup_tier(export["keys"][candidates])
         for tier, of_tier in enumerate(rows):
-            for row in _telling_rows(export, candidates[where == tier], 2 * rows_a_table):
+            for row in _distinctive_rows(export, candidates[where == tier], 2 * rows_a_table):
                 of_tier.setdefault(_parts(export, row), int(export["keys"][row]))
                 if len(of_tier) == rows_a_table:
                     break
@@ -208,7 +208,7 @@ def _claims(
     ]
 
 
-def _telling_rows(
+def _distinctive_rows(
     export: Mapping[str, NDArray[Any]], rows: NDArray[np.int64], at_a_time: int
 ) -> Iterator[int]:
     """Yields the rows with enough different bytes to be told from others. It checks `at_a_time`
@@ -217,7 +217,7 @@ def _telling_rows(
     """
     for start in range(0, rows.size, at_a_time):
         some = rows[start : start + at_a_time]
-        yield from some[_different_bytes(export, some) >= _FEWEST_DIFFERENT_BYTES].tolist()
+        yield from some[_different_bytes(export, some) >= _MIN_DIFFERENT_BYTES].tolist()
 
 
 def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> int | None:

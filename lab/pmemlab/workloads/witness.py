@@ -187,11 +187,11 @@ def _emulated_gpus(pid: int) -> list[Path]:
 
     An ordinary file of the same name isn't taken for one, since it lies on another device number.
     """
-    of_none = os.memfd_create("pmemlab")
+    probe = os.memfd_create("pmemlab")
     try:
-        device = os.fstat(of_none).st_dev
+        device = os.fstat(probe).st_dev
     finally:
-        os.close(of_none)
+        os.close(probe)
     found: dict[int, Path] = {}
     for descriptor in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda path: int(path.name)):
         with suppress(FileNotFoundError):  # closed meanwhile

@@ -275,14 +275,14 @@ def _by_curve(entry: type[_Entry]) -> From:
         for number, each in enumerate(entries):
             curve = each.operation, each.pattern
             if curve in curves:
-                raise FieldError(_ALREADY.format(*curve), f"[{number}].operation")
+                raise FieldError(_DUPLICATE_CURVE.format(*curve), f"[{number}].operation")
             curves[curve] = each.figure()
         return curves
 
     return From(Many[entry], by_curve)  # type: ignore[valid-type]
 
 
-_ALREADY = "there is a {1} {0} already"
+_DUPLICATE_CURVE = "there is a {1} {0} already"
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ class DeviceFile(
         for name in ("bandwidth", "loaded_latency", "ceilings"):
             for curve in getattr(self, name):
                 if curve in curves:
-                    raise FieldError(_ALREADY.format(*curve), name)
+                    raise FieldError(_DUPLICATE_CURVE.format(*curve), name)
                 curves.add(curve)
         if not curves:
             raise FieldError("is missing: a device has at least one curve", "bandwidth")
@@ -424,28 +424,28 @@ class CompositionFile(Document, context=("path",)):
     notes: Texts = ()
 
 
-_OF_KINDS: dict[str, tuple[type[DeviceFile | CompositionFile], Sequence[str]]] = {
+_FILE_TYPES: dict[str, tuple[type[DeviceFile | CompositionFile], Sequence[str]]] = {
     "memory": (DeviceFile, MEMORY_OPERATIONS),
     "block": (_BlockFile, BLOCK_OPERATIONS),
     "gpu": (_GpuFile, GPU_OPERATIONS),
     "memory-mode": (CompositionFile, ()),
 }
-_OF_MEMORY_ALONE: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
+_MEMORY_FIELDS: dict[str, object] = {"system": None, "bandwidth": [], "loaded_latency": []}
 """Values of the fields that only files of memories have."""
 
 
 @dataclass(frozen=True)
-class _OfAKind(Document, open=True):
-    kind: Annotated[str, _one_of([*_OF_KINDS])]
+class _KindField(Document, open=True):
+    kind: Annotated[str, _one_of([*_FILE_TYPES])]
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
     """Reads and checks a device file. Raises DeviceFileError, which names file, line and field."""
     file = File.of_yaml(path, DeviceFileError)
-    document, operations = _OF_KINDS[file.read(_OfAKind).kind]
+    document, operations = _FILE_TYPES[file.read(_KindField).kind]
     sources = file.content.get("sources")
     known = {"sources": [*sources] if isinstance(sources, dict) else [], "operations": operations}
-    return file.read(document, {**known, **_OF_MEMORY_ALONE})
+    return file.read(document, {**known, **_MEMORY_FIELDS})
 
 
 def _check_length(name: str, figures: Sequence[float], count: int) -> None:

@@ -23,18 +23,18 @@ __all__ = ["GpuBus", "GpuDevice"]
 
 _SEQUENTIAL = "sequential"
 _STORES = (Access.STORE, Access.STORE_FLUSHED, Access.STORE_STREAMED)
-_OF_KERNELS: dict[Access, tuple[str, ...]] = {
+_KERNEL_OPERATIONS: dict[Access, tuple[str, ...]] = {
     Access.LOAD: ("read",),
     Access.UPDATE: ("read", "write"),
     **dict.fromkeys(_STORES, ("write",)),
 }
-_OF_THE_BUS: dict[Access, tuple[str, ...]] = {
+_BUS_OPERATIONS: dict[Access, tuple[str, ...]] = {
     Access.LOAD: ("to-host",),
     **dict.fromkeys(_STORES, ("to-device",)),
 }
 
 
-class _ByCeilings(FiledDevice):
+class _CeilingDevice(FiledDevice):
     """A device whose accesses are one or more operations in sequence, each at its ceiling."""
 
     def __init__(
@@ -78,15 +78,15 @@ class _ByCeilings(FiledDevice):
         return self.file.ceilings[operation, pattern]
 
 
-class GpuBus(_ByCeilings):
+class GpuBus(_CeilingDevice):
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
-        super().__init__(file, concurrency, _OF_THE_BUS)
+        super().__init__(file, concurrency, _BUS_OPERATIONS)
         self.name = f"{file.name} bus"
 
 
-class GpuDevice(_ByCeilings):
+class GpuDevice(_CeilingDevice):
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
-        super().__init__(file, concurrency, _OF_KERNELS)
+        super().__init__(file, concurrency, _KERNEL_OPERATIONS)
 
     @cached_property
     def bus(self) -> GpuBus:

@@ -43,7 +43,7 @@ _STORES: dict[Access, tuple[Curve, ...]] = {
 _LOAD: Curve = ("load", _RANDOM)
 # The curve whose idle latency an access alone takes; the first that the file has is used. Plain
 # stores have none: the thread goes on while the stored line lies in its caches.
-_WAITED_FOR: dict[Access, tuple[Curve, ...]] = {
+_LATENCY_CURVES: dict[Access, tuple[Curve, ...]] = {
     Access.LOAD: (_LOAD,),
     Access.UPDATE: (_LOAD,),
     Access.STORE: (),
@@ -94,7 +94,7 @@ class MemoryDevice(FiledDevice):
 
     def _alone_ns(self, access: Access, size_bytes: int) -> float:
         one_thread_ns = self.time_ns(access, size_bytes, 1)
-        for curve in _WAITED_FOR[access]:
+        for curve in _LATENCY_CURVES[access]:
             if curve in self.file.idle_latency:
                 return max(one_thread_ns, self.file.idle_latency[curve])
             if curve == _LOAD and curve in self.file.loaded_latency:

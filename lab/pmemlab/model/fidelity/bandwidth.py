@@ -46,12 +46,12 @@ def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
     """Yields a prediction for every figure of the file's curves that lies between others."""
     for curve, bandwidth in file.bandwidth.items():
         for left_out in ("figure", "size", "threads"):
-            yield from _of_bandwidth(file, curve, bandwidth, left_out)
+            yield from _predict_bandwidth(file, curve, bandwidth, left_out)
     for curve, loaded in file.loaded_latency.items():
-        yield from _of_loaded_latency(file, curve, loaded)
+        yield from _predict_loaded_latency(file, curve, loaded)
 
 
-def _of_bandwidth(
+def _predict_bandwidth(
     file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOut
 ) -> Iterator[Foretold]:
     for size_bytes, threads, published in bandwidth.points():
@@ -66,7 +66,7 @@ def _of_bandwidth(
         )
 
 
-def _of_loaded_latency(
+def _predict_loaded_latency(
     file: DeviceFile, curve: Curve, loaded: LoadedLatencyCurve
 ) -> Iterator[Foretold]:
     """Predicts all figures of a number of threads from those of fewer and of more threads."""

@@ -12,7 +12,7 @@ from pmemlab.model.fidelity.rows import Row, Section
 __all__ = ["bandwidth_section"]
 
 _NEAR_PERCENT = 10.0
-_GONE = {"size": "without its access size", "threads": "without its number of threads"}
+_LEFT_OUT_TEXTS = {"size": "without its access size", "threads": "without its number of threads"}
 
 
 def bandwidth_section() -> Section:
@@ -23,7 +23,7 @@ def bandwidth_section() -> Section:
         if not isinstance(device, MemoryDevice):
             continue
         for figure in foretell_left_out(device.file):
-            if figure.left_out in _GONE:
+            if figure.left_out in _LEFT_OUT_TEXTS:
                 key = (figure.device, figure.pattern, figure.operation, figure.left_out)
                 curves.setdefault(key, []).append(figure)
     return Section(
@@ -34,8 +34,8 @@ def bandwidth_section() -> Section:
         "error). Half of a curve's figures have larger errors, so these rows don't count as "
         "figures within an aim.",
         tuple(
-            _row(f"{device}, {pattern} {operation}, {_GONE[gone]}", figures)
-            for (device, pattern, operation, gone), figures in curves.items()
+            _row(f"{device}, {pattern} {operation}, {_LEFT_OUT_TEXTS[left_out]}", figures)
+            for (device, pattern, operation, left_out), figures in curves.items()
         ),
         (
             "Sequential flushed stores on six modules were published for 1, 2, 4, 8, 12 and 16 "

@@ -57,11 +57,11 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
         "author of the model's terms had read the paper. The assumptions and their reasons: "
         "[pmemlab/model/openembedding/README.md](pmemlab/model/openembedding/README.md).",
         tuple(rows),
-        (_what_ori_cache_hangs_on(predictor),),
+        (_ori_cache_sensitivity(predictor),),
     )
 
 
-def _what_ori_cache_hangs_on(predictor: Predictor) -> str:
+def _ori_cache_sensitivity(predictor: Predictor) -> str:
     setup, asked = predictor.setup, Question(_MOST_GPUS)
     workload, servers = setup.workload, setup.servers
     gpus, handover_ns = 2 * workload.step_gpus, 0.75 * servers.line_handover_ns
@@ -204,7 +204,7 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
             "In the paper, the largest cache still takes 7 % longer than DRAM-PS (0.61 of figure 8 "
             "is 0.374 of DRAM-PS on 4). The model hides all work of that cache, and has no other "
             "cost for it.",
-            _what_small_caches_hang_on(predictor),
+            _small_cache_sensitivity(predictor),
             "Less skew slows Ori-Cache in the paper by half of DRAM-PS's time, with 3.5 % more "
             "misses. That is 1,500 ns for each further miss, as if all misses waited for one "
             "another. The model lets all threads serve misses. With 1,500 ns it would predict "
@@ -233,7 +233,7 @@ def _cache_sizes(predictor: Predictor, published: Published) -> list[Row]:
     ]
 
 
-def _what_small_caches_hang_on(predictor: Predictor) -> str:
+def _small_cache_sensitivity(predictor: Predictor) -> str:
     setup, threads = predictor.setup, predictor.setup.servers.threads
     accesses = {
         cache_gb: predictor.cache_accesses(Question(_MOST_GPUS, cache_gb=cache_gb))

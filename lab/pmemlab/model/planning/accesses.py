@@ -143,7 +143,7 @@ def step_accesses(
 
     def distinct(p: Floats) -> Floats:
         """Returns how many distinct rows of probability `p` a batch has, per id of the batch."""
-        return np.asarray(-np.expm1(whole_batch * _log_of_others(p)) / whole_batch)
+        return np.asarray(-np.expm1(whole_batch * _log_of_other_rows(p)) / whole_batch)
 
     def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
         return placement.total(tier, of)
@@ -151,7 +151,7 @@ def step_accesses(
     # The rows that all threads' batches touch between a look-up and its apply.
     between = whole_batch * threads
     different_between = placement.popularity.total(
-        lambda p: np.asarray(-np.expm1(between * _log_of_others(p)))
+        lambda p: np.asarray(-np.expm1(between * _log_of_other_rows(p)))
     )
     again_cached = different_between * touched <= cpu_cache_bytes * machines
 
@@ -159,16 +159,16 @@ def step_accesses(
     bus = first.bus
     different = [in_tier(tier, distinct) for tier in tiers]
     missed = sum(different[1:])
-    rests = [tier > 0 and _rows_rest(kinds, tier, placement, training) for tier in tiers]
-    rising = [0.0 if rests[tier] else different[tier] for tier in tiers]
-    comes_up = sum(rising[1:])
+    stays = [tier > 0 and _rows_stay(kinds, tier, placement, training) for tier in tiers]
+    promoted = [0.0 if stays[tier] else different[tier] for tier in tiers]
+    all_promoted = sum(promoted[1:])
     found: list[DeviceAccess] = []
 
-    def going_down(tier: int) -> float:
+    def demoted_into(tier: int) -> float:
         """Returns the rows that are demoted into a tier: as many as are promoted from it and lower
         tiers.
         """
-        return sum(rising[tier:])
+        return sum(promoted[tier:])
 
     def cross(access: Access, size_bytes: int, rate: float) -> None:
         """Adds transfers over a GPU's bus: a store goes to the GPU, a load comes from it."""
@@ -201,36 +201,36 @@ def step_accesses(
     if training:
         # Promoted rows are still in the CPU's cache when the apply updates them, unless they are
         # more than it holds: all of a batch's rows are promoted before any is updated.
-        came_cached = comes_up * batch_ids * shape.row_bytes <= cpu_cache_bytes
+        promoted_cached = all_promoted * batch_ids * shape.row_bytes <= cpu_cache_bytes
         updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
-        count_rows(0, Access.UPDATE, updated + (0 if came_cached else comes_up))
+        count_rows(0, Access.UPDATE, updated + (0 if promoted_cached else all_promoted))
     if len(kinds) > 1:
-        count_rows(0, Access.STORE, comes_up)
-        count_rows(0, Access.LOAD, going_down(1))
+        count_rows(0, Access.STORE, all_promoted)
+        count_rows(0, Access.LOAD, demoted_into(1))
         whole_row = each_row[0].record + each_row[0].header
-        cross(Access.STORE, whole_row, comes_up)
-        cross(Access.LOAD, whole_row, going_down(1))
+        cross(Access.STORE, whole_row, all_promoted)
+        cross(Access.LOAD, whole_row, demoted_into(1))
         # For rows that stay below, the weights go to the GPU, and the summed gradients come back.
-        cross(Access.STORE, shape.weights_bytes, missed - comes_up)
+        cross(Access.STORE, shape.weights_bytes, missed - all_promoted)
         if training:
-            cross(Access.LOAD, shape.weights_bytes, missed - comes_up)
+            cross(Access.LOAD, shape.weights_bytes, missed - all_promoted)
     for tier in tiers[1:]:
         if kinds[tier] in ON_SSD:
             for access, size, rate in _disk_accesses(
                 kinds[tier],
                 each_row[tier].record,
                 different[tier],
-                going_down(tier),
+                demoted_into(tier),
                 placement.tier_rows[tier] / machines,
             ):
                 count(tier, access, size, rate)
             continue
         # The look-up reads a row's weights, and the promotion then reads the whole row; to a GPU,
         # the whole row comes up at once.
-        whole = rising[tier]
-        if bus is None or rests[tier]:
+        whole = promoted[tier]
+        if bus is None or stays[tier]:
             count(tier, Access.LOAD, shape.weights_bytes, different[tier])
-        if rests[tier]:  # reads the row's header
+        if stays[tier]:  # as the frequency in the row's header tells
             count(tier, Access.LOAD, each_row[tier].header, different[tier])
             if training:
                 count_rows(tier, Access.UPDATE, different[tier])
@@ -240,18 +240,18 @@ def step_accesses(
             count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
             count(tier, Access.LOAD, each_row[tier].header, whole)
             whole = 0.0
-        count_rows(tier, Access.LOAD, whole + going_down(tier + 1))
-        count_rows(tier, Access.STORE, going_down(tier))
+        count_rows(tier, Access.LOAD, whole + demoted_into(tier + 1))
+        count_rows(tier, Access.STORE, demoted_into(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
         distinct_rows=sum(different),
         missed_rows=missed,
-        moved_rows=comes_up,
+        moved_rows=all_promoted,
         accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets, parts),
     )
 
 
-def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, training: bool) -> bool:
+def _rows_stay(kinds: Sequence[TierKind], tier: int, placement: Placement, training: bool) -> bool:
     """Returns whether looked-up rows of a lower tier stay in that tier, in steady state."""
     if not isinstance(placement, LeastFrequent):
         return False
@@ -260,7 +260,7 @@ def _rows_rest(kinds: Sequence[TierKind], tier: int, placement: Placement, train
     return kinds[tier] not in ON_SSD
 
 
-def _log_of_others(p: Floats) -> Floats:
+def _log_of_other_rows(p: Floats) -> Floats:
     """Returns the logarithm of the probability that a look-up asks for another row."""
     with np.errstate(divide="ignore"):  # a table of one row
         return np.asarray(np.log1p(-p))

@@ -77,7 +77,7 @@ class LeastRecent(Placement):
     def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
         since, until = self._times[tier], self._times[tier + 1]
         return self.popularity.total(
-            lambda p: of(p) * (_not_asked(p, since) - _not_asked(p, until))
+            lambda p: of(p) * (_not_looked_up(p, since) - _not_looked_up(p, until))
         )
 
 
@@ -90,10 +90,10 @@ class CpuCache:
 
     def missing(self, p: Floats) -> Floats:
         """Returns the share of look-ups that miss the cache, for rows of probabilities p."""
-        return _not_asked(p, self._time)
+        return _not_looked_up(p, self._time)
 
 
-def _not_asked(p: Floats, time: float) -> Floats:
+def _not_looked_up(p: Floats, time: float) -> Floats:
     """Returns the chance that none of `time` look-ups asks for a row, for rows of probabilities p.
 
     With infinite `time` every row counts as looked up, even a row of probability 0.

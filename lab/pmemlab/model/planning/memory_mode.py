@@ -37,12 +37,12 @@ def direct_mapped_misses(
     end = max(40.0 * popularity.longest_interval, 100.0 * (begin + 1.0))
     t = begin + np.concatenate([[0.0], np.geomspace(1e-3 * (1.0 + begin), end, _MOMENTS)])
     different = np.array([popularity.different_rows(at) for at in t.tolist()])
-    slope = np.array([popularity.total(_asked_for_now(at)) for at in t.tolist()])
+    slope = np.array([popularity.total(_look_up_density(at)) for at in t.tolist()])
     begins = slope[0] * -np.expm1(-q * different[0])
     lost = slope**2 * np.exp(-q * different)
     return float(begins + q * np.sum((lost[1:] + lost[:-1]) / 2 * np.diff(t)))
 
 
-def _asked_for_now(time: float) -> Callable[[Floats], Floats]:
+def _look_up_density(time: float) -> Callable[[Floats], Floats]:
     """Returns one row's share of the derivative of `different_rows`, as a function of p."""
     return lambda p: np.asarray(p * np.exp(-p * time))

@@ -105,7 +105,7 @@ def _rows(value: object) -> int:
     return int(value) if isinstance(value, int) else int(number)
 
 
-def _beside(value: object, context: Any) -> Path:
+def _relative_path(value: object, context: Any) -> Path:
     """Parses a path relative to the file's folder."""
     if not isinstance(value, str) or not value:
         raise FieldError(f"must be a path, not {value!r}")
@@ -113,7 +113,7 @@ def _beside(value: object, context: Any) -> Path:
 
 
 _Rows = Annotated[int, Parsed(_rows)]
-_Path = Annotated[Path, Parsed(_beside, with_context=True)]
+_Path = Annotated[Path, Parsed(_relative_path, with_context=True)]
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def lookup_time(
     has a share of a unit, other machines are assumed to load the rest alike. batch_ids: per thread.
     """
     visited = [
-        _Visited(
+        _VisitedDevice(
             devices[name],
             [each for each in accesses if each.device == name],
             units.get(name, 1),
@@ -85,7 +85,7 @@ def lookup_time(
     return LookupTime(cpu_ns, times)
 
 
-class _Visited:
+class _VisitedDevice:
     """The time per id at one device.
 
     times: nanoseconds with 1, 2, ... threads at each unit, up to all of them; (n,). Between whole

@@ -48,7 +48,7 @@ def gpu_times_ns(
     times_ns = _with_launches(es.phase_times_ns(device, phases, cache=cache), phases, device)
     for access, crosses in (
         (Access.STORE, phases["access"] == Access.STORE),
-        (Access.LOAD, _leaves(phases, trained_by)),
+        (Access.LOAD, _is_demotion(phases, trained_by)),
     ):
         byte_ns = device.bus.time_ns(access, _MIB, threads=1) / _MIB
         times_ns[crosses] += phases["bytes"][crosses] * byte_ns
@@ -68,7 +68,7 @@ def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice
     return np.asarray(times_ns * np.maximum(1.0, launched_ns / together_ns)[of_call.ravel()])
 
 
-def _leaves(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]:
+def _is_demotion(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]:
     """Returns whether each phase reads rows that are demoted.
 
     A demotion reads whole rows, a look-up only the weights. Without optimizer slots the two are

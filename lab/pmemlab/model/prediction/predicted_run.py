@@ -85,11 +85,11 @@ def predict_run(
     if tiers > len(devices):
         raise LabError(f"devices: {len(devices)} for {tiers} tiers; give one a tier, or None")
     trains = phases["thread"] == ran.thread
-    _check_ran(ran, phases["thread"], trains)
+    _check_recorded(ran, phases["thread"], trains)
     elapsed_ns = phases["elapsed_ns"].astype(np.float64)
-    takes_ns = _takes_ns(phases, caches, devices, here, ran.thread)
+    predicted_ns = _predicted_ns(phases, caches, devices, here, ran.thread)
     tier_seconds = tuple(
-        float(takes_ns[trains & (phases["tier"] == tier)].sum()) / 1e9
+        float(predicted_ns[trains & (phases["tier"] == tier)].sum()) / 1e9
         for tier in range(len(devices))
     )
     rest_seconds = ran.seconds - float(elapsed_ns[trains].sum()) / 1e9
@@ -100,7 +100,7 @@ def predict_run(
     own_seconds = rest_seconds + sum(tier_seconds)
     busiest_seconds = max(
         (
-            float(takes_ns[phases["thread"] == thread].sum()) / 1e9
+            float(predicted_ns[phases["thread"] == thread].sum()) / 1e9
             for thread in np.unique(phases["thread"][~trains])
         ),
         default=0.0,
@@ -114,7 +114,7 @@ def predict_run(
     )
 
 
-def _check_ran(ran: RanIn, threads: NDArray[Any], trains: NDArray[np.bool_]) -> None:
+def _check_recorded(ran: RanIn, threads: NDArray[Any], trains: NDArray[np.bool_]) -> None:
     if not math.isfinite(ran.seconds):
         raise LabError(f"ran.seconds: must be finite, not {ran.seconds}")
     if threads.size and not trains.any():
@@ -125,31 +125,31 @@ def _check_ran(ran: RanIn, threads: NDArray[Any], trains: NDArray[np.bool_]) -> 
         )
 
 
-def _takes_ns(
+def _predicted_ns(
     phases: NDArray[np.void],
     caches: Sequence[es.Caches],
     devices: Sequence[es.devices.Device | None],
     here: Sequence[es.devices.Device | None],
     trained_by: int,
 ) -> NDArray[np.float64]:
-    takes_ns = phases["elapsed_ns"].astype(np.float64)
+    predicted_ns = phases["elapsed_ns"].astype(np.float64)
     for tier, device in enumerate(devices):
         of_tier = phases["tier"] == tier
         if device is None or not of_tier.any():
             continue
         if isinstance(device, GpuDevice):
             cache = _number_of(caches, device)
-            takes_ns[of_tier] = gpu_times_ns(phases[of_tier], cache, device, trained_by)
+            predicted_ns[of_tier] = gpu_times_ns(phases[of_tier], cache, device, trained_by)
             continue
-        elapsed_ns = takes_ns[of_tier]
+        elapsed_ns = predicted_ns[of_tier]
         device_ns = _device_times_ns(phases[of_tier], caches, device)
         was_on = here[tier] if tier < len(here) else None
         if was_on is None:
-            takes_ns[of_tier] = np.maximum(elapsed_ns, device_ns)
+            predicted_ns[of_tier] = np.maximum(elapsed_ns, device_ns)
         else:
             here_ns = _device_times_ns(phases[of_tier], caches, was_on)
-            takes_ns[of_tier] = np.maximum(0.0, elapsed_ns - here_ns) + device_ns
-    return takes_ns
+            predicted_ns[of_tier] = np.maximum(0.0, elapsed_ns - here_ns) + device_ns
+    return predicted_ns
 
 
 def _device_times_ns(
