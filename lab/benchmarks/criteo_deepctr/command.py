@@ -81,8 +81,12 @@ def argument_parser() -> argparse.ArgumentParser:
         "held-out rows for the AUC; of a file the first ones that are held out",
     )
     model = parser.add_argument_group("model")
-    model.add_argument("--model", choices=list(HIDDEN_UNITS), help="(default: DeepFM)")
-    model.add_argument("--embedding_dim", type=positive, metavar="D", help="(default: 9)")
+    model.add_argument(
+        "--model", choices=list(HIDDEN_UNITS), help="model to train (default: DeepFM)"
+    )
+    model.add_argument(
+        "--embedding_dim", type=positive, metavar="D", help="weights of a row (default: 9)"
+    )
     model.add_argument(
         "--hidden_units",
         type=positive,
@@ -117,7 +121,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--learning_rate",
         type=positive_number,
         metavar="RATE",
-        help=f"(default: {', '.join(f'{r} of {o}' for o, r in OPTIMIZERS.items())})",
+        help=f"step size (default: {', '.join(f'{r} for {o}' for o, r in OPTIMIZERS.items())})",
     )
     add_count(training, "--seed", 0, "N", "seed of the data and the weights", type=seed)
     add_count(

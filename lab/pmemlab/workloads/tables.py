@@ -97,7 +97,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--cold-lookups",
         2000,
         "N",
-        "rows of each table's last tier that are looked up at the end, out of the page cache",
+        "rows of each table's last tier that are looked up at the end, uncached",
         type=not_negative,
     )
     saves = parser.add_argument_group("saves")
