@@ -116,7 +116,7 @@ def _notes(plans: Plans, shown: int) -> list[str]:
         f"{workload.cache_strategy.name}, batches of {workload.batch_ids} ids.",
         f"CPU: {cpu.ns_per_lookup:.1f} ns a look-up ({cpu.source}), "
         f"{cpu.ns_per_moved_row:.0f} ns a row that moves.",
-        "A step is one thread's batch. $ a million look-ups: at the rate that is asked for.",
+        "A step is one thread's batch. The price of 1 M look-ups is at the requested rate.",
     ]
     for table in workload.tables:
         if isinstance(table.popularity, CountedRows) and table.popularity.are_few:
