@@ -11,11 +11,11 @@
         rows = var.lookup(ids, train=True)
         var.apply_gradients(ids, gradients_of_rows)
 
-`embstore.torch` has the same as PyTorch modules, and `embstore.keras` as layers for Keras 3; they
-are imported on first use and need torch and keras. `embstore.openembedding` has OpenEmbedding's
-names for the latter. `embstore.cluster` has tables in other processes and on other computers, and
-needs Ray.
-`embstore.deeprec` has DeepRec's names on TensorFlow's graph mode, and needs TensorFlow.
+`embstore.torch` has variables as PyTorch modules, and `embstore.keras` as layers for Keras 3; both
+are imported on first use and need torch and keras. `embstore.openembedding` has the Keras layers
+under OpenEmbedding's names. `embstore.cluster` has tables in other processes and on other
+computers, and needs Ray. `embstore.deeprec` has DeepRec's names on TensorFlow's graph mode, and
+needs TensorFlow.
 """
 
 from __future__ import annotations

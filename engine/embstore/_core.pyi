@@ -9,29 +9,29 @@ _Ids = NDArray[np.int64]
 _Rows = NDArray[np.float32]
 _Occurrences = NDArray[np.uint32]
 
-# name, bytes of the CPU's cache, bytes of a memory's in front of the device, sizes, times in ns,
+# name, bytes of the CPU's cache, bytes of the memory that caches the device, sizes, times in ns,
 # times of one access alone
 DeviceTuple: TypeAlias = tuple[str, int, int, list[int], NDArray[np.float64], NDArray[np.float64]]
 
 def fork_generation() -> int:
-    """A number that is another in every process that was forked from this one."""
+    """Returns a number that differs between a process and every process forked from it."""
 
 class PathLock:
-    """The right of one owner in one process to use `path`: a lock on the file lock_path, which is
-    made and stays. A forked child doesn't inherit it.
+    """A lock on the file lock_path that gives one owner in one process the right to use `path`. The
+    file is made and stays. A forked child doesn't inherit the lock.
 
-    Raises InUseError where another has it; StorageError.
+    Raises InUseError if another owner has the lock, and StorageError.
     """
 
     def __init__(self, lock_path: str, path: str) -> None: ...
     def release(self) -> None:
-        """Gives it up; the second time it does nothing."""
+        """Releases the lock; a second call does nothing."""
 
 def wait_as_owed() -> None:
-    """Waits for what this thread's accesses would have taken longer on their devices."""
+    """Waits for the time that this thread's accesses would have taken longer on their devices."""
 
 class Recording:
-    """Phases of tables. See engine/pacing/recording.h."""
+    """A recording of tables' phases. See engine/pacing/recording.h."""
 
     def __init__(self, caches: list[tuple[int, int]], most_phases: int) -> None: ...
     def elapsed_ns(self) -> int: ...
@@ -47,20 +47,20 @@ def phase_times_ns(
     rounds: NDArray[np.uint64],
     outcomes: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """What pacing makes phases take. See Device::phase_ns in engine/pacing/device.h."""
+    """Returns the times of phases under pacing. See Device::phase_ns in engine/pacing/device.h."""
 
 def set_num_threads(count: int) -> None: ...
 def get_num_threads() -> int: ...
 def first_not_finite(values: _Rows) -> int | None:
-    """Where in them, as one row, the first is that is NaN or infinite."""
+    """Returns the flat index of the first value that is NaN or infinite, or None."""
 
 def keys_by_partition(keys: _Ids, partition_count: int) -> tuple[NDArray[np.int64], list[int]]:
-    """Positions in `keys`, partition by partition, and where each one's begin, and the end. See
-    engine/core/row/key_partition.h and keys_by_partition.h.
+    """Returns positions in `keys`, grouped by partition, and where each partition's positions
+    begin, and the end. See engine/core/row/key_partition.h and keys_by_partition.h.
     """
 
 class UniqueIds:
-    """A batch whose keys occur once. See engine/core/row/unique_ids.h."""
+    """The distinct keys of a batch. See engine/core/row/unique_ids.h."""
 
     def __init__(self, ids: _Ids, partition_count: int = 1) -> None: ...
     def keys(self) -> NDArray[np.int64]: ...
@@ -70,12 +70,12 @@ class UniqueIds:
     def sum(self, gradients: _Rows, sums: _Rows) -> None: ...
 
 class PreparedApply:
-    """A batch that can be applied. See Table::PreparedApply in engine/core/table.h."""
+    """A batch that is ready to be applied. See Table::PreparedApply in engine/core/table.h."""
 
     def abort(self) -> None: ...
 
 def may_begin(offsets: _Ids, ids: int) -> bool:
-    """Whether bags of so many ids can begin there: from 0, ascending, within them."""
+    """Returns whether `offsets` are valid begins of bags: from 0, ascending, at most `ids`."""
 
 def look_up_together(
     tables: Sequence[Table],
@@ -85,8 +85,8 @@ def look_up_together(
     train: bool,
     occurrences: _Occurrences | None = None,
 ) -> list[Exception | None]:
-    """Ids from begins[i] to begins[i + 1] in tables[i]; rows: (floats,), of one after the other.
-    Returns the error of each.
+    """Looks up the ids from begins[i] to begins[i + 1] in tables[i]. rows: (floats,), one table's
+    after the other. Returns each table's error or None.
     """
 
 def look_up_each(
@@ -97,8 +97,9 @@ def look_up_each(
     count: bool,
     bags: Sequence[tuple[_Ids, int | None]] | None = None,
 ) -> list[Exception | None]:
-    """rows: (floats,), of one table after the other. bags: of each table, where each begins, and
-    an id that is left out; rows are the sums of these then. Returns the error of each table.
+    """Looks up ids[i] in tables[i]. rows: (floats,), one table's after the other. bags: for each
+    table, where its bags begin, and an id that is left out; then rows are the sums of the bags.
+    Returns each table's error or None.
     """
 
 def apply_each(
@@ -114,25 +115,26 @@ def prepare_together(
     batches: Sequence[tuple[Table, Sequence[tuple[_Ids, _Rows, _Occurrences | None]]]],
     scale: float,
 ) -> list[PreparedApply | Exception]:
-    """Each table's batch in several parts, whose gradients are multiplied by the scale; or in one,
-    which is taken as it is and outlives what is prepared. Returns what is, or the error, of each.
+    """Prepares each table's batch, given in parts. The gradients of several parts are multiplied by
+    `scale`; a single part is used as it is, and must outlive the PreparedApply. Returns each
+    table's PreparedApply or error.
     """
 
 def commit_together(prepared: Sequence[PreparedApply], global_step: int | None = None) -> None: ...
 
 class DeviceMemory:
-    """Memory of a GPU, which is used on its default stream."""
+    """A piece of a GPU's memory, which is used on the GPU's default stream."""
 
     def __init__(self, gpu: tuple[str, str, str], bytes: int) -> None: ...
     def address(self) -> int: ...
     def write(self, array: NDArray[np.uint8]) -> None: ...
     def read(self, array: NDArray[np.uint8]) -> None: ...
-    # What is put on the stream from now on comes after what is on the default one.
+    # Orders work put on `stream` from now on behind the work on the default stream.
     def come_before(self, stream: int) -> None: ...
 
 def described(array: object) -> tuple[int, tuple[int, ...], str, int, int, int]:
-    """Of an array that speaks DLPack, C-contiguous: address, shape, the letter of its type ("i",
-    "u", "f" or "?") and its bits, the kind of its device, and its number."""
+    """Describes a C-contiguous DLPack array: its address, shape, the letter of its type ("i", "u",
+    "f" or "?") and its bits, the type of its device, and the device's number."""
 
 def to_dlpack(
     owner: object,
@@ -142,7 +144,7 @@ def to_dlpack(
     device_type: int,
     device_id: int,
 ) -> Any:
-    """A capsule of DLPack, of float32 or int64."""
+    """Returns a DLPack capsule of a float32 or int64 array."""
 
 class Table:
     """One partition of an embedding variable. See engine/core/table.h."""
@@ -157,7 +159,7 @@ class Table:
         optimizer_params: dict[str, float],
         tiers: list[tuple[str, str | None, int | None]],
         cache_strategy: str = "LFU",
-        # filter_freq; and of a sketch: max_element_size, false_positive_probability, counter_bits
+        # filter_freq; and for a sketch: max_element_size, false_positive_probability, counter_bits
         filter: tuple[int, tuple[int, float, int] | None] | None = None,
         no_permission_value: float = 0.0,
         # direct_io, io_scheme ("auto", "io_uring" or "pread"), file_bytes, buffer_bytes
@@ -165,7 +167,7 @@ class Table:
         keeps_rows: bool = False,
         devices: list[DeviceTuple | None] = [],
         partition_count: int = 1,
-        # of a tier of HBM: its device's name; the library of NVRTC; the folder of compiled kernels
+        # for a tier of HBM: its device's name, the NVRTC library, the folder of compiled kernels
         gpu: tuple[str, str, str] = ("", "", ""),
     ) -> None: ...
     def lookup(
@@ -176,12 +178,12 @@ class Table:
         occurrences: NDArray[np.uint32] | None = None,
         count: bool = True,
     ) -> None: ...
-    # Of a table with an HBM tier: the turn of the next batch, whose rows come up ahead.
+    # The next four need an HBM tier. Returns the turn of the next batch that is prefetched.
     def next_turn(self) -> int: ...
     def prefetch(self, ids: _Ids, turn: int) -> None: ...
     def forget_prefetched(self) -> None: ...
     def synchronize(self) -> None: ...
-    # Where the first gradient is that isn't finite; then nothing was applied.
+    # Returns the flat index of the first gradient that isn't finite; then nothing was applied.
     def apply_if_finite(
         self, ids: _Ids, grads: _Rows, global_step: int | None = None
     ) -> int | None: ...
@@ -205,7 +207,7 @@ class Table:
         version: int,
     ) -> None: ...
     def evict(self, least_version: int | None, least_half_square: float | None) -> int: ...
-    # An apply whose batch is left out: it counts, and nothing else changes.
+    # Counts an apply whose batch is left out; nothing else changes.
     def leave_out_apply(self) -> None: ...
     def apply_count(self) -> int: ...
     def advance_apply_count(self, at_least: int) -> None: ...
@@ -216,21 +218,22 @@ class Table:
     def stop_recording(self, recording: Recording) -> None: ...
     def close(self) -> None: ...
 
-# Batches of one step on a stream, by its handle, of the device of their tables' HBM tiers. Of each:
-# the partitions of a variable, and of arrays there the addresses: ids, how many there are, and out.
+# Puts the look-ups of one step on a stream, given by its handle, of the device of the tables' HBM
+# tiers. A batch: a variable's partitions, the address of ids, their number, the address of out.
 def lookup_on_device(
     batches: list[tuple[list[Table], int, int, int]], stream: int, train: bool, count: bool
 ) -> None: ...
 
-# Likewise: ids, how many there are, gradients; kept and refused, arrays of int64 or 0 for none, the
-# reasons, and left_out, as refused; see core/update/batch_conditions.h.
+# Puts the updates of one step on a stream. A batch: partitions; the address of ids, their number;
+# the address of gradients; the addresses (0 for none) of the int64 arrays kept and refused, the
+# reasons, and the address of left_out, as of refused; see core/update/batch_conditions.h.
 def apply_on_device(
     batches: list[tuple[list[Table], int, int, int, int, int, list[str], int]],
     stream: int,
     global_step: int | None = None,
 ) -> None: ...
 
-# Asks for a batch ahead: of ids at an address, with a turn of each partition.
+# Prefetches the batch whose ids lie at an address; `turns` has a turn for each partition.
 def prefetch_on_device(
     partitions: list[Table], ids: int, count: int, stream: int, turns: list[int]
 ) -> None: ...

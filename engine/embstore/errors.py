@@ -1,6 +1,6 @@
-"""Every error that embstore raises on purpose; all of them are an `EmbStoreError`.
+"""The errors that embstore raises on purpose; every class derives from `EmbStoreError`.
 
-The native core raises these classes too: the binding maps each native kind to one of them.
+The native core raises these classes too: the binding maps each native kind to a class.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,21 @@ __all__ = [
 
 
 class EmbStoreError(Exception):
-    """Anything that embstore refuses or can't do."""
+    """The base class: a request that embstore refuses or can't fulfil."""
 
 
 class InvalidArgumentError(EmbStoreError, ValueError):
-    """An argument can't be used as given; the message names it and says what would do."""
+    """An argument can't be used as given; the message names it and says which values are valid."""
 
 
 class UnsupportedError(EmbStoreError, NotImplementedError):
-    """A legal request that this version can't serve yet."""
+    """The request is legal, but this version can't serve it yet."""
 
 
 class StoreFullError(EmbStoreError):
-    """No tier has room for the new rows, or there is none for a tier; nothing was changed."""
+    """No tier has room for the new rows, or the medium has no room for a tier; nothing was
+    changed.
+    """
 
 
 class MissingLibraryError(EmbStoreError, ImportError):
@@ -54,15 +56,16 @@ class StorageError(EmbStoreError, OSError):
 
 
 class InUseError(StorageError):
-    """Another variable or process has the files, which the message names. They are free again when
-    it has closed them, or has ended: some seconds after it was killed, while the kernel clears up.
+    """Another variable or process uses the files, which the message names. They are free again once
+    their owner has closed them or ended. After a kill that takes some seconds, while the kernel
+    clears up.
     """
 
 
 class DamagedRowsError(StorageError):
-    """Rows that a medium doesn't give back as they were written; all others are as they were.
+    """A medium returned other bytes of some rows than were written; all other rows are intact.
 
-    keys: of those rows.
+    keys: the keys of the damaged rows.
     """
 
     def __init__(self, message: str, keys: Sequence[int] = ()) -> None:
@@ -79,31 +82,31 @@ class ClosedError(EmbStoreError):
 
 
 class DeviceLostError(EmbStoreError):
-    """A GPU failed, and what its memory held is gone; the process can't use it any more."""
+    """A GPU failed and the contents of its memory are lost; the process can't use the GPU again."""
 
 
 class ForkedError(EmbStoreError):
-    """The variable belongs to the process that this one was forked from, and to no other."""
+    """The variable was inherited by fork; only the process that made it can use it."""
 
 
 class ShardLostError(EmbStoreError):
-    """A shard in another process can't be reached any more, or what it did last isn't known.
+    """A shard in another process can't be reached, or may not have done the last request.
 
-    What it learnt since the last save is lost, and it never comes back by itself: make the variable
-    anew, and restore it.
+    Training since the last save is lost, and the shard never comes back by itself: make the
+    variable anew, and restore it.
     """
 
 
 class WorkerFailedError(EmbStoreError):
-    """The function of a worker ended by an error of its own; the message has it and its traceback.
+    """A worker's function raised an error; the message has that error and its traceback.
 
-    Raised where the error can't be brought to this process as it was, and as the cause of one that
-    was. `embstore.cluster.run` doesn't try again.
+    Raised if the worker's error can't be pickled to this process; if it can, that error is raised,
+    with this one as its cause. `embstore.cluster.run` doesn't try again.
     """
 
 
 class WorkerLostError(EmbStoreError):
-    """A worker that shares variables with this one is gone, or has taken up another job.
+    """A worker that shares variables with this one is gone, or has joined another job.
 
     Start the job again from its last checkpoint (`embstore.cluster.run` does so by itself).
     """

@@ -1,5 +1,5 @@
-"""Reads and writes files and folders: says what the medium has on return, and which file it is that
-the system refuses.
+"""Reads and writes files and folders. Each function says what is durable on return, and each error
+names the file that the system refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = [
 
 @contextlib.contextmanager
 def reading_from(path: Path) -> Iterator[None]:
-    """Raises what the system refuses in it as StorageError, but that there is no such file, or
-    that it isn't a directory.
+    """Raises the OSErrors of its scope as StorageError, which names the file, else `path`.
+    FileNotFoundError and NotADirectoryError pass unchanged.
     """
     try:
         yield
@@ -41,9 +41,7 @@ def reading_from(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Raises what the system refuses in it as StorageError, which names the file; if the system
-    doesn't, `path`.
-    """
+    """Raises the OSErrors of its scope as StorageError, which names the file, else `path`."""
     try:
         yield
     except StorageError:
@@ -55,9 +53,9 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def read_file(path: Path) -> bytes:
-    """Returns the bytes of a file, which may be of anybody's making. Raises CheckpointError where
-    there is something else at `path` (a FIFO would have its reader wait for ever, and a device may
-    have no end), and OSError.
+    """Returns the bytes of a file, which need not be trusted. Raises OSError, and CheckpointError
+    if `path` is not a regular file: reading a FIFO could block for ever, and a device may have no
+    end.
     """
     with opened(path) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -67,11 +65,11 @@ def read_file(path: Path) -> bytes:
 
 
 def make_directory(path: Path, argument: str = "path") -> None:
-    """Makes a directory, unless it is there; its name is durable on return. Raises StorageError,
-    which names the argument.
+    """Makes a directory unless it exists; its name is durable on return. Raises StorageError, which
+    names the argument.
     """
-    # Only the last part of the path: making the rest too would turn a mistyped or unmounted
-    # device into an ordinary directory without a word.
+    # Makes only the last part of the path: making its parents too would silently turn a mistyped
+    # path or an unmounted device into an ordinary directory.
     try:
         path.mkdir()
     except FileExistsError:
@@ -88,7 +86,9 @@ def make_directory(path: Path, argument: str = "path") -> None:
 
 
 def rename(what: Path, to: Path) -> None:
-    """Gives it another name: the medium has it on return, or the old one stays."""
+    """Renames a file or directory. The new name is durable on return; if an error is raised, the
+    old name stays.
+    """
     what.rename(to)
     try:
         sync(to.parent)
@@ -98,8 +98,8 @@ def rename(what: Path, to: Path) -> None:
 
 
 def replace_file(path: Path, text: bytes) -> None:
-    """Writes a file whole: the medium has it on return, or what was there stays. Raises as
-    `writing_to`.
+    """Replaces a file's contents atomically. They are durable on return; if StorageError is raised,
+    the old file stays.
     """
     unfinished = path.with_name(f"{path.name}.new")
     with writing_to(path):
@@ -110,14 +110,16 @@ def replace_file(path: Path, text: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Brings a file, or a directory's names, to the medium."""
+    """Makes a file's contents, or a directory's names, durable (fsync)."""
     with opened(path) as descriptor:
         os.fsync(descriptor)
 
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int = 0) -> Iterator[int]:
-    """The descriptor of a file or directory, to read; it waits for nobody."""
+    """Opens a file or directory for reading and yields its descriptor. Opening a FIFO doesn't wait
+    for its writer.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -1,4 +1,4 @@
-"""What torch.compile leaves to Python."""
+"""Functions that torch.compile does not trace."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _T = TypeVar("_T")
 
 
 def outside_of_graphs(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Returns the function as one at which torch.compile breaks its graph: it traces nothing of it.
+    """Returns `function`, wrapped so that torch.compile breaks its graph there and traces nothing.
 
-    As torch.compiler.disable, but without the seconds that it takes where nothing is compiled.
+    Like torch.compiler.disable, which however takes seconds even if nothing is compiled.
     """
     outside: Callable[_P, _T] = _disable_dynamo(function)
 

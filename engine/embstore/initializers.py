@@ -1,12 +1,12 @@
-"""What rows hold before they are trained; names and arguments are those of Keras.
+"""Initializers of rows; names and arguments are those of Keras.
 
-An initializer is any callable that takes a shape (rows, dim) and returns that many float32
-values. A variable calls it once, with `InitializerOption.default_value_dim` rows.
+An initializer is any callable that takes a shape (rows, dim) and returns a float32 array of that
+shape. A variable calls it once, with `InitializerOption.default_value_dim` rows.
 
-The random ones draw from `numpy.random.RandomState(seed)`: NumPy promises that its streams never
-change, unlike those of `numpy.random.Generator`, so a seed means the same rows for good. Without a
-seed, a variable takes one from its name, so that no two variables start alike, and each starts
-alike every time; outside of a variable it is 0.
+The random initializers draw from `numpy.random.RandomState(seed)`: NumPy promises that its streams
+never change, unlike those of `numpy.random.Generator`, so a seed gives the same rows for good. If
+an initializer has no seed, a variable derives the seed from the variable's name, so that variables
+start differently, and each starts alike in every run. Outside of a variable the seed is then 0.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = [
 
 Shape = tuple[int, int]
 
-_SEED_MAX = 2**32 - 1  # what RandomState takes
-_MOST_VALUES = 2**45  # what no computer has memory for, and NumPy has other errors for
+_SEED_MAX = 2**32 - 1  # the greatest seed that RandomState takes
+_MOST_VALUES = 2**45  # more than any memory holds; larger shapes raise other errors in NumPy
 
 
 @runtime_checkable
 class Initializer(Protocol):
-    """Anything that makes rows: `(rows, dim) -> float32 array of that shape`."""
+    """A callable that makes rows: `(rows, dim) -> float32 array of that shape`."""
 
     def __call__(self, shape: Shape, /) -> NDArray[np.float32]: ...
 
@@ -68,7 +68,7 @@ class Ones:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """Given values: one number, one row of (dim,), or the whole table of (rows, dim).
+    """Given values: a number, a row of shape (dim,), or a whole table of shape (rows, dim).
 
     A whole table needs `InitializerOption(default_value_dim=rows)`.
     """
@@ -138,10 +138,10 @@ class TruncatedNormal:
 
 @dataclass(frozen=True)
 class _VarianceScaling:
-    """Values of variance scale / n, where n is fan_in = rows, or the mean of rows and dim.
+    """Random values of variance scale / n, where n is fan_in = rows, or the mean of rows and dim.
 
-    Formulas: Glorot & Bengio 2010, He et al. 2015, LeCun et al. 1998, as Keras has them. The
-    table of initial rows counts as the weight matrix, as it does in DeepRec.
+    Formulas: Glorot & Bengio 2010, He et al. 2015, LeCun et al. 1998, as in Keras. The table of
+    initial rows is taken as the weight matrix, as in DeepRec.
     """
 
     seed: int | None = None
@@ -154,7 +154,7 @@ class _VarianceScaling:
         return RandomUniform(-limit, limit, self.seed)(shape)
 
     def _normal(self, shape: Shape, variance: float) -> NDArray[np.float32]:
-        # Truncation at two standard deviations takes this much of the spread away.
+        # Truncation at two standard deviations multiplies the standard deviation by this factor.
         stddev = np.sqrt(variance) / 0.87962566103423978
         return TruncatedNormal(0.0, stddev, self.seed)(shape)
 
@@ -211,9 +211,9 @@ _RANDOM = (RandomUniform, RandomNormal, TruncatedNormal, _VarianceScaling)
 
 
 def made_initializer(initializer: Initializer | type[Initializer]) -> Initializer:
-    """The initializer, or the one that a class of them makes without arguments.
+    """Returns the initializer; if a class is given, an instance made without arguments.
 
-    Raises InvalidArgumentError where it can't be one.
+    Raises InvalidArgumentError if `initializer` can't be used.
     """
     made: object = initializer
     if isinstance(initializer, type):
@@ -234,14 +234,14 @@ def made_initializer(initializer: Initializer | type[Initializer]) -> Initialize
 
 
 def with_seed_of(name: str, initializer: Initializer) -> Initializer:
-    """`initializer`, or where its seed is left open the same one with that of a variable's name."""
+    """Returns `initializer`; if it has no seed, a copy seeded from a variable's name."""
     if isinstance(initializer, _RANDOM) and initializer.seed is None:
         return replace(initializer, seed=zlib.crc32(name.encode()))
     return initializer
 
 
 def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
-    """The table that `initializer` makes, checked: float32, C-contiguous, of `shape`."""
+    """Returns the checked table of `initializer`: float32, C-contiguous, of `shape`."""
     try:
         if shape[0] * shape[1] > _MOST_VALUES:
             raise MemoryError
@@ -280,7 +280,7 @@ def _truncated_standard_normal(shape: Shape, seed: int | None) -> NDArray[np.flo
     wanted = shape[0] * shape[1]
     kept = np.empty(0)
     while kept.size < wanted:
-        # In stream order, so that a value doesn't depend on how many are drawn at once.
+        # Keeps values in stream order, so that they don't depend on how many are drawn at once.
         drawn = stream.standard_normal(wanted)
         kept = np.concatenate((kept, drawn[np.abs(drawn) <= 2.0]))
     return kept[:wanted].reshape(shape)

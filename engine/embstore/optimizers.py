@@ -1,14 +1,14 @@
 """Optimizers for embedding rows; names, arguments and formulas are TensorFlow's and DeepRec's.
 
-Each works on the rows of a batch alone: w is a row's weights, g the sum of its gradients in the
-batch, t the number of applies so far, this one included; everything is float32 and element by
-element unless the formula says otherwise. An optimizer never changes; what a variable is to be
-trained by next is its `EmbeddingVariable.learning_rate`. `slots` names the arrays kept beside the
-weights, in the order in which `EmbeddingVariable.export` gives them.
+An optimizer updates only the rows of the batch. In the formulas w is a row's weights, g the sum of
+its gradients in the batch, and t the number of applies so far, this one included; everything is
+float32 and element by element unless the formula says otherwise. Optimizer objects are immutable;
+the learning rate of the next batch is `EmbeddingVariable.learning_rate`. `slots` names the arrays
+kept beside the weights, in the order in which `EmbeddingVariable.export` returns them.
 
 The formulas are in engine/core/rules, and engine/core/update/optimizers applies them to rows. It
-uses AVX2 where the processor has it, with the same bits, unless the environment says
-EMBSTORE_CPU=default.
+uses AVX2 if the processor has it, with the same bits as without, unless EMBSTORE_CPU=default is set
+in the environment.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What every optimizer has: its slots' names, and its numbers as fields."""
+    """The base of all optimizers. A subclass has its parameters as dataclass fields."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of what is kept beside a row's weights."""
+        """The names of the arrays that are kept beside a row's weights."""
         raise NotImplementedError
 
     @property
     def name(self) -> str:
-        """What the core knows it by."""
+        """The optimizer's name in the core."""
         return type(self).__name__
 
     def check_learning_rate(self, value: object) -> float:
-        """`value` as a learning rate; InvalidArgumentError where the rule can't work with it."""
+        """Returns `value` as a learning rate. Raises InvalidArgumentError if it is out of range."""
         return checks.real("learning_rate", value, at_least=0, float32=True)
 
     def params(self) -> dict[str, float]:
-        """The arguments as the core takes them."""
+        """Returns the parameters as the core takes them."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
 
 
@@ -73,7 +73,7 @@ class SGD(Optimizer):
 class Adagrad(Optimizer):
     """accumulator += g²; w -= learning_rate * g / sqrt(accumulator)  (Duchi et al. 2011).
 
-    Without an epsilon, as in TensorFlow 1: the accumulator starts above 0.
+    There is no epsilon, as in TensorFlow 1: the accumulator starts above 0.
     """
 
     slots = ("accumulator",)
@@ -94,7 +94,7 @@ class AdagradDecay(Optimizer):
 
     When global_step + 1 has passed another multiple of accumulator_decay_step since the row's
     last decay, accumulator = max(accumulator * accumulator_decay_rate,
-    initial_accumulator_value), once an apply at most; then as Adagrad.
+    initial_accumulator_value), at most once per apply; then the row is updated as by Adagrad.
     """
 
     slots = ("accumulator", "accumulator_decay_power")
@@ -119,7 +119,7 @@ class AdagradDecay(Optimizer):
 
 @dataclass(frozen=True)
 class AdagradDecayV2(AdagradDecay):
-    """The same as AdagradDecay: DeepRec's two differ on dense variables only."""
+    """The same as AdagradDecay: DeepRec's two versions differ on dense variables only."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ class Adam(Optimizer):
 class AdamAsync(Optimizer):
     """Adam, or with apply_sparse_rmsprop an RMSprop with momentum, as in DeepRec.
 
+    The RMSprop's formula:
     v += (1 - beta2) * (g² - v); m = beta1 * m + learning_rate * g / sqrt(v + epsilon); w -= m.
     """
 
@@ -165,7 +166,7 @@ class AdamAsync(Optimizer):
                 f"apply_sparse_rmsprop must be True or False, got {self.apply_sparse_rmsprop!r}"
             )
         _check_adam(self)
-        # Adam takes the difference to 1 in float64; this rule's momentum is float32.
+        # Adam computes 1 - beta1 in float64; RMSprop uses beta1 as a float32 momentum.
         checks.real("beta1", self.beta1, below=1, float32=self.apply_sparse_rmsprop)
 
 
@@ -207,7 +208,7 @@ class Adamax(Optimizer):
 
     def __post_init__(self) -> None:
         _check_adam(self)
-        checks.real("beta2", self.beta2, below=1, float32=True)  # u fades by it, in float32
+        checks.real("beta2", self.beta2, below=1, float32=True)  # decays u, in float32
 
 
 @dataclass(frozen=True)
@@ -269,17 +270,17 @@ class Ftrl(Optimizer):
     w = 0 where |linear| <= l1, else
     w = linear * (l1 / |linear| - 1) / (accum'^p / learning_rate + 2 * l2),
     where |linear| is the Euclidean norm of the whole row: l1 drops rows, not single weights.
-    TensorFlow's Ftrl differs in this: it holds l1 against each weight.
+    TensorFlow's Ftrl differs: it compares l1 with each weight.
     learning_rate must be at least 1.2e-38, so that 1 / learning_rate is finite in float32.
 
-    A GPU raises to other powers than 0.5 and 0 by itself, within 1 ulp of the CPU at each step; so
-    rows that it trained then differ from a CPU's in their last bits.
+    For a p other than 0.5 and 0, a GPU's power function is within 1 ulp of the CPU's at each step,
+    so rows trained on a GPU then differ from a CPU's in their last bits.
     """
 
     slots = ("accum", "linear")
 
     def check_learning_rate(self, value: object) -> float:
-        # It is divided by, so 1 / learning_rate must be finite in float32, too.
+        # The formula divides by it, so 1 / learning_rate must be finite in float32, too.
         return checks.real(
             "learning_rate", value, above=0, at_least=checks.FLOAT32_TINY, float32=True
         )
@@ -313,7 +314,7 @@ def _check_adam(optimizer: Adam | AdamAsync | AdamW | Adamax) -> None:
 
 
 def check_optimizer(optimizer: object) -> None:
-    """Raises InvalidArgumentError where `optimizer` isn't an instance of an Optimizer."""
+    """Raises InvalidArgumentError if `optimizer` isn't an instance of Optimizer."""
     if isinstance(optimizer, type):
         raise InvalidArgumentError(
             f"optimizer is the class {optimizer.__name__}; make one, "

@@ -1,4 +1,4 @@
-"""Where and how a variable keeps its rows; names and defaults are DeepRec's."""
+"""Options: where and how a variable keeps its rows. Names and defaults are DeepRec's."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 
 Path: TypeAlias = "str | os.PathLike[str]"
 
-_OFF = -1.0  # DeepRec's word for a threshold that isn't there
+_OFF = -1.0  # as in DeepRec: the threshold is off
 
 DEFAULT_TIER_BYTES = 1 << 30
 
-# As a storage_path: the --pmem of the server (`python -m embstore.server`) on whose node a shard
-# lies. Each may have another, and none need be known here.
+# A storage_path that stands for the --pmem of the server (`python -m embstore.server`) on the
+# shard's node. Servers may have different paths, and this process need not know them.
 NODE_PMEM = "node:pmem"
 
 
@@ -70,18 +70,18 @@ class StorageType(enum.IntEnum):
 
 
 class CacheStrategy(enum.IntEnum):
-    """Which row leaves a full tier for the next one: the least recent or least frequent."""
+    """Which row a full tier evicts to the next one: the least recent or the least frequent."""
 
     LRU = 0
     LFU = 1
 
 
 class TierKind(enum.Enum):
-    """One level of storage."""
+    """The kind of a tier, one level of storage."""
 
     HBM = "HBM"
     DRAM = "DRAM"
-    PMEM = "PMEM"  # libpmem where the tier has a path, else memkind
+    PMEM = "PMEM"  # libpmem if the tier has a path, else memkind
     PMEM_LIBPMEM = "PMEM_LIBPMEM"
     PMEM_MEMKIND = "PMEM_MEMKIND"
     PMEM_POOL = "PMEM_POOL"  # PMEM whose rows outlive the process at checkpoints
@@ -92,8 +92,8 @@ class TierKind(enum.Enum):
 class IoScheme(enum.Enum):
     """How the SSDHASH tier reads rows."""
 
-    AUTO = "auto"  # what is quickest here: from the page cache's pages, by io_uring, or by pread
-    IO_URING = "io_uring"  # or an error where this process can't have it
+    AUTO = "auto"  # the quickest way here: from the page cache, by io_uring, or by pread
+    IO_URING = "io_uring"  # an error if this process can't use io_uring
     PREAD = "pread"
 
 
@@ -126,8 +126,8 @@ _EnumT = TypeVar("_EnumT", bound=enum.IntEnum)
 
 
 class _Choice(Generic[_EnumT]):
-    """A dataclass's field that is set to a member of an enum, its name or its number, and has the
-    member.
+    """A dataclass field of an enum type: it may be set to a member, its name or its number, and
+    reads as the member.
     """
 
     def __init__(self, default: _EnumT) -> None:
@@ -153,37 +153,36 @@ _TAKES_PATH = _NEEDS_PATH | {_PMEM}
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier as the core is asked for it."""
+    """One tier as the core takes it."""
 
     kind: TierKind
     path: str | None
     size_bytes: int | None  # None: unlimited
-    is_default_size: bool = False  # storage_size leaves it open
+    is_default_size: bool = False  # storage_size doesn't set it
 
 
 @dataclass(frozen=True)
 class SSDHashOption:
     """Settings of the SSDHASH tier: how it reads its files, and whether they outlive the variable.
 
-    direct_io: True: reads past the page cache (O_DIRECT). Raises StorageError if the file system
+    direct_io: True: reads bypass the page cache (O_DIRECT). Raises StorageError if the file system
         has no direct I/O.
-    io_scheme: an IoScheme or its name. Raises StorageError if this process can't have IO_URING.
+    io_scheme: an IoScheme or its name. Raises StorageError if this process can't use IO_URING.
         `stats()` tells what AUTO chose.
-    keep_files: False: the files go when the variable is closed, and what a killed process left goes
-        when the next variable of that name is made there.
+    keep_files: False: the files are removed when the variable is closed; files that a killed
+        process left are removed when the next variable of that name is made there.
         True: close() makes a checkpoint of all rows in these files. The next variable of the same
         name, storage_path, dim, optimizer and partition_num begins with it: rows, slots,
         frequencies, versions, the optimizer's state, the learning rate and the default global_step.
         The counts of keys that wait at a filter begin anew, and keys without a row start by the
         next variable's own initializer; es.save() keeps both. The files may be larger than the
-        tier's storage_size, and until the next close() those that the checkpoint needs take space
-        beside the rows' own. After a kill or a power cut the variable continues from its last
-        checkpoint.
-    file_bytes: of the largest file, from 64 KiB to 1 TiB; files are shorter while there are few
-        rows, and have 1,048,575 rows at most. Space that rows leave comes back a file at a time.
-    buffer_bytes: from 128 KiB to 1 GiB, a partition. Rows are gathered in memory, up to an eighth
-        of it, before they are written to a file; the files take at most twice the live rows and
-        this.
+        tier's storage_size, and until the next close() the checkpoint's files take space beside the
+        rows' own. After a kill or a power cut the variable continues from its last checkpoint.
+    file_bytes: greatest size of a file, from 64 KiB to 1 TiB. Files are shorter while there are few
+        rows, and have at most 1,048,575 rows. The space of removed rows is freed a file at a time.
+    buffer_bytes: from 128 KiB to 1 GiB for each partition. Rows are gathered in memory, up to an
+        eighth of buffer_bytes, before they are written to a file. The files take at most twice the
+        size of the live rows, plus buffer_bytes.
     """
 
     direct_io: bool = False
@@ -215,39 +214,38 @@ class StorageOption:
     """A storage type and, for its tiers, where they lie and how large they may become.
 
     storage_type, cache_strategy: a member, or its name in upper or lower case, as "dram_pmem".
-    storage_path: a directory, for every tier that keeps files; or a list with an entry, or
-        None, a tier. A relative path is from where the process works when the variable is made.
-        A directory that doesn't exist is made, its parents aren't. NODE_PMEM: where
-        the shard's node has its PMem (see `embstore.server`); for variables with shards.
-    storage_size: bytes a tier, first tier first, as numbers or as "512M" or "4G" (binary units);
-        1 GiB where the list is short or has None, but a
-        last tier on SSD is then unlimited, and a tier of DRAM has the --cache_size of the shard's
-        node where storage_path is NODE_PMEM and the node has one. A tier holds
-        bytes // row_bytes rows, where row_bytes =
-        (1 + optimizer slots) * round_up(4 * dim, 16). A tier of memory takes more bytes than that:
-        one of PMem for what lies beside each row, 16 bytes where it's the only tier and 48 below
-        another, and all but an only tier for up to an eighth, and 256 to 16384, more rows that are
-        on their way down. A first tier in DRAM may grow by the rows of one batch.
+    storage_path: a directory for all tiers that keep files, or a list with one entry per tier (a
+        directory or None). A relative path starts from the working directory of the process when
+        the variable is made. A directory that doesn't exist is made, its parents aren't. NODE_PMEM:
+        the PMem of the shard's node (see `embstore.server`); for variables with shards.
+    storage_size: bytes for each tier, first tier first, as numbers or as "512M" or "4G" (binary
+        units). If the list is short or has None, a tier gets 1 GiB, with two exceptions: a last
+        tier on SSD is unlimited, and if storage_path is NODE_PMEM, a tier of DRAM gets the
+        --cache_size of the shard's node, if the node has one. A tier holds bytes // row_bytes rows,
+        where row_bytes = (1 + optimizer slots) * round_up(4 * dim, 16). A tier of memory takes more
+        bytes than that. PMem has a header beside each row: 16 bytes in an only tier, 48 bytes below
+        another tier. Every tier but an only one has room for more rows, which are on their way
+        down: an eighth of its capacity, but at least 256 and at most 16384 rows. A first tier in
+        DRAM may grow by the rows of one batch.
     ssdhash_option: for a storage type with an SSDHASH tier; None: SSDHashOption().
     durability: "checkpoint": the rows of the PMem tier lie in a pool at storage_path that outlives
         the process, and `embstore.persist` makes checkpoints of them.
         The pool's file is then as large as that tier's storage_size. A row takes
-        round_up(64 + row_bytes, 256) bytes of it, those in HBM and DRAM too, and those that changed
-        since a checkpoint that is kept once more. A tier of SSDHASH below the pool takes part in
-        its checkpoints: its files stay too, and those that a checkpoint needs take space beside the
-        rows' own. DRAM_PMEM, DRAM_PMEM_SSDHASH and these below HBM can have it; those with LEVELDB
-        can't, since LevelDB merges its files by itself, and keeps none for a checkpoint. None:
-        nothing outlives the variable.
-    devices: a device, or None, a tier, first tier first; None for the rest where the list is short.
-        Work on a tier's rows then takes at least as long as it would on its device: each call waits
-        for what it took less, and so do eviction and compaction threads. None: it takes what it
-        takes here. See `embstore.devices`; the times of every batch are then the device's, not this
-        computer's. Rows that the device's CPU caches would have cost nothing; those that the page
-        cache has cost nothing either, so that a tier of SSDHASH is as slow as its device only with
-        direct_io.
+        round_up(64 + row_bytes, 256) bytes of it, also a row in HBM or DRAM; a row that changed
+        since a kept checkpoint takes them twice. A tier of SSDHASH below the pool takes part in
+        its checkpoints: its files stay too, and a checkpoint's files take space beside the rows'
+        own. DRAM_PMEM, DRAM_PMEM_SSDHASH and both of these below HBM support it; storage types with
+        LEVELDB don't, since LevelDB merges its files by itself, and keeps none for a checkpoint.
+        None: nothing outlives the variable.
+    devices: a device or None for each tier, first tier first; a short list is filled with None.
+        Work on a tier's rows then takes at least as long as it would on the tier's device: each
+        call waits for the difference, and so do eviction and compaction threads. The times of every
+        batch are then the device's, not this computer's. None: no waiting. See `embstore.devices`.
+        Rows that the device's CPU caches would have cost nothing. Rows in the page cache cost
+        nothing either, so a tier of SSDHASH is as slow as its device only with direct_io.
     device: the GPU of a tier of HBM: "cuda", which is "cuda:0", "cuda:N", or "emulated", a GPU
-        made of host memory, for tests. None: what EMBSTORE_DEVICE says in the environment of the
-        process that has the rows, else "cuda".
+        made of host memory, for tests. None: EMBSTORE_DEVICE in the environment of the process
+        that has the rows, else "cuda".
     """
 
     storage_type: _Choice[StorageType] = _Choice(StorageType.DRAM)
@@ -268,7 +266,7 @@ class StorageOption:
                     f"({_names(TIER_KINDS[self.storage_type])})"
                 )
         self._check_durability()
-        self.tiers()  # raises where path and size don't fit the storage type
+        self.tiers()  # raises if path and size don't fit the storage type
         self.tier_devices()
         if self.ssdhash_option is None:
             return
@@ -289,7 +287,7 @@ class StorageOption:
         return self.ssdhash_option is not None and self.ssdhash_option.keep_files
 
     def tiers(self) -> tuple[Tier, ...]:
-        """The tiers asked for, fastest first."""
+        """Returns the tiers, fastest first."""
         kinds = TIER_KINDS[self.storage_type]
         paths = _tier_paths(self.storage_type, kinds, self.storage_path)
         sizes = _tier_sizes(self.storage_type, kinds, self.storage_size)
@@ -307,9 +305,9 @@ class StorageOption:
         return tuple(map(Tier, resolved, paths, sizes, are_default))
 
     def at_absolute_paths(self) -> StorageOption:
-        """The same with absolute paths: a relative one is from where the process works now.
+        """Returns a copy with absolute paths: relative ones start from the working directory.
 
-        Raises StorageError where that is nowhere.
+        Raises StorageError if the process has no working directory any more.
         """
         path = self.storage_path
         if path is None or isinstance(path, (str, os.PathLike)):
@@ -317,7 +315,7 @@ class StorageOption:
         return replace(self, storage_path=[_absolute(entry) for entry in path])
 
     def tier_devices(self) -> tuple[Device | None, ...]:
-        """The device of each tier, or None."""
+        """Returns the device of each tier, or None."""
         kinds = TIER_KINDS[self.storage_type]
         devices = () if self.devices is None else self.devices
         if not isinstance(devices, Sequence) or isinstance(devices, (str, bytes)):
@@ -372,9 +370,9 @@ class StorageOption:
 class InitializerOption:
     """Initial rows: key k starts as row k % default_value_dim (floor modulo) of one table.
 
-    initializer: beats the `initializer=` of `get_embedding_variable`. A class of initializers
-        stands for the one that it makes without arguments.
-    default_value_no_permission: what a key reads while a filter keeps it out.
+    initializer: overrides the `initializer=` of `get_embedding_variable`. A class stands for the
+        instance that it makes without arguments.
+    default_value_no_permission: the value that a key reads while a filter keeps it out.
     """
 
     initializer: Initializer | type[Initializer] | None = None
@@ -390,10 +388,10 @@ class InitializerOption:
 
 @dataclass(frozen=True)
 class CounterFilter:
-    """Admits a key, which gives it a row, with the update in which it was seen often enough.
+    """Admits a key, which gives it a row, in the update in which it was seen often enough.
 
-    filter_freq: occurrences that a key needs; 0 switches the filter off. Every key that waits costs
-        32 to 64 bytes of memory.
+    filter_freq: occurrences that a key needs; 0 switches the filter off. Every waiting key takes 32
+        to 64 bytes of memory.
     """
 
     filter_freq: int = 0
@@ -414,9 +412,8 @@ class CBFFilter:
     false_positive_probability: probability that a key which never occurred counts as seen, once the
         filter has max_element_size keys. -1.0 (with max_element_size=0) switches the Bloom filter
         off: keys are counted one by one, as CounterFilter(filter_freq) does.
-    counter_type: integer type of NumPy or TensorFlow, which gives the counters' width; they have no
-        sign, and stop at their greatest value. A key has about
-        1.44 * log2(1 / false_positive_probability) counters.
+    counter_type: integer type of NumPy or TensorFlow, which sets the counters' width. Counters are
+        unsigned and saturate. A key has about 1.44 * log2(1 / false_positive_probability) counters.
     """
 
     filter_freq: int = 0
@@ -446,7 +443,7 @@ class CBFFilter:
 
     @property
     def counts_exactly(self) -> bool:
-        """Whether it is a CounterFilter: its Bloom filter is off."""
+        """Whether the Bloom filter is off, so that it works as a CounterFilter."""
         return self.false_positive_probability == _OFF
 
     @property
@@ -455,7 +452,7 @@ class CBFFilter:
             dtype: np.dtype[Any] = np.dtype(
                 getattr(self.counter_type, "as_numpy_dtype", self.counter_type)
             )
-        except (TypeError, ValueError):  # ValueError: of lone surrogates, and of a tensor
+        except (TypeError, ValueError):  # ValueError: lone surrogates, or a tensor
             dtype = np.dtype(object)
         if dtype.kind not in "ui":
             raise InvalidArgumentError(
@@ -467,11 +464,11 @@ class CBFFilter:
 
 @dataclass(frozen=True)
 class GlobalStepEvict:
-    """At a save, rows whose last update is more than `steps_to_live` steps ago are dropped.
+    """Drops, at a save, the rows whose last update is more than `steps_to_live` steps ago.
 
-    So is what a CounterFilter counted of keys that wait for a row and were last seen as long ago.
+    Also drops a CounterFilter's counts of waiting keys that were last seen as long ago.
 
-    steps_to_live: None: no row is.
+    steps_to_live: None: nothing is dropped.
     """
 
     steps_to_live: int | None = None
@@ -483,9 +480,9 @@ class GlobalStepEvict:
 
 @dataclass(frozen=True)
 class L2WeightEvict:
-    """At a save, rows for which half the sum of the squared weights is less are dropped.
+    """Drops, at a save, the rows whose ½·Σ weight² is below `l2_weight_threshold`.
 
-    l2_weight_threshold: -1.0: no row is.
+    l2_weight_threshold: -1.0: no row is dropped.
     """
 
     l2_weight_threshold: float = -1.0
@@ -498,11 +495,11 @@ class L2WeightEvict:
 
 @dataclass(frozen=True)
 class EmbeddingVariableOption:
-    """Everything about a variable but its name, dim and optimizer.
+    """All options of a variable except its name, dim and optimizer.
 
-    filter_option: which keys get a row; None: all that are updated.
-    evict_option: which rows saves, `embstore.persist` and `EmbeddingVariable.evict` drop; None:
-        none.
+    filter_option: decides which keys get a row; None: every key that is updated.
+    evict_option: decides which rows saves, `embstore.persist` and `EmbeddingVariable.evict` drop;
+        None: no rows.
     """
 
     storage_option: StorageOption = field(default_factory=StorageOption)
@@ -519,9 +516,7 @@ class EmbeddingVariableOption:
             _check_kind("evict_option", self.evict_option, GlobalStepEvict, L2WeightEvict)
 
     def least_to_stay(self, global_step: int) -> tuple[int | None, float | None]:
-        """The least version, and the least half square of the weights, of rows that aren't evicted;
-        None: any.
-        """
+        """Returns the least version and the least ½·Σ weight² of rows that stay; None: no limit."""
         option = self.evict_option
         if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:
             return global_step - option.steps_to_live, None
@@ -531,7 +526,7 @@ class EmbeddingVariableOption:
 
 
 def _set(option: object, name: str, value: object) -> None:
-    object.__setattr__(option, name, value)  # the dataclasses are frozen for everyone else
+    object.__setattr__(option, name, value)  # the dataclasses are frozen
 
 
 def _check_kind(name: str, value: object, *kinds: type) -> None:

@@ -1,4 +1,4 @@
-"""How commands print tables of results. Needs rich."""
+"""Prints the commands' tables of results. Needs rich."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FILE_COLUMNS = 1000  # more than any table needs
 
 
 def print_table(table: Table) -> None:
-    """Prints it to stdout, and cuts nothing: a file or a pipe is as wide as the table needs, unless
-    COLUMNS says how wide, and where there is less room a long word goes on in the next line. A
-    letter that stdout's encoding lacks is printed as "?", unless PYTHONIOENCODING says otherwise.
+    """Prints a table to stdout without cutting anything. In a file or a pipe the table is as wide
+    as it needs, unless COLUMNS sets the width; if there is less room, long words are folded.
+    A letter that stdout's encoding lacks is printed as "?", unless PYTHONIOENCODING says otherwise.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")

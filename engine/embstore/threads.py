@@ -1,4 +1,4 @@
-"""How many threads of the process work on a large batch."""
+"""The number of threads of the process that share a large batch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _MOST = 1024
 
 
 def set_num_threads(count: int) -> None:
-    """Has so many threads, of which the caller is one, share a large look-up, update or restore.
+    """Sets how many threads share a large look-up, update or restore, the caller's included.
 
-    count: 1 to 1024, for the whole process, from the next call on. At first as many as the
-        environment variable OMP_NUM_THREADS says, or else as the process may use processors, in
-        either case 16 at most.
+    count: 1 to 1024; holds for the whole process, from the next call on. The default is the
+        environment variable OMP_NUM_THREADS, else the number of processors that the process may
+        use, in either case at most 16.
 
-    Rows and their updates are the same to the last bit, however many threads share them. An update
-    of fewer than 4,096 ids and a look-up of fewer than 8,192 are one thread's. So are all of a
-    variable whose accesses are recorded, or whose devices are paced: their times are to add up.
+    Rows and their updates are the same to the last bit for every count. One thread does an update
+    of fewer than 4,096 ids, a look-up of fewer than 8,192, and all work of a variable whose
+    accesses are recorded or whose devices are paced, so that its times add up.
     """
     _core.set_num_threads(checks.integer("count", count, at_least=1, at_most=_MOST))
 
 
 def get_num_threads() -> int:
-    """How many threads share a large batch at most."""
+    """Returns the greatest number of threads that share a large batch."""
     return _core.get_num_threads()

@@ -59,7 +59,7 @@ OnDamage: TypeAlias = Literal["raise", "skip"]
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
 
-# The id of the checkpoint with which partitions begin that keep their files.
+# The id of the empty checkpoint that a partition makes at its start if it keeps its files.
 _NO_ROWS = bytes(16)
 
 _NO_IDS = np.empty(0, np.int64)
@@ -68,16 +68,16 @@ ROWS_A_CHUNK = 1 << 16
 
 
 class EmbeddingVariable:
-    """Rows of `dim` float32 values by int64 key; every int64 is a legal key.
+    """A table of rows of `dim` float32 values by int64 key; every int64 is a legal key.
 
     ids: int64, of any shape; shorter integers and lists of ints are converted.
-    Every method may be called from any thread. Use it as a context manager, or `close()` it, to
-    give its memory and files back; one that is open when the program ends is closed then. Made by
-    `get_embedding_variable`.
+    Every method may be called from any thread. Use the variable as a context manager, or call
+    `close()`, to free its memory and files; a variable that is open when the program ends is closed
+    then. `get_embedding_variable` makes variables.
 
-    It belongs to the process that made it. In one that was forked from that its methods raise
-    ForkedError, but for close(), which does nothing there: so leaving a `with` block is no error.
-    Open it in the worker instead, or start workers by spawn.
+    A variable belongs to the process that made it. In a forked child its methods raise ForkedError,
+    except close(), which does nothing there, so that a child may leave a `with` block. Open the
+    variable in the worker instead, or start workers by spawn.
     """
 
     def __init__(
@@ -88,26 +88,26 @@ class EmbeddingVariable:
         ev_option: EmbeddingVariableOption,
         shards: Sequence[Shard],
     ) -> None:
-        """shards: one a partition; the variable closes them."""
+        """Takes over `shards`, one for each partition: close() closes them."""
         self._name = name
         self._dim = dim
         self._optimizer = optimizer
         self._option = ev_option
         self.internals = VariableInternals(name, optimizer, shards)  # for embstore alone
         self._shards = self.internals.shards
-        # As batch_lock, of a single shard elsewhere, during no save.
+        # Replaces batch_lock as the push lock of a single shard elsewhere; saves don't take it.
         self._one_push = GuardedLock(name)
         self._table = self.internals.table
-        # All of them, or none.
+        # All shards, if they lie in other processes; else empty.
         self._elsewhere = cast(
             "list[ShardElsewhere]", list(shards) if self.internals.is_elsewhere else []
         )
-        # The ids of the last look-up for training of shards elsewhere: an update follows, mostly by
-        # the same. It takes them.
+        # The ids of the last look-up for training at shards elsewhere, which the next update takes:
+        # mostly its ids are the same, so it needs no UniqueKeys of its own.
         self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
         self._gave_shards_up = False
-        # Held by the thread that closes the variable, while others wait. It may call close() once
-        # more, from a signal handler.
+        # Held by the thread that closes the variable, while other closing threads wait. Reentrant,
+        # since a signal handler may call close() again in that thread.
         self._closing = threading.RLock()
         if ev_option.storage_option.keeps_rows:
             _take_over_kept_rows(name, self._shards)
@@ -119,7 +119,7 @@ class EmbeddingVariable:
 
     @property
     def dim(self) -> int:
-        """Values a row."""
+        """The number of values in a row."""
         return self._dim
 
     @property
@@ -142,7 +142,7 @@ class EmbeddingVariable:
     def learning_rate(self, value: float) -> None:
         rate = self.internals.check_trainable().check_learning_rate(value)
         self.internals.refuse_if_forked()
-        with self.internals.batch_lock:  # so that no batch trains some of its keys by the old one
+        with self.internals.batch_lock:  # so that no batch trains some of its keys by the old rate
             self.internals.rate_changes += 1
             for shard in self._shards:
                 shard.set_learning_rate(rate)
@@ -176,21 +176,22 @@ class EmbeddingVariable:
         count: bool = True,
         out: Any = None,
     ) -> Any:
-        """The rows of `ids`, float32 of ids.shape + (dim,); unknown keys read their initial row.
+        """Returns the rows of `ids`, float32 of ids.shape + (dim,). An unknown key reads its
+        initial row; no look-up inserts rows.
 
-        train: a lookup that `apply_gradients` will follow, which counts and promotes; so this one
-            doesn't. A serving lookup does both by itself. Neither inserts rows.
-        count: False for an evaluation between steps of training: rows' ranks and tiers stay as
-            training has them. (`stats()` counts its hits and misses like all others.)
-        out: C-contiguous float32 of that shape to write into and return, in place of a new array.
+        train: True: `apply_gradients` will follow, and counts and promotes the rows, so the look-up
+            doesn't. False: a look-up for serving, which counts and promotes by itself.
+        count: False for an evaluation between steps of training: rows keep their ranks and tiers.
+            (`stats()` counts its hits and misses like those of any look-up.)
+        out: C-contiguous float32 array of that shape to write into and return, instead of a new
+            array.
 
-        ids on a GPU: an array that speaks DLPack, as PyTorch's CUDA tensors and `DeviceArray` do,
-        for a variable with a tier of HBM on that GPU. The rows are there too, as a tensor or a
-        DeviceArray. A look-up is put on PyTorch's current stream (else on the default one) and
-        waits for nothing: rows that lie in HBM don't pass through the host. Rows that can't be
-        read are NaN; the next look-up, apply, save, `drain()`, `synchronize()` or `close()` raises
-        the error.
-        A look-up while a save is under way passes through the host.
+        ids on a GPU: an array that supports DLPack, such as a PyTorch CUDA tensor or a
+        `DeviceArray`, for a variable with a tier of HBM on that GPU. The rows are returned there
+        too, as a tensor or a DeviceArray. The look-up is put on PyTorch's current stream (else on
+        the default stream) and waits for nothing: rows in HBM don't pass through the host. Rows
+        that can't be read are NaN; the next look-up, apply, save, `drain()`, `synchronize()` or
+        `close()` raises the error. During a save, look-ups pass through the host.
         """
         if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
             train, count = checks.flag("train", train), checks.flag("count", count)
@@ -218,7 +219,9 @@ class EmbeddingVariable:
         return out
 
     def _ask_for(self, keys: NDArray[np.int64], train: bool, count: bool = True) -> AskedRows:
-        """The rows of a look-up, which were prefetched, or are yet to be asked for."""
+        """Returns a look-up at shards elsewhere: the prefetched one, or a new one that is not sent
+        yet.
+        """
         self.internals.refuse_if_forked()
         prefetched = self.internals.prefetched.take(keys) if train else None
         unique = None if prefetched is None else prefetched.unique
@@ -230,14 +233,14 @@ class EmbeddingVariable:
 
     @property
     def gpu(self) -> str | None:
-        """The GPU of all partitions' tiers of HBM in this process, where batches of ids may stay:
-        "cuda:N" or "emulated". None: there is none.
+        """The GPU of the partitions' HBM tiers, "cuda:N" or "emulated"; ids may lie in its memory.
+        None if not every partition has such a tier in this process.
         """
         shards = self.internals.shards_with_hbm()
         return full_name(shards[0].gpu) if shards and shards[0].gpu else None
 
     def synchronize(self) -> None:
-        """Returns when what was put on a GPU's streams is done; raises what it met."""
+        """Returns when the work on the GPU's streams is done; raises the error that it met."""
         for shard in self._shards:
             if isinstance(shard, LocalShard):
                 shard.synchronize()
@@ -246,16 +249,16 @@ class EmbeddingVariable:
         """Starts to fetch the rows of a batch, while earlier batches are trained.
 
         batch: the ids of each look-up for training that one `apply_gradients` will follow. Call
-            this once a batch, in the order in which batches will be trained. Ids may be on a GPU,
-            as in `lookup()`: the host reads them when their stream gets there, and the caller does
-            not wait.
+            this once for each batch, in the order in which batches will be trained. Ids may be on a
+            GPU, as in `lookup()`: the host reads them when their stream gets there, and the caller
+            does not wait.
 
         Look-ups and training return the same bits with a prefetch as without. A loop over batches
-        can use `embstore.prefetching`. What is fetched:
+        can use `embstore.prefetching`. Three cases:
 
-        - With `shards`, the servers read the rows once the batches before are trained, and send
-          them. A look-up of other ids, or one that comes sooner, reads its own rows. What another
-          worker puts or removes meanwhile may be missed.
+        - With `shards`, the servers read the rows once the earlier batches are trained, and send
+          them. A look-up of other ids, or one that comes sooner, reads its own rows. Rows that
+          another worker puts or removes meanwhile may be missed.
         - With a tier of HBM in this process, rows of lower tiers move up to HBM in the background,
           as many as fit beside those of the batches before. They stay there until their batch's
           `apply_gradients`, or until 16 more batches were prefetched. Ids without a row get no row,
@@ -268,7 +271,7 @@ class EmbeddingVariable:
             self._prefetch_to_hbm(batch)
 
     def _add_prefetched(self, batch: Sequence[checks.Ids | OnDevice]) -> list[AskedRows]:
-        """What `prefetch` asks shards elsewhere for; not asked yet."""
+        """Returns the look-ups of a prefetched batch at shards elsewhere; the caller sends them."""
         arrays = [ids_on_host(ids).reshape(-1) for ids in batch]
         self.internals.refuse_if_forked()
         added: list[AskedRows] = []
@@ -317,20 +320,20 @@ class EmbeddingVariable:
         grads: checks.Rows | OnDevice,
         global_step: int | None = None,
     ) -> None:
-        """Trains the rows of `ids`, inserting those that are new, with one optimizer step.
+        """Trains the rows of `ids` with one optimizer step, and inserts rows for new keys.
 
-        grads: float32 of ids.shape + (dim,); those of a key that occurs more than once are
-            summed, in order.
+        grads: float32 of ids.shape + (dim,); the gradients of equal ids are summed, in order.
         global_step: becomes the rows' version; by default the number of applies so far, from 0.
 
-        ids and grads both on a GPU, as `lookup()` takes ids there: the update is put on the same
-        stream and waits for nothing. What it meets is raised by the next look-up, apply, save,
-        `drain()`, `synchronize()` or `close()`, and it counts as an apply. For a variable without
-        HBM, and while a save is under way, they are copied to the host.
+        ids and grads may both be on a GPU, as in `lookup()`: the update is put on the same stream
+        and waits for nothing. The next look-up, apply, save, `drain()`, `synchronize()` or
+        `close()` raises its error; the failed update counts as an apply. For a variable without
+        HBM, and during a save, both arrays are copied to the host.
 
-        Whole or not at all: an error leaves every row as it was. InvalidArgumentError where a
-        gradient is NaN or infinite. StoreFullError where the new rows have no room;
-        DamagedRowsError, StorageError where rows can't be read, or room for them can't be made.
+        The batch is applied whole or not at all: an error leaves every row as it was. Raises
+        InvalidArgumentError if a gradient is NaN or infinite, StoreFullError if there is no room
+        for the new rows, and DamagedRowsError or StorageError if rows can't be read, or no room can
+        be made for them.
         """
         if self._optimizer is None:
             self.internals.check_trainable()
@@ -355,20 +358,20 @@ class EmbeddingVariable:
             for _, why in push_elsewhere([(self, keys, values)], global_step):
                 raise why
             return
-        # Every shard takes part, if only with an empty batch: each counts the applies itself.
+        # Every shard gets a batch, even if it is empty, because each shard counts the applies.
         batch = [
             (cast("LocalShard", shard), keys[where], values[where])
             for shard, where in self._routed(keys)
         ]
         with self.internals.batch_lock:
             apply_to_all(batch, global_step)
-        _core.wait_as_owed()  # not while others wait for a lock
+        _core.wait_as_owed()  # once the lock is free, so that no other thread waits for it
 
     def _batch_on_host(
         self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(n,) and (n, dim), finite."""
-        self.internals.refuse_if_forked()  # before the core is asked, which may wait for ever there
+        """Returns keys (n,) and gradients (n, dim), which were checked to be finite."""
+        self.internals.refuse_if_forked()  # first, since a call of the core could wait for ever
         keys, values = self._arrays_on_host(ids, grads)
         checks.finite_gradients(keys, values)
         return keys, values
@@ -376,7 +379,7 @@ class EmbeddingVariable:
     def _arrays_on_host(
         self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(n,) and (n, dim)."""
+        """Returns keys (n,) and gradients (n, dim)."""
         keys = checks.ids(ids) if type(ids) is np.ndarray else ids_on_host(ids)
         if type(grads) is not np.ndarray and is_on_device(grads):
             grads = to_host("grads", grads)
@@ -386,24 +389,24 @@ class EmbeddingVariable:
         return keys.reshape(-1), values.reshape(-1, self._dim)
 
     def _pushing(self) -> contextlib.AbstractContextManager[None]:
-        """In it a batch is pushed to shards elsewhere."""
+        """Returns the scope in which a batch is pushed to shards elsewhere."""
         self.internals.refuse_if_forked()
         return self.internals.prefetched.push()
 
     @property
     def _push_lock(self) -> GuardedLock:
-        """Held from when a push to shards elsewhere gets its number until it is over."""
+        """The lock that is held from when a push to shards elsewhere gets its number to its end."""
         return self.internals.batch_lock if len(self._shards) > 1 else self._one_push
 
     def _unique(self, keys: NDArray[np.int64]) -> UniqueKeys:
-        """Of a batch that is pushed to shards elsewhere."""
+        """Returns the unique keys of a batch that is pushed to shards elsewhere."""
         (looked_up, unique), self._looked_up = self._looked_up, (_NO_IDS, None)
         if unique is None or not np.array_equal(looked_up, keys):
             unique = UniqueKeys(keys, len(self._elsewhere))
         return unique
 
     def _why_not_pushed(self, unique: UniqueKeys) -> EmbStoreError | None:
-        """What a push to shards elsewhere is refused by before it is sent."""
+        """Returns the error that a push to shards elsewhere meets before it is sent, or None."""
         try:
             for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True):
                 shard.check_takes(end - begin)
@@ -412,9 +415,9 @@ class EmbeddingVariable:
         return None
 
     def _updates(self, unique: UniqueKeys, sums: NDArray[np.float32]) -> list[Update]:
-        """A push to shards elsewhere: each key goes to its shard once, with the sum of its
-        gradients. Every shard takes part, if only with an empty batch: each counts the applies
-        itself.
+        """Returns the parts of a push to shards elsewhere: each key goes to its shard once, with
+        the sum of its gradients. Every shard gets a part, even if it is empty, because each shard
+        counts the applies.
         """
         return [
             Update(
@@ -428,32 +431,33 @@ class EmbeddingVariable:
         ]
 
     def lookup_tier(self, ids: checks.Ids) -> NDArray[np.int32]:
-        """The tier that each row lies in, from 0, or -1 where there is no row; of ids.shape."""
+        """Returns the tier of each row, from 0, or -1 for keys without a row; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.lookup_tier(keys), np.int32)
 
     def get_frequency(self, ids: checks.Ids) -> NDArray[np.int64]:
-        """How often each key occurred in `apply_gradients`; 0 for unknown keys; of ids.shape."""
+        """Returns how often each key occurred in applies; 0 for unknown keys; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.frequency(keys), np.int64)
 
     def get_version(self, ids: checks.Ids) -> NDArray[np.int64]:
-        """The global step of each key's last apply; -1 for unknown keys; of ids.shape."""
+        """Returns the global step of each key's last apply; -1 for unknown keys; of ids.shape."""
         return self._gather(ids, lambda shard, keys: shard.version(keys), np.int64)
 
     def total_count(self) -> tuple[int, int]:
-        """(rows, dim)."""
+        """Returns (rows, dim)."""
         return sum(shard.size() for shard in self._shards), self._dim
 
     def export(self, *, on_damage: OnDamage = "raise") -> dict[str, NDArray[Any]]:
-        """Every row at one moment between two batches, in ascending order of keys.
+        """Returns every row as of one moment between two batches, in ascending order of keys.
 
-        keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64 (n,), and for
-        each of the optimizer's slots, by its name, float32 (n, dim).
+        The dict has keys int64 (n,), values float32 (n, dim), freqs int64 (n,), versions int64
+        (n,), and one float32 array (n, dim) for each of the optimizer's slots, by its name.
 
-        Partitions in other processes (`shards=`) have had the same batches of this process. Batches
-        of other workers may come in between: each partition is at one moment.
+        Partitions in other processes (`shards=`) have all had the same batches of this process.
+        Batches of other workers may come in between: then each partition is as of a moment of its
+        own.
 
-        on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
-            DamagedRowsError, which has their `keys`, or "skip" them.
+        on_damage: "raise": damaged rows raise DamagedRowsError, which has their `keys`; "skip":
+            they are left out.
         """
         skip = checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
         with self._between_batches():
@@ -468,13 +472,13 @@ class EmbeddingVariable:
         last_key: int = checks.INT64_MAX,
         on_damage: OnDamage = "raise",
     ) -> Iterator[dict[str, NDArray[Any]]]:
-        """The rows of keys from first_key to last_key, both included, in ascending order of keys.
+        """Yields the rows of keys from first_key to last_key, both included, in ascending order of
+        keys, in chunks of at most `rows` rows, each as `export()` returns them.
 
-        Each chunk has at most so many `rows`, as `export()` gives them, and no other is in memory;
-        the keys of the range are, 8 bytes each, and 16 while they are looked up. Which keys there
-        are is looked up at the first chunk, and a chunk has its rows as they are when it is asked
-        for, at one moment as `export()`; those that were removed meanwhile are left out. So where a
-        table is trained meanwhile, the chunks aren't of one moment; `embstore.save` keeps one.
+        One chunk is in memory at a time, and the keys of the range: 8 bytes each, 16 while they are
+        looked up. The keys are looked up at the first chunk. A chunk has its rows as of the moment
+        when it is asked for; rows that were removed meanwhile are left out. So if the table is
+        trained meanwhile, chunks are of different moments; `embstore.save` writes one moment.
         """
         most = checks.integer("rows", rows, at_least=1)
         first = checks.integer("first_key", first_key, at_least=checks.INT64_MIN)
@@ -493,7 +497,7 @@ class EmbeddingVariable:
             keys.sort()
         del held
         for begin in range(0, keys.size, most):
-            # Not kept here: the next chunk is made beside what the caller has.
+            # Keeps no reference, so that no old chunk stays in memory beside the next one.
             yield self._chunk(keys[begin : begin + most], skip)
 
     def _chunk(self, keys: NDArray[np.int64], skip: bool) -> dict[str, NDArray[Any]]:
@@ -502,13 +506,13 @@ class EmbeddingVariable:
         return self._exported(parts)
 
     def _between_batches(self) -> contextlib.AbstractContextManager[None]:
-        """The scope in which all partitions have had the same batches of this process. A single
-        partition needs no lock for that.
+        """Returns the scope in which all partitions have had the same batches of this process. A
+        single partition needs no lock for that.
         """
         return cut([self]) if len(self._shards) > 1 else contextlib.nullcontext()
 
     def _exported(self, parts: Sequence[ShardRows]) -> dict[str, NDArray[Any]]:
-        """In ascending order of keys. parts: of each shard, in that order."""
+        """Returns the rows of all shards as `export()` does. parts: each shard's, by keys."""
         slots = self._optimizer.slots if self._optimizer is not None else ()
         names = ("keys", "values", "freqs", "versions", *slots)
         of_shards = [_columns(part) for part in parts]
@@ -519,8 +523,8 @@ class EmbeddingVariable:
         return dict(zip(names, columns, strict=True))
 
     def damaged_keys(self) -> NDArray[np.int64]:
-        """Returns the keys of damaged rows: those that a medium returns other bytes of than were
-        written. int64 (n,), ascending.
+        """Returns the keys of damaged rows, of which a medium returns other bytes than were
+        written; int64 (n,), ascending.
 
         Reads every row. Look-ups, applies, saves and exports of a damaged row raise
         DamagedRowsError until the medium returns the right bytes, `drop_damaged()` removes the row,
@@ -599,8 +603,8 @@ class EmbeddingVariable:
     def remove(self, ids: checks.Ids) -> int:
         """Removes the rows of `ids`, whichever tier they are in; returns how many there were.
 
-        Their keys start anew; the next incremental save tells of them. A key that waits at its
-        filter goes on waiting.
+        Their keys start anew; the next incremental save records the removal. A key that waits at
+        its filter goes on waiting.
         """
         keys = checks.ids(ids).reshape(-1)
         self.internals.refuse_if_forked()
@@ -622,7 +626,7 @@ class EmbeddingVariable:
         step = checks.integer("global_step", global_step, at_least=0)
         self.internals.refuse_if_forked()
         with self.internals.checkpointing:
-            self.total_count()  # raises where it is closed, also if nothing is to be evicted
+            self.total_count()  # raises if the variable is closed, even if nothing is to be evicted
             return self.internals.evict(*self._option.least_to_stay(step))
 
     def drain(self) -> None:
@@ -631,45 +635,45 @@ class EmbeddingVariable:
             shard.drain()
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the variable was made, and the tiers.
+        """Returns counters since the variable was made, and facts about the tiers.
 
         hits: ids looked up, duplicates too, whose row was in the first tier.
-        misses: the others, whose row was in a lower tier, or that have none. A batch counts both
-            when it is looked up, whether to serve or to train; applies, and what else reads rows,
-            count neither. hits / (hits + misses) is the first tier's hit rate.
-        without_row: of the misses, the ids that had no row in any tier: new keys, and those that a
-            filter keeps out. All other misses had theirs in a lower tier.
-        promotions and demotions: moves of rows up, by a tier or several, and down by a tier.
-        forgotten_accesses: ids looked up to serve that were never counted for the cache's ranking,
-            since a save or a failing medium held moves off for too long.
-        background_error: what the last attempt to move rows met; "" if it went well. Nothing is
-            lost by it, and it is tried again.
-        waiting_keys: that were counted, and are below their filter's threshold.
+        misses: all other ids looked up: their row was in a lower tier, or they have none. Look-ups
+            for serving and for training count hits and misses; applies and other readers of rows
+            don't. hits / (hits + misses) is the first tier's hit rate.
+        without_row: misses that had no row in any tier: new keys, and keys that a filter keeps out.
+            The rows of all other misses were in a lower tier.
+        promotions and demotions: moves of rows up, by one or more tiers, and down by one tier.
+        forgotten_accesses: ids looked up for serving that were never counted for the cache's
+            ranking, because a save or a failing medium held moves off for too long.
+        background_error: the error of the last attempt to move rows; "" if it succeeded. Nothing is
+            lost by it, and the move is tried again.
+        waiting_keys: keys that were counted and are below their filter's threshold.
         filter_bytes: memory of the filter's counts.
         index_bytes: memory of the index, which finds rows by key.
-        tiers: a list of one dict a tier: name, rows, capacity_rows, bytes (of its rows), row_bytes,
-            address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None where nothing
-            can tell), io_scheme (of an SSDHASH tier, by which it reads what isn't in the page
-            cache: "io_uring" or "pread"; else None), gpu (of an HBM tier, the GPU's name, or
-            "emulated"; else None), is_pinned (of DRAM below HBM: whether the GPU reads rows where
-            they lie; False where the system refuses, or hasn't the memory to spare; else None),
-            accesses, device (the name of the one that it takes as long as on, from
+        tiers: a list of one dict for each tier: name, rows, capacity_rows, bytes (of its rows),
+            row_bytes, address (of the first row; 0 if none), mapped_bytes, path, is_pmem (None if
+            it can't be determined), io_scheme (how an SSDHASH tier reads rows that aren't in the
+            page cache: "io_uring" or "pread"; None for other tiers), gpu (the name of an HBM tier's
+            GPU, or "emulated"; else None), is_pinned (for DRAM below HBM, whether the GPU reads
+            rows in place; False if the system refuses, or has too little memory to spare; else
+            None), accesses, device (the name of the device that paces the tier, from
             `StorageOption.devices`; else None).
         tiers[i]["accesses"]: how the tier's rows were touched, a list of one dict for each access
             (an `embstore.Access`) and number of threads: access, threads, accesses (contiguous
-            pieces that were touched, or calls for files), bytes (of those), elapsed_ns (in all
-            threads together, with the engine's own work on those rows). threads: how many of this
-            process were at what the tier lies on, DRAM or the storage_path, the one that is counted
-            included, from 1 to 64, which stands for more too. A look-up loads the weights of rows
-            in the first tier. An update stores new rows and updates all of a batch, whole; a row
-            that moves is loaded and stored. What lies beside a row in the same memory is a piece of
-            its own. The index, ranks and what else lies in DRAM anyway isn't counted, nor are rows
-            that the page cache gives without a call. LevelDB's own files can't be looked at from
-            outside: counted are the records that it was asked for, and the batches that it wrote to
-            its log; it also reads whole blocks, and compacts.
+            pieces that were touched, or calls for files), bytes (of those pieces), elapsed_ns
+            (summed over threads, with the engine's own work on those rows). threads: how many
+            threads of this process used the tier's medium, DRAM or the storage_path, at that time,
+            from 1 to 64; 64 stands for more, too. A look-up loads the weights of rows in the first
+            tier. An update stores new rows and updates whole rows of the batch; a row that moves is
+            loaded and stored. A header beside a row in the same memory is a piece of its own. The
+            index, ranks and everything else that always lies in DRAM isn't counted, nor are rows
+            that the page cache returns without a call. LevelDB's own files can't be observed from
+            outside: counted are the records requested from it and the batches that it wrote to its
+            log; it also reads whole blocks, and compacts.
 
-        With partitions, counters are sums, and the tiers of each partition follow those of the one
-        before, and have its number as "partition".
+        With partitions, counters are sums. The list has the tiers of one partition after the other,
+        each with its partition's number as "partition".
         """
         parts = [_named(shard.stats()) for shard in self._shards]
         if len(parts) == 1:
@@ -683,7 +687,7 @@ class EmbeddingVariable:
         return {**counters, "background_error": next(errors, ""), "tiers": tiers}
 
     def close(self) -> None:
-        """Gives memory and files back. Later calls raise ClosedError, except for close() itself.
+        """Frees memory and files. Later calls raise ClosedError, except for close() itself.
 
         Waits for pending checkpoints (`persist`), and raises their errors. Changes since the last
         checkpoint are lost. Waits for a close() in another thread.
@@ -704,9 +708,9 @@ class EmbeddingVariable:
         try:
             for finish in self.internals.before_close:
                 finish()
-        except Exception as error:  # whatever it is, files aren't held any longer
+        except Exception as error:  # the files are released after any error
             refused = error
-        if refused is None and not self._gave_shards_up:  # else shards elsewhere can't be asked
+        if refused is None and not self._gave_shards_up:  # closed shards elsewhere can't be asked
             refused = self._keep_rows()
         may_be_tried_again = (
             refused is not None
@@ -726,10 +730,11 @@ class EmbeddingVariable:
             raise refused
 
     def _keep_rows(self) -> EmbStoreError | None:
-        """Makes a checkpoint of the rows in every partition, or returns why one couldn't.
+        """Makes a checkpoint of the rows in every partition; returns the error that one met.
 
-        All have the same id, and older ones are dropped when all have it. A partition that has one
-        makes no other, so the next attempt goes on with that id.
+        All partitions' checkpoints have the same id, and older ones are dropped once all have been
+        made. A partition that has made its checkpoint makes no other, so the next attempt continues
+        with the same id.
         """
         if not self._option.storage_option.keeps_rows:
             return None
@@ -753,7 +758,7 @@ class EmbeddingVariable:
         return self.total_count()[0]
 
     def __bool__(self) -> bool:
-        return True  # an empty one is no less a variable
+        return True  # also if it has no rows
 
     def __repr__(self) -> str:
         storage_type = self._option.storage_option.storage_type.name
@@ -766,7 +771,9 @@ class EmbeddingVariable:
         )
 
     def _routed(self, keys: NDArray[np.int64]) -> Iterator[tuple[Shard, NDArray[np.int64]]]:
-        """Each partition with where in `keys` its own are, in order, so that sums stay the same."""
+        """Yields each partition with the positions of its keys in `keys`, in ascending order, so
+        that gradients are summed in the batch's order.
+        """
         positions, begins = _core.keys_by_partition(keys, len(self._shards))
         for shard, begin, end in zip(self._shards, begins, begins[1:], strict=False):
             yield shard, positions[begin:end]
@@ -791,11 +798,11 @@ def push_elsewhere(
     batches: Sequence[tuple[EmbeddingVariable, NDArray[np.int64], NDArray[np.float32]]],
     global_step: int | None,
 ) -> list[tuple[EmbeddingVariable, EmbStoreError]]:
-    """Pushes a batch of ids and gradients to the shards elsewhere of each variable: all of them, or
-    none. Returns the variables that refuse theirs, and why.
+    """Pushes a batch of ids and gradients to the shards elsewhere of each variable: all batches are
+    applied, or none. Returns the variables that refused their batch, with the errors.
     """
     uniques = [variable._unique(keys) for variable, keys, _ in batches]
-    # Before any takes a number, which its shards would wait for.
+    # Checks before any push takes a number, because shards would wait for the push of that number.
     refused = [
         (variable, why)
         for (variable, _, _), unique in zip(batches, uniques, strict=True)
@@ -804,7 +811,7 @@ def push_elsewhere(
     if refused or not batches:
         return refused
     with contextlib.ExitStack() as pushing:
-        # In one order in all threads.
+        # All threads lock variables in one order, so that there is no deadlock.
         for variable, _, _ in sorted(batches, key=lambda batch: id(batch[0])):
             pushing.enter_context(variable._pushing())
             pushing.enter_context(variable._push_lock)
@@ -820,7 +827,7 @@ def push_elsewhere(
             unique.sum(values, sums)
             pushed.append(variable._updates(unique, sums))
         refusals = push_together(pushed, global_step)
-    _core.wait_as_owed()  # not while others wait for a lock
+    _core.wait_as_owed()  # once the locks are free, so that no other thread waits for them
     return [
         (variable, why)
         for (variable, _, _), why in zip(batches, refusals, strict=True)
@@ -829,7 +836,7 @@ def push_elsewhere(
 
 
 def _named(stats: dict[str, Any]) -> dict[str, Any]:
-    """A shard's stats, with accesses by name."""
+    """Returns a shard's stats, with each access as an `Access`."""
     for tier in stats["tiers"]:
         for count in tier["accesses"]:
             count["access"] = Access(count["access"])
@@ -841,12 +848,12 @@ def _columns(rows: ShardRows) -> Sequence[NDArray[Any]]:
 
 
 def _take_over_kept_rows(name: str, shards: Sequence[Shard]) -> None:
-    """Begins with the newest checkpoint that every shard has; with no rows where none has any.
+    """Loads the newest checkpoint that every shard has; if no shard has any, starts with no rows.
 
-    A process that ended while it closed the variable may have left some shards with a newer one.
-    Shards begin with a checkpoint of no rows, so that a shard without any is one whose files are
-    gone. Raises StorageError then, and if each has some, and none in common: no process leaves
-    that. (`prepare_places` refuses rows without a checkpoint.)
+    A process that ended while it closed the variable may have left some shards with a newer
+    checkpoint. Every shard makes an empty checkpoint at its start, so a shard without any has lost
+    its files. Raises StorageError then, and if the shards have no checkpoint in common, which no
+    process leaves behind. (`prepare_places` refuses rows without a checkpoint.)
     """
     kept = [shard.kept_rows() for shard in shards]
     newest = next((one for one in reversed(kept[0]) if all(one in ids for ids in kept)), None)

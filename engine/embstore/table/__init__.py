@@ -1,1 +1,1 @@
-"""A table as Python has it: its shards, how one is made, and what batches are checked for."""
+"""A table in Python: its shards, how variables are made, and the checks of arguments."""

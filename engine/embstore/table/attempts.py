@@ -1,4 +1,4 @@
-"""Things of which one that fails stops no other."""
+"""Runs several actions so that the failure of one stops no other."""
 
 from __future__ import annotations
 

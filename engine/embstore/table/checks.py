@@ -1,4 +1,4 @@
-"""Checks of arguments; each failure names the argument, what was got and what to do."""
+"""Checks of arguments; each error names the argument, what was got and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.ma import MaskedArray  # not at its first use: that may be in a forked child
+from numpy.ma import MaskedArray  # imported early, since the first use may be in a forked child
 from numpy.typing import NDArray
 
 from embstore import _core
@@ -24,15 +24,15 @@ Rows: TypeAlias = "NDArray[np.float32] | Sequence[float] | Sequence[Sequence[flo
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT64, FLOAT32 = np.dtype(np.int64), np.dtype(np.float32)
-FLOAT32_TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number: 1 / it is finite
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)  # the smallest normal number; 1 / tiny is finite
 _FINITE_FLOAT32 = f"at most {np.finfo(np.float32).max:g} in size, the largest float32"
-MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with what tells partitions apart
+MAX_NAME_BYTES = 1000  # of a variable; headers of files keep it with the partition's number
 
 
 def integer(
     name: str, value: object, *, at_least: int, at_most: int = INT64_MAX, unit: str = ""
 ) -> int:
-    """`value` as an int within [at_least, at_most]; numpy's integers are welcome, bools aren't."""
+    """Returns `value` as an int within [at_least, at_most]; takes numpy integers, but no bools."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise InvalidArgumentError(
             f"{name} must be an integer{unit and f' ({unit})'}, "
@@ -50,7 +50,9 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def size(name: str, value: object, *, at_least: int = 1, at_most: int = INT64_MAX) -> int:
-    """Bytes of 4096, "4096", "512M" or "4G" (binary units), within [at_least, at_most]."""
+    """Returns the bytes of a size such as 4096, "4096", "512M" or "4G" (binary units), within
+    [at_least, at_most].
+    """
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", value)
         if found is None:
@@ -62,7 +64,7 @@ def size(name: str, value: object, *, at_least: int = 1, at_most: int = INT64_MA
 
 
 def is_utf8(text: str) -> bool:
-    """Whether the core can be told of it: a str may hold surrogates, which aren't text."""
+    """Returns whether the core takes `text`: UTF-8 lacks lone surrogates, which a str may hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -71,7 +73,7 @@ def is_utf8(text: str) -> bool:
 
 
 def directory(name: str, value: object) -> str:
-    """`value` as the text of a path that a directory can have."""
+    """Returns the path `value` as a str that can name a directory."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not text or not isinstance(text, str):
         raise InvalidArgumentError(f"{name} must name a directory, got {value!r}")
@@ -83,7 +85,7 @@ def directory(name: str, value: object) -> str:
 
 
 def variable_name(value: object) -> str:
-    """`value` as the name of a variable; files of every storage type can keep it."""
+    """Returns `value` as the name of a variable, which files of every storage type can store."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidArgumentError(
             f"name must be a string that isn't empty, without NUL, got {value!r}"
@@ -101,7 +103,7 @@ def variable_name(value: object) -> str:
 
 
 def parts(partition_num: object, shards: object) -> tuple[int, int | None]:
-    """Both as `embstore.get_embedding_variable` takes them."""
+    """Returns both arguments of `embstore.get_embedding_variable`, checked together."""
     count = integer("partition_num", partition_num, at_least=1)
     if shards is None:
         return count, None
@@ -114,7 +116,7 @@ def parts(partition_num: object, shards: object) -> tuple[int, int | None]:
 
 
 def flag(name: str, value: object) -> bool:
-    """`value` as a bool; numpy's are welcome, numbers aren't."""
+    """Returns `value` as a bool; takes numpy bools, but no numbers."""
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidArgumentError(
             f"{name} must be True or False, got {value!r} ({type(value).__name__})"
@@ -123,7 +125,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """`value`, which is one of `choices`."""
+    """Returns `value`, which must be one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidArgumentError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return value
@@ -139,10 +141,10 @@ def real(
     at_most: float = math.inf,
     float32: bool = False,
 ) -> float:
-    """`value` as a finite float within the given bounds.
+    """Returns `value` as a finite float within the given bounds.
 
-    float32: it is used as float32, so rounded to that it is finite and within the bounds, too.
-    What is returned isn't rounded.
+    float32: the value will be used as float32, so the nearest float32 must be finite and within the
+        bounds, too. The result isn't rounded.
     """
     number = _finite(name, value)
     _check_bounds(name, number, number, above, at_least, below, at_most)
@@ -162,7 +164,7 @@ def _check_bounds(
     below: float,
     at_most: float,
 ) -> None:
-    """Raises InvalidArgumentError where `used`, which is `number` or its float32, is outside."""
+    """Raises InvalidArgumentError if `used`, which is `number` or its float32, is out of bounds."""
     for holds, bound in (
         (used > above, f"greater than {above:g}"),
         (used >= at_least, f"at least {at_least:g}"),
@@ -196,7 +198,7 @@ def _finite(name: str, value: object) -> float:
 
 
 def _rounded(name: str, number: float) -> float:
-    """The nearest float32, which is finite."""
+    """Returns the nearest float32. Raises InvalidArgumentError if it is infinite."""
     rounded = _nearest_float32(number)
     if math.isinf(rounded):
         raise InvalidArgumentError(f"{name} must be {_FINITE_FLOAT32}, got {number:g}")
@@ -209,7 +211,7 @@ def _nearest_float32(number: float) -> float:
 
 
 def _digits(number: object) -> str:
-    """`number` for a message; Python writes an integer of thousands of digits only on request."""
+    """Returns `number` for a message, shortened; str() of thousands of digits raises ValueError."""
     try:
         text = str(number)
     except ValueError:
@@ -227,7 +229,7 @@ def _array(name: str, value: object) -> NDArray[Any]:
         return np.asarray(value)
     except ValueError:
         raise InvalidArgumentError(f"{name} must be a regular array, got a ragged one") from None
-    except (TypeError, RuntimeError) as error:  # of sparse and nested tensors of PyTorch, say
+    except (TypeError, RuntimeError) as error:  # for example sparse or nested PyTorch tensors
         kind = type(value)
         raise InvalidArgumentError(
             f"{name} must be an array, got a {kind.__module__}.{kind.__name__} that NumPy can't "
@@ -236,7 +238,9 @@ def _array(name: str, value: object) -> NDArray[Any]:
 
 
 def is_iterable(value: object) -> bool:
-    """Whether it has entries. An array without dimensions says so only when they are asked for."""
+    """Returns whether iter() takes `value`, which only trying tells for an array without
+    dimensions.
+    """
     try:
         iter(value)  # type: ignore[call-overload]
     except TypeError:
@@ -245,19 +249,19 @@ def is_iterable(value: object) -> bool:
 
 
 def _has_masked(value: object) -> bool:
-    """Whether it is a list of arrays, and the mask of one would be ignored."""
+    """Returns whether `value` is a list of arrays with a masked one, whose mask NumPy ignores."""
     if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], np.ndarray):
         return False
     return any(isinstance(entry, MaskedArray) for entry in value)
 
 
 def ids(value: object) -> NDArray[np.int64]:
-    """`value` as a C-contiguous int64 array of its own shape.
+    """Returns `value` as a C-contiguous int64 array of its own shape.
 
-    An array of shorter integers is converted, and so are Python lists of ints. A silent cast of
-    float or uint64 ids could turn one key into another.
+    Converts arrays of shorter integers and Python lists of ints. Refuses float and uint64 ids,
+    since a silent cast could turn one key into another.
     """
-    # As they mostly come. Everything below takes longer than the look-up of one id.
+    # The usual case. Everything below takes longer than the look-up of one id.
     if type(value) is np.ndarray and value.dtype == INT64 and value.flags.c_contiguous:
         return value
     array = _array("ids", value)
@@ -274,8 +278,8 @@ def ids(value: object) -> NDArray[np.int64]:
 
 
 def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """`value` as a C-contiguous float32 array of `shape`; lists of numbers are converted."""
-    if (  # as they mostly come
+    """Returns `value` as a C-contiguous float32 array of `shape`; converts lists of numbers."""
+    if (  # the usual case
         type(value) is np.ndarray
         and value.dtype == FLOAT32
         and value.shape == shape
@@ -299,7 +303,7 @@ def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32
 
 
 def as_float32(name: str, value: object) -> NDArray[np.float32]:
-    """An array, or lists, of real numbers as float32; a new array if anything is converted.
+    """Returns an array, or lists, of real numbers as float32; a new array if it was converted.
 
     Raises InvalidArgumentError for complex numbers and text, and for a finite number that would
     become infinite.
@@ -309,7 +313,7 @@ def as_float32(name: str, value: object) -> NDArray[np.float32]:
     try:
         with np.errstate(all="ignore"):
             values = array.astype(np.float32, copy=False)
-    except OverflowError:  # an integer that no float has
+    except OverflowError:  # an integer beyond the range of floats
         too_large = True
     else:
         wide = array.dtype != FLOAT32
@@ -322,11 +326,11 @@ def as_float32(name: str, value: object) -> NDArray[np.float32]:
 
 
 def _check_numbers(name: str, array: NDArray[Any]) -> None:
-    """Raises InvalidArgumentError for complex numbers, text and whatever else isn't real."""
+    """Raises InvalidArgumentError for complex numbers, text and other values that aren't real."""
     kind = array.dtype.kind
     if kind == "O":
         are_numbers = all(isinstance(entry, (numbers.Real, Decimal)) for entry in array.flat)
-    else:  # bfloat16, say, is of a kind that isn't NumPy's own
+    else:  # can_cast: for kinds that aren't NumPy's own, such as bfloat16
         are_numbers = kind in "biuf" or np.can_cast(array.dtype, FLOAT32)
     if not are_numbers:
         raise InvalidArgumentError(
@@ -335,12 +339,12 @@ def _check_numbers(name: str, array: NDArray[Any]) -> None:
 
 
 def _gained_infinity(before: NDArray[Any], after: NDArray[np.float32]) -> bool:
-    """Whether a number that was finite is infinite now."""
+    """Returns whether a finite number of `before` is infinite in `after`."""
     return any(math.isfinite(number) for number in before[np.isinf(after)].tolist())
 
 
 def counts(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.uint32]:
-    """`value` as uint32 of `shape`: integers from 1 that it has."""
+    """Returns `value`, integers from 1 to 2**32 - 1, as a uint32 array of `shape`."""
     array = _array(name, value)
     if array.dtype.kind not in "iu" or array.shape != shape:
         raise InvalidArgumentError(
@@ -352,7 +356,7 @@ def counts(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.uint3
 
 
 def distinct(name: str, keys: NDArray[np.int64]) -> None:
-    """Raises InvalidArgumentError where a key (n,) is there twice."""
+    """Raises InvalidArgumentError if `keys` (n,) has a key twice."""
     ascending = np.sort(keys)
     again = ascending[1:][ascending[1:] == ascending[:-1]]
     if again.size:
@@ -364,9 +368,9 @@ class NotFiniteError(InvalidArgumentError):
 
 
 def finite_gradients(ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-    """Raises NotFiniteError where a value (n, dim) for the ids (n,) is NaN or infinite.
+    """Raises NotFiniteError if a value (n, dim) for the ids (n,) is NaN or infinite.
 
-    Sums of finite ones may overflow; whoever sums them has checked them.
+    Sums of finite gradients may overflow, so callers check gradients before they sum them.
     """
     first = _core.first_not_finite(values)
     if first is not None:
@@ -374,7 +378,7 @@ def finite_gradients(ids: NDArray[np.int64], values: NDArray[np.float32]) -> Non
 
 
 def not_finite(ids: NDArray[np.int64], values: NDArray[np.float32], first: int) -> NotFiniteError:
-    """Of values (n, dim) for the ids (n,). first: where the first value is, of all in a row."""
+    """Returns the error for values (n, dim) of the ids (n,). first: the bad value's flat index."""
     at, column = divmod(first, values.shape[1])
     return NotFiniteError(
         f"grads must be finite, since a row never recovers: that of ids[{at}], key {ids[at]}, has "
@@ -385,9 +389,10 @@ def not_finite(ids: NDArray[np.int64], values: NDArray[np.float32], first: int) 
 def out(
     array: NDArray[np.float32], shape: tuple[int, ...], keys: NDArray[np.int64] | None = None
 ) -> None:
-    """Raises InvalidArgumentError where rows of `shape` can't be written into `array`.
+    """Raises InvalidArgumentError if rows of `shape` can't be written into `array`.
 
-    keys: C-contiguous; what is still read while rows are written. None: the core looks at that.
+    keys: C-contiguous; must not share memory with `array`, as they are read while rows are written.
+        None: the core checks that.
     """
     if isinstance(array, MaskedArray):
         raise InvalidArgumentError(
@@ -402,12 +407,14 @@ def out(
         raise InvalidArgumentError(f"out must be a float32 array of {shape}, got {got}")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise InvalidArgumentError("out must be C-contiguous and writeable")
-    if keys is not None and np.may_share_memory(array, keys):  # exact for what is contiguous
+    if keys is not None and np.may_share_memory(array, keys):  # exact for contiguous arrays
         raise InvalidArgumentError("out must not share memory with ids; give a copy of one of them")
 
 
 def absolute(name: str, path: str | os.PathLike[str]) -> Path:
-    """A relative path is from where the process works; StorageError where that is nowhere."""
+    """Returns the absolute path. Raises StorageError for a relative path if there is no working
+    directory any more.
+    """
     try:
         return Path(path).absolute()
     except OSError as error:

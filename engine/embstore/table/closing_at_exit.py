@@ -1,6 +1,6 @@
 """Closes the variables that are alive when the interpreter ends.
 
-Otherwise kept rows that lie in memory would be lost, and files of rows that aren't kept would stay.
+Otherwise kept rows that are still in memory would be lost, and files of other rows would stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _open: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
 def close_at_exit(variable: _Closable) -> None:
-    """Unless it is gone by then; variables may be closed before, and closing again is nothing."""
+    """Has `variable` closed when the interpreter ends, if it is still alive then. It may have been
+    closed before: a second close() does nothing.
+    """
     _open.add(variable)
 
 
@@ -34,6 +36,6 @@ def close_all() -> None:
         try:
             variable.close()
         except Exception:
-            # Nobody is left to catch it.
+            # Printed, since no caller is left that could catch it.
             print(f"embstore: {variable.name} wasn't closed as the program ended:", file=sys.stderr)
             traceback.print_exc()

@@ -1,4 +1,6 @@
-"""Shards in other processes: one request to each server has what several variables ask of it."""
+"""Look-ups and updates of shards in other processes. Each server gets one request for all variables
+that have a shard there.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ __all__ = [
 _T = TypeVar("_T")
 _PartT = TypeVar("_PartT", "LookUp", "Update")
 
-Refusals: TypeAlias = "list[EmbStoreError | None]"  # of each part; None: it was done
+Refusals: TypeAlias = "list[EmbStoreError | None]"  # each part's error; None: it was done
 
 
 class Later(Generic[_T]):
-    """What is asked for, and answered when it is waited for: once, or it is given up."""
+    """A request under way. The caller either calls wait() once, for the answer, or give_up()."""
 
     def __init__(self, wait: Callable[[], _T], give_up: Callable[[], None] = lambda: None) -> None:
         self.wait = wait
@@ -43,33 +45,35 @@ class Later(Generic[_T]):
 
 
 class ShardElsewhere(Protocol):
-    """A shard of a server's. Its batches go by the functions of this module."""
+    """A shard at a server. This module's functions send its batches."""
 
     @property
     def server(self) -> Server: ...
 
     @property
     def pushes(self) -> int:
-        """So many were begun."""
+        """The number of pushes that were begun."""
         ...
 
     def check_takes(self, ids: int) -> None:
-        """Raises what a push of so many ids is refused by before it is sent: the shard is closed or
-        lost, or they are too many.
+        """Raises an EmbStoreError if a push of `ids` ids must not be sent: the shard is closed or
+        lost, or there are too many ids.
         """
         ...
 
     def begin_push(self) -> int:
-        """The number of the next. No other of this shard's may begin until it is over."""
+        """Begins a push and returns its number. No other push to this shard may begin until it is
+        over.
+        """
         ...
 
 
 class LookUp(NamedTuple):
     """The part of a look-up that belongs to one shard.
 
-    out: float32 (n, dim), which the rows are written to.
-    occurrences: as `LocalShard.lookup` has them.
-    after: the number of this worker's push that the rows are read after; 0: at once.
+    out: float32 (n, dim), gets the rows.
+    occurrences: as in `LocalShard.lookup`.
+    after: the rows are read after this worker's push of that number; 0: at once.
     """
 
     shard: ShardElsewhere
@@ -80,7 +84,7 @@ class LookUp(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The part of a batch of gradients that belongs to one shard. number: of the push."""
+    """The part of a gradient batch that belongs to one shard. number: the push's."""
 
     shard: ShardElsewhere
     number: int
@@ -90,14 +94,15 @@ class Update(NamedTuple):
 
 
 class Server(Protocol):
-    """Holds shards of any number of variables, at most one of each.
+    """A server, which holds shards of any number of variables, at most one of each.
 
-    Its methods send a request and return; what they give answers with the error of each part, or
-    None. A server that is gone is an error of all parts.
+    Its methods send a request and return; the result's wait() returns each part's error or None. If
+    the server is gone, every part has an error.
 
-    order: servers that hold one push at a time are taken in this order by everyone.
-    prepares_in_turn: a shard that is nearly full holds one push at a time, and pushes of others may
-        come in between: two that took their shards in different orders would wait for each other.
+    order: all workers prepare at servers in this order.
+    prepares_in_turn: pushes must be prepared at one server after the other, in `order`. A nearly
+        full shard holds one push at a time, and other workers' pushes may come in between: two
+        pushes that took their shards in different orders would wait for each other.
     """
 
     @property
@@ -108,31 +113,31 @@ class Server(Protocol):
     def look_up(self, parts: Sequence[LookUp], train: bool) -> Later[Refusals]: ...
 
     def takes_at_once(self, parts: Sequence[Update]) -> bool:
-        """Whether one request has room for them."""
+        """Returns whether one request has room for all parts."""
         ...
 
     def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
-        """All of them or none. REQUIRES: one request has room for them."""
+        """Applies all parts or none. REQUIRES: one request has room for them."""
         ...
 
     def prepare(self, parts: Sequence[Update]) -> Later[Refusals]:
-        """All of an apply that may fail."""
+        """Does the steps of an apply that may fail; no row changes."""
         ...
 
     def commit(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
-        """What is left of it."""
+        """Applies prepared parts."""
         ...
 
     def abort(self, parts: Sequence[Update]) -> Later[Refusals]:
-        """Those that are over stay as they are."""
+        """Gives prepared parts up. Parts that were committed or given up before are left alone."""
         ...
 
 
 class UniqueKeys:
-    """The ids of a batch by shards, each key once.
+    """The distinct keys of a batch, grouped by shard.
 
-    keys (n,): each shard's in the order of their first occurrence; occurrences (n,): of each key;
-    begins: in keys, of each shard, and the end.
+    keys (n,): each shard's are in the order of their first occurrence; occurrences (n,): how often
+    each key occurs; begins: where each shard's keys begin in `keys`, and the end.
     """
 
     def __init__(self, ids: NDArray[np.int64], shards: int) -> None:
@@ -145,11 +150,11 @@ class UniqueKeys:
 
 
 class AskedRows:
-    """The rows of a look-up of one variable.
+    """A look-up of one variable at shards elsewhere.
 
-    unique: of its ids, by the shards: each key goes to its shard once, and its row comes once.
-        None: every id goes, of a look-up that isn't for training.
-    ahead: so many more pushes are to be applied before.
+    unique: the distinct keys of its ids: each key is sent once, and its row returned once. None:
+        every id is sent; only for a look-up that isn't for training.
+    ahead: number of further pushes that the shards apply before they read the rows.
     """
 
     def __init__(
@@ -162,7 +167,7 @@ class AskedRows:
         ahead: int = 0,
     ) -> None:
         self.unique = unique
-        self._order: NDArray[np.int64] | None = None  # of the ids; None: as they are
+        self._order: NDArray[np.int64] | None = None  # positions of _keys in ids; None: the same
         occurrences: NDArray[np.uint32] | None = None
         keys, begins = ids, [0, ids.size]
         if unique is not None:
@@ -174,17 +179,17 @@ class AskedRows:
         self._dim = dim
         self._keys, self._occurrences, self._begins = keys, occurrences, begins
         self._afters = [shard.pushes + ahead for shard in shards] if ahead else [0] * len(shards)
-        self._found = np.empty((0, dim), np.float32)  # by the keys, once it is asked for
+        self._found = np.empty((0, dim), np.float32)  # the keys' rows, once requested
         self._lock = threading.Lock()
-        self._asked: list[_Answer] | None = None  # guarded by it
+        self._asked: list[_Answer] | None = None  # guarded by _lock
 
     @property
     def floats(self) -> int:
-        """Of the rows that come."""
+        """The number of floats in the rows that the shards return."""
         return self._keys.size * self._dim
 
     def parts(self, room: NDArray[np.float32]) -> list[LookUp]:
-        """room: (floats,), for the rows."""
+        """Returns the look-up's part for each shard. room: (floats,), gets the rows."""
         self._found = room.reshape(-1, self._dim)
         counts = self._occurrences
         return [
@@ -201,7 +206,9 @@ class AskedRows:
         ]
 
     def write_to(self, rows: NDArray[np.float32]) -> None:
-        """Waits for them; float32 (n, dim), in the order of the ids. Raises the first error."""
+        """Waits for the rows and writes them to `rows`, float32 (n, dim), in the order of the ids.
+        Raises the first error.
+        """
         with self._lock:
             asked = self._asked
         if asked is not None and any(answer.shared.is_held_up() for answer in asked):
@@ -209,10 +216,10 @@ class AskedRows:
             with self._lock:
                 self._asked = asked = None
         if asked is None:
-            ask_together([self])  # by itself
+            ask_together([self])
         refused = self._refused()
         if isinstance(refused, WorkerLostError) and any(self._afters):
-            # The program paused for longer than the server waits for a push. By now it is over.
+            # The program paused for longer than the server waits for a push. The push is over now.
             with self._lock:
                 self._afters = [0] * len(self._shards)
                 self._asked = None
@@ -228,8 +235,9 @@ class AskedRows:
             rows[:] = self._found
 
     def _refused(self) -> EmbStoreError | None:
-        """Waits for the rows. Returns the first error that isn't a push's that didn't come, for
-        which all others are waited for.
+        """Waits for the rows. Returns the first error other than WorkerLostError at once. A
+        WorkerLostError, the error of a push that didn't come, is returned once all parts have
+        answered.
         """
         refused: EmbStoreError | None = None
         for answer in self._asked or ():
@@ -268,8 +276,9 @@ def ask_together(look_ups: Sequence[AskedRows]) -> None:
 
 
 def together(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Arrays of these sizes that lie in one: the C library keeps the memory of one large array for
-    the next step, and gives that of many small ones back.
+    """Returns float32 arrays of these sizes that are slices of one array: the C library keeps the
+    memory of one large array for the next step, but returns that of many small arrays to the
+    system.
     """
     ends = [0, *accumulate(sizes)]
     room = np.empty(ends[-1], np.float32)
@@ -277,7 +286,7 @@ def together(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
 
 
 class _SharedAnswer:
-    """Of one request with parts of several look-ups, each of which waits for it or gives it up."""
+    """The answer to a request with parts of several look-ups; each part waits or gives up."""
 
     def __init__(self, later: Later[Refusals], parts: Sequence[LookUp]) -> None:
         self._later = later
@@ -287,8 +296,8 @@ class _SharedAnswer:
         self._refusals: Refusals | None = None
 
     def is_held_up(self) -> bool:
-        """Whether it waits for a push that hasn't begun: of another table, which may not be
-        trained.
+        """Returns whether the answer waits for a push that hasn't begun. The push may be another
+        table's, which the program may never train.
         """
         return any(part.after > part.shard.pushes for part in self._ahead)
 
@@ -318,11 +327,12 @@ class _Answer(NamedTuple):
 
 
 def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) -> Refusals:
-    """Applies a batch of each of several variables: all of them, or none. Returns why each couldn't
-    be applied, or None.
+    """Applies one batch for each of several variables: all batches, or none. Returns each batch's
+    error or None.
 
-    One request to each server brings the parts of all batches, and another one has it apply them
-    once all shards can. Where one server has all parts, the first request does both.
+    A two-phase commit: the first request to each server brings the parts of all batches, and the
+    second, sent once all shards can apply them, commits. If one server has all parts, the first
+    request does both.
     """
     parts = [part for of_batch in batches for part in of_batch]
     by_server = _by_server(parts)
@@ -344,14 +354,16 @@ def _prepared_and_committed(
     by_server: Sequence[tuple[Server, Sequence[Update]]],
     global_step: int | None,
 ) -> _Refused:
-    """Where this is interrupted, all servers have done the commit, or all of them the abort."""
+    """Prepares the parts, then commits or aborts them. If it is interrupted, either all servers
+    have committed, or all have aborted.
+    """
     is_committing = False
     try:
         refused = _prepare(parts)
         if not refused:
             with uninterrupted():
                 is_committing = True
-                # The next push would have a server give up a commit that it hasn't read yet.
+                # Uninterrupted, as the next push would make a server drop a commit not read yet.
                 return _asked_of_all(
                     parts, lambda server, of_one: server.commit(of_one, global_step)
                 )
@@ -364,13 +376,13 @@ def _prepared_and_committed(
 
 
 def _abort(by_server: Sequence[tuple[Server, Sequence[Update]]]) -> None:
-    """An abort can be refused only where the shard is gone."""
+    """Aborts the parts. Ignores errors: an abort fails only if the shard is gone."""
     for abort in [server.abort(of_one) for server, of_one in by_server]:
         abort.wait()
 
 
 def _prepare(parts: Sequence[Update]) -> _Refused:
-    """Where this is interrupted, nothing is left prepared."""
+    """Prepares the parts; returns the errors. If it is interrupted, nothing is left prepared."""
     refused: _Refused = {}
     begun: list[tuple[Server, list[Update], Later[Refusals]]] = []
     try:
@@ -393,7 +405,7 @@ def _prepare(parts: Sequence[Update]) -> _Refused:
 def _asked_of_all(
     parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], Later[Refusals]]
 ) -> _Refused:
-    """All servers work at the same time."""
+    """Calls `ask` for every server, then waits for all, so that servers work at the same time."""
     asked = [(of_server, ask(server, of_server)) for server, of_server in _by_server(parts)]
     refused: _Refused = {}
     try:

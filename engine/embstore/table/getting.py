@@ -1,4 +1,4 @@
-"""Makes variables for programs, with shards in this process or at servers."""
+"""Makes variables for user programs, with shards in this process or at servers."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ def get_embedding_variable(
     shards: int | None = None,
     restores: bool = False,
 ) -> EmbeddingVariable:
-    """Makes a variable: an empty one, unless rows were kept for it (`SSDHashOption.keep_files`).
+    """Makes a variable: an empty one, unless its rows were kept (`SSDHashOption.keep_files`).
 
     name: names the variable in messages and its files; any text of at most 1000 bytes of UTF-8
         without NUL.
-    embedding_dim: values a row.
-    initializer: what rows start as; TruncatedNormal() where neither this nor
-        `ev_option.init_option.initializer`, which wins, is given. A class of initializers stands
-        for the one that it makes without arguments. A random one without a seed takes one from the
-        name.
+    embedding_dim: the number of values in a row.
+    initializer: makes the initial rows. `ev_option.init_option.initializer` overrides it; the
+        default is TruncatedNormal(). A class stands for the instance that it makes without
+        arguments. A random initializer without a seed derives its seed from the name.
     optimizer: one of `embstore.optimizers`; without one the variable can't be trained.
-    ev_option: where rows are kept, and how they start; DRAM where it isn't given.
-    partition_num: tables that the keys are spread over, by a hash of the key; each has tiers of
-        its own, of the full storage_size.
-    shards: the same tables, but each at another server on a Ray cluster, which holds shards of all
-        variables of the program; see `embstore.cluster`. None: they are in this process.
+    ev_option: where rows are kept, and how they start (default: in DRAM).
+    partition_num: number of tables that the keys are spread over, by a hash of the key; each has
+        tiers of its own, of the full storage_size.
+    shards: number of tables, each at another server on a Ray cluster; a server holds shards of all
+        variables of the program; see `embstore.cluster`. None: all tables are in this process.
     restores: True: a durable pool may have checkpoints of an earlier run, which
         `embstore.restore_persisted` or `Checkpoints.restore` will take over, or
-        `embstore.discard_persisted` give up; until then the variable can't be trained. False: such
-        a pool is refused by StorageError. Makes no difference where nothing is durable, nor in the
-        workers of a job, which always restore.
+        `embstore.discard_persisted` will discard; until then the variable can't be trained. False:
+        such a pool raises StorageError. Has no effect if nothing is durable, nor in the workers of
+        a job, which always restore.
 
     Raises InvalidArgumentError, MissingLibraryError, MissingDeviceError, StoreFullError (memkind's
     node, or the GPU, has less room than storage_size) or StorageError.

@@ -1,4 +1,4 @@
-"""Variables that are given as arguments; each failure names the argument and what was got."""
+"""Checks of arguments that are variables; each error names the argument and what was got."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["a_variable", "variables_in"]
 
 
 def a_variable(value: object) -> EmbeddingVariable:
-    """`value`, which is given as `variable`."""
+    """Returns `value`, the argument `variable`. Raises InvalidArgumentError if it is none."""
     if not isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(
             "variable must be an embstore.EmbeddingVariable (see get_embedding_variable), got "
@@ -22,7 +22,9 @@ def a_variable(value: object) -> EmbeddingVariable:
 
 
 def variables_in(value: Any) -> list[EmbeddingVariable]:
-    """Those of the list `value`, which is given as `variables`."""
+    """Returns the list `value`, the argument `variables`. Raises InvalidArgumentError if it is no
+    list of variables.
+    """
     if isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(f"variables must be a list; give [{value.name}]")
     if not checks.is_iterable(value):

@@ -1,4 +1,4 @@
-"""A lock that tells a thread which waits for itself."""
+"""A lock that raises an error if a thread would wait for itself."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ __all__ = ["GuardedLock"]
 
 
 class GuardedLock:
-    """As `threading.Lock`, but who has it already is refused: a handler of signals runs in the
-    middle of what its thread does, and would wait for it forever.
+    """A lock like `threading.Lock`, but it raises an error in a thread that holds it already: a
+    signal handler runs in the middle of its thread's work, and would wait for that forever.
     """
 
     def __init__(self, name: str) -> None:
-        """name: that of the variable."""
+        """name: the variable's, for errors."""
         self._name = name
-        # A signal may come before what is done in the lock begins, or when it is over: not refused.
+        # An RLock and a flag: a signal handler may run while this thread holds the lock, but before
+        # its work has begun or after it has ended, and is not refused then.
         self._lock = threading.RLock()
         self._is_in_use = False
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Raises UnsupportedError where this thread has it."""
+        """Returns whether it was acquired. Raises UnsupportedError if this thread holds it."""
         if not self._lock.acquire(blocking):
             return False
         if self._is_in_use:

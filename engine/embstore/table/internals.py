@@ -1,4 +1,4 @@
-"""What other parts of embstore use of a variable, beside what programs do."""
+"""The part of a variable that only other modules of embstore use."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ __all__ = ["Variable", "VariableInternals", "cut", "shards_of"]
 
 
 class VariableInternals:
-    """A variable's shards and locks, and what is called when it closes. Nothing here is for
-    programs.
+    """A variable's shards, locks and close callbacks. User programs use nothing of it.
 
-    shards: one a partition, in their order.
-    table: that of the only shard, if it is here: of it things are asked directly. None: there are
-        several shards, or they lie elsewhere.
-    is_elsewhere: all of them lie in other processes.
-    batch_lock: held while a batch goes to several partitions: that all have room is settled before
-        the first changes, and must stay so. See `cut`.
-    checkpointing: held over a save, a restore, and other changes of rows but training.
-    last_save: the id of the last save or restore, which an incremental save goes on from; None:
-        there is none.
-    rate_changes: how often the learning rate was set or restored. A caller that knows the rate of
-        that time need not ask a shard elsewhere for it at every step.
+    shards: one for each partition, in partition order.
+    table: the table of a single shard in this process, for direct calls. None: there are several
+        shards, or they lie elsewhere.
+    is_elsewhere: all shards lie in other processes.
+    batch_lock: held while a batch goes to several partitions: all partitions are checked for room
+        before the first changes, and the room must stay free. See `cut`.
+    checkpointing: held during a save, a restore, and other changes of rows except training.
+    last_save: the id of the last save or restore, which an incremental save continues; None: there
+        is none.
+    rate_changes: how often the learning rate was set or restored. A caller that caches the rate
+        compares this number, so that it need not ask a shard elsewhere at every step.
     is_shared: other workers of a job train the variable, too.
-    before_close, after_close: called by close() before the shards are closed, when errors are
-        raised, and once it is over.
+    before_close, after_close: called by close() before the shards are closed, when they may raise
+        errors, and at its end.
     """
 
     def __init__(self, name: str, optimizer: Optimizer | None, shards: Sequence[Shard]) -> None:
@@ -60,17 +59,17 @@ class VariableInternals:
         return self.is_elsewhere or bool(self.shards_with_hbm())
 
     def shards_with_hbm(self) -> list[LocalShard]:
-        """All of them, or none."""
+        """Returns all shards if each has an HBM tier in this process, else an empty list."""
         shards = [shard for shard in self.shards if isinstance(shard, LocalShard) and shard.gpu]
         return shards if len(shards) == len(self.shards) else []
 
     def applies(self) -> int:
-        """How many applies it had. Asks every shard, which takes a call where one is elsewhere."""
+        """Returns the number of applies so far. Asks every shard; one elsewhere takes a call."""
         return max(shard.apply_count() for shard in self.shards)
 
     def leave_out_apply(self) -> None:
-        """Counts an apply whose batch is left out, as one on a GPU counts. Shards elsewhere count
-        the batches that they get.
+        """Counts an apply whose batch is left out, as a batch left out on a GPU is counted. Shards
+        elsewhere count only the batches that they get.
         """
         with self.batch_lock:
             for shard in self.shards:
@@ -78,7 +77,7 @@ class VariableInternals:
                     shard.leave_out_apply()
 
     def check_trainable(self) -> Optimizer:
-        """The optimizer. Raises InvalidArgumentError where there is none."""
+        """Returns the optimizer. Raises InvalidArgumentError if there is none."""
         if self._optimizer is None:
             raise InvalidArgumentError(
                 f"{self._name} was made without an optimizer and can't be trained, nor has it a "
@@ -87,8 +86,8 @@ class VariableInternals:
         return self._optimizer
 
     def forget_prefetched(self) -> None:
-        """Called before rows change by something else than `apply_gradients`. Does nothing in a
-        process that was forked: what was asked for is the other's.
+        """Forgets prefetched rows; called before anything but `apply_gradients` changes rows. Does
+        nothing in a forked child: the prefetches belong to the parent.
         """
         if self.is_inherited():
             return
@@ -98,24 +97,26 @@ class VariableInternals:
                 shard.forget_prefetched()
 
     def forget_evicted(self, least_version: int | None, least_half_square: float | None) -> None:
-        """Called after others have removed rows as `evict` does."""
+        """Forgets prefetched rows after another caller has removed rows as `evict` does."""
         if least_version is not None or least_half_square is not None:
             self.prefetched.forget()
 
     def evict(self, least_version: int | None, least_half_square: float | None) -> int:
-        """Removes rows as `Shard.evict` does; returns how many. REQUIRES: checkpointing is held."""
+        """Removes rows as `Shard.evict` does; returns their number. REQUIRES: checkpointing is
+        held.
+        """
         if least_version is None and least_half_square is None:
             return 0
         self.prefetched.forget()
         return sum(shard.evict(least_version, least_half_square) for shard in self.shards)
 
     def is_inherited(self) -> bool:
-        """Whether this process was forked from the one that made the variable."""
+        """Returns whether this process was forked from the one that made the variable."""
         return _core.fork_generation() != self._made_in
 
     def refuse_if_forked(self) -> None:
-        """Called before a lock of Python's is waited for, which a thread may have held that isn't
-        here. Raises ForkedError.
+        """Raises ForkedError in a forked child. Called before waiting for a Python lock: a thread
+        that doesn't exist in the child may have held it at the fork.
         """
         if self.is_inherited():
             raise ForkedError(
@@ -125,7 +126,7 @@ class VariableInternals:
 
 
 class Variable(Protocol):
-    """What an `EmbeddingVariable` is to what it is itself made of."""
+    """An `EmbeddingVariable` as seen by the modules that it is itself built on."""
 
     internals: VariableInternals
 
@@ -143,9 +144,9 @@ def shards_of(variables: Iterable[Variable]) -> list[Shard]:
 
 @contextlib.contextmanager
 def cut(variables: Iterable[Variable]) -> Iterator[None]:
-    """The scope in which all partitions of the variables have had the same batches."""
+    """A scope in which all partitions of the variables have had the same batches."""
     with contextlib.ExitStack() as locks:
-        for variable in sorted(variables, key=id):  # one order for all threads
+        for variable in sorted(variables, key=id):  # one order for all threads: no deadlock
             variable.internals.refuse_if_forked()
             locks.enter_context(variable.internals.batch_lock)
         yield

@@ -1,4 +1,4 @@
-"""Makes a variable of any shards: says what each partition's is made from."""
+"""Makes variables of local or remote shards, from the specification of each partition's shard."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_PARTITIONS = 1 << 12
 
 @dataclass(frozen=True)
 class Wanted:
-    """A variable as a program asks for it; see `get_embedding_variable`."""
+    """The arguments of `get_embedding_variable`."""
 
     name: str
     embedding_dim: int
@@ -60,11 +60,11 @@ def make_variable(
     elsewhere: bool = False,
     discards_unlisted: bool = True,
 ) -> EmbeddingVariable:
-    """Makes the variable of the shards that `make_shard` makes.
+    """Makes a variable whose shards `make_shard` makes.
 
-    elsewhere: each in a process of its own, perhaps on another computer: so `make_shard` sees to
-        directories, and no two shards share a file.
-    discards_unlisted: gives up what durable pools have that was never called durable.
+    elsewhere: shards lie in processes of their own, perhaps on other computers: `make_shard` makes
+        the directories, and no two shards share a file.
+    discards_unlisted: discards the checkpoints in durable pools that were never listed as durable.
     """
     name, optimizer, ev_option = wanted.name, wanted.optimizer, wanted.ev_option
     dim = checks.integer("embedding_dim", wanted.embedding_dim, at_least=1, at_most=MAX_DIM)
@@ -88,7 +88,7 @@ def make_variable(
         return variable
     except BaseException:
         for shard in shards:
-            with suppress(EmbStoreError):  # what stopped the variable is told
+            with suppress(EmbStoreError):  # the first error is raised
                 shard.close()
         raise
 
@@ -106,18 +106,18 @@ def _shard_specs(
     if init.initializer is not None:
         initializer = made_initializer(init.initializer)
     default_values = initial_rows(with_seed_of(name, initializer), (init.default_value_dim, dim))
-    # A variable that is never trained still needs rows without slots: those of SGD.
+    # A variable without an optimizer gets rows without slots: those of SGD.
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
     tiers = option.storage_option.tiers()
     devices = _device_tables(option.storage_option, dim, len(core_optimizer.slots))
-    # What this process says of it holds for shards elsewhere, too.
+    # This process's choice of a GPU holds for shards elsewhere, too.
     has_hbm = any(tier.kind is TierKind.HBM for tier in tiers)
     gpu = chosen_gpu(option.storage_option.device) if has_hbm else None
     if not elsewhere:
         prepare_places(tiers, name, partitions)
     return [
         ShardSpec(
-            # What kept files are known by: with another partition_num a key lies elsewhere.
+            # Identifies kept files: with another partition_num keys lie in other partitions.
             name=name if partition is None else f"{name}.part{partition} of {partitions}",
             dim=dim,
             default_values=default_values,
@@ -126,7 +126,7 @@ def _shard_specs(
             tiers=[
                 TierSpec(
                     tier.kind,
-                    # Partitions here share a LevelDB: each costs descriptors and buffers.
+                    # Local partitions share a LevelDB: each costs file descriptors and buffers.
                     tier_file(
                         tier, name, None if not elsewhere and tier.kind is _LEVELDB else partition
                     ),
@@ -151,7 +151,7 @@ def _shard_specs(
 def _device_tables(storage: StorageOption, dim: int, slots: int) -> tuple[DeviceTable | None, ...]:
     block = (dim + 3) // 4 * 16
     row = (1 + slots) * block
-    # What is ever touched at once: of a row, and of what lies beside it or, in a pool, before it.
+    # All sizes of accesses: weights, blocks and rows, also after a pool's header, and headers.
     sizes = (4 * dim, block, row, 64 + block, 64 + row, *_BESIDE_ROWS)
     return tuple(
         None

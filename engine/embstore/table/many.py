@@ -21,7 +21,7 @@ from embstore.variable import EmbeddingVariable, push_elsewhere
 
 __all__ = ["BagsOfIds", "apply_bags", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
 
-# Where each begins, from 0 and ascending, and an id that is left out of them.
+# Where each bag begins, from 0 and ascending, and an id that is left out of the sums, or None.
 BagsOfIds: TypeAlias = "tuple[NDArray[np.int64], int | None]"
 
 
@@ -32,22 +32,22 @@ def lookup_many(
     train: bool = False,
     count: bool = True,
 ) -> list[Any]:
-    """Returns the rows of each variable's ids, as `variable.lookup` does by the same arguments.
+    """Returns the rows of each variable's ids, as `variable.lookup` does with the same arguments.
 
-    ids: of each variable, in their order. A variable may be there several times.
+    ids: one array for each variable. A variable may be listed several times.
 
-    Rows of ids on the host lie in one array for all variables whose one shard is here, which lives
-    as long as those of any.
-    Ids on one GPU are looked up as one step on its stream, with as many launches of kernels as one
-    variable takes. Each server is asked once for the rows of all variables that have a shard there.
-    Several threads share other variables with ids on the host (`set_num_threads`); an error of one
-    stops no other that has one partition, and the first is raised. It names the variable.
+    Variables with a single shard in this process and ids on the host: the rows of all of them lie
+    in one array, which lives as long as any slice of it; several threads share the work
+    (`set_num_threads`); an error of one variable stops no other, and the first is raised.
+    Ids on one GPU are looked up as one step on its stream, with as many kernel launches as one
+    variable takes. Each server gets one request for all variables that have a shard there. Errors
+    name the variable.
     """
     _check_lengths(variables, ids=ids)
     if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
         train, count = checks.flag("train", train), checks.flag("count", count)
     tables = [variable.internals.table for variable in variables]
-    if None not in tables and set(map(type, ids)) == {np.ndarray}:  # as they mostly come
+    if None not in tables and set(map(type, ids)) == {np.ndarray}:  # the usual case
         arrays = cast("Sequence[NDArray[Any]]", ids)
         return _look_up_here(variables, cast("list[_core.Table]", tables), arrays, train, count)
     rows: list[Any] = [None] * len(variables)
@@ -91,10 +91,10 @@ def look_up_bags(
     train: bool,
     count: bool,
 ) -> list[NDArray[np.float32]] | None:
-    """Returns the sums of the rows of each variable's bags, (bags, dim); None unless all variables
-    have their one shard here.
+    """Returns the sums of the rows of each variable's bags, (bags, dim); None unless every variable
+    has a single shard in this process.
 
-    bags: of each variable, whose ids' rows follow each other.
+    bags: each variable's bags, which split its ids in their order.
     """
     tables = [variable.internals.table for variable in variables]
     if None in tables:
@@ -110,12 +110,12 @@ def _look_up_here(
     count: bool,
     bags: Sequence[BagsOfIds] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """The rows of each variable's ids, or the sums of its bags.
+    """Returns the rows of each variable's ids, or the sums of its bags.
 
-    tables: of the variables; each is the only one.
+    tables: each variable's only table.
     """
     dims = [variable.dim for variable in variables]
-    are_alike = len(set(dims)) == 1  # a slice is half the work of an array of its own shape
+    are_alike = len(set(dims)) == 1  # then slices need no reshape, which doubles the work
     shaped = ids if bags is None else [offsets for offsets, _ in bags]
     counts = [own.size for own in shaped]
     sizes = counts if are_alike else [count * dim for count, dim in zip(counts, dims, strict=True)]
@@ -124,7 +124,7 @@ def _look_up_here(
     values = room.reshape(-1)
     try:
         errors = _core.look_up_each(tables, ids, values, train, count, bags)
-    except TypeError:  # some must be converted, or can't be
+    except TypeError:  # some ids must be converted, or can't be
         keys = _checked(variables, ids)
         errors = _core.look_up_each(tables, keys, values, train, count, bags)
     for variable, failed in zip(variables, errors, strict=True):
@@ -153,21 +153,21 @@ def apply_many(
     grads: Sequence[checks.Rows | OnDevice],
     global_step: int | None = None,
 ) -> None:
-    """Trains each variable by its ids and gradients, as `variable.apply_gradients` does.
+    """Trains each variable with its ids and gradients, as `variable.apply_gradients` does.
 
-    ids and grads: of each variable, in their order. No variable may be there twice.
+    ids and grads: one array for each variable. No variable may be listed twice.
 
     Batches whose ids and gradients are on one GPU are applied as one step on its stream, with as
-    many launches of kernels as one variable takes. Each server gets the parts of all batches that
-    it has a shard for at once, and the workers of a job wait for each other once.
+    many kernel launches as one variable takes. Each server gets the parts of all batches for its
+    shards at once, and the workers of a job wait for each other once.
 
-    Variables with shards elsewhere are trained all together or not at all: where one shard of one
-    of them refuses its part, no row of any changes. (So the workers of a job name the same
-    variables in a step; what other workers push by another call, they decide on by themselves.)
+    Variables with shards elsewhere are trained all together or not at all: if one shard of any of
+    them refuses its part, no row of any of them changes. (So the workers of a job must name the
+    same variables in a step; pushes of other calls succeed or fail independently.)
     The batch of any other variable is applied whole or not at all, and an error of one stops no
-    other. The first error is raised when all have had their turn, and names the variable.
-    Arguments that don't fit are found before anything is applied where the ids are on a GPU or the
-    shards elsewhere.
+    other. The first error is raised when all variables had their turn, and names the variable.
+    Invalid arguments are found before anything is applied if the ids are on a GPU or the shards
+    elsewhere.
     """
     _check_lengths(variables, ids=ids, grads=grads)
     apply_bags(variables, ids, grads, [None] * len(variables), global_step)
@@ -248,7 +248,7 @@ def apply_bags(
 def prefetch_many(
     batch: Sequence[tuple[EmbeddingVariable, Sequence[checks.Ids | OnDevice]]],
 ) -> None:
-    """As `prefetch` of each variable with its look-ups, but each server is asked once for all."""
+    """Calls `prefetch` of each variable with its look-ups, with one request to each server."""
     asking: list[AskedRows] = []
     try:
         for variable, look_ups in batch:
@@ -266,8 +266,8 @@ def _ask_servers(
     train: bool,
     count: bool,
 ) -> dict[int, AskedRows]:
-    """The look-ups of variables with shards elsewhere, which are under way. keys: by where the
-    variable is, as the result.
+    """Starts the look-ups of variables with shards elsewhere, and returns them. keys and result:
+    by the variable's index.
     """
     asked = {}
     for i, own in keys.items():
@@ -291,17 +291,17 @@ def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence
 
 
 def _naming(variable: EmbeddingVariable, error: Exception) -> Exception:
-    """The error itself, which names the variable, if it is one of embstore's."""
+    """Returns the error itself; prefixes the variable's name to a message of embstore's."""
     if isinstance(error, EmbStoreError):
         message, *rest = error.args or ("",)
-        # Not wherever the name is in it: it may be a word that stands there anyway, as "ids".
+        # Looks only at the start: a name such as "ids" may be a word of the message by chance.
         if not str(message).startswith((f"{variable.name}:", f"{variable.name}.part")):
             error.args = (f"{variable.name}: {message}", *rest)
     return error
 
 
 class _Named:
-    """Has errors in it name the variable."""
+    """A scope whose errors name the variable."""
 
     def __init__(self, variable: EmbeddingVariable) -> None:
         self._variable = variable

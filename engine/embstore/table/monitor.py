@@ -1,4 +1,4 @@
-"""What several variables did since somebody last looked: for logs, TensorBoard and Prometheus."""
+"""Counters of several variables since the last look, for logs, TensorBoard and Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTED = {
 
 
 class Monitor:
-    """The counters of variables' `stats()`, as differences.
+    """A monitor that reports the counters of variables' `stats()` as differences.
 
         monitor = es.Monitor([items, users])
         for step, batch in enumerate(batches):
@@ -34,20 +34,20 @@ class Monitor:
                 for name, value in monitor.scalars().items():  # "items/hit_rate", ...
                     writer.add_scalar(name, value, step)  # TensorBoard's SummaryWriter
 
-    Prometheus reads all of it after `prometheus_client.REGISTRY.register(monitor)`.
+    Prometheus reads all counters after `prometheus_client.REGISTRY.register(monitor)`.
 
-    variables: of which no two share a name. Those that are closed meanwhile are left out, and
-        those that lost a shard, with a warning.
+    variables: with distinct names. Variables that are closed meanwhile are left out; so are those
+        that lost a shard, with a warning.
     """
 
     def __init__(self, variables: Sequence[EmbeddingVariable]) -> None:
         self._variables = check_variables(variables)
         self._lock = threading.Lock()
-        self._lost: set[str] = set()  # of which was told that they are
+        self._lost: set[str] = set()  # names that a warning was logged for
         self._before: dict[str, dict[str, Any]] = dict(self._stats())
 
     def since_last(self) -> dict[str, dict[str, float]]:
-        """Returns the figures of each variable, by its name; those of partitions are summed.
+        """Returns the figures of each variable by its name, summed over its partitions.
 
         Since the last call, or since the monitor was made: hits, misses, without_row, promotions
         and demotions, as in `EmbeddingVariable.stats`, and hit_rate (nan if nothing was looked up).
@@ -59,7 +59,7 @@ class Monitor:
         return {name: _between(before.get(name), stats) for name, stats in now.items()}
 
     def scalars(self) -> dict[str, float]:
-        """`since_last` in one dict, by names as "items/hit_rate"."""
+        """Returns the figures of `since_last` in one dict, by names such as "items/hit_rate"."""
         return {
             f"{name}/{what}": value
             for name, told in self.since_last().items()
@@ -67,7 +67,7 @@ class Monitor:
         }
 
     def collect(self) -> Iterator[Any]:
-        """What prometheus_client asks of a collector: counters since the variables were made."""
+        """Yields, for prometheus_client, the counters since the variables were made."""
         try:
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         except ImportError as error:
@@ -114,7 +114,7 @@ def _between(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, fl
 
 
 def _rows_by_tier(stats: dict[str, Any]) -> list[int]:
-    """Of all partitions together."""
+    """Returns the number of rows in each tier, summed over partitions."""
     rows: list[int] = []
     partition, level = None, 0
     for tier in stats["tiers"]:

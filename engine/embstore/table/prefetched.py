@@ -1,4 +1,4 @@
-"""Rows that were asked for before they are looked up."""
+"""The prefetched look-ups of a variable with shards in other processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 __all__ = ["MOST_BATCHES", "PendingRows", "Prefetched"]
 
-MOST_BATCHES = 16  # that are never looked up are forgotten
+MOST_BATCHES = 16  # prefetched batches that are kept; then the oldest is forgotten
 
 
 class PendingRows(Protocol):
-    """Of one look-up; on their way."""
+    """The rows of one look-up, which was sent."""
 
     def write_to(self, rows: NDArray[np.float32]) -> None:
-        """Waits for them; rows float32 (n, dim), those of the ids in order."""
+        """Waits for the rows, and writes them to `rows`, float32 (n, dim), in the ids' order."""
 
     def give_up(self) -> None: ...
 
@@ -31,39 +31,39 @@ _RowsT = TypeVar("_RowsT", bound=PendingRows)
 
 @dataclass
 class _Batch(Generic[_RowsT]):
-    after: int  # pushes, of all that were begun, that its rows must have seen
-    is_begun: bool = False  # some of its look-ups were made
+    after: int  # its rows are read after this many pushes, counted from the first
+    is_begun: bool = False  # some of its look-ups were taken
     look_ups: deque[tuple[NDArray[np.int64], _RowsT]] = field(default_factory=deque)
 
 
 class Prefetched(Generic[_RowsT]):
-    """Of one variable, in the order in which its batches will be looked up and trained.
+    """The prefetched batches of one variable, in the order in which they will be trained.
 
-    Rows are those of after exactly so many pushes as the look-up finds, or they aren't used: a
-    look-up gives the same with and without prefetching. So a guess that was wrong costs time alone.
-    Any thread may add batches, in the middle of a step too.
+    Prefetched rows are used only if they were read after exactly as many pushes as were begun when
+    the batch is looked up. So look-ups return the same with and without prefetching, and a wrong
+    guess costs only time. Any thread may add batches, also in the middle of a step.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        # Guarded by it:
+        # Guarded by _lock:
         self._batches: deque[_Batch[_RowsT]] = deque()
-        self._pushes = 0  # that were begun
+        self._pushes = 0  # pushes that were begun
         self._running_pushes = 0
-        self._is_looked_up = False  # a batch, since the last push
+        self._is_looked_up = False  # a batch was looked up since the last push
 
     def add(
         self,
         batch: Sequence[NDArray[np.int64]],
         begin: Callable[[NDArray[np.int64], int], _RowsT],
     ) -> None:
-        """One that is trained by one push, after those that were added before.
+        """Adds a batch that one push will train, after the batches added before.
 
-        batch: the ids of each of its look-ups, (n,). begin: asks for the rows of such ids, which
-            are to be read after so many more pushes.
+        batch: the ids (n,) of each of its look-ups. begin(ids, ahead): makes the look-up of ids
+            whose rows are to be read after `ahead` more pushes.
         """
         with self._lock:
-            # While one is running, some shards have begun it and others haven't.
+            # While a push is running, some shards have begun it and others haven't.
             self._lock.wait_for(lambda: not self._running_pushes)
             is_apart = self._is_looked_up and not self._has_begun_batch()
             ahead = is_apart + len(self._batches)
@@ -75,7 +75,7 @@ class Prefetched(Generic[_RowsT]):
                 _give_up(self._batches.popleft())
 
     def take(self, ids: NDArray[np.int64]) -> _RowsT | None:
-        """The rows of a look-up for training that is made now, where they were asked for."""
+        """Returns the prefetched rows of a look-up for training, or None."""
         with self._lock:
             self._is_looked_up = True
             for i, batch in enumerate(self._batches):
@@ -96,7 +96,7 @@ class Prefetched(Generic[_RowsT]):
 
     @contextlib.contextmanager
     def push(self) -> Iterator[None]:
-        """In it one is made."""
+        """A scope in which a push is made."""
         with self._lock:
             self._pushes += 1
             self._running_pushes += 1
@@ -111,7 +111,7 @@ class Prefetched(Generic[_RowsT]):
                 self._lock.notify_all()
 
     def forget(self) -> None:
-        """Rows have changed by something else than a push."""
+        """Gives all batches up, because something else than a push changes rows."""
         with self._lock:
             while self._batches:
                 _give_up(self._batches.popleft())

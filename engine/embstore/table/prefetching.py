@@ -1,4 +1,4 @@
-"""Batches of a training loop whose rows are on their way before they are looked up."""
+"""Prefetches the rows of a training loop's next batches."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ def prefetching(
     *,
     depth: int = 1,
 ) -> Iterator[_BatchT]:
-    """The batches, in order; the rows of the next are asked for while one is trained.
+    """Yields the batches in order, and requests the rows of the next while one is trained.
 
         for ids, labels in es.prefetching(batches, {items: lambda batch: batch[0]}):
             rows = items.lookup(ids, train=True)
             ...
             items.apply_gradients(ids, grads)
 
-    ids_of: for each variable the function that gives, of a batch, the ids that will be looked up
-        for training; a list or tuple of arrays where those are several look-ups, an empty one where
-        there is none. Each such look-up has an array of its own.
-    depth: so many batches, from 1 to 15, are read and asked for ahead of the one that is given.
+    ids_of: for each variable a function of a batch that returns the ids that will be looked up for
+        training. It returns a list or tuple with one array for each look-up if there are several,
+        and an empty list if there is none.
+    depth: number of batches, from 1 to 15, that are read and requested ahead.
 
-    Look-ups give the same with this and without (`EmbeddingVariable.prefetch`). An error of
-    `batches` or of ids_of is raised after the batches that were read before it have been given.
-    Where the loop ends early, what was asked for is given up; batches that were read ahead are not
-    given back to `batches`.
+    Look-ups return the same bits as without prefetching (`EmbeddingVariable.prefetch`). An error of
+    `batches` or of ids_of is raised after all batches that were read before it. If the loop ends
+    early, requests are given up; batches that were read ahead are not returned to `batches`.
 
     Raises InvalidArgumentError.
     """
@@ -106,7 +105,7 @@ def _prefetched(
 
 
 def _look_ups(ids: Any) -> Sequence[Any]:
-    """Of one batch and variable; none where the batch doesn't train it."""
+    """Returns the ids of each look-up of one batch and variable; an empty list if there is none."""
     if isinstance(ids, (list, tuple)) and all(getattr(each, "shape", ()) != () for each in ids):
         return ids
     return [ids]

@@ -1,4 +1,4 @@
-"""Batches that concern several shards in this process."""
+"""Look-ups and updates of several shards in this process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def look_up_together(
     train: bool,
     occurrences: NDArray[np.uint32] | None,
 ) -> list[Exception | None]:
-    """Looks up shards of several variables. Returns the error of each, or None.
+    """Looks up ids in shards of several variables. Returns each shard's error or None.
 
-    ids (n,): from begins[i] to begins[i + 1] those of shard i; occurrences (n,): as of
-        `LocalShard.lookup`. rows (floats,): the rows, one after the other, whatever their dim.
+    ids (n,): those of shard i lie from begins[i] to begins[i + 1]. occurrences (n,): as in
+        `LocalShard.lookup`. rows (floats,): gets the rows, one after the other, of any dim.
     """
     tables = [shard.table for shard in shards]
     errors = _core.look_up_together(tables, ids, begins, rows, train, occurrences)
@@ -46,7 +46,7 @@ def look_up_together(
 
 
 def counts(begins: Sequence[int], occurrences: NDArray[np.uint32] | None) -> list[int]:
-    """Of each part from begins[i] to begins[i + 1], how many ids it stands for."""
+    """Returns the number of ids that each part, from begins[i] to begins[i + 1], stands for."""
     if occurrences is None:
         return [end - begin for begin, end in pairwise(begins)]
     until = np.zeros(occurrences.size + 1, np.int64)
@@ -56,9 +56,9 @@ def counts(begins: Sequence[int], occurrences: NDArray[np.uint32] | None) -> lis
 
 
 class GradientPart(NamedTuple):
-    """A part of a batch of gradients of one shard, which others may have parts of.
+    """A part of a gradient batch for one shard, which may consist of several workers' parts.
 
-    occurrences: how often each id occurred in the batch; None: once. counted: how often all did.
+    occurrences: how often each id occurred in the batch; None: once. counted: the sum of these.
     """
 
     ids: NDArray[np.int64]  # (n,)
@@ -69,29 +69,29 @@ class GradientPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """All of an apply that may fail, done of a batch of one shard; nothing has changed yet.
+    """A prepared apply of one shard: every step that may fail is done, and no row has changed.
 
-    It holds back saves and restores of its shard: it is to be ended soon, by the thread that
-    prepared it, by `commit_together` or `abort`.
+    It holds back saves and restores of its shard, so the thread that prepared it must end it soon
+    with `commit_together` or `abort`.
     """
 
     shard: LocalShard
-    parts: Sequence[GradientPart]  # whose memory it refers to
+    parts: Sequence[GradientPart]  # keeps their memory alive, which _apply refers to
     _apply: _core.PreparedApply
 
     def abort(self) -> None:
-        """Does nothing where it was committed."""
+        """Gives the apply up. Does nothing after a commit."""
         self._apply.abort()
 
 
 def prepare_together(
     batches: Sequence[tuple[LocalShard, Sequence[GradientPart]]], scale: float
 ) -> list[Prepared | Exception]:
-    """Prepares a batch of each of several shards, or returns its error: so a batch that goes to
-    several shards is applied by all of them or by none.
+    """Prepares one batch for each of several shards, so that all of them apply it or none does.
+    Returns each shard's Prepared or error.
 
-    scale: what gradients are multiplied by where a batch has several parts. Of one that has one,
-    the gradients stay as they are until it is over.
+    scale: factor of the gradients if a batch has several parts. The gradients of a single part are
+        not scaled; they must not change until the apply is over.
     """
     made = _core.prepare_together(
         [(shard.table, [part[:3] for part in parts]) for shard, parts in batches], scale
@@ -103,7 +103,7 @@ def prepare_together(
 
 
 def commit_together(prepared: Sequence[Prepared], global_step: int | None) -> None:
-    """What is left of an apply, of batches that were prepared by this thread. Can't fail."""
+    """Applies batches that this thread prepared. Can't fail."""
     _core.commit_together([each._apply for each in prepared], global_step)
     for each in prepared:
         each.shard.note_applied(sum(part.counted for part in each.parts))
@@ -115,7 +115,7 @@ def apply_to_all(
 ) -> None:
     """Applies one batch of a variable: all of its parts, or none.
 
-    batch: of each shard ids (n,) and gradients (n, dim).
+    batch: for each shard its ids (n,) and gradients (n, dim).
     """
     parts = [(shard, [GradientPart(ids, grads, None, ids.size)]) for shard, ids, grads in batch]
     made = prepare_together(parts, 1.0)

@@ -1,7 +1,7 @@
 """A shard, which holds one partition of a variable.
 
-Everything goes in batches, and everything that goes in or out is a numpy array, a number, a string,
-or a dataclass or mapping of such: so that a shard in another process can stand in for one here.
+All calls are in batches. Arguments and results are numpy arrays, numbers, strings, or dataclasses
+and mappings of these, so that a shard in another process can replace a local one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TierSpec:
-    """A tier of a shard. path: its file or directory; None where it has none."""
+    """A tier of a shard. path: its file or directory, or None."""
 
     kind: TierKind
     path: str | None
@@ -59,9 +59,9 @@ class TierSpec:
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard is made from."""
+    """The specification of a shard."""
 
-    name: str  # in messages, and of what its kept files are known by
+    name: str  # for errors, and to identify kept files
     dim: int
     default_values: NDArray[np.float32]  # (n, dim); key k starts as row k mod n
     optimizer: str
@@ -72,12 +72,12 @@ class ShardSpec:
     no_permission_value: float
     ssdhash: SSDHashOption
     keeps_rows: bool  # closing the shard keeps its rows for the next process
-    # What each tier takes as long as, or None. Fewer than tiers: None for the rest.
+    # The device that paces each tier, or None. A short tuple is filled with None.
     devices: tuple[DeviceTable | None, ...] = ()
     partition_count: int = 1  # of the variable
-    gpu: str | None = None  # of a tier of HBM; None without one
+    gpu: str | None = None  # of a tier of HBM; None without such a tier
     evict_option: GlobalStepEvict | L2WeightEvict | None = (
-        None  # whoever has the shard evicts by it
+        None  # used by the process that has the shard
     )
 
 
@@ -94,18 +94,18 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class ShardState:
-    """What a shard keeps once, rather than once a row."""
+    """The state of a shard beside its rows."""
 
     apply_count: int
     beta1_power: float
     beta2_power: float
     learning_rate: float
-    clock: int  # that of rows' recency
+    clock: int  # of the rows' recency
 
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """A file that a shard wrote, in a manifest's terms, and the shard as it is in it."""
+    """A file that a shard wrote, with its manifest entry and the shard's state at that moment."""
 
     size: int
     checksum: int
@@ -118,7 +118,9 @@ class WrittenShard:
 
 @dataclass(frozen=True)
 class SavedShard(WrittenShard):
-    rows_left: int  # in the shard, whether saved now or before
+    """The result of saving a shard."""
+
+    rows_left: int  # in the shard after eviction, saved now or before
     number: int  # for save_succeeded()
     skipped: NDArray[np.int64]  # keys of damaged rows, which are not in the file
 
@@ -142,10 +144,10 @@ class PersistedShard:
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """A save of one partition, into a new file at `path`.
+    """A request to save one partition into a new file at `path`.
 
-    At the save's moment rows of a lower version than least_version, or where half the sum of the
-    weights' squares is less than least_half_square, are removed.
+    At the moment of the save, rows are removed whose version is below least_version, or whose half
+    sum of squared weights is below least_half_square.
     """
 
     path: str
@@ -159,7 +161,7 @@ class SaveRequest:
 
 @dataclass(frozen=True)
 class PersistRequest:
-    """A checkpoint of one partition's pool. path: of a new file, for what isn't a row."""
+    """A request for a checkpoint of one partition's pool. path: a new file, for all but rows."""
 
     path: str
     checkpoint_id: bytes
@@ -170,9 +172,9 @@ class PersistRequest:
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """What one partition is restored from.
+    """A request to restore one partition.
 
-    chain: for each save the paths of its files, verified; the newest save's first.
+    chain: for each save the paths of its files, which were verified; the newest save first.
     """
 
     chain: list[list[str]]
@@ -182,7 +184,7 @@ class RestoreRequest:
     waiting_keys: bool
 
     def core(self) -> dict[str, Any]:
-        """Arguments by name."""
+        """Returns the core's arguments by name."""
         return {
             "chain": self.chain,
             "partition": self.partition,
@@ -193,54 +195,53 @@ class RestoreRequest:
 
 
 class Shard:
-    """What a variable asks of one shard; look-ups and updates concern several at a time
-    (several_shards.py, elsewhere.py).
+    """The calls that a variable makes to a single shard. Look-ups and updates go to several shards
+    at a time (several_shards.py, elsewhere.py).
 
-    A `RemoteShard` is asked for the same by the names of these methods, and has a `LocalShard`
-    answer.
+    A `RemoteShard` forwards these methods, by their names, to a `LocalShard` in another process.
 
-    ids: int64 of (n,), C-contiguous. Any thread may call any method. Errors are those of
+    ids: int64 (n,), C-contiguous. Any thread may call any method. Errors are those of
     `embstore.errors`: ClosedError after close(), ForkedError in a process that was forked from the
-    shard's own, and, from a shard that lies elsewhere, what tells that it can't be reached.
+    shard's own, and ShardLostError if a shard elsewhere can't be reached.
     """
 
-    # The resource that the shard's node has and no other, where it is tied to one; else "".
+    # The Ray resource that only the shard's node has, if the shard is tied to a node; else "".
     place = ""
 
     _table: _core.Table
     _pool_path: str | None  # of its durable pool
 
     def lookup_tier(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(n,); -1 where there is no row."""
+        """Returns the tier of each row (n,); -1 for keys without a row."""
         return self._table.lookup_tier(ids)
 
     def frequency(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,); of waiting keys too; 0 for unknown ones."""
+        """Returns frequencies (n,), of waiting keys too; 0 for unknown keys."""
         return self._table.frequency(ids)
 
     def version(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,); of waiting keys too; -1 for unknown ones."""
+        """Returns versions (n,), of waiting keys too; -1 for unknown keys."""
         return self._table.version(ids)
 
     def size(self) -> int:
-        """Rows."""
+        """Returns the number of rows."""
         return self._table.size()
 
     def keys(self, first: int, last: int) -> NDArray[np.int64]:
-        """Those from first to last, both included, that have a row; (n,), ascending."""
+        """Returns the keys from first to last, both included, that have a row; (n,), ascending."""
         return self._table.keys(first, last)
 
     def export(
         self, skip_damaged: bool = False, keys: NDArray[np.int64] | None = None
     ) -> ShardRows:
-        """DamagedRowsError where a row can't be read, unless those are to be left out.
+        """Returns rows. Raises DamagedRowsError if a row can't be read, unless skip_damaged.
 
-        keys: (n,), ascending; those without a row are left out. None: all that have one.
+        keys: (n,), ascending; keys without a row are left out. None: all keys with a row.
         """
         return ShardRows(*self._table.export(skip_damaged, keys))
 
     def stats(self) -> dict[str, Any]:
-        """As `EmbeddingVariable.stats`, of one partition."""
+        """Returns the stats of one partition, as `EmbeddingVariable.stats` describes them."""
         return self._table.stats()
 
     def drain(self) -> None:
@@ -248,7 +249,7 @@ class Shard:
         self._table.drain()
 
     def find_damaged(self) -> NDArray[np.int64]:
-        """The keys of rows that a medium doesn't give back as they were written, ascending."""
+        """Returns the keys of damaged rows, ascending; see `EmbeddingVariable.damaged_keys`."""
         return self._table.find_damaged()
 
     def put(
@@ -263,144 +264,158 @@ class Shard:
         self._table.put(ids, values, with_slots, frequencies, version)
 
     def drop(self, ids: NDArray[np.int64]) -> int:
-        """Removes rows, damaged or not; an incremental save tells of it. Returns how many."""
+        """Removes rows, damaged or not, and returns their number. The next incremental save records
+        the removal.
+        """
         return self._table.drop(ids)
 
     def evict(self, least_version: int | None, least_half_square: float | None) -> int:
-        """Removes rows of a lower version, or whose weights have a lower half square; as `drop`."""
+        """Removes, as `drop` does, rows whose version, or whose half sum of squared weights, is
+        lower.
+        """
         return self._table.evict(least_version, least_half_square)
 
     def apply_count(self) -> int:
-        """The step that an apply without one of its own gets next."""
+        """Returns the global step that the next apply without a global_step gets."""
         return self._table.apply_count()
 
     def advance_apply_count(self, at_least: int) -> None:
         self._table.advance_apply_count(at_least)
 
     def learning_rate(self) -> float:
-        """By which the next apply trains."""
+        """Returns the learning rate of the next apply."""
         return self._table.learning_rate()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         self._table.set_learning_rate(learning_rate)
 
     def sketch_shape(self) -> tuple[int, int, int] | None:
-        """Counters, hashes and bits a counter of the filter's sketch; None where it has none."""
+        """Returns (counters, hashes, bits per counter) of the filter's sketch; None without one."""
         return _core.sketch_shape(self._table)
 
     def save(self, request: SaveRequest, *, waiting_keys: bool, skip_damaged: bool) -> SavedShard:
-        """Writes a new file of a checkpoint, which the medium has on return; see engine/FORMAT.md.
+        """Writes a new file of a checkpoint, which is durable on return; see engine/FORMAT.md.
 
-        The file has the shard at one moment between two batches; look-ups and updates go on while
-        it is written.
+        The file has the shard as of one moment between two batches. Look-ups and updates go on
+        while it is written.
         """
         with LocalSave(self._table, request) as save:
             save.begin(waiting_keys)
             return save.write(skip_damaged)
 
     def save_succeeded(self, number: int) -> None:
-        """What save() wrote is safe: the next incremental save may leave it out."""
+        """Tells that the checkpoint of a save is complete: the next incremental save leaves its
+        rows out.
+        """
         _core.save_succeeded(self._table, number)
 
     def restore(self, request: RestoreRequest) -> None:
-        """Replaces everything by what a chain of saves has for this partition. An empty chain
-        leaves the shard empty, and so does an error.
+        """Replaces the shard's contents by those of a chain of saves. The shard is empty after an
+        empty chain, and after an error.
         """
         _core.restore_table(self._table, **request.core())
 
-    # --- Of a shard that keeps its files (`SSDHashOption.keep_files`)
+    # --- For shards that keep their files (`SSDHashOption.keep_files`)
 
     def kept_rows(self) -> list[bytes]:
-        """Ids of the checkpoints that `keep_rows` made and the files still have, oldest first."""
+        """Returns the ids of the checkpoints of `keep_rows` that still exist, oldest first."""
         return _core.kept_rows(self._table)
 
     def take_over_kept_rows(self, checkpoint_id: bytes | None, keep_as: bytes) -> None:
-        """Begins with the rows of that checkpoint; with no rows where it is None.
+        """Loads the rows of a checkpoint; None: starts with no rows.
 
-        keep_as: the id of the checkpoint that `keep_rows` makes, and close() where nobody called
-            that; the same for all shards of a variable.
+        keep_as: the id of the checkpoint that `keep_rows` will make, or close() if `keep_rows` was
+            not called; the same for all shards of a variable.
         """
         _core.take_over_kept_rows(self._table, checkpoint_id, keep_as)
 
     def keep_no_rows(self, checkpoint_id: bytes) -> None:
-        """Makes a checkpoint of a shard that has no rows yet, which stays open."""
+        """Makes a checkpoint of a shard that has no rows yet; the shard stays open."""
         _core.keep_no_rows(self._table, checkpoint_id)
 
     def keep_rows(self) -> None:
-        """Makes a checkpoint of all rows, and keeps the one before it. No other call but close()
-        and those of kept rows is taken afterwards, and a second call makes no other checkpoint."""
+        """Makes a checkpoint of all rows, and keeps the older one. Afterwards only close() and the
+        calls of this section may follow; a second call makes no other checkpoint."""
         _core.keep_rows(self._table)
 
     def drop_older_rows(self) -> None:
         """Drops all checkpoints but the one that `keep_rows` made."""
         _core.drop_older_rows(self._table)
 
-    # --- Of a shard with a durable pool; the others raise InvalidArgumentError.
+    # --- For shards with a durable pool; other shards raise InvalidArgumentError.
 
     def begin_persist(self, request: PersistRequest) -> BegunShard:
-        """Every row as it is now belongs to the next checkpoint of the pool; the medium has the
-        file on return.
+        """Begins a checkpoint of the pool, which has every row as it is now. The request's file is
+        durable on return.
         """
         begun = _core.begin_persist(self._table, **asdict(request))
         return BegunShard(state=_take_state(begun), **begun)
 
     def finish_persist(self, number: int, checkpoint_id: bytes) -> None:
-        """Returns when all of it is durable. Look-ups and updates go on meanwhile."""
+        """Returns when the checkpoint is durable. Look-ups and updates go on meanwhile."""
         _core.finish_persist(self._table, number, checkpoint_id)
 
     def drop_persisted(self, number: int) -> None:
-        """Gives up a checkpoint, durable or not."""
+        """Drops a checkpoint, durable or not."""
         _core.drop_persisted(self._table, number)
 
     def persisted(self) -> list[PersistedShard]:
-        """Those that are durable, oldest first."""
+        """Returns the durable checkpoints, oldest first."""
         return [PersistedShard(*found) for found in _core.persisted(self._table)]
 
     def should_persist(self) -> bool:
-        """None is under way, and the first tier is full."""
+        """Returns whether no checkpoint is under way and the tiers above the pool are full."""
         return _core.should_persist(self._table)
 
     def is_pool_short(self) -> bool:
-        """None is under way, and half of the places that a pool above another tier keeps for rows
-        that change between two checkpoints are used."""
+        """Returns whether no checkpoint is under way or pending, and a pool above another tier has
+        used half of its places for rows that change between two checkpoints."""
         return _core.is_pool_short(self._table)
 
     def awaits_restore(self) -> bool:
-        """The pool has checkpoints of an earlier process, neither restored nor discarded yet."""
+        """Returns whether the pool has checkpoints of an earlier process that were neither restored
+        nor discarded.
+        """
         return _core.awaits_restore(self._table)
 
     def note_begun_at(self, directory: str) -> None:
-        """Checkpoints of the shard's pool are begun there from now on; durable on return."""
+        """Notes that checkpoints of the pool are begun in `directory` from now on; the note is
+        durable on return.
+        """
         note_begun(self._pool(), directory)
 
     def note_listed_at(self, directory: str) -> None:
-        """One of them is listed there, and counts; durable on return."""
+        """Notes that a checkpoint is listed in `directory`, and so counts; the note is durable on
+        return.
+        """
         note_listed(self._pool(), directory)
 
     def begun_at(self) -> str | None:
-        """What was noted last, by an earlier process too, if no checkpoint has counted yet."""
+        """Returns the directory noted last, also by an earlier process, if no checkpoint has
+        counted yet; else None.
+        """
         return begun_at(self._pool())
 
     def await_restore(self) -> None:
-        """Leaves the shard empty, and its checkpoints as they are. It takes no rows and makes no
-        checkpoint until one is restored, or all are discarded.
+        """Empties the shard and leaves its checkpoints as they are. The shard takes no rows and
+        makes no checkpoint until one is restored, or all are discarded.
         """
         _core.await_restore(self._table)
 
     def discard_persisted(self) -> None:
-        """Gives those up."""
+        """Discards the pool's checkpoints of an earlier process."""
         _core.discard_persisted(self._table)
         forget_notes(self._pool())
 
     def restore_persisted(self, number: int, request: RestoreRequest) -> None:
-        """Replaces everything by a checkpoint of the pool, and what the chain has beside its rows.
-        Newer checkpoints stay. After an error the shard awaits its restore.
+        """Replaces the shard's contents by a checkpoint of the pool, and by all but the rows of the
+        chain's files. Newer checkpoints stay. After an error the shard awaits its restore.
         """
         _core.restore_persisted(self._table, number=number, **request.core())
 
     def close(self) -> None:
-        """Gives memory and files back; where rows are kept they are written out first, or it raises
-        StorageError and may be called again. In a forked child it does nothing.
+        """Frees memory and files. If rows are kept, they are written first; if that fails, close()
+        raises StorageError and may be called again. Does nothing in a forked child.
         """
         self._table.close()
 
@@ -410,27 +425,27 @@ class Shard:
 
 
 class LocalSave:
-    """A save of a LocalShard, which ends with its scope; but not before a thread that writes it has
-    done so, though a signal ends the scope of whoever waits for that thread.
+    """A save of a LocalShard, a context manager. Leaving it ends the save, but first waits for the
+    thread that writes, even if a signal interrupts the thread that waits for the writing one.
     """
 
     def __init__(self, table: _core.Table, request: SaveRequest) -> None:
-        """Looks for the rows that are to be removed."""
+        """Finds the rows that the save will remove."""
         self._save = _core.prepare_save(table, **asdict(request))
         self._in_use = threading.Lock()
 
     def begin(self, waiting_keys: bool) -> None:
-        """Begins the save of the shard as it is now, without the rows that are to be removed."""
+        """Removes those rows, and begins the save of the shard as it is then."""
         self._save.begin(waiting_keys)
 
     def write(self, skip_damaged: bool) -> SavedShard:
-        """Writes the file, which the medium has on return, while look-ups and updates go on."""
+        """Writes the file, which is durable on return, while look-ups and updates go on."""
         with self._in_use:
             saved = self._save.write(skip_damaged)
         return SavedShard(state=_take_state(saved), **saved)
 
     def stop(self) -> None:
-        """Has the thread that writes it raise StorageError soon."""
+        """Makes write() raise StorageError soon in its thread."""
         self._save.stop()
 
     def __enter__(self) -> Self:
@@ -462,7 +477,7 @@ class LocalShard(Shard):
             partition_count=spec.partition_count,
             gpu=gpu,
         )
-        self.gpu = gpu[0] or None  # of its tier of HBM
+        self.gpu = gpu[0] or None  # of the HBM tier
         self._dim = spec.dim
         pools = (tier.path for tier in spec.tiers if tier.kind is TierKind.PMEM_POOL)
         self._pool_path = next(pools, None)
@@ -474,11 +489,11 @@ class LocalShard(Shard):
         occurrences: NDArray[np.uint32] | None = None,
         count: bool = True,
     ) -> NDArray[np.float32]:
-        """The rows of `ids`, (n, dim).
+        """Returns the rows of `ids`, (n, dim).
 
-        train: an apply follows, which counts and promotes; so this doesn't.
-        occurrences: (n,), how many ids each of `ids` stands for, where they were made unique; only
-            with train, or without count.
+        train: True: an apply will follow, and counts and promotes, so the look-up doesn't.
+        occurrences: (n,), how many ids of the batch each of the unique `ids` stands for; only with
+            train, or without count.
         count: False for an evaluation, which no apply follows, and which neither counts nor
             promotes.
         """
@@ -487,18 +502,18 @@ class LocalShard(Shard):
         return rows
 
     def next_turn(self) -> int:
-        """The turn of the batch that is trained after those which were asked for ahead.
+        """Returns the turn of the batch after those that were prefetched.
 
-        It and what follows: only of a shard with a tier of HBM.
+        This method and the next two need an HBM tier.
         """
         return self._table.next_turn()
 
     def prefetch(self, ids: NDArray[np.int64], turn: int) -> None:
-        """Has the rows of such a batch come up to HBM, and stay there until its turn is over."""
+        """Starts to move the rows of a batch up to HBM, where they stay until its turn is over."""
         self._table.prefetch(ids, turn)
 
     def forget_prefetched(self) -> None:
-        """What was asked for ahead won't come."""
+        """Forgets the batches that were prefetched: they won't be trained."""
         self._table.forget_prefetched()
 
     def leave_out_apply(self) -> None:
@@ -506,27 +521,27 @@ class LocalShard(Shard):
         self._table.leave_out_apply()
 
     def synchronize(self) -> None:
-        """Waits for what was put on streams, and raises what it met."""
+        """Waits for the work on the GPU's streams, and raises the error that it met."""
         self._table.synchronize()
 
-    # --- For batches of several shards: several_shards.py
+    # --- For batches of several shards, in several_shards.py
 
     @property
     def table(self) -> _core.Table:
         return self._table
 
     def note_look_up(self, count: int) -> None:
-        """So many ids were looked up."""
+        """Called after `count` ids were looked up; subclasses count them."""
 
     def note_applied(self, count: int) -> None:
-        """So many ids were trained."""
+        """Called after `count` ids were trained; subclasses count them."""
 
     def prepare_save(self, request: SaveRequest) -> LocalSave:
-        """Looks for the rows that are to be removed, as for save(), while updates go on."""
+        """Returns a save that was not begun; finds the rows to remove while updates go on."""
         return LocalSave(self._table, request)
 
     def start_recording(self, recording: _core.Recording, number: int) -> None:
-        """Phases are told to it, by this number, until it stops."""
+        """Reports the shard's phases to `recording`, under `number`, until stop_recording()."""
         self._table.start_recording(recording, number)
 
     def stop_recording(self, recording: _core.Recording) -> None:

@@ -1,4 +1,4 @@
-"""Where on its node a partition keeps the files of its tiers."""
+"""The files and directories of a partition's tiers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from embstore.options import NODE_PMEM, Tier, TierKind
 __all__ = ["partition_numbers", "prepare_places", "tier_file"]
 
 _ROW_FILE = b"ESROWLOG"
-_UUID_BEGIN, _UUID_END = 16, 32  # in a file of rows; all 0: the file goes with its process
+_UUID_BEGIN, _UUID_END = 16, 32  # in a file of rows; all 0: the file isn't kept
 
-_MOST_QUOTED = 160  # a file's name has at most 255 bytes, with the number of its partition and more
+_MOST_QUOTED = 160  # file names have at most 255 bytes, with partition number and endings
 
 
 def partition_numbers(partitions: int) -> Sequence[int | None]:
-    """By which `tier_file` knows them; None: the only one."""
+    """Returns the partitions' numbers for `tier_file`; None: the only partition."""
     return range(partitions) if partitions > 1 else [None]
 
 
 def tier_file(tier: Tier, name: str, partition: int | None) -> str | None:
-    """The file or directory of a partition, or of all (None), of the variable of that name; None
-    where the tier has no file.
+    """Returns the file or directory of a tier of partition `partition`, or of all partitions if
+    that is None, of the variable `name`. Returns None if the tier has no file.
     """
     if tier.path is None:
         return None
-    # A pool has several files, each with an ending of its own.
+    # The core adds the endings of a pool's several files.
     ending = "" if tier.kind is TierKind.PMEM_POOL else f".{tier.kind.value.lower()}"
     return str(Path(tier.path) / f"{_stem(name, partition)}{ending}")
 
@@ -43,7 +43,9 @@ def _stem(name: str, partition: int | None) -> str:
 
 
 def _quoted(name: str) -> str:
-    """No two names have the same; it's neither hidden nor that of another's partition."""
+    """Returns a file name for `name` that no other name has, that is not hidden, and that can't be
+    taken for another variable's partition.
+    """
     quoted = re.sub(r"^\.|\.(?=part\d+$)", "%2E", quote(name, safe=""))
     if len(quoted) <= _MOST_QUOTED:
         return quoted
@@ -52,11 +54,11 @@ def _quoted(name: str) -> str:
 
 
 def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
-    """Makes the directories of the tiers. Raises StorageError where they can't be made, and where
-    rows lie in one without the checkpoint that tells which of them count; InvalidArgumentError
-    where rows were kept for more partitions, or fewer.
+    """Makes the directories of the tiers. Raises StorageError if they can't be made, or if one has
+    rows without the checkpoint that says which rows count; raises InvalidArgumentError if rows were
+    kept with another number of partitions.
     """
-    has_pool = any(tier.kind is TierKind.PMEM_POOL for tier in tiers)  # which has the checkpoints
+    has_pool = any(tier.kind is TierKind.PMEM_POOL for tier in tiers)  # a pool has the checkpoints
     for tier in tiers:
         if tier.path == NODE_PMEM:
             raise InvalidArgumentError(
@@ -68,14 +70,16 @@ def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:
 
 
 def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) -> None:
-    """Those of as many partitions, with checkpoints, are left to the core."""
+    """Raises errors as `prepare_places`. Rows with checkpoints of as many partitions pass: the core
+    checks them.
+    """
     ending = {TierKind.SSDHASH: ".ssdhash", TierKind.PMEM_POOL: ".pool"}.get(tier.kind)
     if ending is None or tier.path is None:
         return
     quoted = _quoted(name)
     manifest = re.compile(rf"({re.escape(quoted)}(?:\.part\d+)?){ending}\.checkpoint-\d+")
     ours = {_stem(name, number) for number in partition_numbers(partitions)}
-    # Of thousands of tables' files few are this one's.
+    # Filters by prefix first: the directory may have the files of thousands of tables.
     with reading_from(Path(tier.path)):
         files = [file for file in os.listdir(tier.path) if file.startswith(quoted)]  # noqa: PTH208
     have_checkpoints = set()
@@ -94,8 +98,8 @@ def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) 
 
 
 def _refuse_kept_rows(name: str, folder: Path) -> None:
-    """Raises StorageError for rows without a checkpoint; else they would be removed."""
-    # Looked for once more: a close() meanwhile replaces it, and one listing may miss both files.
+    """Raises StorageError for rows without a checkpoint, which would be removed otherwise."""
+    # Lists the checkpoints again: a close() may have replaced one, and a listing may miss both.
     checkpoints = folder.parent.glob(f"{folder.name}.checkpoint-*")
     if _has_kept_rows(folder) and all(file.suffix == ".new" for file in checkpoints):
         raise StorageError(
@@ -106,9 +110,9 @@ def _refuse_kept_rows(name: str, folder: Path) -> None:
 
 
 def _has_kept_rows(folder: Path) -> bool:
-    """Whether the folder of an SSDHASH tier has a file of rows that were to outlive their process,
-    as its header says (engine/FORMAT.md, section LOG). Its owner, another process, may remove files
-    and folder meanwhile.
+    """Returns whether the folder of an SSDHASH tier has a file of kept rows, by the file's header
+    (engine/FORMAT.md, section LOG). The owner, another process, may remove files and folder
+    meanwhile.
     """
     with reading_from(folder), contextlib.suppress(FileNotFoundError):
         return any(_was_kept(file) for file in folder.glob("rows-*.ssdhash"))
@@ -116,7 +120,7 @@ def _has_kept_rows(folder: Path) -> bool:
 
 
 def _was_kept(file: Path) -> bool:
-    if not file.is_file():  # a FIFO would have its reader wait for ever
+    if not file.is_file():  # reading a FIFO could block for ever
         return False
     try:
         with file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Scopes that Ctrl-C doesn't leave half done."""
+"""Defers Ctrl-C to the end of a scope, so that it leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _Handler = Callable[[int, "FrameType | None"], Any]
 
 @contextlib.contextmanager
 def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
-    """SIGINT and SIGTERM are handled when it ends, if the program handles them at all.
+    """Defers the program's handlers of SIGINT and SIGTERM, if it has any, to the end of the scope.
 
-    stop: called at once where that will raise KeyboardInterrupt, so that it ends soon.
+    stop: called at once if the deferred handler will raise KeyboardInterrupt, so that the scope's
+        work ends soon.
     """
     if threading.current_thread() is not threading.main_thread():  # which handles all signals
         yield
@@ -32,7 +33,7 @@ def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
             stop()
 
     try:
-        with contextlib.ExitStack() as restored:  # one after the other, whatever comes meanwhile
+        with contextlib.ExitStack() as restored:  # restores both handlers even if one raises
             for number in (signal.SIGINT, signal.SIGTERM):
                 handler = signal.getsignal(number)
                 if callable(handler):

@@ -1,4 +1,4 @@
-"""Waits for what a process that was killed still holds: its files are in use for some seconds."""
+"""Waits for files of a killed process, which the kernel releases only after some seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _TRIED_AGAIN_S = 0.2
 
 
 def when_free(call: Callable[[], _T], within_s: float) -> _T:
-    """What `call` returns; after within_s its InUseError is raised."""
+    """Returns the result of `call`, which is repeated while it raises InUseError. Raises that error
+    once within_s seconds have passed.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:
