@@ -1,1 +1,1 @@
-"""Saves and restores: `save`, `save_incremental` and `restore` of `embstore`."""
+"""Saves and restores of variables: `embstore.save`, `save_incremental` and `restore`."""

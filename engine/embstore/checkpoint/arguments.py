@@ -1,4 +1,4 @@
-"""What saves and restores of every kind take: their variables, their directory, and their locks."""
+"""Arguments and locks that saves and restores of every kind have in common."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVar
 
 
 def directory_path(path: PathLike, argument: str = "path") -> Path:
-    """Returns the absolute path that an argument of this name has."""
+    """Returns `path`, the value of an argument of the name `argument`, as an absolute path."""
     found = checks.absolute(argument, checks.directory(argument, path))
-    checks.directory(argument, found)  # UTF-8 may not have where the process works
+    checks.directory(argument, found)  # the working directory may not be UTF-8
     return found
 
 
@@ -60,9 +60,9 @@ def saves_waiting_keys() -> bool:
 
 @contextlib.contextmanager
 def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
-    """Keeps saves and restores of a variable apart."""
+    """A scope in which no other save or restore of the variables runs."""
     with contextlib.ExitStack() as stack:
-        for variable in sorted(variables, key=id):  # one order for all threads
+        for variable in sorted(variables, key=id):  # one order for all threads: no deadlock
             stack.enter_context(variable.internals.checkpointing)
         yield
 
@@ -70,15 +70,15 @@ def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
 def least_to_stay(
     variable: EmbeddingVariable, global_step: int | None
 ) -> tuple[int | None, float | None]:
-    """What a checkpoint of that step evicts less than, as of `EmbeddingVariableOption`; None: by
-    the variable's own count of applies.
+    """Returns the limits below which a checkpoint evicts rows, as
+    `EmbeddingVariableOption.least_to_stay` does. None: the step is the variable's count of applies.
     """
     step = variable.internals.applies() if global_step is None else global_step
     return variable.ev_option.least_to_stay(step)
 
 
 def step_of(variables: Sequence[EmbeddingVariable], global_step: int | None) -> int:
-    """What a checkpoint is kept with; where nobody said it, the largest count of applies."""
+    """Returns the step of a checkpoint: global_step, or the largest count of applies if None."""
     if global_step is not None:
         return global_step
     return max(variable.internals.applies() for variable in variables)

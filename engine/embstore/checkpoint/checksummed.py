@@ -1,4 +1,4 @@
-"""JSON that ends with a checksum of its text."""
+"""JSON texts that end with a checksum of themselves."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from embstore._core import crc32c
 
 __all__ = ["checksummed", "is_as_written"]
 
-# The end of a text; and its end without the checksum, which is of the text so ended.
+# The end of a text with a checksum, and without. The checksum is that of the text without one.
 _END = b',\n "checksum": "%08x"\n}\n'
 _END_WITHOUT = b"\n}\n"
 
 
 def checksummed(fields: dict[str, Any]) -> bytes:
-    """The text of an object with at least one field."""
+    """Returns the text of an object with `fields`, which must not be empty, and its checksum."""
     text = json.dumps(fields, indent=1, allow_nan=False) + "\n"
     return _with_checksum(text.encode("ascii"))
 
 
 def is_as_written(text: bytes) -> bool:
-    """Whether it is, to the byte, one that `checksummed` gave."""
+    """Returns whether a text is, to the byte, as `checksummed` wrote it."""
     return text == _with_checksum(text[: -len(_END % 0)] + _END_WITHOUT)
 
 

@@ -1,7 +1,7 @@
-"""Directories that hold numbered saves, of which the newest is whole whatever happens.
+"""Directories of numbered saves, the newest of which is always whole.
 
-A save is written into a hidden directory beside the others, and gets its name when the medium has
-all of it. engine/FORMAT.md (section CHECKPOINT) says what lies where.
+A save is written into a hidden directory beside the others, and is renamed to its final name once
+all of it is durable. engine/FORMAT.md (section CHECKPOINT) describes the files.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _UNFINISHED = re.compile(r"\.(save|increment)-\d{8,}\.unfinished")
 
 
 def newest_full(path: Path) -> Path:
-    """The directory of the newest full save; CheckpointError where `path` has none."""
+    """Returns the directory of the newest full save. Raises CheckpointError if there is none."""
     hint = "restore the full one before it, and give this one as incremental="
     return _newest(path, _FULL, _INCREMENTAL, f"holds an incremental save; {hint}")
 
 
 def only_incremental(path: Path) -> Path:
-    """The directory of the incremental save; CheckpointError where `path` has none."""
+    """Returns the directory of the incremental save. Raises CheckpointError if there is none."""
     return _newest(path, _INCREMENTAL, _FULL, "holds a full save, not an incremental one")
 
 
@@ -62,9 +62,10 @@ def _newest(
 
 @contextlib.contextmanager
 def publishing(path: Path, *, incremental: bool) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """An empty directory to write a save into, and what makes it the newest save of `path`.
+    """Yields an empty directory to write a save into, and a function that makes it the newest save
+    of `path`.
 
-    When that was called, older saves are removed on leaving; otherwise what was written is.
+    On leaving, removes older saves if that function was called, and the new directory otherwise.
     """
     with writing_to(path):
         make_directory(path)
@@ -74,7 +75,7 @@ def publishing(path: Path, *, incremental: bool) -> Iterator[tuple[Path, Callabl
 
 
 def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]:
-    for entry in path.iterdir():  # nobody else writes here while we hold the lock
+    for entry in path.iterdir():  # leftovers, as this process holds the lock
         if _UNFINISHED.fullmatch(entry.name):
             shutil.rmtree(entry)
     older = numbered(path, _FULL)
@@ -96,18 +97,20 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
         if not published:
             shutil.rmtree(unfinished, ignore_errors=True)
     for save in older:
-        remove_unless_read(save)  # what stays is removed by the next save
+        remove_unless_read(save)  # the next save tries again
 
 
 def remove_unless_read(directory: Path) -> None:
-    """Removes a directory, unless a process is `reading` it; what can't be removed stays."""
+    """Removes a directory unless a process is `reading` it. Ignores errors: what can't be removed
+    stays.
+    """
     with contextlib.suppress(OSError), opened(directory, os.O_DIRECTORY) as descriptor:
         _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _lock(descriptor: int, operation: int) -> None:
-    """Does without the lock on a file system that has none for directories."""
+    """Locks a directory; does nothing on a file system without locks for directories."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError as error:
@@ -117,9 +120,9 @@ def _lock(descriptor: int, operation: int) -> None:
 
 @contextlib.contextmanager
 def reading(directory: Path) -> Iterator[bool]:
-    """The scope in which `remove_unless_read` leaves a directory. Yields False if it is gone.
+    """A scope in which `remove_unless_read` does not remove a directory. Yields whether it exists.
 
-    Raises CheckpointError where a file is in its place, and StorageError.
+    Raises CheckpointError if it is a file, and StorageError.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -137,10 +140,10 @@ def reading(directory: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def reading_newest_full(path: Path) -> Iterator[Path]:
-    """The directory of the newest full save, which newer ones leave meanwhile; CheckpointError
-    where `path` has none.
+    """Yields the directory of the newest full save, which newer saves don't remove in the scope.
+    Raises CheckpointError if there is none.
     """
-    while True:  # until no newer one takes its place before it's held
+    while True:  # tries again if a newer save replaced this one before it was locked
         save = newest_full(path)
         with reading(save) as is_there:
             if is_there:
@@ -162,14 +165,16 @@ def number_of(directory: Path) -> int:
 
 
 def numbered(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
-    """The directories of that name, by number."""
+    """Returns the directories in `path` whose name matches, ordered by number."""
     found = entries(path, pattern, may_be_missing=may_be_missing)
     with reading_from(path):
         return [entry for entry in found if entry.is_dir()]
 
 
 def entries(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
-    """Whatever has such a name, by number."""
+    """Returns the entries of `path` whose name matches, ordered by number. Raises CheckpointError
+    if `path` is missing, unless may_be_missing, or is a file.
+    """
     try:
         with reading_from(path):
             found = [entry for entry in path.iterdir() if pattern.fullmatch(entry.name)]
@@ -192,7 +197,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def lock_directory(path: Path, why_not: str = "another save to it is under way") -> PathLock:
-    """Keeps others from saving to `path` until it's released, or the process ends."""
+    """Locks `path` against other saves until the lock is released or the process ends. Raises
+    InUseError.
+    """
     try:
         return PathLock(str(path / LOCK_NAME), str(path))
     except InUseError:

@@ -1,4 +1,4 @@
-"""The manifest of a save: what it holds, as JSON that says whether it is whole."""
+"""The manifest of a save: a description of its files, as JSON with a checksum."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ READ_VERSIONS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class FileEntry:
-    """The rows of one partition, and what its shard counted: of asynchronous updates each counts
-    those that it had."""
+    """The file of one partition, with its shard's own count of applies and beta powers:
+    asynchronous updates reach shards in different numbers."""
 
     name: str
     size: int
@@ -41,9 +41,9 @@ class FileEntry:
     beta2_power: float
 
 
-# What is told of a file by whoever wrote it, and by whoever verifies it.
+# The fields that both the writer of a file and its verification report.
 FILE_FACTS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
-# And what its shard counted.
+# The fields of the shard's state.
 COUNTED = ("apply_count", "beta1_power", "beta2_power")
 
 
@@ -65,11 +65,11 @@ class VariableEntry:
     name: str
     dim: int
     optimizer: OptimizerEntry | None
-    learning_rate: float | None  # None: without an optimizer, or of a save that didn't keep it yet
+    learning_rate: float | None  # None: no optimizer, or a save of version 1, which lacks it
     clock: int
-    follows: str | None  # the save_id that an incremental save goes on from
-    total_rows: int  # that the variable had, whether in this save or one before
-    files: tuple[FileEntry, ...]  # one a partition, in order
+    follows: str | None  # the save_id that an incremental save continues
+    total_rows: int  # the variable's rows, in this save or earlier ones
+    files: tuple[FileEntry, ...]  # one for each partition, in order
 
     @property
     def partition_num(self) -> int:
@@ -84,7 +84,7 @@ class Manifest:
     variables: tuple[VariableEntry, ...]
 
     def write(self, directory: Path) -> None:
-        """Returns when the medium has it."""
+        """Writes the manifest into `directory`; the file's contents are durable on return."""
         with (directory / FILE_NAME).open("xb") as file:
             file.write(checksummed({"format": FORMAT, "version": VERSION, **asdict(self)}))
             file.flush()
@@ -92,8 +92,8 @@ class Manifest:
 
     @staticmethod
     def read(directory: Path) -> Manifest:
-        """CheckpointError where it's missing or isn't, to the byte, what was written, and where it
-        names files that don't lie beside it.
+        """Returns the manifest of `directory`. Raises CheckpointError if it is missing, differs in
+        a byte from what was written, or names files that don't lie beside it.
         """
         path = directory / FILE_NAME
         try:
@@ -127,7 +127,7 @@ class Manifest:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether it can only name what lies beside the manifest."""
+    """Returns whether `name` is the name of a file beside the manifest, not a path elsewhere."""
     return name not in ("", "..") and "\0" not in name and Path(name).name == name
 
 
@@ -139,7 +139,7 @@ def _manifest(fields: dict[str, Any], version: int) -> Manifest:
 def _variable(fields: dict[str, Any], version: int) -> VariableEntry:
     if version == 1:
         fields["learning_rate"] = None
-    if version < 3:  # what the first shard counted
+    if version < 3:  # these had the counts of the first shard alone
         counted = {name: fields.pop(name) for name in COUNTED}
         fields["files"] = [{**file, **counted} for file in fields["files"]]
     optimizer = fields.pop("optimizer")

@@ -1,4 +1,4 @@
-"""Rows, optimizers and waiting keys as they were saved, in any storage type."""
+"""Restores variables from saves, into any storage type."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def restore(
     variables: Sequence[EmbeddingVariable],
     incremental: Sequence[PathLike] = (),
 ) -> int:
-    """Replaces what the variables hold by what was saved under their names.
+    """Replaces the contents of the variables by those saved under their names. Returns the
+    global_step of the last save.
 
-    The storage type, partition_num and dim may be others than those of the save: columns that it
-    lacks get their initial values, those that it has too many are cut. The rows that rank highest
-    come back into the upper tiers. Keys without a row read, and start as, what they did in the
-    variable that was saved, whatever initializer this one has; saves of earlier versions don't say
-    what that was. The optimizer's state is that of the save, the learning rate too. A variable
-    without an optimizer takes the weights alone. Saves of versions that put keys into other
-    partitions are restored as any others.
+    The storage type, partition_num and dim may differ from the save's: columns that it lacks get
+    their initial values, surplus columns are cut. The highest-ranked rows come back into the upper
+    tiers. Keys without a row get the initial values of the variable that was saved, whatever
+    initializer this one has; saves of earlier versions don't have these. The optimizer's state and
+    the learning rate are those of the save. A variable without an optimizer takes only the weights.
+    Saves of earlier versions, which spread keys over partitions differently, are restored too.
 
     incremental: the paths of the incremental saves that followed, in order.
 
-    Returns the global_step of the last of the saves. Everything is verified before the first row
-    changes: CheckpointError, which names the file, where one is missing, truncated or damaged, or
-    doesn't belong to the others; and where a variable isn't in the save or had another optimizer.
-    StoreFullError where its rows don't fit.
+    Everything is verified before the first row changes. Raises CheckpointError, which names the
+    file, if a file is missing, truncated or damaged, or doesn't belong to the others, and if a
+    variable isn't in the save or had another optimizer. Raises StoreFullError if the rows don't
+    fit.
     """
     chosen = check_variables(variables)
     with planned_restore(path, chosen, incremental) as restored, checkpoint_locks(chosen):
@@ -57,8 +57,8 @@ def planned_restore(
     variables: Sequence[EmbeddingVariable],
     incremental: Sequence[PathLike] = (),
 ) -> Iterator[Callable[[], int]]:
-    """Verifies everything, and gives what then restores the variables, as `restore` does; the
-    caller holds their `checkpoint_locks`.
+    """Verifies everything, and yields a function that restores the variables as `restore` does.
+    REQUIRES: the caller holds their `checkpoint_locks` when it calls that function.
     """
     if isinstance(incremental, (str, os.PathLike)) or not checks.is_iterable(incremental):
         raise InvalidArgumentError(f"incremental must be a list of paths, got {incremental!r}")
@@ -78,14 +78,16 @@ def planned_restore(
 def plans_of(
     saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]
 ) -> list[RestorePlan]:
-    """How each is restored from a full save and the incremental ones that followed it, in order."""
+    """Returns each variable's plan to restore it from a full save and the incremental saves that
+    followed it, in order.
+    """
     waiting_keys = saves_waiting_keys()
     refuse_awaiting(variables)
     return [plan_restore(variable, saves, waiting_keys) for variable in variables]
 
 
 def carry_out(plans: Sequence[RestorePlan]) -> None:
-    """REQUIRES: the variables' `checkpoint_locks` are held."""
+    """Restores the variables of `plans`. REQUIRES: their `checkpoint_locks` are held."""
     with uninterrupted():
         for plan in plans:
             plan.carry_out()

@@ -1,4 +1,4 @@
-"""How a variable is restored: everything is verified before the first row changes."""
+"""Plans of restores: everything is verified before the first row changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SAVE_FILTERED_FEATURES = "TF_EV_SAVE_FILTERED_FEATURES"
 
 @dataclass(frozen=True)
 class SaveOnMedium:
-    """One save that was found on a medium."""
+    """A save in a directory, with its manifest."""
 
     directory: Path
     manifest: Manifest
@@ -59,7 +59,7 @@ class SaveOnMedium:
         return next((entry for entry in self.manifest.variables if entry.name == name), None)
 
     def entry_of(self, variable: EmbeddingVariable) -> VariableEntry:
-        """CheckpointError where it has none."""
+        """Returns the variable's entry. Raises CheckpointError if the save has none."""
         entry = self.entry(variable.name)
         if entry is None:
             names = ", ".join(entry.name for entry in self.manifest.variables)
@@ -69,7 +69,7 @@ class SaveOnMedium:
         return entry
 
     def renamed(self, names: Sequence[str]) -> SaveOnMedium:
-        """The same save, whose variables have these names, in their order."""
+        """Returns the same save with these names for its variables, in their order."""
         entries = zip(self.manifest.variables, names, strict=True)
         renamed = tuple(replace(entry, name=name) for entry, name in entries)
         return replace(self, manifest=replace(self.manifest, variables=renamed))
@@ -80,12 +80,12 @@ class SaveOnMedium:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """How one variable is restored; everything in it was verified.
+    """A verified plan to restore one variable.
 
-    pool_numbers: of the checkpoint in each partition's pool, which has the rows; None: the files of
-        saves have them.
-    key_range: the least and the greatest key that the files have a row of; the least is the greater
-        one where there are no rows. None: pools have the rows.
+    pool_numbers: the number of the checkpoint in each partition's pool, which has the rows; None:
+        the files of saves have the rows.
+    key_range: the least and the greatest key with a row in the files; if there are no rows, the
+        least is above the greatest. None: pools have the rows.
     """
 
     variable: EmbeddingVariable
@@ -97,7 +97,7 @@ class RestorePlan:
     key_range: tuple[int, int] | None = None
 
     def carry_out(self) -> None:
-        """REQUIRES: the variable's `checkpoint_locks` are held."""
+        """Restores the variable. REQUIRES: its `checkpoint_locks` are held."""
         variable, internals = self.variable, self.variable.internals
         states = saved_states(variable, self.entry)
         internals.forget_prefetched()
@@ -107,10 +107,10 @@ class RestorePlan:
             try:
                 self._fill(self.chain, states)
             except (ClosedError, ShardLostError, WorkerLostError):
-                raise  # nothing more can be done to it; a job begins again
+                raise  # the shards can't be emptied any more; a job starts again
             except BaseException as error:
                 if self.pool_numbers is None:
-                    self._fill([], states)  # a part of the rows is of no use
+                    self._fill([], states)  # empties all shards: a part of the rows is no use
                 if not isinstance(error, EmbStoreError):
                     raise
                 raise CheckpointError(f"{variable.name} is left empty: {error}") from error
@@ -136,7 +136,7 @@ def plan_restore(
     variable: EmbeddingVariable, saves: list[SaveOnMedium], waiting_keys: bool
 ) -> RestorePlan:
     chain = _links(variable, saves)
-    found: list[dict[str, Any]] = []  # of each save's files
+    found: list[dict[str, Any]] = []  # the facts about the files of all saves
     for save, entry in chain:
         verified = verified_files(variable, save, entry)
         found += verified
@@ -152,13 +152,15 @@ def plan_restore(
 def _links(
     variable: EmbeddingVariable, saves: list[SaveOnMedium]
 ) -> list[tuple[SaveOnMedium, VariableEntry]]:
-    """The saves that have the variable, each with its entry; sure to follow one another."""
+    """Returns the saves that have the variable, each with its entry. Raises CheckpointError if they
+    don't follow one another.
+    """
     full, *increments = saves
     chain = [(full, full.entry_of(variable))]
     for save in increments:
         entry = save.entry(variable.name)
         if entry is None:
-            continue  # the variable wasn't saved this time, and the next save goes on without it
+            continue  # the variable wasn't in this save; its next one follows the one before
         if entry.follows != chain[-1][0].manifest.save_id:
             raise CheckpointError(
                 f"{save.directory}: what it holds of {variable.name} doesn't follow "
@@ -172,8 +174,8 @@ def _links(
 def verified_files(
     variable: EmbeddingVariable, save: SaveOnMedium, entry: VariableEntry
 ) -> list[dict[str, Any]]:
-    """What the core says of each file of the variable's. Raises CheckpointError where one isn't
-    what the manifest describes, or the variable has another optimizer.
+    """Returns the core's facts about each file of the variable. Raises CheckpointError if a file
+    isn't as the manifest describes it, or the variable has another optimizer.
     """
     return verified_files_for(
         variable.name, variable.optimizer, variable.partition_num, save, entry
@@ -187,7 +189,7 @@ def verified_files_for(
     save: SaveOnMedium,
     entry: VariableEntry,
 ) -> list[dict[str, Any]]:
-    """As `verified_files`, of a variable that needn't be made yet."""
+    """Does the same as `verified_files` for a variable that needn't be made yet."""
     _check_optimizer(name, optimizer, save, entry)
     return [
         _verified(save, entry, partition, file, partition_num)
@@ -221,7 +223,7 @@ def _check_optimizer(
     name: str, optimizer: Optimizer | None, save: SaveOnMedium, entry: VariableEntry
 ) -> None:
     if optimizer is None:
-        return  # it can't be trained, so it needs no slots
+        return  # the variable can't be trained, so it needs no slots
     saved = entry.optimizer
     if saved is not None and (saved.name, saved.slots) == (
         optimizer.name,
@@ -244,7 +246,7 @@ def _described(optimizer: OptimizerEntry | None) -> str:
 def check_sketches(
     variable: EmbeddingVariable, save: SaveOnMedium, verified: Sequence[dict[str, Any]]
 ) -> None:
-    """Raises CheckpointError where the variable's filter can't go on with the saved sketches.
+    """Raises CheckpointError if the variable's filter can't continue with the saved sketches.
 
     verified: the save's `verified_files`.
     """
@@ -264,15 +266,15 @@ def check_sketches(
 def check_room_of_successor(
     variable: EmbeddingVariable, optimizer: Optimizer | None, verified: Sequence[dict[str, Any]]
 ) -> None:
-    """Raises StoreFullError where the rows of a save don't fit a variable that is going to be made
-    in this one's place, with the optimizer and otherwise alike.
+    """Raises StoreFullError if the rows of a save don't fit a variable that will be made in place
+    of this one, with `optimizer` and all else equal.
 
     verified: the save's `verified_files`.
     """
-    # A row is so many blocks: its weights, and each slot.
+    # The number of blocks in a row: one for its weights, and one for each slot.
     before, after = (1 + len(rule.slots) if rule else 1 for rule in (variable.optimizer, optimizer))
     if before != after and variable.ev_option.storage_option.durability is not None:
-        return  # a row's place in a pool isn't so many blocks; the restore tells
+        return  # in a pool a row's size isn't a number of blocks; the restore itself checks
     rooms = [_capacity_rows(shard, before, after) for shard in variable.internals.shards]
     bound = _rows_by_partition(verified)
     if not _fit(bound, rooms):
@@ -281,7 +283,8 @@ def check_room_of_successor(
 
 def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[str]]) -> None:
     rooms = [_capacity_rows(shard) for shard in variable.internals.shards]
-    # The rows of several saves may be the same ones, which takes another look at the files to tell.
+    # Several saves may have the same rows: only if the sum doesn't fit, the files are read to count
+    # distinct rows.
     if _fit(bound, rooms) or (
         len(files) > 1 and _fit(bound := _core.count_rows(files, len(rooms)), rooms)
     ):
@@ -312,9 +315,11 @@ def _store_full(
 
 
 def _capacity_rows(shard: Shard, before: int = 1, after: int = 1) -> int | None:
-    """Of rows that are `after` blocks each, where they are `before` blocks now."""
+    """Returns how many rows of `after` blocks fit a shard whose rows have `before` blocks now, or
+    None if a tier is unlimited.
+    """
     capacities: list[Any] = [tier["capacity_rows"] for tier in shard.stats()["tiers"]]
     if None in capacities:
         return None
-    # A tier's bytes may be almost a row more than its rows take now.
+    # A tier's size may exceed that of its rows by almost a row.
     return sum(int(((rows + 1) * before - 1) // after) for rows in capacities)

@@ -1,7 +1,7 @@
-"""Checkpoints of variables: saved whole or not at all, and read by any storage type.
+"""Saves of variables: written whole or not at all, and readable by any storage type.
 
-`path` is a directory. It holds numbered saves, the newest of which counts; a save that dies leaves
-the one before. Every byte is guarded by a checksum. engine/FORMAT.md describes the files.
+`path` is a directory of numbered saves, the newest of which counts; a save that dies leaves the
+older one. Checksums cover every byte. engine/FORMAT.md describes the files.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ def save(
     *,
     on_damage: OnDamage = "raise",
 ) -> SaveReport:
-    """Saves every row of the variables, which no two share a name.
+    """Saves every row of the variables, whose names must differ.
 
-    A save has each variable as it is at one moment between two batches, all partitions at the same.
-    Look-ups and updates go on while the rows are written. A row that an update changes before it is
-    written is kept in memory as it was; if such rows exceed 64 MiB in a partition, updates wait for
-    the save. So memory doesn't grow with the table. At the moment each variable's evict_option
-    drops rows from it, in every tier; updates wait only until those are gone. If partitions are on
-    other nodes (`shards=`), the updates of this process wait until the rows are written.
+    A save has each variable as of one moment between two batches, the same for all its partitions.
+    Look-ups and updates go on while the rows are written. If an update changes a row that is not
+    written yet, the old row is kept in memory; if such rows exceed 64 MiB in a partition, updates
+    wait for the save. So memory doesn't grow with the table. At the moment of the save, each
+    variable's evict_option drops rows in every tier; updates wait only until those are removed. If
+    partitions are on other nodes (`shards=`), this process's updates wait until the rows are
+    written.
 
-    path: a directory, made if its parent exists; what it held before is removed in the end.
-    global_step: kept with the save, and what GlobalStepEvict counts from. None: of each variable,
-        it counts from its own number of applies; the largest is kept.
-    on_damage: what to do where a medium doesn't give rows back as they were written: "raise"
-        DamagedRowsError, which has their `keys`; or "skip" them, which the report tells of. They
-        stay in the variable (see `EmbeddingVariable.drop_damaged`). A restore has no row of them;
-        or, where an incremental save skipped them, the row of the save before.
+    path: a directory, made if its parent exists; its older save is removed in the end.
+    global_step: stored with the save; GlobalStepEvict counts from it. None: each variable counts
+        from its own number of applies, and the largest is stored.
+    on_damage: "raise": damaged rows raise DamagedRowsError, which has their `keys`; "skip": damaged
+        rows are left out, and listed in the report. They stay in the variable (see
+        `EmbeddingVariable.drop_damaged`). A restore has no row for their keys, or, if an
+        incremental save skipped them, the row of the save before.
 
-    Raises StorageError, which names the file, where the files can't be written, and for a variable
-    that awaits its restore (`get_embedding_variable(restores=True)`): the save before stays as it
-    was. Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES
-    is 0 or False.
+    Raises StorageError, which names the file, if the files can't be written, and for a variable
+    that awaits its restore (`get_embedding_variable(restores=True)`); the older save then stays.
+    Keys that wait at a filter are saved too, unless TF_EV_SAVE_FILTERED_FEATURES is 0 or False.
     """
     return _save(path, variables, global_step, incremental=False, on_damage=on_damage)
 
@@ -72,10 +72,10 @@ def save_incremental(
     *,
     on_damage: OnDamage = "raise",
 ) -> SaveReport:
-    """As `save`, but only the rows updated, and the keys removed, since each variable's last save
-    of either kind (or since it was restored).
+    """Saves the rows updated, and the keys removed, since each variable's last save of either kind,
+    or since it was restored; otherwise as `save`.
 
-    path: a directory without a save: each incremental save has its own.
+    path: a directory without a save: each incremental save needs its own.
 
     Raises InvalidArgumentError for a variable that was neither saved nor restored yet, or whose
     last restore failed.
@@ -86,16 +86,16 @@ def save_incremental(
 def save_apart(
     path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int
 ) -> SaveReport:
-    """As `save`, but that incremental saves go on from the save before it."""
+    """Saves as `save` does, but later incremental saves still follow the save before this one."""
     return _save(path, variables, global_step, incremental=False, on_damage="raise", apart=True)
 
 
 @dataclass(frozen=True)
 class SaveReport:
-    """What a save did.
+    """The result of a save.
 
-    skipped: by the name of each variable that had damaged rows, their keys, int64 (n,), ascending;
-        empty where the save is whole.
+    skipped: the keys of damaged rows, int64 (n,), ascending, by the name of their variable; empty
+        if no row was skipped.
     """
 
     skipped: Mapping[str, NDArray[np.int64]]
@@ -143,9 +143,9 @@ def _save(
             publish()
             for variable, (_, parts) in () if apart else zip(chosen, saved, strict=True):
                 variable.internals.last_save = job.save_id
-                with contextlib.suppress(EmbStoreError):  # the save has its name: it succeeded
+                with contextlib.suppress(EmbStoreError):  # the save is published: it succeeded
                     for shard, part in zip(variable.internals.shards, parts, strict=True):
-                        if part.skipped.size == 0:  # else the next one has all of this one's again
+                        if part.skipped.size == 0:  # else the next save writes these rows again
                             shard.save_succeeded(part.number)
     skipped = {
         variable.name: np.sort(np.concatenate([part.skipped for part in parts]))

@@ -19,12 +19,12 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["SaveJob", "quoted"]
 
-_MOST_AT_ONCE = 32  # partitions that are written: each has up to 4 MiB in memory, and two threads
+_MOST_AT_ONCE = 32  # partitions written at a time: each takes up to 4 MiB and two threads
 
 
 @dataclass(frozen=True)
 class SaveJob:
-    """What all files of a save have in common."""
+    """A writer of a save's files, with the settings that all of them share."""
 
     save_id: str
     global_step: int | None  # as of `save`
@@ -35,9 +35,10 @@ class SaveJob:
     def write(
         self, variable: EmbeddingVariable, directory: Path, number: int
     ) -> tuple[VariableEntry, list[SavedShard]]:
-        """Writes a variable's files; returns the manifest's entry, and what each shard said.
+        """Writes a variable's files; returns the manifest's entry, and each shard's result.
 
-        number: of the variable in the save, which tells apart those whose files are named alike.
+        number: the variable's index in the save; it keeps file names distinct, as `quoted` cuts
+            long names.
         """
         names = [
             f"{quoted(variable.name)}-{number}.{partition}.rows"
@@ -63,8 +64,8 @@ class SaveJob:
     ) -> list[SavedShard]:
         """Begins the saves of all partitions between two batches, then writes some at a time.
 
-        Ctrl-C stops them, and is raised when all have ended: a second one, while the threads of the
-        first are waited for, would leave a save begun, and the next one waiting for its end.
+        Ctrl-C stops the saves, and is raised when all have ended: otherwise a second Ctrl-C, while
+        the writing threads end, would leave a save begun, and the next save would wait for its end.
         """
         requests = self._requests(variable, paths)
         saves: list[LocalSave] = []
@@ -82,7 +83,7 @@ class SaveJob:
             with cut([variable]):
                 for save in saves:
                     save.begin(self.waiting_keys)
-            if is_stopped:  # before all were there
+            if is_stopped:  # the signal came before all saves were in the list
                 stop()
             at_once = min(len(saves), _MOST_AT_ONCE)
             with ThreadPoolExecutor(at_once, thread_name_prefix="embstore-save") as threads:
@@ -91,7 +92,9 @@ class SaveJob:
     def _write_elsewhere(
         self, variable: EmbeddingVariable, paths: Sequence[str]
     ) -> list[SavedShard]:
-        """Partitions in other processes write one after the other, while updates from here wait."""
+        """Has partitions in other processes written one after the other; this process's updates
+        wait.
+        """
         requests = self._requests(variable, paths)
         with cut([variable]):
             parts = [
@@ -118,4 +121,4 @@ class SaveJob:
 
 
 def quoted(name: str) -> str:
-    return quote(name, safe="")[:64]  # a number after it tells names apart
+    return quote(name, safe="")[:64]  # callers append a number, so that cut names differ

@@ -1,4 +1,4 @@
-"""A variable as manifests describe it, and what they tell of the state that it was in."""
+"""Manifest entries of variables, and the shards' states that are restored from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def variable_entry(
     total_rows: int,
     follows: str | None = None,
 ) -> VariableEntry:
-    """files: the name of each partition's, and what its shard said of it."""
+    """Returns a variable's manifest entry. files: each partition's file name and shard's result."""
     states = [part.state for _, part in files]
     return VariableEntry(
         name=variable.name,
@@ -46,9 +46,9 @@ def variable_entry(
 
 
 def saved_states(variable: EmbeddingVariable, entry: VariableEntry) -> list[ShardState]:
-    """The state that each shard gets back: its own, or, where there are more or fewer shards now,
-    that of the one that had applied most, so that no row's version is ahead of its shard. A
-    learning rate that wasn't saved stays as it is.
+    """Returns the state to restore in each shard: its own, or, if the number of shards differs, the
+    state of the shard with most applies, so that no row's version is ahead of its shard. A learning
+    rate that wasn't saved stays as it is.
     """
     learning_rate = entry.learning_rate
     if variable.optimizer is None or learning_rate is None:

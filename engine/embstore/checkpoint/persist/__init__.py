@@ -1,1 +1,1 @@
-"""Checkpoints that leave rows where they lie, in pools of persistent memory: `embstore.persist`."""
+"""Checkpoints whose rows stay in place in pools of persistent memory: `embstore.persist`."""

@@ -1,8 +1,8 @@
-"""Directories that list the checkpoints of durable pools: numbered, each whole or not there.
+"""Directories that list the numbered checkpoints of durable pools; a listed one is always whole.
 
-A checkpoint is written into a hidden directory beside the others, and gets its name when the pools
-have all of its rows and the medium has all of its files. engine/FORMAT.md (section PERSISTED) says
-what lies where.
+A checkpoint's files are written into a hidden directory beside the others, which is renamed to its
+final name once the pools have all rows and the files are durable. engine/FORMAT.md (section
+PERSISTED) describes the files.
 """
 
 from __future__ import annotations
@@ -39,33 +39,37 @@ _UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
 
 
 def listed_numbers(path: Path) -> list[int]:
-    """Of the checkpoints that are durable, ascending; none where there is no such directory."""
+    """Returns the numbers of the durable checkpoints, ascending; none if `path` is missing."""
     return [number_of(entry) for entry in numbered(path, _CHECKPOINT, may_be_missing=True)]
 
 
 def listed_ids(path: Path) -> set[bytes]:
-    """By which their pools know them. Raises CheckpointError where a manifest can't be read."""
+    """Returns the ids of the listed checkpoints in their pools. Raises CheckpointError if a
+    manifest can't be read.
+    """
     found = [checkpoint_path(path, number) for number in listed_numbers(path)]
     return {bytes.fromhex(Manifest.read(directory).save_id) for directory in found}
 
 
 def is_checkpoint_directory(path: Path) -> bool:
-    """Whether checkpoints were ever begun there. Where it isn't mounted now, they weren't."""
+    """Returns whether checkpoints were ever begun in `path`; False if it isn't mounted now."""
     try:
         return (path / LOCK_NAME).exists()
-    except OSError:  # no name that a directory can have
+    except OSError:  # the path is no valid name
         return False
 
 
 def remove_list(path: Path) -> None:
-    """Takes all checkpoints off the list of a directory that nobody writes to."""
+    """Removes all checkpoints from the list of a directory that no process writes to."""
     with contextlib.closing(CheckpointDirectory(path)) as directory:
         for number in listed_numbers(path):
             directory.remove(number)
 
 
 def checkpoint_path(path: Path, number: int | None) -> Path:
-    """The directory of a checkpoint, or of the newest; CheckpointError where there is none."""
+    """Returns the directory of a checkpoint; None: of the newest. Raises CheckpointError if there
+    is none.
+    """
     found = numbered(path, _CHECKPOINT)
     if not found:
         raise CheckpointError(f"{path}: lists no checkpoint that is durable")
@@ -79,9 +83,9 @@ def checkpoint_path(path: Path, number: int | None) -> Path:
 
 
 class CheckpointDirectory:
-    """One process's right to write checkpoints to `path`, from its first to its last use.
+    """A directory of checkpoints that this process alone may write to, until close().
 
-    Raises StorageError where another process has that right, or the path can't be written to.
+    Raises StorageError if another process has the directory, or it can't be written to.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,8 +96,8 @@ class CheckpointDirectory:
             self._lock = lock_directory(path, "others persist to it")
             try:
                 self._last_number = max(listed_numbers(path), default=0)
-                sync(path)  # by its lock it's known for what it is
-                for entry in path.iterdir():  # what a process left that died
+                sync(path)  # the lock file marks it as a directory of checkpoints
+                for entry in path.iterdir():  # leftovers of a process that died
                     if _UNFINISHED.fullmatch(entry.name) and entry.is_dir():
                         shutil.rmtree(entry)
             except BaseException:
@@ -104,7 +108,7 @@ class CheckpointDirectory:
         self._lock.release()
 
     def begin(self) -> tuple[int, Path]:
-        """The next checkpoint's number, and an empty directory for its files."""
+        """Returns the next checkpoint's number, and an empty directory for its files."""
         with self._mutex:
             number = self._last_number + 1
             unfinished = self.path / f".checkpoint-{number:08}.unfinished"
@@ -114,7 +118,7 @@ class CheckpointDirectory:
         return number, unfinished
 
     def publish(self, number: int, unfinished: Path, manifest: Manifest) -> None:
-        """It is listed from now on, whatever happens."""
+        """Lists a checkpoint; durable on return."""
         finished = self.path / f"checkpoint-{number:08}"
         with writing_to(finished):
             manifest.write(unfinished)
@@ -122,13 +126,14 @@ class CheckpointDirectory:
             rename(unfinished, finished)
 
     def remove(self, number: int) -> None:
-        """It isn't listed any more, whatever happens."""
+        """Removes a checkpoint from the list; durable on return."""
         shutil.rmtree(self._taken_off(number), ignore_errors=True)
 
     @contextlib.contextmanager
     def without_newer(self, checkpoint: Path, is_held: Callable[[bytes], bool]) -> Iterator[None]:
-        """The scope in which no newer one is listed; nor after it, if it ends well. Else those come
-        back of which is_held() says that the pools have them still.
+        """A scope in which no checkpoint newer than `checkpoint` is listed, nor afterwards if it
+        succeeds. If it fails, newer ones are listed again if is_held(id) says that the pools still
+        have them.
         """
         newer = [n for n in listed_numbers(self.path) if n > number_of(checkpoint)]
         taken_off: dict[int, Path] = {}
@@ -149,7 +154,9 @@ class CheckpointDirectory:
                 shutil.rmtree(removed, ignore_errors=True)
 
     def _taken_off(self, number: int) -> Path:
-        """Where it lies then. It stays listed where that can't be brought to the medium."""
+        """Takes a checkpoint off the list and returns its directory. Raises StorageError if that
+        can't be made durable; then it stays listed.
+        """
         listed = self.path / f"checkpoint-{number:08}"
         removed = self.path / f".checkpoint-{number:08}.removed"
         with writing_to(removed):

@@ -1,8 +1,10 @@
-"""Checkpoints of an earlier run in the pools of a variable: it has no rows until it is restored.
+"""Checkpoints of an earlier run in a variable's pools. The variable has no rows until it is
+restored.
 
-Nothing may list them: a process died in between. The first one, if it was never listed, was never
-called durable: whoever opens the pool starts anew. Once one was, no pool gives anything up by
-itself: what lists it may have been moved, or be on a disk that isn't mounted now.
+A pool may have a checkpoint that no directory lists, if a process died before it was listed. If no
+checkpoint of the pool was ever listed, none was reported as durable, and the next process to open
+the pool discards it. Once one was listed, the pool discards nothing by itself: the directory that
+lists it may have been moved, or be on a disk that isn't mounted now.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = [
 
 
 def refuse_earlier_run(variable: EmbeddingVariable) -> None:
-    """Raises StorageError where a pool of the variable's has checkpoints of an earlier run."""
+    """Raises StorageError if a pool of the variable has checkpoints of an earlier run."""
     if not waiting_shards(variable):
         return
     tiers = variable.ev_option.storage_option.tiers()
@@ -39,7 +41,7 @@ def refuse_earlier_run(variable: EmbeddingVariable) -> None:
 
 
 def refuse_awaiting(variables: Iterable[EmbeddingVariable]) -> None:
-    """Raises StorageError where a variable awaits its restore: a save of it would have no rows."""
+    """Raises StorageError if a variable awaits its restore: a save of it would have no rows."""
     for variable in variables:
         if waiting_shards(variable):
             raise StorageError(
@@ -49,14 +51,14 @@ def refuse_awaiting(variables: Iterable[EmbeddingVariable]) -> None:
 
 
 def waiting_shards(variable: EmbeddingVariable) -> list[Shard]:
-    """Those whose pools have checkpoints that were neither restored nor discarded yet."""
+    """Returns the shards whose pools have checkpoints that were neither restored nor discarded."""
     if variable.ev_option.storage_option.durability is None:
         return []
     return [shard for shard in variable.internals.shards if shard.awaits_restore()]
 
 
 def discard_unlisted(variable: EmbeddingVariable) -> None:
-    """Gives up what the variable's pools have of checkpoints, if none of it ever counted."""
+    """Discards the checkpoints in the variable's pools, if none of them was ever listed."""
     waiting = waiting_shards(variable)
     begun = begun_for(waiting)
     if begun is None or listed_numbers(begun):
@@ -66,8 +68,8 @@ def discard_unlisted(variable: EmbeddingVariable) -> None:
 
 
 def begun_for(waiting: list[Shard]) -> Path | None:
-    """The directory for which the pools of these shards have begun all of their checkpoints, where
-    none has counted. None: that isn't sure, or it isn't there.
+    """Returns the one directory that all checkpoints of these shards' pools were begun for, if none
+    of them has counted. Returns None if that isn't certain, or the directory doesn't exist.
     """
     noted = {shard.begun_at() for shard in waiting}
     if len(noted) != 1:

@@ -1,9 +1,9 @@
 """Checkpoints of variables whose rows a durable pool keeps (`StorageOption(durability=...)`).
 
-The rows are in the pools on persistent memory already: a checkpoint marks those of one batch,
-writes the few that changed in DRAM, and leaves nothing but what isn't a row at `path`. After a
-power cut `restore_persisted` has the table as it was at that batch, without copying a row. A tier
-of SSDHASH below the pools takes part: a checkpoint covers its rows too.
+The rows are in the pools on persistent memory already: a checkpoint marks the rows as of one batch,
+writes to the pools the few that changed in DRAM, and writes only the other state to files at
+`path`. After a power cut `restore_persisted` brings the table back as of that batch, without
+copying a row. A tier of SSDHASH below the pools takes part: a checkpoint covers its rows too.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ __all__ = [
 ]
 
 MOST_KEPT = 8
-MOST_PENDING = 7  # with those that are kept, as many as a pool has room for
+MOST_PENDING = 7  # with the kept ones, as many checkpoints as a pool has room for
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """number: at its path, where that of one that was given up may be given again. id: its own."""
+    """A checkpoint of pools. number: in its directory; the number of a checkpoint that was given up
+    may be used again. id: unique.
+    """
 
     number: int
     id: bytes
@@ -65,21 +67,20 @@ def persist(
 ) -> int:
     """Makes a checkpoint of the variables as they are now, between two batches; returns its id.
 
-    Only what isn't a row is written at `path`: rows that changed since the last checkpoint go to
-    their pools, in the background, while look-ups and updates go on.
+    Rows that changed since the last checkpoint are written to their pools, in the background, while
+    look-ups and updates go on; all other state is written to files at `path`.
 
-    path: a directory, made if its parent exists; always the same one for a variable, with all that
-        its newest checkpoint has. To go on without some of them, give another; once a checkpoint
-        there is durable, those listed here can't be restored any more as a whole.
+    path: a directory, made if its parent exists. Every call must name the same path and all
+        variables of its newest checkpoint. To continue without some of them, give another path;
+        once a checkpoint is durable there, the older path's can't be restored as a whole any more.
     persist_pending_window: 0: the checkpoint is durable on return. n > 0: returns at once, unless n
-        checkpoints before it are pending still; `persisted(path)` says which are durable.
-    global_step: as of `embstore.save`: evict_option drops rows first here, too.
-    keep: checkpoints that stay restorable; older ones go when this one is durable. Pools keep the
-        rows of each, so that more of them take more room.
+        earlier checkpoints are still pending; `persisted(path)` lists the durable ones.
+    global_step: as in `embstore.save`; evict_option first drops rows here, too.
+    keep: number of checkpoints that stay restorable; older ones are dropped when this one is
+        durable. Pools keep the rows of each, so more checkpoints take more room.
 
-    Raises StorageError, which names the file, where something can't be written, now or, if that was
-    in the background, of an earlier checkpoint: that one is given up then, and those that were
-    durable stay.
+    Raises StorageError, which names the file, if something can't be written, now or in the
+    background for an earlier checkpoint. The failed checkpoint is given up, and durable ones stay.
     """
     return make_checkpoint(variables, path, persist_pending_window, global_step, keep).number
 
@@ -93,8 +94,8 @@ def make_checkpoint(
     *,
     counts_when_listed: bool = True,
 ) -> Checkpoint:
-    """As `persist`. counts_when_listed: else `confirm_checkpoint` says that it does: until then
-    pools without another may give it up.
+    """Makes a checkpoint as `persist` does. counts_when_listed: False: the checkpoint counts only
+    once `confirm_checkpoint` is called; until then, pools that have no other may discard it.
     """
     chosen = _durable(variables)
     window = checks.integer(
@@ -110,20 +111,20 @@ def make_checkpoint(
         for variable in chosen:
             variable.internals.evict(*least_to_stay(variable, global_step))
         step = step_of(chosen, global_step)
-        with uninterrupted():  # else what was begun would be pending for ever
+        with uninterrupted():  # a signal in between would leave the checkpoint pending for ever
             checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
             pending = writer.submit(checkpoint, kept, counts_when_listed=counts_when_listed)
     if window == 0:
         try:
             pending.result()
         finally:
-            if pending.done():  # else a signal came, and how it went is told by the next
+            if pending.done():  # else a signal came, and the next call raises its error
                 writer.forget(pending)
     return Checkpoint(checkpoint.number, checkpoint.checkpoint_id)
 
 
 def give_up_checkpoint(variables: Sequence[EmbeddingVariable], number: int) -> None:
-    """Gives up one that `make_checkpoint` made of them, as if it had failed."""
+    """Gives up a checkpoint that `make_checkpoint` made of the variables, as if it had failed."""
     with checkpoint_locks(list(variables)):
         writer = writer_of(variables[0])
         if writer is not None:
@@ -131,23 +132,24 @@ def give_up_checkpoint(variables: Sequence[EmbeddingVariable], number: int) -> N
 
 
 def confirm_checkpoint(variables: Sequence[EmbeddingVariable]) -> None:
-    """The last one that `make_checkpoint` made of them counts."""
+    """Makes the last checkpoint count that `make_checkpoint` made of the variables."""
     writer = writer_of(variables[0])
     if writer is not None:
         writer.confirm(shards_of(variables))
 
 
 def persisted(path: PathLike) -> list[int]:
-    """The ids of the checkpoints listed at `path`, ascending: each is durable."""
+    """Returns the ids of the checkpoints listed at `path`, ascending; each is durable."""
     return listed_numbers(directory_path(path))
 
 
 def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
-    """Whether a checkpoint costs little now: none is pending, and what is above the pool is full.
+    """Returns whether now is a good time for a checkpoint: none is pending, and the tiers above the
+    pool are full.
 
-    Before that, rows that were just made would be written that may change again soon. Where a tier
-    on SSD lies below a pool, also when the pool is about to have no place for rows that change,
-    until a checkpoint lets older ones go.
+    An earlier checkpoint would write new rows that may soon change again. If a tier on SSD lies
+    below a pool, also returns True when the pool runs out of places for changed rows, which only a
+    checkpoint frees.
     """
     shards = shards_of(_durable(variables))
     return any(shard.is_pool_short() for shard in shards) or all(
@@ -163,16 +165,16 @@ def restore_persisted(
     """Restores the variables from a checkpoint of their pools: rows, optimizer slots and state,
     frequencies, versions, waiting keys and the learning rate. Returns its global_step.
 
-    Rows stay where they lie in the pools; the time goes with their number. Newer checkpoints than
-    this one are given up, those before it stay.
+    Rows stay in place in the pools; the time is proportional to their number. Newer checkpoints
+    than this one are discarded, older ones stay.
 
     checkpoint_id: one of `persisted(path)`; the newest by default.
 
-    Raises CheckpointError, which names the file, where the checkpoint isn't whole, or belongs to
-    other pools or variables, or is of several partitions and of a version that put keys into
-    others; nothing has changed then, unless the message says that a variable is left empty. All of
-    them are, then, and take no rows until they are restored or discarded; their checkpoints are all
-    there even so.
+    Raises CheckpointError, which names the file, if the checkpoint isn't whole, belongs to other
+    pools or variables, or has several partitions and comes from an earlier version, which spread
+    keys over partitions differently. Nothing has changed then, unless the message says that a
+    variable is left empty. In that case all variables are empty, and take no rows until they are
+    restored or discarded; all their checkpoints are still there.
     """
     chosen = _durable(variables)
     if checkpoint_id is not None:
@@ -191,17 +193,18 @@ def planned_restore_persisted(
     checkpoint_id: int | None,
     save_id: str | None = None,
 ) -> Iterator[Callable[[], int]]:
-    """Verifies everything, and gives what then restores the variables, as `restore_persisted` does.
+    """Verifies everything, and yields a function that restores the variables as `restore_persisted`
+    does.
 
-    save_id: that the checkpoint must have.
+    save_id: the id that the checkpoint must have; None: any.
 
-    REQUIRES: the variables' `checkpoint_locks` are held, so that none of their persists begins. The
-    thread that finishes those that have begun takes none of these locks.
+    REQUIRES: the variables' `checkpoint_locks` are held, so that no persist of them begins. The
+    thread that finishes begun persists takes none of these locks.
     """
     for variable in chosen:
         finish_persists(variable)
     waiting_keys = saves_waiting_keys()
-    checkpoint_path(directory, checkpoint_id)  # where there is none, nothing is made either
+    checkpoint_path(directory, checkpoint_id)  # raises before the writer would make the directory
     with PersistWriter.writing(chosen, directory, restores=True) as writer:
         found = SaveOnMedium.open(checkpoint_path(directory, checkpoint_id))
         if save_id not in (None, found.manifest.save_id):
@@ -218,15 +221,15 @@ def planned_restore_persisted(
             )
 
         def carry_out() -> int:
-            # Taken off the list before any pool gives them up, which is when all have restored
-            # theirs.
+            # Newer checkpoints are taken off the list before any pool drops them, which it may only
+            # do once all pools are restored.
             with uninterrupted(), writer.directory.without_newer(found.directory, is_held):
                 try:
                     for plan in plans:
                         plan.carry_out()
                 except BaseException:
                     for shard in shards:
-                        with suppress(EmbStoreError):  # one that is lost
+                        with suppress(EmbStoreError):  # a shard may be lost
                             shard.await_restore()
                     raise
             writer.covered = frozenset(entry.name for entry in found.manifest.variables)
@@ -237,7 +240,7 @@ def planned_restore_persisted(
 
 
 def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:
-    """Gives up the checkpoints that earlier processes left in the variables' pools.
+    """Discards the checkpoints that earlier processes left in the variables' pools.
 
     Raises InvalidArgumentError for a variable whose pool has none.
     """

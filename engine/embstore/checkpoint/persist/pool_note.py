@@ -1,5 +1,5 @@
-"""Beside a pool lies the name of the directory of its checkpoints: `POOL.begun-at` while none of
-them has counted yet, and `POOL.listed-at` since one has.
+"""Notes beside a pool that name the directory of its checkpoints: the file `POOL.begun-at` while no
+checkpoint has counted yet, and `POOL.listed-at` from the first that has.
 """
 
 from __future__ import annotations
@@ -13,27 +13,31 @@ __all__ = ["begun_at", "forget_notes", "note_begun", "note_listed"]
 
 
 def note_begun(pool: str, directory: str) -> None:
-    """Checkpoints of the pool are begun there from now on; durable on return."""
+    """Notes that `directory` is where checkpoints of the pool are begun; durable on return."""
     if not _listed(pool).exists():
         _write(_begun(pool), directory)
 
 
 def note_listed(pool: str, directory: str) -> None:
-    """One of those there counts, and stays whatever becomes of the directory; durable on return."""
+    """Notes that a checkpoint listed in `directory` counts, and so stays in the pool even if the
+    directory is lost; durable on return.
+    """
     _write(_listed(pool), directory)
     with writing_to(_begun(pool)):
         _begun(pool).unlink(missing_ok=True)
 
 
 def forget_notes(pool: str) -> None:
-    """The pool has no checkpoint any more."""
+    """Removes the notes of a pool that has no checkpoint any more."""
     for note in (_listed(pool), _begun(pool)):
         with writing_to(note):
             note.unlink(missing_ok=True)
 
 
 def begun_at(pool: str) -> str | None:
-    """None where one of its checkpoints has counted, or where nothing was noted."""
+    """Returns the directory noted by note_begun(). None: a checkpoint of the pool has counted, or
+    nothing was noted.
+    """
     note = _begun(pool)
     if _listed(pool).exists() or not note.exists():
         return None

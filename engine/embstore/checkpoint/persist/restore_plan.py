@@ -1,4 +1,4 @@
-"""How a variable is restored from a checkpoint of its pools."""
+"""Plans of restores from checkpoints of durable pools."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Writes the checkpoints of durable pools: begins them between two batches, and finishes them in a
-thread of its own.
+background thread.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class _Begun:
 
 @dataclass
 class PersistWriter:
-    """Writes the checkpoints of some variables to one directory, one after the other."""
+    """A writer of the checkpoints of a set of variables to one directory, one after the other."""
 
     directory: CheckpointDirectory
-    users: int = 0  # variables that are open
+    users: int = 0  # open variables
     covered: frozenset[str] = frozenset()  # names of the newest checkpoint's variables
-    has_counted: bool = False  # one of its checkpoints, and the pools know it
+    has_counted: bool = False  # a checkpoint has counted, and the pools have the note of it
     pending: list[Future[None]] = field(default_factory=list)
     mutex: threading.Lock = field(default_factory=threading.Lock)
     executor: ThreadPoolExecutor = field(
@@ -64,10 +64,10 @@ class PersistWriter:
     def writing(
         cls, variables: list[EmbeddingVariable], path: Path, *, restores: bool = False
     ) -> Iterator[PersistWriter]:
-        """The one that the variables have; or one that is theirs if all goes well.
+        """Yields the variables' writer, or a new one, which becomes theirs if the scope succeeds.
 
-        restores: one of the checkpoints that are listed, which the variables then come from; else
-            there must be none that they didn't come from.
+        restores: the scope restores the variables from one of the listed checkpoints. Otherwise the
+            directory must list no checkpoint that the variables weren't made or restored from.
         """
         writers = [writer_of(variable) for variable in variables]
         writer = writers[0]
@@ -88,7 +88,7 @@ class PersistWriter:
                 "each time"
             )
         for variable in variables:
-            variable.total_count()  # a closed one may have left a writer that isn't closed yet
+            variable.total_count()  # raises if closed: its old writer may not be closed yet
         writer = _sole_writer(path, variables if restores else []) or cls(CheckpointDirectory(path))
         shards = shards_of(variables)
         try:
@@ -118,7 +118,7 @@ class PersistWriter:
             variable.internals.after_close.append(leave)
             try:
                 variable.total_count()
-            except ClosedError:  # by a thread that may not have seen what was appended
+            except ClosedError:  # the closing thread may have missed the callbacks just appended
                 leave()
                 raise
 
@@ -132,11 +132,13 @@ class PersistWriter:
             )
 
     def _left_out(self, variables: list[EmbeddingVariable]) -> list[str]:
-        """Names of the others that the newest checkpoint here has."""
+        """Returns the names of the newest checkpoint's variables that are not in `variables`."""
         return sorted(self.covered - {variable.name for variable in variables})
 
     def _refuse_fewer(self, variables: list[EmbeddingVariable]) -> None:
-        """The others' last checkpoint would go when the next is durable."""
+        """Raises InvalidArgumentError if a variable of the newest checkpoint is missing: its last
+        checkpoint would be dropped when the next one is durable.
+        """
         if left_out := self._left_out(variables):
             raise InvalidArgumentError(
                 f"variables: the newest checkpoint in {self.directory.path} has "
@@ -145,18 +147,20 @@ class PersistWriter:
             )
 
     def give_up(self, number: int, shards: Sequence[Shard]) -> None:
-        """The checkpoint, which is durable, is of no use."""
+        """Gives up a durable checkpoint."""
         with _warns():
             self.directory.remove(number)
         self.drop_unlisted(shards)
 
     def is_pending(self) -> bool:
-        """Whether a checkpoint was begun that isn't durable, nor given up, yet."""
+        """Returns whether a checkpoint was begun that is neither durable nor given up yet."""
         with self.mutex:
             return not all(future.done() for future in self.pending)
 
     def wait_until_pending(self, most: int) -> None:
-        """Raises what an earlier checkpoint met in the background."""
+        """Waits until at most `most` checkpoints are pending. Raises the error that an earlier one
+        met in the background.
+        """
         while True:
             with self.mutex:
                 done = [future for future in self.pending if future.done()]
@@ -166,7 +170,7 @@ class PersistWriter:
                 future.result()
             if waiting is None:
                 return
-            with contextlib.suppress(Exception):  # which the next round raises
+            with contextlib.suppress(Exception):  # the next round raises the error
                 waiting.result()
 
     def begin(self, variables: list[EmbeddingVariable], step: int, *, waiting_keys: bool) -> _Begun:
@@ -204,14 +208,15 @@ class PersistWriter:
         return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
     def submit(self, checkpoint: _Begun, keep: int, *, counts_when_listed: bool) -> Future[None]:
-        """counts_when_listed: else it does when `confirm` is called.
+        """Finishes a checkpoint in the background. counts_when_listed: False: it counts only once
+        `confirm` is called.
 
-        Raises ClosedError where a variable was closed since the checkpoint was begun.
+        Raises ClosedError if a variable was closed since the checkpoint was begun.
         """
         try:
             future = self.executor.submit(self._finish, checkpoint, keep, counts_when_listed)
         except RuntimeError as error:
-            if "shutdown" not in str(error):  # no thread could be started, say; a later one may
+            if "shutdown" not in str(error):  # for example, no thread could be started just now
                 raise
             _drop(checkpoint.parts)
             self.directory.abandon(checkpoint.unfinished)
@@ -224,13 +229,13 @@ class PersistWriter:
         return future
 
     def forget(self, future: Future[None]) -> None:
-        """Whoever waited for it knows how it went."""
+        """Removes a future whose result its caller has seen."""
         with self.mutex:
             if future in self.pending:
                 self.pending.remove(future)
 
     def confirm(self, shards: Sequence[Shard]) -> None:
-        """Their newest checkpoint here counts, and no pool gives up any by itself from now on."""
+        """Makes the shards' newest checkpoint count: from now on no pool discards any by itself."""
         if not self.has_counted:
             with _warns():
                 self._note_listed(shards)
@@ -249,17 +254,17 @@ class PersistWriter:
             _drop(checkpoint.parts)
             self.directory.abandon(checkpoint.unfinished)
             raise
-        # It has its name, so it has succeeded.
+        # The checkpoint is listed, so it has succeeded: errors from here on are only logged.
         if counts_when_listed:
             self.confirm(checkpoint.shards)
         with _warns():
             for number in listed_numbers(self.directory.path)[:-keep]:
                 with _warns():
-                    self.directory.remove(number)  # before any pool gives it up
+                    self.directory.remove(number)  # before any pool drops it
         self.drop_unlisted(checkpoint.shards)
 
     def drop_unlisted(self, shards: Sequence[Shard]) -> None:
-        """Pools give up what isn't listed here, or nothing where a manifest can't be read."""
+        """Drops the pools' checkpoints that aren't listed; none if a manifest can't be read."""
         with _warns():
             listed = listed_ids(self.directory.path)
             for shard in shards:
@@ -268,7 +273,7 @@ class PersistWriter:
                         shard.drop_persisted(found.number)
 
     def finish(self) -> None:
-        """Returns when nothing is pending; raises what was met."""
+        """Returns when no checkpoint is pending; raises the error that one met."""
         self.wait_until_pending(0)
 
     def leave(self) -> None:
@@ -283,17 +288,17 @@ class PersistWriter:
         self.directory.close()
 
 
-# Of open variables that were persisted, or restored from a checkpoint of their pools.
+# The writers of open variables that were persisted, or restored from checkpoints of their pools.
 _writers: weakref.WeakKeyDictionary[EmbeddingVariable, PersistWriter] = weakref.WeakKeyDictionary()
 
 
 def writer_of(variable: EmbeddingVariable) -> PersistWriter | None:
-    """None where the variable has no checkpoint at any directory yet, and when it is closed."""
+    """Returns the variable's writer; None if it has no checkpoint yet, or is closed."""
     return _writers.get(variable)
 
 
 def finish_persists(variable: EmbeddingVariable) -> None:
-    """Returns when no checkpoint of the pool is pending; raises what one met."""
+    """Returns when no checkpoint of the variable is pending; raises the error that one met."""
     writer = writer_of(variable)
     if writer is not None:
         writer.finish()
@@ -303,12 +308,14 @@ def _leave(closed: weakref.ref[EmbeddingVariable]) -> None:
     variable = closed()
     assert variable is not None, "it is being closed"
     writer = _writers.pop(variable, None)
-    if writer is not None:  # it hasn't left for another
+    if writer is not None:  # else the variable has left this writer before
         writer.leave()
 
 
 def _sole_writer(path: Path, variables: list[EmbeddingVariable]) -> PersistWriter | None:
-    """A directory's in this process, which has none but these variables."""
+    """Returns this process's writer for a directory, or None. Raises InvalidArgumentError if the
+    writer has other variables than these.
+    """
     here = {v: writer for v, writer in list(_writers.items()) if writer.directory.path == path}
     if others := sorted(variable.name for variable in here if variable not in variables):
         raise InvalidArgumentError(
@@ -320,7 +327,9 @@ def _sole_writer(path: Path, variables: list[EmbeddingVariable]) -> PersistWrite
 
 @contextlib.contextmanager
 def _warns() -> Iterator[None]:
-    """In it is what a checkpoint that has succeeded leaves to the next, if it must."""
+    """A scope for clean-up after a checkpoint that has succeeded: errors are logged as warnings,
+    and the next checkpoint tries again.
+    """
     try:
         yield
     except EmbStoreError as error:
@@ -329,5 +338,5 @@ def _warns() -> Iterator[None]:
 
 def _drop(parts: Sequence[tuple[Shard, int]]) -> None:
     for shard, number in parts:
-        with contextlib.suppress(EmbStoreError):  # what it needs comes free when the pool is opened
+        with contextlib.suppress(EmbStoreError):  # its space is freed when the pool is next opened
             shard.drop_persisted(number)

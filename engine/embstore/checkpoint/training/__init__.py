@@ -1,1 +1,1 @@
-"""Checkpoints of a training: tables, and what the program keeps beside them, of the same step."""
+"""Checkpoints of a training: tables and the program's own files, as of the same step."""

@@ -24,7 +24,7 @@ __all__ = ["Checkpoints"]
 
 
 class Checkpoints:
-    """A folder of checkpoints: variables, and the program's own files, of the same step.
+    """A folder of checkpoints, each with variables and the program's own files of the same step.
 
         with es.Checkpoints("checkpoints") as checkpoints:
             found = checkpoints.restore([items, users])
@@ -39,13 +39,13 @@ class Checkpoints:
     Several processes that train the same variables have `Worker.checkpoint` and `Worker.restore`,
     which read and write the same folders.
 
-    path: made if its parent exists. Who opens it is its only writer from then on.
-    keep: so many checkpoints are left, the newest, from 1 to 7.
+    path: made if its parent exists. The process that opened it last is its only writer.
+    keep: number of newest checkpoints that are kept, from 1 to 7.
     """
 
     def __init__(self, path: PathLike, keep: int = 2) -> None:
         folder = directory_path(path)
-        # Durable pools keep one more, until the newest has its name.
+        # Durable pools keep one more checkpoint until the newest one is published.
         kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
         self._made_in = os.getpid()
         self._writing = threading.RLock()
@@ -53,20 +53,19 @@ class Checkpoints:
         self._directory = TrainingDirectory(folder, TrainingDirectory(folder).take_over(), kept)
 
     def newest(self) -> TrainingCheckpoint | None:
-        """The one that `restore` would bring back."""
+        """Returns the checkpoint that `restore` would use, or None."""
         return self._directory.newest()
 
     def restore(self, variables: Sequence[EmbeddingVariable]) -> TrainingCheckpoint | None:
-        """Brings the variables back as they were in the newest checkpoint, and returns it; None
-        where there is none yet.
+        """Restores the variables from the newest checkpoint and returns it; None if there is none
+        yet.
 
-        What the program kept beside them lies in the checkpoint's `path`, and has been verified.
-        Partitions and the storage type may be others than they were, but of variables with durable
-        pools.
+        The program's own files lie in the checkpoint's `path`, and have been verified. Partitions
+        and the storage type may differ, except for variables with durable pools.
 
         Waits until other threads have left the blocks of their checkpoints. Raises
-        InvalidArgumentError in the block of a checkpoint, CheckpointError, and what
-        `embstore.restore` does.
+        InvalidArgumentError in the block of a checkpoint, CheckpointError, and the errors of
+        `embstore.restore`.
         """
         check_variables(variables)
         with self._alone(), self._directory.reading_newest() as checkpoint:
@@ -77,15 +76,15 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def checkpoint(self, step: int, variables: Sequence[EmbeddingVariable]) -> Iterator[Path]:
-        """Saves the variables, and the files that the `with` block writes into the folder that it
-        is given, as one checkpoint.
+        """Saves the variables as one checkpoint, with the files that the `with` block writes into
+        the folder that is yielded.
 
-        It counts once all of it is on the medium, when the block is left; until then, and if
-        anything fails, the one before does. Variables with durable pools
-        (`StorageOption(durability=...)`) are persisted: only what changed is written. Rows are
-        those of the beginning of the block.
+        The checkpoint counts when the block has ended and all of it is durable; until then, and if
+        anything fails, the older one counts. Variables with durable pools
+        (`StorageOption(durability=...)`) are persisted: only changes are written. Rows are those of
+        the beginning of the block.
 
-        step: that many are done; later than that of every checkpoint in the folder.
+        step: number of steps done; greater than that of every checkpoint in the folder.
 
         Other threads' checkpoints and restores wait until the block is left. Raises
         InvalidArgumentError in the block of another checkpoint, and ClosedError after `close`.
@@ -100,10 +99,10 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """The scope in which no other thread writes or restores a checkpoint.
+        """A scope in which no other thread writes or restores a checkpoint.
 
-        Raises InvalidArgumentError in this thread's own scope, and in a forked process, where
-        nobody would release the lock that another thread held at the fork.
+        Raises InvalidArgumentError in a scope of this thread, and in a forked child, where no
+        thread would release a lock that was held at the fork.
         """
         if os.getpid() != self._made_in:
             raise InvalidArgumentError(
@@ -123,7 +122,7 @@ class Checkpoints:
                 self._is_writing = False
 
     def close(self) -> None:
-        """Removes what wasn't finished."""
+        """Removes unfinished checkpoints. Later checkpoints raise ClosedError."""
         if os.getpid() == self._made_in:
             self._directory.leave()
 

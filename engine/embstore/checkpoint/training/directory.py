@@ -1,15 +1,16 @@
-"""The folder of a training's checkpoints, of one process or of a job's workers.
+"""The folder of checkpoints of a training, which is one process or a job of several workers.
 
     FOLDER/pools/                              checkpoints of durable pools (see `embstore.persist`)
     FOLDER/step-000000001200/tables/           a save of the other variables (see `embstore.save`)
-    FOLDER/step-000000001200/state/            files of the program's own: dense weights, say
+    FOLDER/step-000000001200/state/            the program's own files, such as dense weights
     FOLDER/step-000000001200/checkpoint.json   the step; of each file in state, bytes and SHA-256;
                                                of the pools' checkpoint, number, id and nodes;
                                                its own checksum
 
-A checkpoint is written in a folder of the job, and gets its own name when the medium has all of it.
-A job that begins removes the folders of others: so one whose driver died, and which lives on for a
-while, can name nothing any more. A process that trains alone is a job, too.
+A checkpoint is written in a folder of the job, and is renamed to its final name once all of it is
+durable. A starting job removes the folders of other jobs, so that a job whose driver died, but
+which lives on for a while, can't publish a checkpoint any more. A process that trains alone is a
+job, too.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from embstore.files import make_directory, read_file, reading_from, rename, sync
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
 _NAMED = re.compile(r"step-(\d{12,})")
-_UNFINISHED = ".unfinished-"  # a job's
+_UNFINISHED = ".unfinished-"  # a job's folder
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
 _FORMAT = 2
-_WITHOUT_CHECKSUM = 1  # a format that is read, too
+_WITHOUT_CHECKSUM = 1  # an older format, which is still read
 _DIGESTED_AT_ONCE = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
 class PoolCheckpoint:
-    """Of the variables with durable pools.
+    """The checkpoint of the variables with durable pools.
 
-    number, id: as they are listed. places: of each variable, for each shard the resource that its
-        node has and no other.
+    number, id: as in the pools' list. places: for each variable, each shard's `Shard.place`, the
+        resource that only its node has.
     """
 
     number: int
@@ -57,7 +58,7 @@ class PoolCheckpoint:
 
 @dataclass(frozen=True)
 class TrainingCheckpoint:
-    """step: so many were done. path: of the folder with the files that the program keeps."""
+    """A checkpoint. step: number of steps done. path: the folder of the program's own files."""
 
     step: int
     folder: Path
@@ -71,8 +72,8 @@ class TrainingCheckpoint:
         return self.folder / "state"
 
     def check(self) -> None:
-        """CheckpointError, which names the file, where one isn't as it was written; StorageError
-        where one can't be read.
+        """Verifies the program's files. Raises CheckpointError, which names the file, if one isn't
+        as it was written, and StorageError if one can't be read.
         """
         files, _ = self._told()
         with reading_from(self.path):
@@ -85,7 +86,7 @@ class TrainingCheckpoint:
                 )
 
     def pool_checkpoint(self) -> PoolCheckpoint | None:
-        """None where no variable has a durable pool. CheckpointError as `check`."""
+        """Returns the pools' checkpoint, or None. Raises CheckpointError if the manifest is bad."""
         return self._told()[1]
 
     def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
@@ -107,9 +108,9 @@ class TrainingCheckpoint:
 
 
 class TrainingDirectory:
-    """In a folder that all nodes share; made if its parent exists.
+    """The checkpoints in a folder that all nodes share; made if its parent exists.
 
-    job: that `take_over` gave; what only reads needs none. keep: so many are left, the newest.
+    job: the result of `take_over`; readers need none. keep: number of newest checkpoints kept.
     """
 
     def __init__(self, folder: str | os.PathLike[str], job: str = "", keep: int = 2) -> None:
@@ -127,14 +128,14 @@ class TrainingDirectory:
         return self._keep
 
     def take_over(self) -> str:
-        """From here on what earlier jobs have begun isn't finished by them. Returns what this one
-        writes under.
+        """Stops earlier jobs from finishing their checkpoints. Returns the name of this job's
+        folder.
         """
         job = f"{_UNFINISHED}{uuid.uuid4().hex}"
         with self._told_where():
             make_directory(self.folder, "checkpoints")
             for other in self.folder.glob(f"{_UNFINISHED}*"):
-                with contextlib.suppress(FileNotFoundError):  # another one begins, too
+                with contextlib.suppress(FileNotFoundError):  # another job starts at the same time
                     other.rename(self.folder / f"{_REMOVED}{uuid.uuid4().hex}")
             (self.folder / job).mkdir()
         for removed in self.folder.glob(f"{_REMOVED}*"):
@@ -142,7 +143,7 @@ class TrainingDirectory:
         return job
 
     def leave(self) -> None:
-        """Removes what wasn't finished. Nothing can be begun any more."""
+        """Removes unfinished checkpoints. No checkpoint can be begun any more."""
         self._has_left = True
         shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
@@ -152,22 +153,22 @@ class TrainingDirectory:
 
     @contextlib.contextmanager
     def reading_newest(self) -> Iterator[TrainingCheckpoint | None]:
-        """The newest one, which stays in the scope, whoever publishes newer ones meanwhile; None
-        where there is none.
+        """Yields the newest checkpoint, or None. It is not removed in the scope, even if newer ones
+        are published meanwhile.
         """
-        while True:  # until no newer one takes its place before it's held
+        while True:  # tries again if a newer one replaced this one before it was locked
             found = self.newest()
             if found is None:
                 yield None
                 return
             with reading(found.folder) as is_there:
-                # A link that leads nowhere is listed still, and told by check().
+                # A dangling link is listed too; check() reports it.
                 if is_there or self.newest() == found:
                     yield found
                     return
 
     def begin(self) -> TrainingCheckpoint:
-        """One that nobody will see until it is published."""
+        """Begins a checkpoint, which readers don't see until it is published."""
         begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
         with self._told_where():
             begun.folder.mkdir()
@@ -177,9 +178,9 @@ class TrainingDirectory:
     def finish(
         self, begun: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
     ) -> None:
-        """Brings to the medium what the program wrote, and what it is known by.
+        """Writes the manifest, and makes it and the program's files durable.
 
-        Raises InvalidArgumentError for a link that would lead elsewhere under the final name.
+        Raises InvalidArgumentError for a link that would lead elsewhere after the final rename.
         """
         with self._told_where():
             _refuse_what_would_be_lost(begun.path)
@@ -195,7 +196,7 @@ class TrainingDirectory:
                 sync(path)
 
     def check_step(self, step: int) -> None:
-        """CheckpointError where it isn't later than all others'."""
+        """Raises CheckpointError if `step` isn't later than that of every other checkpoint."""
         newest = self.newest()
         if newest is not None and newest.step >= step:
             raise CheckpointError(
@@ -204,15 +205,15 @@ class TrainingDirectory:
             )
 
     def publish(self, written: Path, step: int) -> None:
-        """Names a finished one, whose step is later than all others'. Older ones that nobody reads
-        are removed.
+        """Renames a finished checkpoint to its final name. Raises CheckpointError if its step isn't
+        the latest. Removes older checkpoints that no process reads.
         """
         self.check_step(step)
         name = f"step-{step:012d}"
         with self._told_where():
             rename(written, self.folder / name)
         for old in self._all()[: -self._keep]:
-            remove_unless_read(old.folder)  # what stays is removed by the next
+            remove_unless_read(old.folder)  # the next checkpoint tries again
         for unfinished in (self.folder / self._job).glob("*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -244,8 +245,8 @@ class TrainingDirectory:
 
 
 def _refuse_what_would_be_lost(folder: Path) -> None:
-    """Raises InvalidArgumentError for what is no file, and for links that would lead elsewhere: the
-    folder is about to be renamed, and to lie less deep.
+    """Raises InvalidArgumentError for entries that are neither files nor folders, and for links
+    that would lead elsewhere once the folder is renamed, since it then lies less deep.
     """
     real = folder.resolve()
     for path in folder.rglob("*"):
@@ -272,7 +273,7 @@ def _refuse_what_would_be_lost(folder: Path) -> None:
 
 
 def _described(folder: Path) -> dict[str, tuple[int, str]]:
-    """Of each file, its bytes and SHA-256."""
+    """Returns the size in bytes and the SHA-256 of each file, by its relative path."""
     described = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -281,7 +282,7 @@ def _described(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def _digest(path: Path) -> str:
-    """The SHA-256 of a file, as hashlib.file_digest gives it, which Python 3.10 doesn't have."""
+    """Returns the SHA-256 of a file. (Python 3.10 has no hashlib.file_digest.)"""
     digest, piece = hashlib.sha256(), memoryview(bytearray(_DIGESTED_AT_ONCE))
     with reading_from(path), path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):

@@ -1,5 +1,5 @@
-"""The tables of a checkpoint: those with durable pools stay where they lie, of others every
-row is saved.
+"""The tables of a training's checkpoint: tables with durable pools are persisted in place, and
+every row of the others is saved.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def writing_checkpoint(
     step: int,
     publish: Callable[[Path, int], None],
 ) -> Iterator[Path]:
-    """Saves the tables, then gives the folder for the program's files. All of it is on the medium
-    when it is handed to `publish`, on leaving; if anything fails it goes.
+    """Saves the tables, then yields the folder for the program's files. On leaving, makes all of it
+    durable and calls `publish`. If anything fails, the checkpoint is removed.
     """
     begun = directory.begin()
     pools: PoolCheckpoint | None = None
@@ -60,7 +60,7 @@ def writing_checkpoint(
         has_no_name = begun.folder.exists()
         shutil.rmtree(begun.folder, ignore_errors=True)
         if pools is not None and has_no_name:
-            # Else it would take the place of one that has, of which so many are kept.
+            # The unpublished checkpoint would take one of the `keep` places in the pools.
             give_up_checkpoint(_divided(variables)[0], pools.number)
         raise
 
@@ -72,13 +72,15 @@ def _save_tables(
     step: int,
     keep: int,
 ) -> PoolCheckpoint | None:
-    """pools: where the checkpoints of durable pools are listed. keep: so many of the job's."""
+    """Saves or persists the tables. pools: the directory that lists the pools' checkpoints. keep:
+    number of checkpoints that are kept.
+    """
     durable, others = _divided(variables)
     if others:
-        save_apart(begun.tables, others, step)  # which goes before others of the program's own
+        save_apart(begun.tables, others, step)  # may be removed before the program's own saves
     if not durable:
         return None
-    # One more: this one takes no earlier one's place until it has its name.
+    # Keeps one more, so that no older checkpoint is dropped before this one is published.
     made = when_free(
         lambda: make_checkpoint(durable, pools, 0, step, keep + 1, counts_when_listed=False),
         _FREED_WITHIN_S,
@@ -92,7 +94,7 @@ def _save_tables(
 def restore_tables(
     checkpoint: TrainingCheckpoint | None, pools: Path, variables: Sequence[EmbeddingVariable]
 ) -> None:
-    """None: as they were in the beginning."""
+    """Restores the variables from a checkpoint. None: there is none yet, so they start anew."""
     durable, others = _divided(variables)
     if checkpoint is None:
         _start_over(durable, pools)
@@ -105,7 +107,7 @@ def restore_tables(
         )
     restores: list[Callable[[], int]] = []
     with checkpoint_locks(variables), contextlib.ExitStack() as planned:
-        # All is verified before any table changes.
+        # Verifies everything before any table changes.
         if others:
             restores.append(planned.enter_context(planned_restore(checkpoint.tables, others)))
         if durable and kept is not None:
@@ -122,16 +124,16 @@ def restore_tables(
             for carry_out in restores:
                 carry_out()
     for variable in others:
-        variable.internals.last_save = None  # the program's own saves don't follow that one
+        variable.internals.last_save = None  # the program's own saves can't follow this one
 
 
 def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
-    """Gives up what pools have of a job that died before its first checkpoint had its name. What
-    they have of anything else stays, and is told of when they are used.
+    """Discards the pools' checkpoints of a job that died before it published its first one. Other
+    checkpoints stay, and raise errors when the variables are used.
     """
     waiting = {variable: found for variable in durable if (found := waiting_shards(variable))}
     if waiting and all(begun_for(shards) == pools for shards in waiting.values()):
-        when_free(lambda: remove_list(pools), _FREED_WITHIN_S)  # before what it lists
+        when_free(lambda: remove_list(pools), _FREED_WITHIN_S)  # before the pools drop them
         discard_persisted([*waiting])
 
 
