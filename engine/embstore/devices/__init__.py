@@ -1,4 +1,4 @@
-"""Devices that tiers are paced as, and recordings of what a program asks of its tiers."""
+"""Devices that pace tiers, and recordings of a program's accesses to its tiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices as the core takes them: tables of how long accesses take, and what they say of phases."""
+"""Tables of the times of accesses on devices, as the core takes them, and the times of phases."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ MEMORY_ACCESSES = (
     Access.STORE_STREAMED,
 )
 FILE_ACCESSES = (Access.FILE_READ, Access.FILE_WRITE)
-# Between these, calls' times are interpolated.
+# The times of calls of other sizes are interpolated.
 FILE_SIZES = tuple(1 << bits for bits in range(9, 25))
 MOST_THREADS = 64
 LINE_BYTES = 64
-# Of accesses that didn't miss the CPU's caches alone; as Outcome in
+# The outcomes of accesses in caches; all other accesses missed only the CPU's caches. As Outcome in
 # engine/pacing/cache_hierarchy.h.
 OUTCOMES = ("hits", "dirtied", "clean_misses", "dirty_misses")
 _METHODS = ("time_ns", "alone_ns")
 
-# Where bytes are that the CPU's caches don't have; as Device::Where in engine/pacing/device.h.
+# Where bytes lie that miss the CPU's caches; as Device::Where in engine/pacing/device.h.
 _THERE, _CLEAN_MISS, _DIRTY_MISS = range(3)
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceTable:
-    """How long one access takes, in ns, by where the bytes are, access, size and threads.
+    """A table of the ns of one access, by where the bytes are, access, size and threads.
 
-    Tables are equal where all that they hold is.
+    Tables are equal if their contents are.
     """
 
     name: str
     cpu_cache_bytes: int
     memory_cache_bytes: int
     sizes: tuple[int, ...]  # ascending
-    times_ns: NDArray[np.float64]  # (3, accesses, sizes, threads); NaN: isn't asked for
+    times_ns: NDArray[np.float64]  # (3, accesses, sizes, threads); NaN: not used by such a tier
     alone_ns: NDArray[np.float64]  # (accesses, sizes)
 
     def core(self) -> _core.DeviceTuple:
@@ -75,7 +75,7 @@ class DeviceTable:
 
 
 def check_device(argument: str, device: object) -> Device:
-    """Raises InvalidArgumentError for what is none."""
+    """Returns `device`. Raises InvalidArgumentError if it isn't a Device."""
     missing = [
         name
         for name in ("name", "is_addressable", "cpu_cache_bytes", "cache", *_METHODS)
@@ -116,10 +116,10 @@ def _check_cache(argument: str, cache: object) -> None:
 
 
 def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool) -> DeviceTable:
-    """Asks the device for every access of a tier, size and number of threads.
+    """Returns a table with the device's time of every access, size and number of threads.
 
-    sizes: bytes; of a tier in files FILE_SIZES serve. Raises InvalidArgumentError where a time
-    isn't one.
+    sizes: bytes; a tier in files uses FILE_SIZES instead. Raises InvalidArgumentError if a time
+    isn't finite and above 0.
     """
     cache = None if in_files else device.cache
     sizes = FILE_SIZES if in_files else tuple(sorted(set(sizes)))
@@ -155,7 +155,7 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
 
 
 def _time(what: str, time_ns: Callable[..., float], access: Access, *of: int) -> float:
-    """of: size in bytes, and threads where it depends on them."""
+    """Returns a checked time. of: the size in bytes, and the threads if it depends on them."""
     call = f"{what}(Access.{access.name}, {', '.join(map(str, of))})"
     try:
         told = float(time_ns(access, *of))
@@ -169,7 +169,7 @@ def _time(what: str, time_ns: Callable[..., float], access: Access, *of: int) ->
 def phase_times(
     device: Device, phases: NDArray[Any], outcomes: Mapping[str, NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """As `embstore.recording.phase_times_ns`; outcomes: accesses of each, (phases,)."""
+    """Returns times as `embstore.phase_times_ns` does. outcomes: (phases,), accesses of each."""
     times = np.zeros(len(phases))
     in_files = np.isin(phases["access"], FILE_ACCESSES)
     counts = phases["accesses"].astype(np.float64)

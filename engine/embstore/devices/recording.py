@@ -1,4 +1,4 @@
-"""What was done with the rows of variables, batch by batch, and how long that takes on devices."""
+"""Records the accesses to the rows of variables, and computes their times on devices."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Caches:
 
 
 class AccessRecording:
-    """What `record_accesses` makes: a context manager, which records while its block runs."""
+    """A recording made by `record_accesses`: a context manager that records during its block."""
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class AccessRecording:
 
     @property
     def phases(self) -> NDArray[Any]:
-        """The phases so far, in the order of their beginnings: a structured array.
+        """The phases so far, ordered by their beginnings: a structured array.
 
-        A phase is what one call did with the rows of one tier, and in one way. variable: which of
-        the variables, from 0. tier: from 0, the partitions' being one. access: an
-        `embstore.Access`. threads, accesses, bytes and elapsed_ns: as `stats()` has them. rounds:
-        that came one after the other, each with a part of the accesses in flight: 1 in memory, one
-        for 128 reads of files by io_uring, one for each by pread. thread: the system's number of
-        it. start_ns: since the recording began.
-        Of each of the caches, (caches,) float64 all of them, how many of the accesses: hits, cost
-        nothing; dirtied, found their bytes in the CPU's cache, but unchanged, so that nothing
-        is fetched and it must be written back; clean_misses and dirty_misses, found another line in
-        their place in the memory in front of the device, as the device has it or changed. All
-        others missed the CPU's cache alone.
+        A phase has the accesses of one kind that one call made to the rows of one tier. variable:
+        the index of the variable. tier: the tier's index, the same for all partitions. access: an
+        `embstore.Access`. threads, accesses, bytes and elapsed_ns: as in `stats()`. rounds: the
+        number of rounds, one after the other, each with a part of the accesses in flight: 1 in
+        memory, one for 128 reads of files by io_uring, one for each read by pread. thread: the
+        system's number of the thread. start_ns: since the recording began.
+        Four fields of shape (caches,), float64, count for each simulated cache how many of the
+        accesses were: hits, which cost nothing; dirtied, which found their bytes in the CPU's
+        cache, but unchanged, so that nothing is fetched, but a write-back follows; clean_misses and
+        dirty_misses, which found another line in their place in the memory in front of the device,
+        unchanged or changed. All other accesses missed only the CPU's cache.
 
-        Raises StoreFullError where more phases ended than could be kept.
+        Raises StoreFullError if more phases ended than could be kept.
         """
         if self._phases is not None:
             return self._phases
@@ -141,7 +141,7 @@ class AccessRecording:
         return phases[np.argsort(phases["start_ns"], kind="stable")]
 
     def elapsed_ns(self) -> int:
-        """Returns the time since the recording began, as `start_ns` has it."""
+        """Returns the nanoseconds since the recording began, on the clock of `start_ns`."""
         return self._entered().elapsed_ns()
 
     def _entered(self) -> _core.Recording:
@@ -188,7 +188,7 @@ class AccessRecording:
                     if isinstance(shard, LocalShard):
                         shard.stop_recording(self._recording)
                 except ClosedError:
-                    pass  # it's recorded until then
+                    pass  # closed during the block; its phases until then are recorded
 
 
 def record_accesses(
@@ -197,18 +197,18 @@ def record_accesses(
     caches: Sequence[Caches | Device] = (),
     most_phases: int = 1 << 20,
 ) -> AccessRecording:
-    """Records what is done with the rows of variables while a `with` block runs.
+    """Records the accesses to the rows of variables while a `with` block runs.
 
         with es.record_accesses(variable, caches=[device]) as recorded:
             train(variable)
         times_ns = es.phase_times_ns(device, recorded.phases, cache=0)
 
-    variables: one, or several; what their eviction and compaction threads do is recorded too.
-    caches: `Caches` to simulate, or devices, whose caches are meant; each as if all the variables
-        were on one computer that has them. By the addresses of the rows that are touched, of which
-        one line of 64 is looked at, so what they had is an estimate. They are empty when the block
-        begins: let a few batches go before those that count.
-    most_phases: as many are kept, some 60 bytes each and 32 more for each of the caches.
+    variables: one, or several; the work of their eviction and compaction threads is recorded too.
+    caches: `Caches` to simulate, or devices, which stand for their caches; each is simulated as if
+        all variables were on one computer with it. The simulation looks at the addresses of one of
+        64 lines of the touched rows, so its results are estimates. Caches are empty when the block
+        begins: run a few batches before those that count.
+    most_phases: greatest number of phases that are kept, some 60 bytes each and 32 more per cache.
 
     Entering the block raises UnsupportedError for a variable whose shards lie in other processes.
     """
@@ -218,19 +218,19 @@ def record_accesses(
 def phase_times_ns(
     device: Device, phases: NDArray[Any], cache: int | None = None
 ) -> NDArray[np.float64]:
-    """How long each phase's accesses take on a device, (phases,), ns: what pacing makes them take.
+    """Returns how long each phase's accesses take on a device, as under pacing; ns, (phases,).
 
-    phases: of `record_accesses`, all of memory or all of files. cache: which of the recorded caches
-    are the device's; None: none, every line comes from the device.
+    phases: from `record_accesses`, all in memory or all in files. cache: the index of the recorded
+    cache that is the device's; None: no cache, every line comes from the device.
 
-    A miss of the CPU's cache takes `Device.time_ns`, or what the memory in front of the device
-    says; a hit nothing; an access that only makes bytes there dirty the difference to a load. All
-    of a phase take `Device.alone_ns` at least, in each of its rounds: n requests of which c are in
-    flight take the latency of one for n up to c, and n / c times that beyond (Little's law). Of
-    less than one miss that part of it.
+    A miss of the CPU's cache takes `Device.time_ns`, or the time of the memory in front of the
+    device; a hit takes nothing; an access that only makes cached bytes dirty takes the difference
+    to a load. The accesses of each round take at least `Device.alone_ns`: n requests of which c are
+    in flight take the latency of one for n up to c, and n / c times that beyond (Little's law). A
+    phase with less than one miss takes that part of it.
 
-    What the engine itself took, elapsed_ns, goes on meanwhile: a phase takes the longer of both.
-    Raises InvalidArgumentError where a time isn't one, or `cache` is none that was recorded.
+    The engine's own time, elapsed_ns, passes meanwhile: a phase takes the longer of both. Raises
+    InvalidArgumentError if a time isn't finite and above 0, or `cache` wasn't recorded.
     """
     check_device("device", device)
     caches = phases["hits"].shape[1]

@@ -1,1 +1,1 @@
-"""Tables with a tier in GPU memory: which GPU, its arrays, and steps that stay on it."""
+"""Tables with a tier in GPU memory: the choice of the GPU, its arrays, and steps on its streams."""

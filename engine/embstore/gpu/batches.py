@@ -1,6 +1,6 @@
-"""Batches of ids in a GPU's memory: what is known of them, and the arrays for their rows.
+"""Batches of ids in a GPU's memory, the arrays of their rows, and the conditions of updates.
 
-An array is a `DeviceArray`, a PyTorch tensor, or whatever else speaks DLPack and lies on a GPU.
+An array is a `DeviceArray`, a PyTorch tensor, or any other array on a GPU that supports DLPack.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 
 class OnDevice(Protocol):
-    """An array that speaks DLPack, in the memory of a GPU."""
+    """An array in the memory of a GPU that supports DLPack."""
 
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, int]: ...
 
 
 def is_on_device(array: object) -> TypeGuard[OnDevice]:
-    """Whether it is an array on a GPU; numpy's and those of the host's memory aren't."""
+    """Returns whether `array` lies on a GPU, unlike NumPy's and other arrays in host memory."""
     if isinstance(array, np.ndarray):
         return False
     device_of = getattr(array, "__dlpack_device__", None)
@@ -45,7 +45,7 @@ def is_on_device(array: object) -> TypeGuard[OnDevice]:
 
 
 def to_host(argument: str, array: OnDevice) -> NDArray[Any]:
-    """A copy of it, when its stream is through."""
+    """Returns a copy of the array, after the work on its stream."""
     if isinstance(array, DeviceArray):
         return array.numpy()
     if _is_of_torch(array):
@@ -58,22 +58,24 @@ def to_host(argument: str, array: OnDevice) -> NDArray[Any]:
 
 
 def ids_on_host(ids: checks.Ids | OnDevice) -> NDArray[np.int64]:
-    """Returns ids as an array here, of their shape; those on a GPU when their stream is through."""
+    """Returns ids as a NumPy array of their shape. Ids on a GPU are copied after the work on their
+    stream.
+    """
     return checks.ids(to_host("ids", ids) if is_on_device(ids) else ids)
 
 
 @dataclass(frozen=True)
 class BatchConditions:
-    """What is known of a batch of gradients on its GPU alone: arrays of int64 there."""
+    """Conditions of an update that only its GPU knows: int64 arrays in the GPU's memory."""
 
-    kept: OnDevice | None = None  # of each id: 0 leaves it and its gradients out
-    refused: OnDevice | None = None  # one: the number of a reason, from 1; 0: none
-    reasons: tuple[str, ...] = ()  # why it may be refused: messages of InvalidArgumentErrors
-    # One: not 0 leaves the batch out. It counts as an apply that changes nothing, and is no error.
+    kept: OnDevice | None = None  # ids' shape; 0 leaves an id and its gradients out
+    refused: OnDevice | None = None  # (1,): the number of a reason, from 1; 0: not refused
+    reasons: tuple[str, ...] = ()  # for refusing the batch: messages of InvalidArgumentErrors
+    # (1,): if not 0, the batch is left out: it counts as an apply that changes nothing, no error.
     left_out: OnDevice | None = None
 
     def addresses(self, ids: IdsOnDevice) -> tuple[int, int, int]:
-        """Those of `kept`, `refused` and `left_out`, 0 for none."""
+        """Returns the addresses of `kept`, `refused` and `left_out`, 0 for None."""
         return (
             0 if self.kept is None else _address("kept", self.kept, ids, ids.shape),
             0 if self.refused is None else _address("refused", self.refused, ids, (1,)),
@@ -93,14 +95,18 @@ class IdsOnDevice:
 
     @classmethod
     def of(cls, array: OnDevice) -> IdsOnDevice:
-        """Of a tensor, or a contiguous copy. Raises InvalidArgumentError where they are no ids."""
+        """Returns the ids of an array, or of a contiguous copy of a tensor. Raises
+        InvalidArgumentError if it can't be ids.
+        """
         if _is_of_torch(array):
             array = array.contiguous()  # type: ignore[attr-defined]
         address, shape, device = _described("ids", array, "int64")
         return cls(array, address, shape, device, _stream_of(array))
 
     def rows(self, dim: int, out: Any) -> tuple[Any, int]:
-        """`out`, or a new array where it is None, for the rows of `dim` floats; and its address."""
+        """Returns `out`, or a new array if it is None, for the ids' rows of `dim` floats, and its
+        address.
+        """
         shape = (*self.shape, dim)
         if out is None:
             out = self._new_rows(shape)
@@ -111,7 +117,9 @@ class IdsOnDevice:
         return out, _address("out", out, self, shape, "float32")
 
     def gradients(self, grads: OnDevice, dim: int) -> tuple[OnDevice, int]:
-        """`grads`, or a contiguous copy, with a row of `dim` floats for each id; its address."""
+        """Returns `grads`, or a contiguous copy, with a row of `dim` floats for each id, and its
+        address.
+        """
         if _is_of_torch(grads):
             grads = grads.detach().contiguous()  # type: ignore[attr-defined]
         return grads, _address("grads", grads, self, (*self.shape, dim), "float32")
@@ -137,7 +145,7 @@ def _stream_of(array: OnDevice) -> int:
 def _address(
     argument: str, array: OnDevice, ids: IdsOnDevice, shape: tuple[int, ...], dtype: str = "int64"
 ) -> int:
-    """Of an array of that shape beside the ids; raises InvalidArgumentError for any other."""
+    """Returns an array's address. Raises InvalidArgumentError if shape, dtype or GPU are wrong."""
     address, got, device = _described(argument, array, dtype)
     if got != shape or device != ids.device:
         raise InvalidArgumentError(
@@ -148,7 +156,9 @@ def _address(
 
 
 def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[int, ...], str]:
-    """Address, shape and device."""
+    """Returns an array's address, shape and device. Raises InvalidArgumentError if its dtype isn't
+    `dtype`.
+    """
     try:
         address, shape, letter, bits, kind, number = _core.described(array)
     except TypeError:
@@ -163,7 +173,7 @@ def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[i
 
 
 def check_same_gpu(name: str, ids: IdsOnDevice, gpu: str) -> None:
-    """Raises InvalidArgumentError where the ids are on another GPU than the rows."""
+    """Raises InvalidArgumentError if the ids are on another GPU than the rows."""
     own = full_name(gpu)
     if ids.device != own:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Which GPU a tier of HBM lies on, and what it takes to open it."""
+"""The choice of the GPU for a tier of HBM, and the libraries that are needed to open it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = "EMBSTORE_DEVICE"
 
 
 def check_gpu(argument: str, name: object) -> str:
-    """Raises InvalidArgumentError for a name that is none."""
+    """Returns `name`. Raises InvalidArgumentError if it doesn't name a GPU."""
     if not isinstance(name, str) or not re.fullmatch(r"cuda(:[0-9]{1,4})?|emulated", name):
         raise InvalidArgumentError(
             f'{argument} must be "cuda", "cuda:N" (N: the number of a GPU) or "emulated", '
@@ -28,13 +28,13 @@ def check_gpu(argument: str, name: object) -> str:
 
 
 def gpu_number(name: str) -> int:
-    """Of "cuda" or "cuda:N"."""
+    """Returns the number of "cuda", which is 0, or of "cuda:N"."""
     _, _, number = name.partition(":")
     return int(number or 0)
 
 
 def full_name(name: str) -> str:
-    """With its number, unless it is the emulated one."""
+    """Returns the name with its number, "cuda:N"; that of the emulated GPU stays."""
     return name if name == EMULATED else f"cuda:{gpu_number(name)}"
 
 
@@ -46,16 +46,17 @@ def chosen_gpu(name: str | None) -> str:
 
 
 def gpu_to_open(name: str | None) -> tuple[str, str, str]:
-    """Returns what the core is told of a GPU: its name as `chosen_gpu` has it, the library that
-    compiles kernels, and the folder in which compiled ones are kept; none for the emulated one.
+    """Returns the core's description of a GPU: its name from `chosen_gpu`, the library that
+    compiles kernels, and the folder of compiled kernels; the last two are "" if it is emulated.
     """
     chosen = chosen_gpu(name)
     return (chosen, "", "") if chosen == EMULATED else (chosen, _nvrtc(), _kernel_cache())
 
 
 def _nvrtc() -> str:
-    """That of NVIDIA's package for CUDA 12, else of the one for CUDA 13, which PyTorch brings; else
-    where the system looks for libraries. The older one works with more drivers.
+    """Returns the NVRTC library of NVIDIA's package for CUDA 12, else that of the package for CUDA
+    13, which PyTorch brings, else a name that the system looks up. The older one works with more
+    drivers.
     """
     for package in ("nvidia.cuda_nvrtc", "nvidia.cu13"):
         try:
@@ -64,8 +65,8 @@ def _nvrtc() -> str:
             continue
         for folder in (found.submodule_search_locations if found else None) or ():
             for library in Path(folder).glob("lib/libnvrtc.so.*"):
-                # CUDA 13's looks for them where the system does, and not beside itself; but it
-                # takes what the process has.
+                # CUDA 13's NVRTC looks for its builtins in the system's folders, not beside itself,
+                # but uses a library that the process has loaded already.
                 for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
                     ctypes.CDLL(str(builtins))
                 return str(library)

@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: ids to look up there, and the rows that come of it, without PyTorch."""
+"""Arrays in a GPU's memory, for ids and rows, without PyTorch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceArray"]
 
-# DLPack's numbers of kinds of devices. The emulated GPU has none of its own.
+# DLPack's device types. The emulated GPU uses EXTENSION.
 CUDA = 2
 EXTENSION = 12
 
-# As DLPack names the stream of who takes an array: 1 is CUDA's default one, and of -1 the taker
-# sees to the order itself.
+# DLPack's values for the consumer's stream that need no ordering: 1 is CUDA's default stream, and
+# with -1 the consumer orders the work itself.
 _NEED_NO_ORDER = (-1, 0, 1)
 
 _DTYPES = (np.dtype(np.int64), np.dtype(np.float32))
@@ -33,18 +33,18 @@ _DTYPES = (np.dtype(np.int64), np.dtype(np.float32))
 class DeviceArray:
     """A C-contiguous array of int64 or float32 in the memory of a GPU.
 
-    It works on the emulated GPU too, whose memory the host can't address: so a program that keeps
-    its batches on a GPU can be tried without one. It speaks DLPack in both directions:
+    It also works on the emulated GPU, whose memory the host can't address, so that a program which
+    keeps its batches on a GPU can be tried without one. It supports DLPack:
     `torch.from_dlpack(array)` shares its memory (on a real GPU), and `embedding_variable.lookup`
-    takes it. What is done with it is on the GPU's default stream, for which the stream of whoever
-    takes it by DLPack then waits.
+    takes it. Its own work runs on the GPU's default stream; the stream of a DLPack consumer waits
+    for that.
     """
 
     def __init__(self, values: NDArray[Any], device: str | None = None) -> None:
         """Copies `values`, of int64 or float32, to the device.
 
-        device: "cuda", "cuda:N" or "emulated"; by default what the environment variable
-            EMBSTORE_DEVICE says, else "cuda".
+        device: "cuda", "cuda:N" or "emulated" (default: the environment variable EMBSTORE_DEVICE,
+            else "cuda").
         """
         values = np.asarray(values, order="C")
         self._make(values.shape, values.dtype, device)
@@ -54,7 +54,7 @@ class DeviceArray:
     def empty(
         cls, shape: Sequence[int], dtype: type[np.generic], device: str | None = None
     ) -> Self:
-        """An array whose values are undefined."""
+        """Returns an array whose values are undefined."""
         if not isinstance(shape, Sequence):
             raise InvalidArgumentError(f"shape must be a tuple of integers, got {shape!r}")
         try:
@@ -87,11 +87,11 @@ class DeviceArray:
 
     @property
     def device(self) -> str:
-        """As it was named: "cuda", "cuda:N" or "emulated"."""
+        """The name that was given: "cuda", "cuda:N" or "emulated"."""
         return self._device
 
     def numpy(self) -> NDArray[Any]:
-        """A copy in the host's memory, when the default stream is through."""
+        """Returns a copy in host memory, after the work on the default stream."""
         values = np.empty(self._shape, self._dtype)
         self._memory.read(_bytes_of(values))
         return values
@@ -107,7 +107,7 @@ class DeviceArray:
         self._memory.write(_bytes_of(np.asarray(values, order="C")))
 
     def __array__(self, *_args: Any, **_options: Any) -> NoReturn:
-        # Without it NumPy makes an array of one object of it.
+        # Without this method NumPy would make an array with one object, the DeviceArray.
         raise TypeError(
             f"it lies in the memory of {full_name(self._device)}; numpy() gives a copy on the host"
         )
@@ -116,8 +116,7 @@ class DeviceArray:
         return (EXTENSION, 0) if self._device == EMULATED else (CUDA, gpu_number(self._device))
 
     def __dlpack__(self, *, stream: int | None = None, **_options: Any) -> Any:
-        # What is on the default stream comes before what the taker puts on its own; other options
-        # are for who copies.
+        # Orders the consumer's stream behind the default one. Other options concern only copies.
         if stream is not None and stream not in _NEED_NO_ORDER:
             self._memory.come_before(stream)
         kind, number = self.__dlpack_device__()

@@ -1,4 +1,4 @@
-"""Steps on a GPU: look-ups and updates of one variable or several, by ids in the GPU's memory."""
+"""Steps on a GPU: look-ups and updates of one or more variables with ids in the GPU's memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["ApplyStep", "LookUpStep", "apply_together", "look_up_together"]
 
 @dataclass(frozen=True)
 class LookUpStep:
-    """What one variable reads in a step, and the array that its rows come to.
+    """One variable's look-up in a step, and the array that gets its rows.
 
-    batch: as the core takes it: tables, the address of ids, how many there are, that of `out`.
+    batch: the core's arguments: tables, the address of ids, their number, the address of `out`.
     """
 
     variable: Variable
@@ -32,7 +32,9 @@ class LookUpStep:
 
     @classmethod
     def of(cls, variable: Variable, array: OnDevice, out: Any) -> LookUpStep:
-        """out: None makes an array. Raises InvalidArgumentError for what doesn't fit."""
+        """Returns a look-up. out: None makes an array. Raises InvalidArgumentError if an array
+        doesn't fit.
+        """
         ids = _ids_for(variable, array)
         out, address = ids.rows(variable.dim, out)
         return cls(variable, ids, out, (*_batch(variable, ids), address))
@@ -40,10 +42,10 @@ class LookUpStep:
 
 @dataclass(frozen=True)
 class ApplyStep:
-    """What one variable is trained by in a step. Its arrays live until it is put on its stream.
+    """One variable's update in a step. It keeps its arrays alive until it is put on its stream.
 
-    batch: as the core takes it: tables, the address of ids, how many there are, that of `grads`,
-        and those of `conditions`, with its reasons before the last.
+    batch: the core's arguments: tables, the address of ids, their number, the address of `grads`,
+        the addresses of `conditions`, with its reasons before the last address.
     """
 
     variable: Variable
@@ -60,10 +62,10 @@ class ApplyStep:
         grads: OnDevice,
         conditions: BatchConditions | None = None,
     ) -> ApplyStep:
-        """Raises InvalidArgumentError for what doesn't fit.
+        """Returns an update. Raises InvalidArgumentError if an array doesn't fit.
 
-        conditions: what of the batch counts. If it is refused it changes no row, but counts as an
-            apply; what comes next raises why.
+        conditions: which part of the batch counts. A refused batch changes no row, but counts as an
+            apply; the next call raises the reason.
         """
         ids = _ids_for(variable, array)
         grads, address = ids.gradients(grads, variable.dim)
@@ -75,19 +77,20 @@ class ApplyStep:
 
 
 def look_up_together(steps: Sequence[LookUpStep], train: bool, count: bool) -> None:
-    """Puts look-ups on their streams, those of a stream as one step.
+    """Puts look-ups on their streams; all look-ups of one stream are one step.
 
-    train, count: as `EmbeddingVariable.lookup` has them.
+    train, count: as in `EmbeddingVariable.lookup`.
     """
     for (_, stream), on_stream in _by_stream(steps).items():
         _core.lookup_on_device([step.batch for step in on_stream], stream, train, count)
 
 
 def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
-    """Puts updates on their streams, those of a stream as one step. REQUIRES: no variable twice.
+    """Puts updates on their streams; all updates of one stream are one step. REQUIRES: no variable
+    is listed twice.
 
-    Each is applied whole or not at all. Raises the first error when all have had their turn, also
-    of those that the host has to apply.
+    Each update is applied whole or not at all. Raises the first error when all updates had their
+    turn, those that the host applies included.
     """
     attempts = Attempts()
     for (_, stream), on_stream in _by_stream(steps).items():
@@ -95,7 +98,7 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
         with attempts.one(), cut(parted):
             _core.apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
-            _core.wait_as_owed()  # not while others wait for a lock
+            _core.wait_as_owed()  # once the locks are free, so that no other thread waits for them
     attempts.end()
 
 
@@ -111,13 +114,13 @@ def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:
 
 
 def _batch(variable: Variable, ids: IdsOnDevice) -> tuple[list[_core.Table], int, int]:
-    """The tables of its partitions, the address of the ids, and how many there are."""
+    """Returns the tables of the variable's partitions, the address of the ids, and their number."""
     tables = [shard.table for shard in variable.internals.shards_with_hbm()]
     return tables, ids.address, prod(ids.shape)
 
 
 def _by_stream(steps: Sequence[_StepT]) -> dict[tuple[str, int], list[_StepT]]:
-    """By the GPU, and the handle of its stream."""
+    """Returns the steps grouped by GPU and stream handle."""
     streams: dict[tuple[str, int], list[_StepT]] = {}
     for step in steps:
         streams.setdefault((step.ids.device, step.ids.stream), []).append(step)

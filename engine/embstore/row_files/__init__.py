@@ -1,6 +1,6 @@
-"""Rows in files that other programs read and write: Parquet and safetensors.
+"""Files of rows that other programs can read and write: Parquet and safetensors.
 
-A folder of them has a table's rows in ascending order of keys, so many a file. `writing` fills one
-from a table, and `reading` puts one into a table. `parquet` and `safetensors` know a format each:
-how to `write` the columns of a file, and how to open a file as a `RowFile`.
+A folder of such files has a table's rows in ascending order of keys. `writing` writes a folder from
+a table, and `reading` puts a folder's rows into a table. `parquet` and `safetensors` implement one
+format each: `write` writes the columns of a file, and a `RowFile` reads a file.
 """

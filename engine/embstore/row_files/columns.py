@@ -1,4 +1,4 @@
-"""The columns of a file of rows: what is found in it, and how it fits a table."""
+"""The columns of a file of rows, and the check that they fit a table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["LISTS_OF_ANY_LENGTH", "Columns", "RowFile", "Wanted", "wanted_of"]
 
-Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by the names that `export()` gives them
+Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by their names in `export()`
 
 _OF_EVERY_TABLE = ("keys", "values", "freqs", "versions")
-LISTS_OF_ANY_LENGTH = (0,)  # the shape of an entry, where a file without rows doesn't say it
+LISTS_OF_ANY_LENGTH = (0,)  # stands for the shape of an entry in a file without rows
 
 
 class RowFile(Protocol):
@@ -25,11 +25,11 @@ class RowFile(Protocol):
 
     @property
     def columns(self) -> Mapping[str, tuple[int, ...]]:
-        """By name the shape of an entry: (), (dim,) or LISTS_OF_ANY_LENGTH."""
+        """The shape of an entry of each column: (), (dim,) or LISTS_OF_ANY_LENGTH."""
         ...
 
     def chunks(self, names: tuple[str, ...], rows: int) -> Iterator[Columns]:
-        """Those columns of all rows, in order, at most so many rows at a time."""
+        """Yields these columns of all rows, in order, at most `rows` rows at a time."""
         ...
 
     def close(self) -> None: ...
@@ -37,7 +37,7 @@ class RowFile(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is read of a file."""
+    """The columns to read from a file."""
 
     columns: tuple[str, ...]
     slots: tuple[str, ...] | None  # None: rows keep their own
@@ -46,7 +46,7 @@ class Wanted:
 def wanted_of(
     path: Path, columns: Mapping[str, tuple[int, ...]], variable: EmbeddingVariable, *, slots: bool
 ) -> Wanted:
-    """Raises InvalidArgumentError where the file's columns aren't those of the variable's rows."""
+    """Returns the columns to read. Raises InvalidArgumentError if they don't fit the variable."""
     for name in ("keys", "values"):
         if name not in columns:
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Rows in Parquet files: a column for keys, one of lists of floats for weights, and so on."""
+"""Rows in Parquet files. Weights and slots are columns of lists of floats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def _readable(path: Path, arrow: Any) -> Iterator[None]:
 
 
 class ParquetRows:
-    """Where the schema doesn't say how long the lists of a column are, its first list does."""
+    """A Parquet file of rows. The length of a column's lists is that of its first list, unless the
+    schema has it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,7 +85,7 @@ class ParquetRows:
         self._file.close()
 
     def _array(self, name: str, column: Any) -> NDArray[Any]:
-        """(n,), or (n, length) of lists."""
+        """Returns a column as an array: (n,), or (n, length) for lists."""
         types = self._arrow.types
         is_list = types.is_nested(column.type)
         if types.is_struct(column.type) or types.is_map(column.type):

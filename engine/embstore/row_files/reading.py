@@ -1,4 +1,4 @@
-"""Puts rows that lie in files into a table."""
+"""Puts rows from files into a table."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ _MOST_OF_A_PUT = np.uint32(2**32 - 1)
 
 
 def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True) -> int:
-    """Puts the rows of files into a table (`EmbeddingVariable.put`); returns how many rows.
+    """Puts the rows of files into a table (`EmbeddingVariable.put`); returns the number of rows.
 
     path: a folder with files of `embstore.write_rows`, or of another program; or one such file.
-        Each must have the columns keys (int64) and values (dim float32 an entry), and may have
-        freqs and versions; without them rows have occurred once, and are of version 0.
-    slots: True: the files must have what the table's optimizer keeps beside the weights, and
-        nothing else. False: only the weights are read; rows keep their slots, and new ones have
-        initial ones.
+        Each must have the columns keys (int64) and values (dim float32 per entry), and may have
+        freqs (default: 1) and versions (default: 0).
+    slots: True: the files must have the slots of the table's optimizer as columns, and no other
+        columns. False: only the weights are read; rows keep their slots, and new rows get initial
+        slots.
 
-    At most 65,536 rows are in memory at a time. The columns of all files are looked at before the
-    first row is put. Rows that the table has already are set to the values, and their frequencies
-    grow by freqs; those above 2**32 - 1 count as that. An error leaves those that were put before
-    it.
+    At most 65,536 rows are in memory at a time. The columns of all files are checked before the
+    first row is put. Existing rows are set to the values, and their frequencies grow by freqs;
+    freqs above 2**32 - 1 count as 2**32 - 1. Rows that were put before an error stay.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`) and
-    StorageError, and as `EmbeddingVariable.put`.
+    StorageError, and the errors of `EmbeddingVariable.put`.
     """
     variable = a_variable(variable)
     with_slots = checks.flag("slots", slots)
@@ -63,7 +62,7 @@ def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True
 
 
 def row_files(path: Path) -> Iterator[tuple[Path, RowFile]]:
-    """The files of rows in a folder, or the one that `path` is, each open until the next.
+    """Yields the files of rows in a folder, or the file `path`, each open until the next one.
 
     Raises InvalidArgumentError, MissingLibraryError and StorageError.
     """
@@ -90,7 +89,7 @@ def _files_at(path: Path) -> list[Path]:
 
 
 def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
-    """One `put` for all rows of a version."""
+    """Puts rows into the variable, with one `put` for each version."""
     keys = columns["keys"]
     if not keys.size:
         return
@@ -99,10 +98,10 @@ def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
         raise InvalidArgumentError(f"versions must be integers, got {versions.dtype}")
     freqs = columns.get("freqs")
     if freqs is not None and freqs.dtype.kind in "iu":
-        freqs = np.minimum(freqs, _MOST_OF_A_PUT)  # a table counts further
+        freqs = np.minimum(freqs, _MOST_OF_A_PUT)  # tables count further than one put() may
     order = np.argsort(versions, kind="stable")
     distinct, begins = np.unique(versions[order], return_index=True)
-    for version in (distinct[0], distinct[-1]):  # before any row is put
+    for version in (distinct[0], distinct[-1]):  # checks all versions before any row is put
         checks.integer("versions", int(version), at_least=0)
     for version, where in zip(distinct, np.split(order, begins[1:]), strict=True):
         variable.put(

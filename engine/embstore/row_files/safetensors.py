@@ -65,7 +65,7 @@ class SafetensorsRows:
     def _part(self, name: str, column: Any, first: int, end: int) -> NDArray[Any]:
         try:
             part: NDArray[Any] = column[first:end]
-        except (TypeError, AttributeError) as error:  # as the library says it
+        except (TypeError, AttributeError) as error:  # the library's errors for such dtypes
             raise InvalidArgumentError(
                 f"{self._path}: {name} is {column.get_dtype()}, which NumPy hasn't; write it as "
                 "float32"
@@ -73,5 +73,5 @@ class SafetensorsRows:
         return part
 
     def close(self) -> None:
-        """The file is mapped as long as arrays of it are used."""
+        """Closes the file; it stays mapped as long as arrays of it are used."""
         del self._file

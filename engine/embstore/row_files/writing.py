@@ -36,20 +36,20 @@ def write_rows(
     rows_a_file: int = _ROWS_A_FILE,
     on_damage: OnDamage = "raise",
 ) -> int:
-    """Writes a table's rows into files for other programs; returns how many rows.
+    """Writes a table's rows into files for other programs; returns the number of rows.
 
-    path: a new folder, for the files rows-00000.parquet and so on, one at least; its parent must
-        exist. It gets its name when the medium has all of them.
+    path: a new folder for the files, rows-00000.parquet and so on, at least one; its parent must
+        exist. The folder gets its name once all files are durable.
     file_format: "parquet" or "safetensors". The columns of each file, and the order of all rows,
         are those of `EmbeddingVariable.export`; in Parquet weights and slots are lists of float.
     first_key, last_key: the range of keys, both included.
-    rows_a_file: at most. The rows of one file are in memory, up to five times while it is written,
-        and the keys of the range.
-    on_damage: as of `EmbeddingVariable.export`.
+    rows_a_file: greatest number of rows in a file. Memory has the rows of one file, up to five
+        times while it is written, and the keys of the range.
+    on_damage: as in `EmbeddingVariable.export`.
 
-    Where the table is trained meanwhile, a file has its rows of one moment, and another file those
-    of another (`EmbeddingVariable.export_in_chunks`). `embstore.read_rows` puts them into a table.
-    They are no checkpoint: `embstore.save` keeps all else of a table too.
+    If the table is trained meanwhile, each file has its rows as of a moment of its own
+    (`EmbeddingVariable.export_in_chunks`). `embstore.read_rows` puts the rows into a table. The
+    files are no checkpoint: `embstore.save` also keeps everything else of a table.
 
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`), StorageError
     (InUseError if another call is writing the folder; also for a variable that awaits its restore)
@@ -75,14 +75,14 @@ def write_rows(
         for number, columns in enumerate(chunks):
             write_file(number, columns)
             rows += columns["keys"].size
-            del columns  # before the next are made
+            del columns  # frees them before the next chunk is made
         if rows == 0:
             write_file(0, _no_rows(variable))  # a folder without a file couldn't be read
     return rows
 
 
 def _no_rows(variable: EmbeddingVariable) -> Columns:
-    """As `EmbeddingVariable.export` gives them."""
+    """Returns the columns of a table without rows, as `EmbeddingVariable.export` does."""
     counts, rows = np.zeros(0, np.int64), np.zeros((0, variable.dim), np.float32)
     slots = () if variable.optimizer is None else variable.optimizer.slots
     columns: Columns = {"keys": counts, "values": rows, "freqs": counts, "versions": counts}
@@ -91,7 +91,9 @@ def _no_rows(variable: EmbeddingVariable) -> Columns:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside it, which gets its name on leaving; after an error it is removed."""
+    """Yields a hidden folder beside `folder`, which is renamed to `folder` on leaving, or removed
+    after an error.
+    """
     if not folder.name:
         raise StorageError(f"path: {folder} is where all folders are; give a new folder")
     unfinished = folder.with_name(f".{folder.name}.unfinished")
@@ -99,7 +101,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             raise StorageError(f"path: {folder} exists already; give a new folder")
         try:
-            shutil.rmtree(unfinished, ignore_errors=True)  # what a process left that died
+            shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that died
             make_directory(unfinished)
             yield unfinished
             sync(unfinished)
@@ -112,7 +114,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Keeps others from writing the folder meanwhile. Raises InUseError and StorageError."""
+    """A scope in which no other call writes the folder. Raises InUseError and StorageError."""
     with writing_to(folder):
         if not folder.parent.is_dir():
             raise StorageError(
@@ -128,5 +130,5 @@ def _only_writer(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock_file.unlink(missing_ok=True)  # while it's locked: the next writer's would go otherwise
+        lock_file.unlink(missing_ok=True)  # while locked, else it could be the next writer's file
         lock.release()
