@@ -1,5 +1,5 @@
-"""Benchmarks of the engine: `python -m embstore.bench --help` names them.
+"""Benchmarks of the engine: `python -m embstore.bench --help` lists them.
 
-Every rate is taken beside a yardstick in the same run, contender after contender in turn, and
-is to be read as a ratio: machines differ, and a shared one differs from minute to minute.
+Every rate is measured beside a yardstick's in the same run, with the contenders taking turns. Read
+it as a ratio: machines differ, and a shared machine differs from minute to minute.
 """

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(f"too large for this computer's memory: {error}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    # The file first: whoever reads the tables may have gone.
+    # Writes the file first: the reader of stdout may have gone.
     document = {"suite": parsed.suite, "options": asdict(options), **report.document}
     problem = None if parsed.json is None else _write_json(parsed.json, document)
     try:
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"written: {parsed.json}")
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer goes nowhere, or the interpreter complains at its end.
+        # Discards the rest of the buffer; otherwise the interpreter prints an error at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -86,10 +86,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _write_json(path: Path, document: dict[str, object]) -> str | None:
-    """Writes the file whole, or leaves what was there; returns what went wrong.
+    """Replaces the file atomically; returns an error message or None.
 
-    A device, a pipe, and a file that stdout or stderr leads to aren't replaced: the text is written
-    to them.
+    A device, a pipe, and a file that stdout or stderr is connected to aren't replaced: the text is
+    written to them.
     """
     text = json.dumps({**document, "machine": _machine()}, indent=1, default=os.fspath) + "\n"
     try:
@@ -104,7 +104,7 @@ def _write_whole(path: Path, text: str) -> None:
     if stream is not None:
         for file in (sys.stdout, sys.stderr):
             if file is not None:
-                file.flush()  # what was printed before comes before
+                file.flush()  # keeps the order of the output
         with open(stream, "w", encoding="utf-8", closefd=False) as output:
             output.write(text)
         return
@@ -123,7 +123,9 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _standard_stream_at(path: Path) -> int | None:
-    """Returns the descriptor of stdout or stderr if it leads to the file at the path, else None."""
+    """Returns the descriptor of stdout or stderr if it is connected to the file at `path`, else
+    None.
+    """
     for descriptor in (1, 2):
         try:
             if os.path.samestat(path.stat(), os.fstat(descriptor)):
@@ -185,6 +187,6 @@ def _cpu_name() -> str:
 
 
 if __name__ == "__main__":
-    # As an exception, so that files are removed on the way out.
+    # Raises an exception, so that files are removed on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     main()

@@ -1,5 +1,5 @@
-# What tables are compared with, and what measures devices. Arrays are C-contiguous; nothing is
-# converted silently.
+# Yardsticks: simple stores to compare tables with, and measurements of devices. Arrays are
+# C-contiguous; nothing is converted silently.
 import enum
 from typing import overload
 
@@ -10,7 +10,7 @@ _Ids = NDArray[np.int64]
 _Rows = NDArray[np.float32]
 
 class HandWrittenTable:
-    """One table in one memory, for one thread. See engine/bench/hand_written_table.h."""
+    """A table in memory for one thread. See engine/bench/hand_written_table.h."""
 
     def __init__(self, capacity_rows: int, dim: int) -> None: ...
     def insert(self, ids: _Ids, rows: _Rows) -> None: ...
@@ -18,7 +18,7 @@ class HandWrittenTable:
     def adagrad(self, ids: _Ids, grads: _Rows, learning_rate: float) -> None: ...
 
 class LevelDbStore:
-    """A yardstick: rows in plain LevelDB. See engine/bench/leveldb_store.h."""
+    """Rows in plain LevelDB. See engine/bench/leveldb_store.h."""
 
     def __init__(self, directory: str, row_floats: int) -> None: ...
     @property
@@ -54,7 +54,7 @@ class MemoryOperation(enum.Enum):
     STORE_STREAMED = 3
 
 class MemoryYardstick:
-    """How fast a memory is. See engine/bench/memory_yardstick.h."""
+    """Measures a memory. See engine/bench/memory_yardstick.h."""
 
     @overload
     def __init__(self, bytes: int, node: int) -> None: ...
@@ -73,7 +73,7 @@ class MemoryYardstick:
     def latency_ns(self, random: bool, seconds: float) -> float: ...
 
 class FileYardstick:
-    """How fast a file system's disk is. See engine/bench/file_yardstick.h."""
+    """Measures a file system's disk. See engine/bench/file_yardstick.h."""
 
     def __init__(self, bytes: int, directory: str, direct: bool) -> None: ...
     def mb_per_s(

@@ -1,4 +1,4 @@
-"""A suite's options: a dataclass whose annotations say which fields are arguments, of what kind.
+"""Command-line arguments of suites: dataclass fields that are annotated with an Argument.
 
 rows: Annotated[int, count("rows a table")] = 1_000_000
 """
@@ -59,7 +59,7 @@ def folder(text: str) -> Path:
 
 
 def gpu(text: str) -> str:
-    """cuda, cuda:N or emulated."""
+    """Returns the name of a GPU: cuda, cuda:N or emulated."""
     try:
         return check_gpu("it", text)
     except InvalidArgumentError as error:
@@ -68,9 +68,10 @@ def gpu(text: str) -> str:
 
 @dataclass(frozen=True)
 class Argument:
-    """How a field is given on the command line: once, or several times where it is a tuple.
+    """The command-line argument of a field. A tuple takes one or more values.
 
-    flag: None: the field's name. variable: of the environment, which is the default where it's set.
+    flag: None: the field's name. variable: name of the environment variable that overrides the
+    default.
     """
 
     help: str | None = None
@@ -98,7 +99,7 @@ class Argument:
 
 
 def count(help: str | None = None, flag: str | None = None) -> Argument:
-    """A positive integer."""
+    """Returns an argument that takes a positive integer."""
     return Argument(help, positive, flag)
 
 
@@ -129,7 +130,7 @@ CLOCK = Argument(
 
 
 def add_arguments(parser: argparse.ArgumentParser, kind: type[DataclassInstance]) -> None:
-    """Those of the fields of a dataclass that are annotated by an Argument."""
+    """Adds the arguments of a dataclass's fields that are annotated with an Argument."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         for argument in getattr(hints[field.name], "__metadata__", ()):
@@ -137,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[DataclassInstance]
 
 
 def options(kind: type[OptionsT], parsed: argparse.Namespace) -> OptionsT:
-    """Options of the kind, each field from the argument of its name; a list becomes a tuple."""
+    """Returns a dataclass with each field from the argument of its name; lists become tuples."""
     given: dict[str, Any] = vars(parsed)
     names = [field.name for field in fields(kind) if field.name in given]
     values = [given[name] for name in names]

@@ -1,6 +1,6 @@
 """`cluster`: tables at servers, beside one here and the obvious actor; and a job of many tables.
 
-Tables at servers are looked up and trained by themselves, and in a worker that trains a model.
+Tables at servers are measured alone, and in a worker that also trains a model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Batch = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     rows: Annotated[int, count("of a table")] = 1_000_000
     dim: Annotated[int, count()] = 16
@@ -69,8 +69,8 @@ class ClusterOptions:
 class ClusterResult:
     server: str
     operation: str
-    # The ratio is to the actor with a dict, of a step of DeepFM to a table in the worker, in the
-    # same rounds.
+    # The ratio is to the actor with a dict, in the same rounds; for steps of DeepFM, to a table in
+    # the worker.
     ids_per_s: Figure
 
 
@@ -81,7 +81,7 @@ class _Server:
 
 
 def advance_count(options: ClusterOptions) -> int:
-    return (len(OPERATIONS) + 1) * (options.rounds + 1) + 1  # that of many tables
+    return (len(OPERATIONS) + 1) * (options.rounds + 1) + 1  # 1: the suite of many tables
 
 
 def measure(options: ClusterOptions, watcher: Watcher) -> list[ClusterResult]:
@@ -199,7 +199,7 @@ def _filled(
 
 
 def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:
-    """With ids made unique by numpy, as they would be."""
+    """Returns calls of the actor with ids made unique by NumPy, as a program would do."""
 
     def pull(ids: Batch) -> object:
         keys, positions = np.unique(ids, return_inverse=True)

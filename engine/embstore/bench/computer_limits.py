@@ -1,4 +1,4 @@
-"""What this computer's memory and disk can do at most: what a rate of rows is to be seen beside."""
+"""The greatest rates of this computer's memory and disk, to compare rates of rows with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LIMIT_COUNT", "Limit", "measure"]
 LINE_BYTES = 64
 BLOCK_BYTES = 4096
 DISK_DEPTHS = (1, 32)
-# Far more than a processor's caches.
+# Far larger than a processor's caches.
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 512 << 20
 MEASURED_FOR_S = 0.5
@@ -23,7 +23,9 @@ MEASURED_FOR_S = 0.5
 
 @dataclass(frozen=True)
 class Limit:
-    """rate: in `unit`; None where this computer can't do it, and then `why_not` says why."""
+    """A measured limit. rate: in `unit`; None if it can't be measured here, for the reason
+    `why_not`.
+    """
 
     what: str
     unit: str
@@ -35,8 +37,8 @@ LIMIT_COUNT = 2 * 2 + 1 + len(DISK_DEPTHS)
 
 
 def measure(folder: Path, on_limit: Callable[[], None]) -> list[Limit]:
-    """folder: where a file of 512 MiB is made, and removed again. on_limit: called LIMIT_COUNT
-    times.
+    """Returns all limits. folder: gets a file of 512 MiB, which is removed again. on_limit: called
+    after each limit, LIMIT_COUNT times.
     """
     limits: list[Limit] = []
     for limit in (*_of_memory(), *_of_disk(folder)):

@@ -1,4 +1,4 @@
-"""What is compared: each keeps `rows` rows, reads batches of them, and trains on batches."""
+"""Contenders in DRAM: each has `rows` rows, reads batches of them, and trains on batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embstore.bench._yardsticks import HandWrittenTable
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
 KEYS_A_LOAD = 100_000
-COLUMNS = 26  # categorical ones, of a sample
+COLUMNS = 26  # categorical columns of a sample
 
 Ids = NDArray[np.int64]
 Ranks = NDArray[np.int64] | NDArray[np.int32]
@@ -27,7 +27,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Counters:
-    """What a contender tells of itself; None where it doesn't."""
+    """A contender's counters; None: the contender doesn't report it."""
 
     hits: int | None = None
     misses: int | None = None
@@ -35,60 +35,60 @@ class Counters:
 
 
 class Contender(Protocol):
-    """A table of weights and Adagrad's accumulators, a row a key, which is driven in batches.
+    """A table of rows of weights and Adagrad's accumulators, which works on batches.
 
-    Ranks 0..rows-1 stand for keys. What a contender needs of a batch (the keys of its ranks; of
-    distinct keys, their bytes) is prepared by `ids_of`, outside of the timing.
+    Ranks 0..rows-1 stand for keys. `ids_of` prepares a batch (the keys of its ranks; for key-value
+    stores the bytes of its distinct keys) outside of the timing.
     """
 
     name: str
     trains_in_threads: bool = False  # whether two threads may train one table at a time
-    least_batch_size: int = 1  # smaller ones say nothing of it
+    least_batch_size: int = 1  # smaller batches aren't measured
 
     def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        """Gives every key a row, of so many keys a time: ones, and initial accumulators."""
-        del at_once  # some have them from the start
+        """Gives every key a row of ones and initial accumulators, at_once keys at a time."""
+        del at_once  # some contenders have all rows from the start
 
     def ids_of(self, ranks: Ranks) -> Any: ...
 
     def lookup(self, ids: Any, out: Rows) -> Any:
-        """The rows, in `out` or in an array of its own. For serving: counts for the cache, where
-        there is one, and brings rows up.
+        """Returns the rows, in `out` or in an array of its own, as for serving: counts for the
+        cache's ranking and promotes rows, if the contender has a cache.
         """
 
     def training_lookup(self, ids: Any, out: Rows) -> Any:
-        """Reads alone."""
+        """Returns the rows as for training: only reads."""
         return self.lookup(ids, out)
 
     def train(self, ids: Any, out: Rows, grads: Rows) -> None:
-        """A training lookup, then one Adagrad step with `grads`."""
+        """Does a training lookup, then one Adagrad step with `grads`."""
 
     def settle(self) -> None:
-        """Returns when the rows that have to move have moved, where the contender can tell."""
+        """Returns when all pending moves of rows are done, if the contender can tell."""
         return
 
     def counters(self) -> Counters:
         return Counters()
 
     def close(self) -> None:
-        """Gives memory and files back."""
+        """Frees memory and files."""
         return
 
 
 def loads_of(keys: Ids, at_once: int = KEYS_A_LOAD) -> list[Ids]:
-    """The keys in parts that are loaded at once."""
+    """Returns the keys in parts of at most at_once keys."""
     return np.array_split(keys, max(1, -(-keys.size // at_once)))
 
 
 def scrambled_keys(rows: int, seed: int) -> Ids:
-    """`rows` distinct int64 keys in no order: what hashed categorical values look like."""
+    """Returns `rows` distinct int64 keys in random order, like hashed categorical values."""
     random = np.random.default_rng(seed)
     keys = np.unique(random.integers(-(2**63), 2**63 - 1, size=rows + rows // 8, dtype=np.int64))
     return random.permutation(keys)[:rows]
 
 
 def dense_keys(rows: int, seed: int) -> Ids:
-    """0 to `rows` - 1 in no order: what numbers of a vocabulary look like."""
+    """Returns 0 to `rows` - 1 in random order, like the numbers of a vocabulary."""
     return np.random.default_rng(seed).permutation(rows)
 
 
@@ -96,7 +96,7 @@ KEYS = {"hashed": scrambled_keys, "dense": dense_keys}
 
 
 def row_bytes(dim: int) -> int:
-    """Of a row with Adagrad's accumulators, padded as a row of the engine is."""
+    """Returns the bytes of a row with Adagrad's accumulators, padded as by the engine."""
     return 2 * 4 * ((dim + 3) // 4 * 4)
 
 
@@ -107,10 +107,10 @@ def adagrad() -> es.optimizers.Adagrad:
 
 
 def torch_adagrad(embedding: Any) -> Any:
-    """The same, for the weights of a module of PyTorch."""
+    """Returns PyTorch's optimizer with the same settings, for a module's weights."""
     import torch
 
-    # Its default, chosen aloud: else it warns.
+    # Sets the default explicitly; otherwise PyTorch warns.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     return torch.optim.Adagrad(
         embedding.parameters(), lr=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR
@@ -118,9 +118,9 @@ def torch_adagrad(embedding: Any) -> Any:
 
 
 class Embstore(Contender):
-    """A variable. Calls are one thread's until `set_num_threads` is called.
+    """A variable of embstore, with one thread until `set_num_threads` is called.
 
-    storage_option: in DRAM, with room for no more than the keys, unless it's given.
+    storage_option: None: in DRAM, with room for exactly the keys.
     """
 
     name = "embstore"
@@ -178,14 +178,14 @@ class Embstore(Contender):
 
 @dataclass(frozen=True)
 class ColumnsBatch:
-    """A batch's ids by columns, and where in the batch's gradients those of each column are."""
+    """A batch's ids by columns, and the slice of the batch's gradients for each column."""
 
     ids: list[Ids]
     grads: list[slice]
 
 
 class Columns(Contender):
-    """A variable a categorical column, all of them in one call. Rank r lies in column r mod 26."""
+    """One variable for each categorical column, all in one call. Rank r is of column r mod 26."""
 
     name = "embstore, 26 variables"
     trains_in_threads = True
@@ -224,7 +224,7 @@ class Columns(Contender):
 
 
 class HandWritten(Contender):
-    """The loop that one would write for exactly this; see engine/bench/. It has no locks."""
+    """A loop written by hand for exactly this task, without locks; see engine/bench/."""
 
     name = "hand-written loop"
 
@@ -250,8 +250,8 @@ class HandWritten(Contender):
 
 
 class TorchSparse(Contender):
-    """nn.Embedding(sparse=True) with torch.optim.Adagrad, which belongs to one thread: dense ids,
-    no hashing.
+    """nn.Embedding(sparse=True) with torch.optim.Adagrad, which only one thread may use; dense
+    ids, no hashing.
     """
 
     name = "PyTorch"
@@ -264,7 +264,7 @@ class TorchSparse(Contender):
         self._embedding = torch.nn.Embedding(keys.size, dim, sparse=True)
         torch.nn.init.ones_(self._embedding.weight)
         self._optimizer = torch_adagrad(self._embedding)
-        # Rows in no order of popularity, as everywhere else.
+        # Rows lie in random order of popularity, as for all contenders.
         self._places = np.random.default_rng(0).permutation(keys.size)
 
     def ids_of(self, ranks: Ranks) -> Any:
@@ -286,11 +286,9 @@ class TorchSparse(Contender):
 
 
 class SharedCalls(Contender):
-    """Another contender, whose calls are shared by as many threads as there are processors: one
-    caller has all of them.
-    """
+    """Another contender with as many threads as processors, which share the calls of one caller."""
 
-    least_batch_size = 8192  # smaller ones aren't worth a thread's waking
+    least_batch_size = 8192  # for smaller batches no thread is woken
 
     def __init__(self, of: Embstore | Columns | TorchSparse) -> None:
         self._of = of

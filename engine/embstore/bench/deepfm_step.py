@@ -1,4 +1,4 @@
-"""A training step of DeepFM: what tables elsewhere cost a worker that has a model to train too."""
+"""A training step of DeepFM, which shows the cost of remote tables beside a model's own work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["COLUMNS", "DeepFM"]
 
-COLUMNS = 26  # as Criteo's rows have
+COLUMNS = 26  # categorical columns of the Criteo data set
 _HIDDEN = (400, 400, 400)
 
 
@@ -20,7 +20,7 @@ class DeepFM:
     """The model of Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR
     Prediction", IJCAI 2017, with Adagrad for the dense part and the rows.
 
-    The first value of a row is its linear weight, the others its vector.
+    The first value of a row is its linear weight, the rest is its vector.
     """
 
     def __init__(self, variable: EmbeddingVariable) -> None:
@@ -34,7 +34,9 @@ class DeepFM:
         self._optimizer = torch.optim.Adagrad(self._deep.parameters(), lr=0.01)
 
     def train(self, batches: Iterable[NDArray[np.int64]], *, prefetches: bool) -> None:
-        """Of each batch, ids (samples * COLUMNS,): one step. prefetches: the next one's rows."""
+        """Trains one step with each batch of ids, int64 (samples * COLUMNS,). prefetches: each
+        batch's rows are requested before the step of the batch before it.
+        """
         before: NDArray[np.int64] | None = None
         for ids in batches:
             if before is not None:
@@ -51,8 +53,8 @@ class DeepFM:
         found = torch.from_numpy(self._variable.lookup(ids, train=True)).requires_grad_()
         rows = found.reshape(-1, COLUMNS, self._variable.dim)
         linear, vectors = rows[:, :, 0], rows[:, :, 1:]
-        # Equation 2 of the paper; the products of all pairs are the square of the sum, less the sum
-        # of the squares, halved.
+        # Equation 2 of the paper: the sum of the products of all pairs is half of the square of the
+        # sum, less the sum of the squares.
         pairs = (vectors.sum(1) ** 2 - (vectors**2).sum(1)).sum(1) / 2
         logits = linear.sum(1) + pairs + self._deep(vectors.flatten(1))[:, 0]
         clicks = (torch.from_numpy(ids.reshape(-1, COLUMNS)[:, 0]) % 2).float()

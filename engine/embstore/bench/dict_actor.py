@@ -1,4 +1,4 @@
-"""The obvious parameter server: rows in a dict, Adagrad by numpy, asked by calls of Ray's."""
+"""The simplest parameter server: a Ray actor with rows in a dict, and Adagrad in NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["DictActor"]
 
 
 class DictActor:
-    """Each id comes once in a batch."""
+    """A parameter server. Each id occurs once in a batch."""
 
     def __init__(self, rows: int, dim: int, learning_rate: float) -> None:
         self._rate = learning_rate

@@ -1,11 +1,12 @@
 """`durability`: checkpoints in a pool on PMem: what they cost, and how fast a table is back.
 
-The same batches train tables with a tier of PMem in turn: without durability, with it and no
-checkpoint, with one in the pool in the middle of each round, and with a whole or an incremental
-save there. Every round ends when what it wrote is durable. Then each way back is timed.
+The same batches train tables with a tier of PMem in turn: one without durability; one with it, both
+without checkpoints and with a checkpoint in the middle of each round; and one each with a full and
+an incremental save there. A round ends when all its writes are durable. Then each way to reopen a
+table is timed.
 
-Tables with HBM are trained by ids and gradients on the GPU. On an emulated one all is done, and
-nothing is timed: the results say that rows came back, and no rates.
+Tables with HBM are trained by ids and gradients on the GPU. On an emulated GPU all of it runs, but
+nothing is timed: the results say only that the rows came back.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from embstore.options import TIER_KINDS, TierKind
 
 WITHOUT, WITH = "without durability", "durable, no checkpoint"
 PERSIST, SAVE, INCREMENTAL = "persist()", "save()", "save_incremental()"
-# The table that each run trains. Whether a checkpoint is made is all that differs between the two
-# on one table: tables of one kind differ by some percent in where their memory lies.
+# The table that each run trains. WITH and PERSIST share a table, so that they differ only in their
+# checkpoints: the speed of equal tables differs by some percent with where their memory lies.
 TABLE_OF_RUN = {
     WITHOUT: "volatile",
     WITH: "durable",
@@ -53,14 +54,14 @@ TABLE_OF_RUN = {
 STORAGE_TYPES = ("DRAM_PMEM", "DRAM_PMEM_SSDHASH", "HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH")
 MEASURED, FUNCTIONAL_ONLY = "measured", "functional-only"
 
-MOST_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's
-LEAST_RATE_WITH_DURABILITY = 0.9  # of that without
+MOST_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's seconds
+LEAST_RATE_WITH_DURABILITY = 0.9  # of the rate without
 LEAST_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
 
 
 @dataclass(frozen=True)
 class DurabilityOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     storage_type: Annotated[str, Argument("by default %(default)s", choices=STORAGE_TYPES)] = (
         STORAGE_TYPES[0]
@@ -80,7 +81,7 @@ class DurabilityOptions:
     path: Annotated[
         Path | None,
         path("where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is"),
-    ] = None  # memory where there is /dev/shm, else the temporary folder
+    ] = None  # /dev/shm, which is memory, if it exists; else the temporary folder
     seed: Annotated[int, SEED] = 1
 
     @property
@@ -93,12 +94,12 @@ class DurabilityOptions:
 
     @property
     def gpu(self) -> str | None:
-        """The device that has ids and gradients."""
+        """The GPU that has ids and gradients; None without a tier of HBM."""
         return self.device if TierKind.HBM in self.tiers else None
 
     @property
     def kind(self) -> str:
-        """Of the figures: an emulated GPU's would mean nothing."""
+        """The kind of the figures; times on an emulated GPU would mean nothing."""
         return FUNCTIONAL_ONLY if self.gpu == EMULATED else MEASURED
 
     @property
@@ -106,8 +107,8 @@ class DurabilityOptions:
         return self.tiers.index(TierKind.PMEM)
 
     def storage_size(self, *, is_durable: bool) -> list[int]:
-        """Bytes of the tiers but those on SSD, which have no limit. With durability and without,
-        the tier on PMem holds as many rows."""
+        """Returns the bytes of all tiers but those on SSD, which have no limit. The PMem tier holds
+        the same number of rows with durability as without."""
         is_last = self.pool_number == len(self.tiers) - 1
         first_rows = int(self.first_tier * self.rows)
         rows_above = first_rows * self.pool_number
@@ -115,8 +116,8 @@ class DurabilityOptions:
         sizes = [first_rows * self.row_bytes] * self.pool_number
         if not is_durable:
             return [*sizes, pool_rows * self.row_bytes]
-        # A pool has a place for each row above it too, and room for what changes between two
-        # checkpoints: as much again, to be on the safe side; a quarter of it above another tier.
+        # A pool also has a place for each row above it, and places for rows that change between two
+        # checkpoints: as many again with a margin, or a quarter of all places above another tier.
         places = 2.5 * pool_rows if is_last else (rows_above + pool_rows) * 4 / 3
         place_bytes = (64 + self.row_bytes + 255) // 256 * 256
         return [*sizes, int(places * place_bytes) + (8 << 20)]
@@ -124,13 +125,13 @@ class DurabilityOptions:
 
 @dataclass(frozen=True)
 class RunResult:
-    """Batches/s of one run; the ratio is to that without durability in the same rounds."""
+    """The figures of one run; ratios are to the run without durability in the same rounds."""
 
     run: str
     batches_per_s: Figure
-    ratio_to_durable: float | None  # to that with durability and no checkpoint
-    call_s: float | None  # how long the call that makes a checkpoint takes, in the median
-    cost_s: float | None  # how much longer a round with a checkpoint takes than WITH's, likewise
+    ratio_to_durable: float | None  # to the run with durability and no checkpoint
+    call_s: float | None  # median duration of the call that makes a checkpoint
+    cost_s: float | None  # median of how much longer a round takes than WITH's
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class DurabilityResults:
 
 
 def advance_count(options: DurabilityOptions) -> int:
-    """How often the watcher is told to advance."""
+    """Returns how often the watcher advances."""
     return len(set(TABLE_OF_RUN.values())) + len(TABLE_OF_RUN) * (options.rounds + 1) + 2
 
 
@@ -179,10 +180,12 @@ def _check_rows(options: DurabilityOptions) -> None:
 
 
 def measure(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
-    """Leaves no file behind, however it ends. Raises InvalidArgumentError for too few rows."""
+    """Runs the suite. Leaves no file behind, however it ends. Raises InvalidArgumentError for too
+    few rows.
+    """
     _check_rows(options)
     if options.path is None and Path("/dev/shm").is_dir():
-        # Memory as PMem's stand-in: flushed as PMem is, where libpmem isn't told otherwise.
+        # Memory stands in for PMem: libpmem flushes it as PMem, unless the environment says else.
         os.environ.setdefault("PMEM_IS_PMEM_FORCE", "1")
     with ExitStack() as stack:
         folder = Path(
@@ -211,7 +214,7 @@ def measure(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
 
 
 def to_json(options: DurabilityOptions, results: DurabilityResults) -> dict[str, object]:
-    """Without a figure of time where nothing was timed."""
+    """Returns the document, without times if nothing was timed."""
     document: dict[str, object] = {
         "kind": options.kind,
         "file_system": file_system_of(_parent(options)),
@@ -238,7 +241,7 @@ def _parent(options: DurabilityOptions) -> Path | None:
 
 
 class _Table:
-    """A table with a row for each of `keys`, and the checkpoints that are made of it."""
+    """A table with a row for each of `keys`, and its checkpoints."""
 
     def __init__(self, name: str, options: DurabilityOptions, keys: Ids, folder: Path) -> None:
         self._is_durable = name == TABLE_OF_RUN[PERSIST]
@@ -272,7 +275,7 @@ class _Table:
         )
 
     def checkpoint(self, run: str) -> None:
-        """Makes the checkpoint of such a run, or begins what can go on in the background."""
+        """Makes the checkpoint of a run, if any; persist() finishes it in the background."""
         if run == PERSIST:
             es.persist([self.variable], self._folder / "checkpoints", 1)
         elif run == SAVE:
@@ -317,7 +320,7 @@ def _train(
         out = es.DeviceArray.empty(grads.shape, np.float32, options.gpu)
     seconds: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     call_s: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
-    for round_number in range(options.rounds + 1):  # the first isn't counted
+    for round_number in range(options.rounds + 1):  # the first round isn't counted
         drawn = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
         batches = [_where_trained(ids, options) for ids in drawn]
         for run in _in_turn(round_number):
@@ -348,22 +351,22 @@ def _train(
 
 
 def _in_turn(round_number: int) -> Iterable[str]:
-    """The runs of a round: every other one the other way round, so that none always has the
-    batches first."""
+    """Returns the runs of a round, in reverse order in every other round, so that no run always
+    gets the batches first."""
     return TABLE_OF_RUN if round_number % 2 == 0 else reversed(TABLE_OF_RUN)
 
 
 def _where_trained(array: Any, options: DurabilityOptions) -> Any:
-    """The array, on the GPU if there is one."""
+    """Returns the array, copied to the GPU if there is one."""
     return array if options.gpu is None else es.DeviceArray(array, options.gpu)
 
 
 def _train_round(
     table: _Table, run: str, batches: Sequence[Any], out: Any, grads: Any
 ) -> tuple[float, float]:
-    """Seconds of the round, and of those the call that makes the checkpoint.
+    """Returns the seconds of the round, and of its call that makes the checkpoint.
 
-    It is made in the middle, so that what goes on in the background goes on beside training.
+    The call comes in the middle of the round, so that its background work runs beside training.
     """
     quiesce()
     start = time.perf_counter()
@@ -383,7 +386,9 @@ def _train_round(
 def _time_ways_back(
     tables: dict[str, _Table], options: DurabilityOptions, watcher: Watcher
 ) -> tuple[float, float]:
-    """Seconds from a closed table to one with its rows, by restore_persisted() and restore()."""
+    """Returns the median seconds from a closed table to one with its rows, by restore_persisted()
+    and by restore().
+    """
     seconds: list[float] = []
     for run in (PERSIST, SAVE):
         watcher.begin(f"{run}: the way back")

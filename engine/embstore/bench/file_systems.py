@@ -1,4 +1,4 @@
-"""What kind of file system a folder is on."""
+"""The type of the file system that a folder is on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def file_system_of(folder: Path | None) -> str:
-    """Its type, as ext4 or tmpfs. None: that of the system's temporary folder."""
+    """Returns the type, such as ext4 or tmpfs. None: that of the system's temporary folder."""
     folder = (folder or Path(tempfile.gettempdir())).resolve()
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     types = {Path(mount[1]): mount[2] for mount in mounts}

@@ -1,4 +1,4 @@
-"""Rounds of reads and of writes on the tiers in files by themselves, beside plain LevelDB."""
+"""Rounds of reads and writes on tiers in files without a table, beside plain LevelDB."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowFiles(Protocol):
 
 
 class Content:
-    """What each id's row was last given: so that a store that is fast and wrong is found out."""
+    """The last written row of each id, to detect a store that is fast but wrong."""
 
     _VARIANTS = 4096
 
@@ -52,7 +52,7 @@ def advance_count(options: TiersOptions) -> int:
 def run(
     options: TiersOptions, dim: int, folder: Path, watcher: Watcher
 ) -> tuple[list[FileTierResult], list[Unavailable]]:
-    """The figures, and which tiers can't be had."""
+    """Returns the figures, and the tiers that aren't available."""
     clock = CLOCKS[options.clock]
     what = f"dim {dim}: tiers in files"
     watcher.begin(f"{what}, loading")
@@ -99,7 +99,7 @@ def run(
                         for ids in picked:
                             store.read(ids, rows)
                     seconds = clock() - start
-                    if number > 0:  # the first isn't counted
+                    if number > 0:  # the first round isn't counted
                         rates[name].append(options.batches * batch_rows / seconds)
                     _check(name, store, picked[-1], content)
                 watcher.advance()

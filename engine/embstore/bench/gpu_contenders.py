@@ -1,4 +1,4 @@
-"""What is compared on a GPU: each keeps `rows` rows there, looks batches of them up, and trains."""
+"""Contenders on a GPU: each has `rows` rows there, looks up batches of them, and trains them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _FILLED_AT_ONCE = 250_000
 
 
 class GpuContender(Protocol):
-    """Ranks 0..rows-1 stand for keys, most popular first."""
+    """A table on a GPU. Ranks 0..rows-1 stand for keys, most popular first."""
 
     name: str
 
     def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
-        """A function that does the operation on each batch of ranks, and returns when the GPU is
-        through; None for an operation that isn't its own. Ids and gradients are on the GPU before.
+        """Returns a function that does the operation on each batch of ranks, and returns when the
+        GPU has finished. Ids and gradients are copied to the GPU before.
         """
 
     def close(self) -> None: ...
 
 
 class EmbstoreOnGpu:
-    """A variable with a tier of HBM of so many rows, and DRAM for the others."""
+    """A variable with an HBM tier of rows_in_hbm rows, and DRAM for the rest."""
 
     name = "embstore"
 
@@ -62,7 +62,7 @@ class EmbstoreOnGpu:
                 )
             ),
         )
-        # The most popular last: all were met once, and these most recently.
+        # Trains every key once, the most popular last, so that these are the most recent.
         for part in np.array_split(self._keys[::-1], max(1, rows // _FILLED_AT_ONCE)):
             zeros = np.zeros((part.size, dim), np.float32)
             self._variable.apply_gradients(
@@ -90,8 +90,8 @@ class EmbstoreOnGpu:
 
 
 class TorchOnGpu:
-    """nn.EmbeddingBag(sparse=True) of one id a bag, with torch.optim.Adagrad: dense ids, which
-    aren't hashed, and all rows in HBM."""
+    """nn.EmbeddingBag(sparse=True) with one id in each bag, and torch.optim.Adagrad. Ids are dense
+    and aren't hashed, and all rows are in HBM."""
 
     name = "PyTorch"
 
@@ -101,7 +101,7 @@ class TorchOnGpu:
         self._torch, self._device = torch, device
         self._bag = torch.nn.EmbeddingBag(rows, dim, sparse=True, mode="sum", device=device)
         self._optimizer = torch_adagrad(self._bag)
-        # Rows in no order of popularity, as everywhere else.
+        # Rows lie in random order of popularity, as for all contenders.
         self._places = np.random.default_rng(seed).permutation(rows)
 
     def work(self, operation: str, batches: Sequence[Ids], grads: Rows) -> Any:
@@ -119,7 +119,7 @@ class TorchOnGpu:
                 optimizer.zero_grad()
                 bag(batch, offsets).backward(on_gpu)
                 optimizer.step()
-            if self._device != "cpu":  # where tests try it
+            if self._device != "cpu":  # tests use the CPU
                 torch.cuda.synchronize(self._device)
 
         return run
@@ -129,7 +129,7 @@ class TorchOnGpu:
 
 
 class CopyOnGpu:
-    """Copies of an array to another in the same memory: the bandwidth that there is to be had."""
+    """Copies of an array to another in the GPU's memory, which measure its bandwidth."""
 
     name = "copy"
 
@@ -148,7 +148,7 @@ class CopyOnGpu:
 
 
 def torch_on(device: str) -> str | None:
-    """Why PyTorch can't be compared on the device; None where it can."""
+    """Returns why PyTorch can't be compared on the device; None if it can."""
     if device == "emulated":
         return "it knows no emulated GPU"
     if importlib.util.find_spec("torch") is None:
@@ -159,7 +159,7 @@ def torch_on(device: str) -> str | None:
 
 
 def other_engines() -> dict[str, str]:
-    """Why each engine that might be compared isn't."""
+    """Returns, for each other GPU engine, why it isn't compared."""
     dynamicemb = "not installed"
     if importlib.util.find_spec("dynamicemb") is not None:
         dynamicemb = "installed, but this benchmark doesn't run it: its calls were tried on no GPU"

@@ -36,9 +36,9 @@ _COPIED_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """What the suite runs; the defaults are the ones to quote.
+    """The suite's options. Quote results with the defaults.
 
-    device: as `StorageOption.device`.
+    device: as in `StorageOption`.
     """
 
     device: Annotated[str, device("cuda, cuda:N, or emulated, whose rates mean nothing")] = "cuda"
@@ -63,9 +63,9 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class GpuResult:
-    """in_hbm: share of the rows. bytes_per_id: the least that the operation reads and writes in the
-    GPU's memory. bandwidth_ratio: of these by the bandwidth of a copy in the same run; None where
-    that wasn't measured."""
+    """A result. in_hbm: the part of the rows in HBM. bytes_per_id: the least bytes that the
+    operation reads and writes in the GPU's memory. bandwidth_ratio: the rate of these bytes, to the
+    bandwidth of a copy in the same run; None if that wasn't measured."""
 
     operation: str
     dim: int
@@ -78,7 +78,7 @@ class GpuResult:
 
 @dataclass(frozen=True)
 class GpuResults:
-    """copy_bytes_per_s: read and written. unavailable: why, by contender."""
+    """All results. copy_bytes_per_s: read and written. unavailable: the reason, by contender."""
 
     copy_bytes_per_s: float | None
     unavailable: dict[str, str]
@@ -86,12 +86,12 @@ class GpuResults:
 
 
 def advance_count(options: GpuOptions) -> int:
-    """How often the watcher is told of a round, copies aside."""
+    """Returns how often the watcher advances; copies don't count."""
     return len(options.dims) * 2 * len(OPERATIONS) * (options.rounds + 1)
 
 
 def measure(options: GpuOptions, watcher: Watcher) -> GpuResults:
-    """Raises what opening the GPU raises: MissingLibraryError where there is none."""
+    """Runs the suite. Raises the error of opening the GPU: MissingLibraryError if there is none."""
     es.DeviceArray(np.zeros(1, np.int64), options.device)
     unavailable = other_engines()
     without_torch = torch_on(options.device)
@@ -169,9 +169,9 @@ def _measured(
 
 
 def bytes_per_id(operation: str, dim: int, batches: list[NDArray[np.int64]]) -> float:
-    """The least that an id costs in the GPU's memory: each different row of a batch is read once,
-    and each id's row written. A step reads each id's gradient, and reads and writes each different
-    row's weights and slot."""
+    """Returns the least bytes that an id moves in the GPU's memory: each distinct row of a batch is
+    read once, and each id's row is written. A step reads each id's gradient, and reads and writes
+    the weights and the slot of each distinct row."""
     distinct = sum(np.unique(batch).size for batch in batches) / sum(map(len, batches))
     weights = 4 * dim
     look_up = distinct * weights + weights

@@ -41,12 +41,12 @@ class KerasResults:
 
 
 def measure(options: KerasOptions, watcher: Watcher) -> KerasResults:
-    own_embedding = es.keras.Embedding  # first: it says what is missing, and how to get it
+    own_embedding = es.keras.Embedding  # first: its error says what is missing, and how to get it
     import keras
 
     shape = (options.batch_size, options.features)
     ids = BoundedZipf(options.rows, options.skew, options.seed)
-    # Ranks are spread over the keys, as hashed features are.
+    # Spreads ranks over the keys, as hashing does.
     spread = np.random.default_rng(options.seed).permutation(options.rows)
     batches = [spread[ids.draw(shape[0] * shape[1])].reshape(shape) for _ in range(options.steps)]
     labels = np.ones((options.batch_size, 1), np.float32)
@@ -92,7 +92,7 @@ OPTIONS = KerasOptions
 
 
 def advance_count(options: KerasOptions) -> int:
-    return options.rounds + 1  # the first isn't counted
+    return options.rounds + 1  # the first round isn't counted
 
 
 def run(options: KerasOptions, watcher: Watcher) -> Report:

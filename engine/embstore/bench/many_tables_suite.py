@@ -1,4 +1,4 @@
-"""What many tables at servers cost a job: its start, its memory and its steps."""
+"""Measures a job with many tables at servers: its start, its memory and its steps."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _LEARNING_RATE = 0.1
 
 @dataclass(frozen=True)
 class ManyTablesOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     tables: int = 26
-    rows: int = 20_000  # of each
+    rows: int = 20_000  # of each table
     dim: int = 16
     shards: int = 2
     workers: int = 2
-    samples: int = 4096  # a step, of all workers; each has an id in every table
+    samples: int = 4096  # in a step, of all workers; each has an id in every table
     zipf_exponent: float = 1.05
-    steps: int = 10  # a round
+    steps: int = 10  # in a round
     rounds: int = 5
     seed: int = 1
 
 
 @dataclass(frozen=True)
 class ManyTablesResult:
-    """start_s: from the call that starts the workers, with Ray there, until all have all tables.
+    """The results; times of steps are medians over the rounds.
 
-    pss_bytes: of all processes, Ray's and the calling one's included, memory that several share
-        counted once.
-    step_ms: of all workers together, each with its part of the samples, the median of the rounds.
-    one_by_one_ms: where they look up and train a table after the other.
-    here_ms: of one process without shards that takes all samples, in the same rounds.
-    ratio: of step_ms to here_ms, the median of the rounds.
+    start_s: from the call that starts the workers, on running Ray, until all have all tables.
+    pss_bytes: memory of all processes, also Ray's and the caller's; shared memory counts once.
+    step_ms: a step of all workers together, each with its part of the samples.
+    one_by_one_ms: such a step if the workers look up and train one table after the other.
+    here_ms: a step of one process without shards with all samples, in the same rounds.
+    ratio: step_ms to here_ms, the median over the rounds.
     """
 
     start_s: float
@@ -66,7 +66,7 @@ class ManyTablesResult:
 
 
 def run(options: ManyTablesOptions, watcher: Watcher) -> ManyTablesResult:
-    """In a process of its own, whose memory has nothing of other suites'."""
+    """Measures in a new process, whose memory has nothing of other suites."""
     watcher.begin(f"{options.tables} tables at servers")
     result = ManyTablesResult(**call_apart(_answer, asdict(options), "many tables"))
     watcher.advance()
@@ -78,7 +78,7 @@ def _answer(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(options: ManyTablesOptions) -> ManyTablesResult:
-    """In this process and those that it starts."""
+    """Measures in this process and those that it starts."""
     join_or_start()
     began = time.time()
     first, *_ = es.cluster.run(_train, options, began, os.getpid(), workers=options.workers)
@@ -90,7 +90,7 @@ def to_json(options: ManyTablesOptions, result: ManyTablesResult) -> dict[str, o
     return {"options": asdict(options), "result": asdict(result)}
 
 
-Batch = list[NDArray[np.int64]]  # of each table
+Batch = list[NDArray[np.int64]]  # the ids of each table
 
 
 def _train(
@@ -156,7 +156,7 @@ def _train(
 def _timed(
     worker: es.cluster.Worker, step: Callable[[Batch], None], batches: Sequence[Batch]
 ) -> float:
-    """Milliseconds a step, of this worker, which the others have begun with."""
+    """Returns this worker's milliseconds per step. All workers begin together."""
     worker.meet()
     began = time.perf_counter()
     for ids in batches:
@@ -183,7 +183,7 @@ def _tables(
 
 
 def _fill(tables: list[EmbeddingVariable], options: ManyTablesOptions, share: bool = True) -> None:
-    """Every key gets a row. share: this worker brings them; else its parts are empty."""
+    """Gives every key a row. share: False: this worker takes part with empty batches."""
     keys = np.arange(options.rows if share else 0)
     zeros = np.zeros((keys.size, options.dim), np.float32)
     es.apply_many(tables, [keys] * len(tables), [zeros] * len(tables))
@@ -197,7 +197,7 @@ def _batches(options: ManyTablesOptions) -> list[Batch]:
 
 
 def _part(batches: list[Batch], rank: int, workers: int) -> list[Batch]:
-    """This worker's samples."""
+    """Returns this worker's samples."""
     return [[np.array_split(ids, workers)[rank] for ids in batch] for batch in batches]
 
 
@@ -206,14 +206,14 @@ def _shards(table: EmbeddingVariable) -> Sequence[Any]:
 
 
 def _memory(process: int) -> tuple[int, int]:
-    """The process and all below it: their number, and their memory in bytes."""
+    """Returns the number of the process and its descendants, and their memory in bytes."""
     numbers = {process, *(below.number for below in descendants(process))}
     sizes = [_pss_bytes(number) for number in numbers]
     return sum(size > 0 for size in sizes), sum(sizes)
 
 
 def _pss_bytes(process: int) -> int:
-    """0 where it has ended."""
+    """Returns the memory of a process; 0 if it has ended."""
     try:
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
     except OSError:

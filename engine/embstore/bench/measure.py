@@ -1,4 +1,6 @@
-"""Paired timing: in every round each contender runs once, so that a ratio compares neighbours."""
+"""Paired timing: each contender runs once in every round, so that ratios compare runs of the same
+minute.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,20 @@ from dataclasses import dataclass
 
 Work = Callable[[], None]
 
-# What rates are by. The process's time, all threads together, tells what work costs on a machine
-# that others load too, but not what threads gain, nor waiting.
+# The clocks of rates. The CPU time of the process, all threads together, shows the cost of work on
+# a loaded machine, but neither the gain of threads nor waiting.
 CLOCKS: Mapping[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     "process": time.process_time,
 }
 
-# For so long no thread works, but for a tenth of it, when nothing was put off any more.
+# The process counts as idle if its threads used less than a tenth of this time.
 IDLE_FOR_S = 0.02
 
 
 def quiesce() -> None:
-    """Returns when no thread of the process works any more, or after 20 s: what one contender
-    put off (LevelDB compacts behind its callers' backs) would slow the next."""
+    """Returns when no thread of the process works any more, or after 20 s: background work of one
+    contender (LevelDB compacts after its calls have returned) would slow the next."""
     deadline = time.perf_counter() + 20
     while time.perf_counter() < deadline:
         before = time.process_time()
@@ -34,21 +36,23 @@ def quiesce() -> None:
 
 @dataclass(frozen=True)
 class Figure:
-    """Rates of one contender over the rounds, in items/s, and their ratio to the yardstick's."""
+    """One contender's rates over the rounds, in items/s, and their ratio to the yardstick's."""
 
     median: float
     minimum: float
     maximum: float
-    ratio: float | None  # median over the rounds; None where the yardstick doesn't do this
+    ratio: float | None  # median over the rounds; None if the yardstick doesn't do this
 
     def told(self, unit: float, name: str) -> str:
-        """For a line: the median in units of so many items a second, and the ratio."""
+        """Returns a text with the median, in multiples of `unit` items/s, and the ratio."""
         ratio = "" if self.ratio is None else f" ({self.ratio:.2f})"
         return f"{self.median / unit:.3g} {name}{ratio}"
 
 
 def run_in_threads(work: Sequence[Work], clock: str = "wall") -> float:
-    """Runs each in a thread of its own, all at once. Returns the seconds until the last is done."""
+    """Runs each function in a thread of its own, all at once. Returns the seconds until the last
+    one has ended, and raises the first error.
+    """
     now = CLOCKS[clock]
     if len(work) == 1:
         start = now()
@@ -88,8 +92,8 @@ def compare(
 ) -> dict[str, Figure]:
     """Times each contender's work `rounds` times, in turn, after one round that isn't counted.
 
-    work: for each contender, what its threads do. items: how many items all its threads process.
-    clock: one of CLOCKS.
+    work: for each contender, a function for each of its threads. items: the number of items that
+    all its threads process together. clock: one of CLOCKS.
     """
     rates: dict[str, list[float]] = {name: [] for name in work}
     for counted in [False] + [True] * rounds:
@@ -102,7 +106,7 @@ def compare(
 
 
 def figures(rates: Mapping[str, Sequence[float]], yardstick: str) -> dict[str, Figure]:
-    """Sums up each contender's rates, one a round, beside the yardstick's of the same rounds."""
+    """Returns each contender's figure from its rates, one for each round, and the yardstick's."""
     return {
         name: Figure(
             median=statistics.median(own),

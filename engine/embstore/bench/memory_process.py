@@ -1,4 +1,4 @@
-"""What the memory suite runs in processes of their own: it fills a table and measures its DRAM."""
+"""The memory suite's processes: each fills a table and measures the DRAM that it takes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from embstore.bench.measure import quiesce
 from embstore.bench.own_process import call_apart
 from embstore.bench.stores import Sizes, UnavailableError, open_variable
 
-# Few, so that what a batch of them takes for a while is little beside the rows.
+# Few, so that a batch's temporary memory is small beside the rows.
 BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
 class Request:
-    storage_type: str  # es.StorageType's name
-    tier: int  # that the rows are to lie in
+    storage_type: str  # a name of es.StorageType
+    tier: int  # the tier that the rows shall lie in
     rows: int
-    first_tier_rows: int  # where the rows are to lie in another tier
+    first_tier_rows: int  # used if the rows shall lie in a lower tier
     dim: int
     seed: int
-    keys: str  # of contenders.KEYS
+    keys: str  # a key of contenders.KEYS
     folder: str
 
 
 @dataclass(frozen=True)
 class Measured:
-    rows: int  # that came to lie in the tier
-    dram_bytes: int  # that the process grew by
-    index_bytes: int  # of these
+    rows: int  # rows that lie in the tier
+    dram_bytes: int  # growth of the process
+    index_bytes: int  # the index's part of dram_bytes
 
 
 def measure_apart(request: Request) -> Measured:
-    """In a process of its own; raises UnavailableError where this computer lacks what it needs."""
+    """Measures in a new process. Raises UnavailableError if this computer lacks a medium or a
+    library.
+    """
     answer = call_apart(_answer, asdict(request), request.storage_type)
     if "unavailable" in answer:
         raise UnavailableError(answer["unavailable"])
@@ -54,8 +56,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def measure(request: Request) -> Measured:
     keys = KEYS[request.keys](request.rows, request.seed)
-    # Beside a small table of the same kind, which has had a batch already: so what both share, as
-    # libraries, threads and buffers of a batch, doesn't count, and all else does.
+    # Opens a small table of the same kind first, and gives it a batch: memory that both tables
+    # share (libraries, threads, buffers of a batch) doesn't count then, and all else does.
     small = keys[:BATCH_ROWS]
     with closing(_open(request, small, "small")) as before:
         _fill(before)
@@ -88,10 +90,10 @@ def _fill(variable: Embstore) -> None:
 
 
 def dram_bytes() -> int:
-    """Memory that this process alone takes of DRAM: pages of files, which the kernel may drop at
-    any time, aside; pages of tmpfs and such as were swapped out included."""
+    """Returns the DRAM that this process alone takes, with pages of tmpfs and swapped-out pages,
+    but without pages of files, which the kernel may drop at any time."""
     with suppress(AttributeError):  # a C library other than glibc
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed isn't taken
+        ctypes.CDLL(None).malloc_trim(0)  # returns freed memory to the system
     fields = {}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]:
         name, _, size = line.partition(":")

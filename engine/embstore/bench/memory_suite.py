@@ -1,8 +1,8 @@
 """`memory`: DRAM bytes a row, in each tier that rows can lie in.
 
 Each tier's table is made and filled in a process of its own, with all rows but a few in that tier.
-Everything counts that the process's memory grows by, pages of files aside: the index, what ranks
-rows, buffers. Some of it doesn't grow with the rows: LevelDB gathers up to 32 MiB a variable.
+The figure is the growth of the process's memory without pages of files: the index, the ranks of
+rows, buffers. Some of it doesn't grow with the rows: LevelDB buffers up to 32 MiB per variable.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
 
 @dataclass(frozen=True)
 class TierOfRows:
-    """Where the rows of a measurement lie."""
+    """The tier that has the rows of a measurement."""
 
     storage_type: str
     tier: int
     kind: str
-    at_most: dict[str, float]  # bytes of DRAM a row of such keys, at AIMED_AT_DIM
+    at_most: dict[str, float]  # aim for DRAM bytes per row, by kind of keys, at AIMED_AT_DIM
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ STORAGE_TYPES = tuple(tier.storage_type for tier in TIERS)
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     rows: Annotated[int, count("rows a table")] = 2_000_000
     dim: Annotated[int, count()] = AIMED_AT_DIM
@@ -80,7 +80,7 @@ class MemoryOptions:
 
     @property
     def first_tier_rows(self) -> int:
-        """Little beside the rows below: it counts too."""
+        """Few rows beside those below, because the first tier's memory counts too."""
         return min(max(256, self.rows // 1000), self.rows // 2, BATCH_ROWS)
 
 
@@ -88,10 +88,10 @@ class MemoryOptions:
 class MemoryResult:
     storage_type: str
     tier: str
-    rows: int  # that lie in the tier
-    dram_bytes: float  # a row
-    index_bytes: float  # a row; of those
-    at_most: float | None  # what is aimed at; None where that is for another dim
+    rows: int  # in the tier
+    dram_bytes: float  # per row
+    index_bytes: float  # per row, a part of dram_bytes
+    at_most: float | None  # the aim; None if it is for another dim
 
     @property
     def reached(self) -> bool | None:
@@ -115,8 +115,8 @@ def tiers_of(options: MemoryOptions) -> list[TierOfRows]:
 
 
 def measure(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
-    """Leaves no file behind. Raises InvalidArgumentError for files that would lie in memory, and
-    for fewer rows than tiers."""
+    """Runs the suite. Leaves no file behind. Raises InvalidArgumentError if files would lie in
+    memory, or there are fewer rows than tiers."""
     if options.rows < 2:
         raise InvalidArgumentError(f"--rows {options.rows}: must be 2 or more, one for each tier")
     kind = file_system_of(options.path)

@@ -1,4 +1,4 @@
-"""Calls of a function in a Python process of its own, whose memory has nothing of the caller's.
+"""Calls a function in a new Python process, whose memory has nothing of the caller's.
 
     python -m embstore.bench.own_process MODULE FUNCTION REQUEST
 
@@ -18,9 +18,10 @@ from typing import Any
 def call_apart(
     function: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any], measured: str
 ) -> dict[str, Any]:
-    """Returns function(request). RuntimeError, which names what is measured, if the process fails.
+    """Returns function(request), called in a new process. Raises RuntimeError if that fails.
 
-    function: of a module's top level. What it prints besides is left out.
+    function: a function of a module's top level; its own output is discarded. measured: the subject
+        of the measurement, for the error.
     """
     where = [function.__module__, function.__name__]
     done = subprocess.run(

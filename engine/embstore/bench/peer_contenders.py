@@ -1,4 +1,6 @@
-"""Peers beside those of contenders.py and stores.py: FBGEMM, TensorFlow and TFRA, by one thread."""
+"""Contenders of other projects: FBGEMM, TensorFlow and TFRA, with one thread. More are in
+contenders.py and stores.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ __all__ = ["FbgemmTbe", "TensorFlowVariable", "TfraTable"]
 
 
 class FbgemmTbe(Contender):
-    """FBGEMM's table-batched embedding on the CPU, with Adagrad fused in: dense ids, no hashing."""
+    """FBGEMM's table-batched embedding on the CPU with its fused Adagrad; dense ids, no hashing."""
 
     name = "FBGEMM"
 
@@ -50,7 +52,7 @@ class FbgemmTbe(Contender):
         self._places = np.random.default_rng(0).permutation(keys.size)
 
     def ids_of(self, ranks: Ranks) -> Any:
-        """With the offsets of bags of one id each."""
+        """Returns the ids, and the offsets of bags of one id each."""
         ids = self._torch.from_numpy(self._places[ranks])
         return ids, self._torch.arange(ranks.size + 1)
 
@@ -69,19 +71,19 @@ def _tensorflow() -> Any:
     try:
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)
         tensorflow.config.threading.set_inter_op_parallelism_threads(1)
-    except RuntimeError:  # it has begun
+    except RuntimeError:  # TensorFlow runs already
         if tensorflow.config.threading.get_intra_op_parallelism_threads() != 1:
             raise
     return tensorflow
 
 
 class _InGraphs(Contender):
-    """Of TensorFlow. read(ids) and train(ids, grads): functions that it makes graphs of."""
+    """A contender of TensorFlow, which makes graphs of read(ids) and train(ids, grads)."""
 
     def __init__(
         self, ids: Ids, read: Callable[[Any], Any], train: Callable[[Any, Any], Any]
     ) -> None:
-        """ids: by rank."""
+        """ids: the id of each rank."""
         self._tf = _tensorflow()
         self._ids = ids
         self._read = self._tf.function(read)
@@ -143,7 +145,7 @@ class TfraTable(_InGraphs):
         def read(ids: Any) -> Any:
             return table.lookup(ids)
 
-        # What stands for the rows of a batch, so that a tape sees them.
+        # The stand-in for a batch's rows that a gradient tape can watch.
         shadow = dynamic_embedding.shadow_ops.ShadowVariable(table, name=f"rows{dim}")
 
         def train(ids: Any, grads: Any) -> Any:

@@ -48,7 +48,7 @@ IN_MEMORY: dict[str, Callable[[Ids, int], Contender]] = {
 }
 ON_DISK = ("DRAM_SSDHASH", "DRAM_LEVELDB", "LevelDB", "RocksDB", "LMDB")
 NAMES = (*IN_MEMORY, *ON_DISK)
-# What each of them is imported from; the others are always there.
+# The packages of peers; all other peers are always available.
 _PACKAGES = {
     "PyTorch": "torch",
     "FBGEMM": "fbgemm_gpu",
@@ -60,7 +60,7 @@ _CHECKED_IDS = 1000
 
 @dataclass(frozen=True)
 class PeersOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     rows: Annotated[int, count("rows a table")] = 1_000_000
     dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
@@ -86,7 +86,7 @@ class PeersOptions:
 
 @dataclass(frozen=True)
 class PeerResult:
-    """ids_per_s: its ratio is to the hand-written loop's of the same rounds."""
+    """A result. ids_per_s: the ratio is to the hand-written loop's rate in the same rounds."""
 
     operation: str
     dim: int
@@ -99,7 +99,7 @@ class PeerResult:
 class PeersResults:
     results: list[PeerResult]
     limits: list[Limit]
-    unavailable: dict[str, str]  # by peer, why
+    unavailable: dict[str, str]  # the reason, by peer
 
 
 def advance_count(options: PeersOptions) -> int:
@@ -108,7 +108,9 @@ def advance_count(options: PeersOptions) -> int:
 
 
 def measure(options: PeersOptions, watcher: Watcher) -> PeersResults:
-    """Leaves no file behind. StorageError where a peer's rows are others than the loop's."""
+    """Runs the suite. Leaves no file behind. Raises StorageError if a peer's rows differ from the
+    loop's.
+    """
     results = PeersResults([], [], {})
     with tempfile.TemporaryDirectory(prefix="embstore-bench-", dir=options.path) as folder:
         watcher.begin("this computer's limits")
@@ -162,19 +164,19 @@ def _measured(
 
 
 def _run(peer: Contender, operation: str, batches: list[object], out: Rows, grads: Rows) -> None:
-    """Each batch, and the moves of rows that it causes."""
+    """Runs each batch until the moves of rows that it causes are done."""
     for ids in batches:
         run_batches(peer, operation, [ids], out, grads)
         peer.settle()
 
 
 def _wanted(options: PeersOptions) -> list[str]:
-    """With the yardstick, which rows are checked by, too."""
+    """Returns the chosen peers and the yardstick, which all rows are compared with."""
     return [name for name in NAMES if name in options.peers or name == YARDSTICK]
 
 
 def _opened(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
-    """UnavailableError, ImportError, OSError where it can't be."""
+    """Opens a peer. Raises UnavailableError, ImportError or OSError if that isn't possible."""
     keys = scrambled_keys(options.rows, options.seed)
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -188,8 +190,8 @@ def _opened(options: PeersOptions, name: str, dim: int, folder: Path) -> Contend
 
 
 def _check_rows(peers: dict[str, Contender], ranks: Ids, dim: int) -> None:
-    """All were trained on the same batches: their rows differ by roundings alone. A peer that is
-    fast and wrong is found out.
+    """Raises StorageError if a peer's rows differ from the yardstick's by more than rounding errors
+    after training on the same batches, to detect a peer that is fast but wrong.
     """
     rows = {
         name: np.asarray(peer.lookup(peer.ids_of(ranks), np.empty((ranks.size, dim), np.float32)))

@@ -1,4 +1,4 @@
-"""What a suite hands back: tables for the terminal, and the same figures for a file."""
+"""The result of a suite: tables for the terminal, and the same figures for a file."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from rich.table import Table
 @dataclass(frozen=True)
 class Report:
     tables: list[Table]
-    document: dict[str, object]  # beside the suite's name and options
+    document: dict[str, object]  # without the suite's name and options

@@ -33,11 +33,11 @@ OPERATIONS = ("lookup", "lookup + Adagrad")
 
 @dataclass(frozen=True)
 class RowsOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     rows: Annotated[int, count("rows a table")] = 2_000_000
     dims: Annotated[tuple[int, ...], count(flag="dim")] = (16, 64)
-    # ids: 4096 samples of 26 categorical columns, 512 samples, and what a call costs by itself
+    # ids: 4096 samples of 26 categorical columns; 512 samples; 1, for the fixed cost of a call
     batch_sizes: Annotated[tuple[int, ...], count("ids a call", "batch-size")] = (
         106_496,
         13_312,
@@ -55,7 +55,7 @@ class RowsOptions:
     clock: Annotated[str, CLOCK] = "wall"
 
     def batches_of(self, batch_size: int) -> int:
-        """A round and thread."""
+        """Returns the number of batches in a round for each thread."""
         return max(self.batches, self.small_batches // batch_size)
 
 
@@ -70,12 +70,12 @@ class RowsResult:
 
     @property
     def us_per_batch(self) -> float:
-        """Microseconds that a thread takes for a batch, by the median rate."""
+        """Microseconds that a thread takes for a batch, from the median rate."""
         return 1e6 * self.threads * self.batch_size / self.ids_per_s.median
 
 
 def advance_count(options: RowsOptions) -> int:
-    """How often the watcher is told to advance."""
+    """Returns how often the watcher advances."""
     settings = len(options.dims) * len(options.threads) * len(options.batch_sizes)
     return settings * len(OPERATIONS) * (options.rounds + 1)
 
@@ -126,7 +126,9 @@ def _work(
     batch_size: int,
     operation: str,
 ) -> Iterator[tuple[str, list[Work]]]:
-    """Every contender that can do it, with what each thread does: the same ranks for all."""
+    """Yields every contender that supports the operation, with a function for each thread. All
+    contenders get the same ranks.
+    """
     random = np.random.default_rng(options.seed)
     shape = (batch_size, dim)
     grads = random.standard_normal(shape, np.float32) * np.float32(0.01)

@@ -1,4 +1,4 @@
-"""Rounds of look-ups and of training steps on a store, each beside the same round in DRAM."""
+"""Rounds of look-ups and training steps on a store, each beside the same round in DRAM."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from embstore.bench.tiers_figures import StoreResult, TiersOptions
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 
-# Look-ups in training first: they leave everything where it is.
+# Look-ups for training come first, because they move no rows.
 OPERATIONS = ("training_lookup", "lookup", "step")
-# Serving and steps once more, by a table that has served for some time: rows that have been asked
-# for more often pass each other less often, so fewer of them move.
+# Serving and steps once more, on a table that has served for some time: the higher rows' counts
+# are, the less often they overtake each other, so fewer rows move.
 SETTLED = ("settled_lookup", "settled_step")
 
 
 class Traffic:
-    """The same ranks for every store, and new ones in every round: else each cache would come to
-    hold just the ids that it's measured with."""
+    """The batches of ranks: the same for every store, and new ones in every round, since repeated
+    batches would fill each cache with just the ids that it is measured with."""
 
     def __init__(self, options: TiersOptions) -> None:
         zipf = BoundedZipf(options.rows, options.skew, options.seed)
@@ -45,7 +45,7 @@ class Traffic:
 
 
 class LoadedStore:
-    """A store with a row for each of `keys`, and what has been measured of it."""
+    """A store with a row for each of `keys`, and its measurements."""
 
     def __init__(self, name: str, options: TiersOptions, dim: int, keys: Ids, folder: Path) -> None:
         self.name = name
@@ -84,7 +84,9 @@ class LoadedStore:
     def run_round(
         self, operation: str, ranks: list[NDArray[np.int32]], out: Rows, grads: Rows, counts: bool
     ) -> None:
-        """Every batch, and the moves of rows that they cause, to the end."""
+        """Times all batches, until the moves of rows that they cause are done. counts: whether the
+        measurement is kept.
+        """
         is_step = operation in ("step", "settled_step")
         batches: list[Any] = [self._store.ids_of(batch) for batch in ranks]
         before = self._store.counters()
@@ -110,10 +112,12 @@ class LoadedStore:
         self._misses[operation] += (after.misses or 0) - before.misses
 
     def result(self, beside: LoadedStore) -> StoreResult:
-        """REQUIRES: the latest rounds of `beside` were run in turn with all of these."""
+        """Returns the results. REQUIRES: the latest rounds of `beside` took turns with all of this
+        store's rounds.
+        """
         paired: dict[str, Figure] = {
             operation: figures(
-                # Itself last, so that it's whole where it is its own yardstick.
+                # The own rates come last: they replace the cut ones if the store is its yardstick.
                 {beside.name: beside._rates[operation][-len(own) :], self.name: own},
                 yardstick=beside.name,
             )[self.name]
@@ -148,7 +152,7 @@ class LoadedStore:
 
 
 def advance_count(options: TiersOptions, name: str) -> int:
-    """For one store, its loading included."""
+    """Returns how often the watcher advances for one store, its loading included."""
     operations = len(OPERATIONS) + (len(SETTLED) if moves_rows(name) else 0)
     return 1 + operations * (options.rounds + 1)
 
@@ -156,7 +160,7 @@ def advance_count(options: TiersOptions, name: str) -> int:
 def run(
     stores: list[LoadedStore], options: TiersOptions, traffic: Traffic, watcher: Watcher
 ) -> None:
-    """Every round on each of `stores` in turn; what was measured stays with them."""
+    """Runs every round on each of `stores` in turn; the stores keep the measurements."""
     dim = stores[0].dim
     out = np.empty((options.batch_size, dim), np.float32)
     random = np.random.default_rng(options.seed)
@@ -183,7 +187,7 @@ def run(
 
 
 def folder_bytes(folder: Path) -> int:
-    """What its files take on the disk, holes left out."""
+    """Returns the bytes that the folder's files take on disk, without holes."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -195,9 +199,9 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _private_bytes() -> int:
-    """Memory of this process that isn't pages of files."""
+    """Returns the memory of this process without pages of files."""
     with suppress(AttributeError):  # a C library other than glibc
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before doesn't hide what is taken now
+        ctypes.CDLL(None).malloc_trim(0)  # else reused free memory would hide new allocations
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""What the tiers' suite compares: variables of every storage type, and key-value stores beside."""
+"""The stores that the tiers suite compares: variables of storage types, and key-value stores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ YARDSTICK = es.StorageType.DRAM.name
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the tiers of a variable are, in rows; a last tier in files is unlimited."""
+    """The sizes of a variable's tiers in rows; a last tier in files is unlimited."""
 
     rows: int
     first_tier_rows: int
@@ -54,18 +54,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class KeyBatch:
-    """A batch as a key-value store is asked for it."""
+    """A batch, prepared for a key-value store."""
 
     keys: Ids  # distinct, ascending
-    encoded: Sequence[bytes]  # the same, where the store takes bytes
+    encoded: Sequence[bytes]  # the keys as bytes; empty if the store takes numbers
     positions: NDArray[np.intp]  # of each id's key in `keys`
-    by_key: NDArray[np.intp]  # positions in the batch, those of a key side by side
-    key_starts: NDArray[np.intp]  # in `by_key`
+    by_key: NDArray[np.intp]  # positions in the batch, grouped by key
+    key_starts: NDArray[np.intp]  # where each key's positions begin in `by_key`
 
 
 class KeyValueStore(Contender):
-    """The reads, sums and writes of a step on any store of whole rows: each key read once, and
-    written once."""
+    """A store of whole rows. A step reads each key once, sums gradients, writes each key once."""
 
     takes_bytes = True
 
@@ -75,7 +74,7 @@ class KeyValueStore(Contender):
 
     @abstractmethod
     def read(self, batch: KeyBatch) -> Rows:
-        """(keys, 2 * dim); may be read-only."""
+        """Returns the rows, (keys, 2 * dim); the array may be read-only."""
 
     @abstractmethod
     def write(self, batch: KeyBatch, rows: Rows) -> None: ...
@@ -117,7 +116,7 @@ class KeyValueStore(Contender):
 
 
 class LevelDb(KeyValueStore):
-    """LevelDB by its C interface, from C++: no Python a row."""
+    """LevelDB, called from C++ through its C interface: no Python code per row."""
 
     name = "LevelDB"
     takes_bytes = False
@@ -139,7 +138,9 @@ class LevelDb(KeyValueStore):
 
 
 class RocksDb(KeyValueStore):
-    """RocksDB by rocksdict: MultiGet, and a write batch without the log; Python objects a row."""
+    """RocksDB through rocksdict, with MultiGet and write batches without the log; it makes Python
+    objects for each row.
+    """
 
     name = "RocksDB"
 
@@ -150,14 +151,14 @@ class RocksDb(KeyValueStore):
         self._module = rocksdict
         table = rocksdict.BlockBasedOptions()
         table.set_bloom_filter(10, block_based=False)
-        # As much as the variables have for their first tier.
+        # As large as the first tier of the variables.
         table.set_block_cache(rocksdict.Cache(sizes.first_tier_rows * sizes.row_bytes))
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
         options.set_compression_type(rocksdict.DBCompressionType.none())
         self._unlogged = rocksdict.WriteOptions()
-        # A property, which its stubs take for a method.
+        # A property, but a method in rocksdict's stubs.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
         with _named("RocksDB"):
             self._database: Any = rocksdict.Rdict(str(directory / "rocksdb"), options)
@@ -179,11 +180,11 @@ class RocksDb(KeyValueStore):
 
 
 class Lmdb(KeyValueStore):
-    """LMDB: multi-gets and multi-puts in one transaction a batch, never synced; its cache is the
-    page cache.
+    """LMDB, with multi-gets and multi-puts in one transaction per batch, which is never synced; its
+    cache is the page cache.
 
-    It writes into a mapping of its file, which has holes: a full disk would kill the process by
-    SIGBUS. So each write looks first whether there is room.
+    LMDB writes into a mapping of its sparse file, so a full disk would kill the process by SIGBUS.
+    Therefore each write first checks that there is room.
     """
 
     name = "LMDB"
@@ -193,11 +194,11 @@ class Lmdb(KeyValueStore):
         import lmdb
 
         self._directory = directory
-        # Of a row that a batch writes: it copies the leaf that the row is on, and may split it. All
-        # together are no more than a copy of the table in half-empty pages, and the table.
+        # Per written row: a transaction copies the leaf that the row is on, and may split it. The
+        # total is at most the table and a copy of it in half-empty pages.
         self._written_bytes = 2 * mmap.PAGESIZE + sizes.row_bytes
         self._most_written_bytes = (1 << 20) + 4 * sizes.rows * (sizes.row_bytes + 64)
-        # Address space, not memory: room for half-empty pages and what transactions copy.
+        # Address space, not memory: room for half-empty pages and the copies of transactions.
         map_bytes = (1 << 30) + 8 * sizes.rows * (sizes.row_bytes + 64)
         self._database = lmdb.open(
             str(directory / "lmdb"),
@@ -237,8 +238,8 @@ class Lmdb(KeyValueStore):
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Raises StorageError, with the store's name, for any error of its client: RocksDB's has no
-    type of its own.
+    """Raises any error in the scope as StorageError with the store's name: RocksDB's errors have no
+    type of their own.
     """
     try:
         yield
@@ -249,7 +250,7 @@ def _named(name: str) -> Iterator[None]:
 _KEY_VALUE_STORES: dict[str, type[LevelDb] | type[RocksDb] | type[Lmdb]] = {
     kind.name: kind for kind in (LevelDb, RocksDb, Lmdb)
 }
-# Two names mean the same tiers as another; the longer one is measured. A GPU's rates are not.
+# These two names mean the same tiers as a longer name, which is measured. HBM is in the gpu suite.
 _SAME_TIERS = {es.StorageType.SSDHASH, es.StorageType.LEVELDB}
 STORE_NAMES: tuple[str, ...] = (
     *(
@@ -262,21 +263,21 @@ STORE_NAMES: tuple[str, ...] = (
 
 
 def moves_rows(name: str) -> bool:
-    """Whether the store is a variable whose rows change tiers."""
+    """Returns whether the store is a variable whose rows move between tiers."""
     return tier_count(name) > 1
 
 
 def tier_count(name: str) -> int:
-    """Of a storage type; 1 for a key-value store."""
+    """Returns the number of tiers of a storage type; 1 for a key-value store."""
     return 1 if name in _KEY_VALUE_STORES else len(TIER_KINDS[es.StorageType[name]])
 
 
 class UnavailableError(Exception):
-    """This computer doesn't have what a store needs; says what."""
+    """This computer lacks a library or a medium that a store needs; the message names it."""
 
 
 def open_store(name: str, keys: Ids, sizes: Sizes, directory: Path) -> Contender:
-    """One that isn't loaded yet; raises UnavailableError."""
+    """Opens a store, which isn't loaded yet. Raises UnavailableError."""
     if name not in _KEY_VALUE_STORES:
         return open_variable(es.StorageType[name], keys, sizes, directory)
     try:
@@ -288,7 +289,7 @@ def open_store(name: str, keys: Ids, sizes: Sizes, directory: Path) -> Contender
 def open_variable(
     storage_type: es.StorageType, keys: Ids, sizes: Sizes, directory: Path
 ) -> Embstore:
-    """One that isn't loaded yet; raises UnavailableError."""
+    """Opens a variable, which isn't loaded yet. Raises UnavailableError."""
     tiers = TIER_KINDS[storage_type]
     tier_rows = [sizes.rows]
     if len(tiers) > 1:
@@ -310,7 +311,7 @@ def open_variable(
 
 
 def _encode(keys: Ids) -> list[bytes]:
-    """Eight bytes each, ordered as the keys are."""
+    """Returns the keys as eight bytes each, in an encoding that keeps their order."""
     text = (keys.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
     return [text[i : i + 8] for i in range(0, len(text), 8)]
 
@@ -321,5 +322,5 @@ def _values(rows: Rows) -> Iterator[bytes]:
 
 
 def _rows(values: Iterable[bytes | None], dim: int) -> Rows:
-    # A key without a value makes join() raise.
+    # join() raises TypeError for a key without a value (None).
     return np.frombuffer(b"".join(values), np.float32).reshape(-1, 2 * dim)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Tables of results for the terminal, and how figures stand in them."""
+"""Tables of results for the terminal, and the formats of figures in them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def table(
     one_line: Literal["", "names", "all"] = "",
     section: int = 0,
 ) -> Table:
-    """A table whose columns of names stand on the left, and those of figures on the right.
+    """Returns a table with columns of names on the left and columns of figures on the right.
 
     remark: whether a column without a heading follows. one_line: the columns whose cells aren't
-    wrapped. section: how many of the first cells name a setting; a new section begins where it
-    changes. 0: there are no sections.
+    wrapped. section: number of first cells that name a setting; a new section begins when the
+    setting changes. 0: there are no sections.
     """
     made = Table(title=title, caption=caption)
     for name in names:
@@ -49,7 +49,7 @@ def number(value: float | None, decimals: int = 2) -> str:
 
 
 def span(figure: Figure, decimals: int) -> str:
-    """From the slowest round to the fastest, in million items/s."""
+    """Returns the rates of the slowest and the fastest round, in million items/s."""
     return f"{figure.minimum / 1e6:.{decimals}f} to {figure.maximum / 1e6:.{decimals}f}"
 
 
@@ -79,5 +79,5 @@ def goal_table(goals: Iterable[Goal], decimals: int, *, with_dim: bool = True) -
 
 
 def unavailable_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """What could not be measured; the last cell of a row says why."""
+    """Returns a table of contenders that weren't measured; the last cell of a row is the reason."""
     return table("Not measured: not available here", (*names, "why"), (), rows)

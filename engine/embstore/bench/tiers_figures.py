@@ -1,4 +1,4 @@
-"""What the tiers' suite is asked for, and what it found."""
+"""The options and the results of the tiers suite."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from embstore.bench.stores import STORE_NAMES, YARDSTICK, Sizes
 
 @dataclass(frozen=True)
 class TiersOptions:
-    """What the suite runs; the defaults are the ones to quote."""
+    """The suite's options. Quote results with the defaults."""
 
     rows: Annotated[int, count("rows a table")] = 1_000_000
     dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
     first_tier: Annotated[float, fraction("of the rows")] = 0.1
-    second_of_three: float = 0.3  # of the rows, where there are three tiers
+    second_of_three: float = 0.3  # part of the rows, in the second of three tiers
     batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
     skew: Annotated[float, SKEW] = 1.05
     warm_up_batches: Annotated[int, count("to fill caches")] = 10
-    # Before serving and steps are measured once more: a row has been asked for some twelve times
-    # then.
+    # After these batches serving and steps are measured once more: a row has then been looked up
+    # some twelve times.
     served_batches: Annotated[
         int,
         count(
@@ -32,7 +32,7 @@ class TiersOptions:
     ] = 120
     batches: Annotated[int, count("a round")] = 5
     rounds: Annotated[int, count()] = 3
-    moved_rows: int = 16_384  # a batch of the tiers by themselves: as many as are evicted at once
+    moved_rows: int = 16_384  # batch of tiers by themselves: as large as a batch of evictions
     stores: Annotated[
         tuple[str, ...],
         Argument(
@@ -59,23 +59,23 @@ class TiersOptions:
 
 @dataclass(frozen=True)
 class StoreResult:
-    """What one store did; the ratios of its figures are to DRAM in the same rounds."""
+    """The results of one store; the ratios of its figures are to DRAM in the same rounds."""
 
     dim: int
     store: str
     training_lookups_per_s: Figure  # ids; nothing moves
-    lookups_per_s: Figure  # ids, for serving; with the moves that they cause, to the end
+    lookups_per_s: Figure  # ids, for serving; until the moves that they cause are done
     steps_per_s: Figure  # batches
-    # The same as the last two after TiersOptions.served_batches; None where rows don't move.
+    # As the last two, but after TiersOptions.served_batches; None if rows don't move.
     settled_lookups_per_s: Figure | None
     settled_steps_per_s: Figure | None
-    # Of the ids looked up, in the rounds of each operation; None where the store doesn't tell.
+    # Hit rates of the ids looked up, in the rounds of each operation; None: not reported.
     training_lookup_hit_rate: float | None
     lookup_hit_rate: float | None
     step_hit_rate: float | None
     settled_lookup_hit_rate: float | None
-    # Bytes a row: of the process beyond what it had before the store was loaded (without pages of
-    # files, so without PMem in files); of the index, which is a part of that; and on disk.
+    # Bytes per row: growth of the process since before the store was loaded (without pages of
+    # files, so without PMem in files); the index's part of that; and bytes on disk.
     memory_bytes: float
     index_bytes: float | None
     file_bytes: float
@@ -90,18 +90,18 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class FileTierResult:
-    """A tier in files by itself; the figure's ratio is to plain LevelDB in the same rounds."""
+    """The results of a tier in files by itself; ratios are to plain LevelDB in the same rounds."""
 
     dim: int
     tier: str
     operation: str  # "read": misses; "write": evictions of rows that came up before
     rows_per_s: Figure
-    file_bytes: float  # a row, after all of it
+    file_bytes: float  # per row, at the end
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure is meant to reach."""
+    """A figure and its aim."""
 
     dim: int
     what: str
@@ -124,7 +124,7 @@ class TiersResults:
 
     def goals(self, direct: bool) -> list[Goal]:
         goals = []
-        # LevelDB can't go past the page cache.
+        # No goals with direct I/O, since LevelDB can't bypass the page cache.
         for tier in () if direct else self.file_tiers:
             if tier.tier == "SSDHASH" and tier.rows_per_s.ratio is not None:
                 wanted = {"read": 5.0, "write": 3.0}[tier.operation]

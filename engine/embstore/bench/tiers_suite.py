@@ -1,12 +1,12 @@
 """`tiers`: tables larger than their first tier, on every storage type and on key-value stores.
 
-Two parts a dim. First each store in turn, beside a variable in DRAM that does the same in the
-same rounds. Then the tiers in files by themselves, beside plain LevelDB: what a batch of misses
-reads, and what evictions write.
+Each dim has two parts. First each store is measured in turn, beside a variable in DRAM that does
+the same in the same rounds. Then the tiers in files are measured without a table, beside plain
+LevelDB: the reads of a batch of misses, and the writes of evictions.
 
-Files are read and written through the page cache, so that, as long as they fit memory, the figures
-say what each store's own work costs and nothing of the device. `direct` changes that for SSDHASH by
-itself alone: the yardsticks have no such choice.
+Files are read and written through the page cache. As long as they fit into memory, the figures show
+the cost of each store's own work, not the device's. `direct` bypasses the page cache for SSDHASH
+without a table only, since the yardsticks have no such choice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from embstore.errors import InvalidArgumentError
 
 
 def advance_count(options: TiersOptions) -> int:
-    """How often the watcher is told to advance, where every store is to be had."""
+    """Returns how often the watcher advances if every store is available."""
     stores = _beside(options) or [YARDSTICK]
     return len(options.dims) * (
         1
@@ -49,7 +49,9 @@ def advance_count(options: TiersOptions) -> int:
 
 
 def measure(options: TiersOptions, watcher: Watcher) -> TiersResults:
-    """Leaves no file behind, however it ends. Raises InvalidArgumentError for too few rows."""
+    """Runs the suite. Leaves no file behind, however it ends. Raises InvalidArgumentError for too
+    few rows.
+    """
     _check_rows(options)
     results = TiersResults()
     traffic = store_rounds.Traffic(options)

@@ -24,7 +24,7 @@ YARDSTICK = "torch.nn.EmbeddingBag"
 OWN = "EmbeddingBagCollection"
 RATE = 0.05
 
-Features = dict[str, "tuple[Tensor, Tensor]"]  # ids, and where bags begin
+Features = dict[str, "tuple[Tensor, Tensor]"]  # ids, and the begins of bags
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ Figures = dict[str, dict[str, dict[str, Figure]]]  # ids/s, by bags, operation a
 
 
 def advance_count(options: TorchOptions) -> int:
-    return 4 * (options.rounds + 1)  # the first isn't counted
+    return 4 * (options.rounds + 1)  # the first round isn't counted
 
 
 def run(options: TorchOptions, watcher: Watcher) -> Report:
@@ -56,7 +56,7 @@ def run(options: TorchOptions, watcher: Watcher) -> Report:
 
 
 def measure(options: TorchOptions, watcher: Watcher) -> Figures:
-    es.torch  # noqa: B018 - first: it says what is missing, and how to get it
+    es.torch  # noqa: B018 - first: its error says what is missing, and how to get it
     import torch
 
     figures: Figures = {}
@@ -123,7 +123,7 @@ def _own(options: TorchOptions, stack: ExitStack) -> Mapping[str, Callable[[Feat
         for name in _names(options)
     }
     every = np.arange(options.rows)
-    for variable in tables.values():  # so that each has all its rows, as PyTorch's
+    for variable in tables.values():  # so that each has all its rows, as PyTorch's modules have
         variable.apply_gradients(every, np.full((options.rows, options.dim), 0.01, np.float32))
     collection = es.torch.EmbeddingBagCollection(
         {name: es.torch.EmbeddingBag(variable, "sum") for name, variable in tables.items()}
@@ -134,7 +134,7 @@ def _own(options: TorchOptions, stack: ExitStack) -> Mapping[str, Callable[[Feat
 def _theirs(options: TorchOptions) -> Mapping[str, Callable[[Features], None]]:
     import torch
 
-    # Its default, chosen aloud: else it warns.
+    # Sets the default explicitly; otherwise PyTorch warns.
     torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     modules = torch.nn.ModuleDict(
         {
@@ -158,7 +158,7 @@ def _features(options: TorchOptions, most_ids: int, number: int) -> Features:
 
     random = np.random.default_rng((options.seed, most_ids, number))
     ranks = BoundedZipf(options.rows, options.skew, int(random.integers(1 << 31)))
-    # Ranks are spread over the keys, as hashed features are.
+    # Spreads ranks over the keys, as hashing does.
     spread = np.random.default_rng(options.seed).permutation(options.rows)
     made: Features = {}
     for name in _names(options):

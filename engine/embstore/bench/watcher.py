@@ -1,4 +1,4 @@
-"""How a suite says how far it is, and what it has found."""
+"""The interface by which a suite reports progress and first results."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ class Watcher(Protocol):
     def begin(self, what: str) -> None: ...
     def advance(self) -> None: ...
     def found(self, result: str) -> None:
-        """Shows a line of what will be in the tables, as soon as it is measured."""
+        """Shows a result of the tables in a line, as soon as it is measured."""

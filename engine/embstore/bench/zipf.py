@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class BoundedZipf:
-    """Ranks 0..count-1, rank r drawn with probability proportional to (r + 1) ** -exponent."""
+    """A source of ranks 0..count-1; the probability of rank r is ∝ (r + 1) ** -exponent."""
 
     def __init__(self, count: int, exponent: float, seed: int) -> None:
         weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
@@ -15,6 +15,6 @@ class BoundedZipf:
         self._random = np.random.default_rng(seed)
 
     def draw(self, size: int) -> NDArray[np.int64]:
-        """int64 (size,)."""
+        """Returns ranks, int64 (size,)."""
         ranks = np.searchsorted(self._cumulative, self._random.random(size))
         return np.minimum(ranks, self._cumulative.size - 1).astype(np.int64)
