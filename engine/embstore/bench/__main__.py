@@ -163,7 +163,7 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         suite_parser = suites.add_parser(name, help=description, description=description)
         add_arguments(suite_parser, suite.OPTIONS)
         suite_parser.add_argument(
-            "--json", type=Path, metavar="FILE", help="write the figures there too"
+            "--json", type=Path, metavar="FILE", help="file for the figures, as JSON"
         )
     if not arguments or arguments[0] not in (*SUITES, "-h", "--help"):
         arguments = [DEFAULT_SUITE, *arguments]

@@ -1,6 +1,6 @@
 """Command-line arguments of suites: dataclass fields that are annotated with an Argument.
 
-rows: Annotated[int, count("rows a table")] = 1_000_000
+rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 1_000_000
 """
 
 from __future__ import annotations
@@ -108,23 +108,26 @@ def fraction(help: str) -> Argument:
 
 
 def device(help: str) -> Argument:
-    help = f"{help} (default: {VARIABLE} of the environment, else cuda)"
+    help = f"{help} (default: the environment's {VARIABLE}, else cuda)"
     return Argument(help, gpu, variable=VARIABLE)
 
 
 def path(
-    help: str = "where files are made, and removed again; the system's temporary folder by default",
+    help: str = "folder for temporary files (default: the system's temporary folder)",
 ) -> Argument:
     return Argument(help, folder, metavar="FOLDER")
 
 
-SEED = Argument(type=seed)
-SKEW = Argument("Zipf's exponent", skew)
+SEED = Argument("seed of random numbers (default: %(default)s)", seed)
+SKEW = Argument("exponent of the Zipf distribution of ids (default: %(default)s)", skew)
 KEY_KIND = Argument(
-    "what ids are: hashed values of 64 bits, or dense numbers, of a vocabulary", choices=tuple(KEYS)
+    "kind of ids: hashed values of 64 bits, or dense numbers of a vocabulary (default: "
+    "%(default)s)",
+    choices=tuple(KEYS),
 )
 CLOCK = Argument(
-    "what rates are by: `process` is the CPU time of all threads, for a loaded machine",
+    "clock of rates: wall time, or `process`, the CPU time of all threads, for a loaded machine "
+    "(default: %(default)s)",
     choices=tuple(CLOCKS),
 )
 

@@ -1,4 +1,4 @@
-"""`cluster`: tables at servers, beside one here and the obvious actor; and a job of many tables.
+"""`cluster`: tables at servers, beside a local table and a plain Ray actor; a job of many tables.
 
 Tables at servers are measured alone, and in a worker that also trains a model.
 """
@@ -42,20 +42,24 @@ Batch = NDArray[np.int64]
 class ClusterOptions:
     """The suite's options. Quote results with the defaults."""
 
-    rows: Annotated[int, count("of a table")] = 1_000_000
-    dim: Annotated[int, count()] = 16
-    shards: Annotated[tuple[int, ...], count()] = (1, 2)
-    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 1_000_000
+    dim: Annotated[int, count("dim of tables (default: %(default)s)")] = 16
+    shards: Annotated[tuple[int, ...], count("numbers of shards (default: 1 2)")] = (1, 2)
+    # 4096 samples of 26 categorical columns
+    batch_size: Annotated[int, count("number of ids in a batch (default: %(default)s)")] = 106_496
     zipf_exponent: float = 1.05
-    batches: Annotated[int, count("a round")] = 4
-    rounds: Annotated[int, count()] = 5
+    batches: Annotated[int, count("number of batches in a round (default: %(default)s)")] = 4
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 5
     seed: Annotated[int, SEED] = 1
-    tables: Annotated[int, count("of the job of many tables (default: %(default)s)")] = (
+    tables: Annotated[int, count("number of tables of the job (default: %(default)s)")] = (
         ManyTablesOptions.tables
     )
     samples: Annotated[
         int,
-        count("of a step of that job, each with an id in every table (default: %(default)s)"),
+        count(
+            "number of samples in a step of the job; each has an id in every table "
+            "(default: %(default)s)"
+        ),
     ] = ManyTablesOptions.samples
 
     @property

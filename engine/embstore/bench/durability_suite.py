@@ -63,24 +63,31 @@ LEAST_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
 class DurabilityOptions:
     """The suite's options. Quote results with the defaults."""
 
-    storage_type: Annotated[str, Argument("by default %(default)s", choices=STORAGE_TYPES)] = (
-        STORAGE_TYPES[0]
-    )
+    storage_type: Annotated[
+        str, Argument("storage type (default: %(default)s)", choices=STORAGE_TYPES)
+    ] = STORAGE_TYPES[0]
     device: Annotated[
         str,
-        device("that has a tier of HBM: cuda, cuda:N, or emulated, on which nothing is timed"),
+        device("GPU of a tier of HBM: cuda, cuda:N, or emulated, on which nothing is timed"),
     ] = "cuda"
-    rows: Annotated[int, count("rows a table")] = 1_000_000
-    dim: Annotated[int, count()] = 64
-    first_tier: Annotated[float, fraction("of the rows, in each tier above PMem")] = 0.1
-    pool: Annotated[float, fraction("of the rows, in PMem above another tier")] = 0.3
-    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 1_000_000
+    dim: Annotated[int, count("dim of tables (default: %(default)s)")] = 64
+    first_tier: Annotated[
+        float, fraction("part of the rows in each tier above PMem (default: %(default)s)")
+    ] = 0.1
+    pool: Annotated[
+        float, fraction("part of the rows in PMem above another tier (default: %(default)s)")
+    ] = 0.3
+    # 4096 samples of 26 categorical columns
+    batch_size: Annotated[int, count("number of ids in a batch (default: %(default)s)")] = 106_496
     zipf_exponent: float = 1.05
-    batches: Annotated[int, count("between two checkpoints")] = 200
-    rounds: Annotated[int, count()] = 5
+    batches: Annotated[
+        int, count("number of batches between two checkpoints (default: %(default)s)")
+    ] = 200
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 5
     path: Annotated[
         Path | None,
-        path("where pools and saves lie, a dax mount say; /dev/shm by default, flushed as PMem is"),
+        path("folder of pools and saves, such as a DAX mount (default: /dev/shm, flushed as PMem)"),
     ] = None  # /dev/shm, which is memory, if it exists; else the temporary folder
     seed: Annotated[int, SEED] = 1
 
@@ -435,7 +442,7 @@ def _functional_table(options: DurabilityOptions, results: DurabilityResults) ->
         ("what was done",),
         (),
         [(one,) for one in done],
-        caption="an emulated GPU takes any time, so nothing was timed",
+        caption="times on an emulated GPU mean nothing, so nothing was timed",
     )
 
 

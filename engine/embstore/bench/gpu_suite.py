@@ -41,23 +41,29 @@ class GpuOptions:
     device: as in `StorageOption`.
     """
 
-    device: Annotated[str, device("cuda, cuda:N, or emulated, whose rates mean nothing")] = "cuda"
-    rows: Annotated[int, count("rows a table")] = 8_388_608
-    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16, 64, 128)
-    batch_size: Annotated[int, count("ids")] = 1_048_576
+    device: Annotated[
+        str, device("GPU to measure: cuda, cuda:N, or emulated, whose rates mean nothing")
+    ] = "cuda"
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 8_388_608
+    dims: Annotated[tuple[int, ...], count("dims of tables (default: 16 64 128)", "dim")] = (
+        16,
+        64,
+        128,
+    )
+    batch_size: Annotated[int, count("number of ids in a batch (default: %(default)s)")] = 1_048_576
     zipf_exponent: float = 1.05
     fraction: Annotated[
-        float, fraction("of the rows in HBM, where not all are (default: %(default)s)")
+        float, fraction("part of the rows in HBM, in the second case (default: %(default)s)")
     ] = 0.1
     settling_batches: Annotated[
         int,
         count(
-            "trained before anything is timed where not all rows are in HBM: counts tell rows "
-            "apart, and fewer move (default: %(default)s)"
+            "number of batches that are trained before timing in the second case, so that the "
+            "frequencies of rows differ and fewer rows move (default: %(default)s)"
         ),
     ] = 40
-    batches: Annotated[int, count("a round")] = 10
-    rounds: Annotated[int, count()] = 7
+    batches: Annotated[int, count("number of batches in a round (default: %(default)s)")] = 10
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 7
     seed: Annotated[int, SEED] = 1
 
 

@@ -24,12 +24,14 @@ AIM = 10.0  # times the yardstick
 
 @dataclass(frozen=True)
 class KerasOptions:
-    rows: Annotated[int, count("Keras's table has")] = 2_000_000
-    dim: Annotated[int, count()] = 16
-    batch_size: Annotated[int, count("samples")] = 4096
-    features: Annotated[int, count("ids a sample")] = 26
-    steps: Annotated[int, count("a round")] = 3
-    rounds: Annotated[int, count()] = 5
+    rows: Annotated[int, count("number of rows in Keras's table (default: %(default)s)")] = (
+        2_000_000
+    )
+    dim: Annotated[int, count("dim of tables (default: %(default)s)")] = 16
+    batch_size: Annotated[int, count("number of samples in a batch (default: %(default)s)")] = 4096
+    features: Annotated[int, count("number of ids in a sample (default: %(default)s)")] = 26
+    steps: Annotated[int, count("number of steps in a round (default: %(default)s)")] = 3
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 5
     skew: Annotated[float, SKEW] = 1.05
     seed: Annotated[int, SEED] = 0
 

@@ -58,22 +58,19 @@ STORAGE_TYPES = tuple(tier.storage_type for tier in TIERS)
 class MemoryOptions:
     """The suite's options. Quote results with the defaults."""
 
-    rows: Annotated[int, count("rows a table")] = 2_000_000
-    dim: Annotated[int, count()] = AIMED_AT_DIM
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 2_000_000
+    dim: Annotated[int, count("dim of tables (default: %(default)s)")] = AIMED_AT_DIM
     storage_types: Annotated[
         tuple[str, ...],
         Argument(
-            "which storage types to measure; all of these by default",
+            "storage types to measure (default: all of these)",
             flag="store",
             choices=STORAGE_TYPES,
         ),
     ] = STORAGE_TYPES
     path: Annotated[
         Path | None,
-        path(
-            "where files are made, and removed again: a folder on a disk; the system's temporary "
-            "folder by default"
-        ),
+        path("folder on a disk for temporary files (default: the system's temporary folder)"),
     ] = None
     seed: Annotated[int, SEED] = 1
     keys: Annotated[str, KEY_KIND] = "hashed"
@@ -207,8 +204,8 @@ def _tier_table(options: MemoryOptions, results: MemoryResults) -> Table:
         ("store", "rows lie in"),
         ("dram bytes/row", "index", "aim"),
         rows,
-        caption="all that the process grows by, pages of files aside; index: a part of that. "
-        "Of LEVELDB up to 32 MiB are buffers, whatever the rows",
+        caption="growth of the process's memory without pages of files; index: a part of that. "
+        "LEVELDB has up to 32 MiB of buffers for any number of rows",
         remark=True,
         one_line="names",
     )

@@ -62,19 +62,24 @@ _CHECKED_IDS = 1000
 class PeersOptions:
     """The suite's options. Quote results with the defaults."""
 
-    rows: Annotated[int, count("rows a table")] = 1_000_000
-    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 1_000_000
+    dims: Annotated[tuple[int, ...], count("dims of tables (default: 16)", "dim")] = (16,)
     first_tier: Annotated[
-        float, fraction("of the rows: DRAM before embstore's files, and RocksDB's cache")
+        float,
+        fraction(
+            "part of the rows that the DRAM tier above embstore's files, and RocksDB's cache, hold "
+            "(default: %(default)s)"
+        ),
     ] = 0.1
-    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
+    # 4096 samples of 26 categorical columns
+    batch_size: Annotated[int, count("number of ids in a batch (default: %(default)s)")] = 106_496
     zipf_exponent: float = 1.05
-    batches: Annotated[int, count("a round")] = 5
-    rounds: Annotated[int, count()] = 5
+    batches: Annotated[int, count("number of batches in a round (default: %(default)s)")] = 5
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 5
     peers: Annotated[
         tuple[str, ...],
         Argument(
-            f"which to measure beside the {YARDSTICK}; by default all that are installed",
+            f"peers to measure beside the {YARDSTICK} (default: all that are installed)",
             flag="peer",
             choices=NAMES,
         ),
@@ -253,4 +258,4 @@ def _limit_table(limits: list[Limit]) -> Table:
         (limit.what, limit.why_not if limit.rate is None else f"{limit.rate:,.1f}", limit.unit)
         for limit in limits
     ]
-    return table("What this computer can do at most", ("",), ("rate",), rows, remark=True)
+    return table("Greatest rates of this computer", ("",), ("rate",), rows, remark=True)

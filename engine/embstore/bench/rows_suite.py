@@ -35,21 +35,26 @@ OPERATIONS = ("lookup", "lookup + Adagrad")
 class RowsOptions:
     """The suite's options. Quote results with the defaults."""
 
-    rows: Annotated[int, count("rows a table")] = 2_000_000
-    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16, 64)
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 2_000_000
+    dims: Annotated[tuple[int, ...], count("dims of tables (default: 16 64)", "dim")] = (16, 64)
     # ids: 4096 samples of 26 categorical columns; 512 samples; 1, for the fixed cost of a call
-    batch_sizes: Annotated[tuple[int, ...], count("ids a call", "batch-size")] = (
-        106_496,
-        13_312,
-        1,
-    )
+    batch_sizes: Annotated[
+        tuple[int, ...],
+        count("numbers of ids in a call (default: 106496 13312 1)", "batch-size"),
+    ] = (106_496, 13_312, 1)
     zipf_exponent: float = 1.05
-    threads: Annotated[tuple[int, ...], count()] = (1, 2)
-    batches: Annotated[int, count("a round and thread")] = 10
+    threads: Annotated[tuple[int, ...], count("numbers of calling threads (default: 1 2)")] = (1, 2)
+    batches: Annotated[
+        int, count("least number of batches in a round, for each thread (default: %(default)s)")
+    ] = 10
     small_batches: Annotated[
-        int, count("a round, of one id each; of larger batches as many as make so many ids")
+        int,
+        count(
+            "number of batches of one id in a round; of larger batches, as many as have that many "
+            "ids together (default: %(default)s)"
+        ),
     ] = 10_000
-    rounds: Annotated[int, count()] = 7
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 7
     seed: Annotated[int, SEED] = 1
     keys: Annotated[str, KEY_KIND] = "hashed"
     clock: Annotated[str, CLOCK] = "wall"

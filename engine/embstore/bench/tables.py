@@ -70,7 +70,7 @@ def goal_table(goals: Iterable[Goal], decimals: int, *, with_dim: bool = True) -
     ]
     first = 0 if with_dim else 1
     return table(
-        "What is aimed at",
+        "Aims",
         ("dim", "figure")[first:],
         ("aim", "measured"),
         [row[first:] for row in rows],

@@ -15,35 +15,41 @@ from embstore.bench.stores import STORE_NAMES, YARDSTICK, Sizes
 class TiersOptions:
     """The suite's options. Quote results with the defaults."""
 
-    rows: Annotated[int, count("rows a table")] = 1_000_000
-    dims: Annotated[tuple[int, ...], count(flag="dim")] = (16,)
-    first_tier: Annotated[float, fraction("of the rows")] = 0.1
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 1_000_000
+    dims: Annotated[tuple[int, ...], count("dims of tables (default: 16)", "dim")] = (16,)
+    first_tier: Annotated[
+        float, fraction("part of the rows in the first tier (default: %(default)s)")
+    ] = 0.1
     second_of_three: float = 0.3  # part of the rows, in the second of three tiers
-    batch_size: Annotated[int, count("ids")] = 106_496  # 4096 samples of 26 categorical columns
+    # 4096 samples of 26 categorical columns
+    batch_size: Annotated[int, count("number of ids in a batch (default: %(default)s)")] = 106_496
     skew: Annotated[float, SKEW] = 1.05
-    warm_up_batches: Annotated[int, count("to fill caches")] = 10
+    warm_up_batches: Annotated[
+        int, count("number of batches that fill the caches (default: %(default)s)")
+    ] = 10
     # After these batches serving and steps are measured once more: a row has then been looked up
     # some twelve times.
     served_batches: Annotated[
         int,
         count(
-            "to serve, so that rows have settled before serving and steps are measured once more"
+            "number of batches that are served, so that rows have settled, before serving and "
+            "steps are measured once more (default: %(default)s)"
         ),
     ] = 120
-    batches: Annotated[int, count("a round")] = 5
-    rounds: Annotated[int, count()] = 3
+    batches: Annotated[int, count("number of batches in a round (default: %(default)s)")] = 5
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 3
     moved_rows: int = 16_384  # batch of tiers by themselves: as large as a batch of evictions
     stores: Annotated[
         tuple[str, ...],
         Argument(
-            f"which to measure beside {YARDSTICK}; all by default",
+            f"stores to measure beside {YARDSTICK} (default: all)",
             flag="store",
             choices=STORE_NAMES,
         ),
     ] = STORE_NAMES
     path: Annotated[Path | None, path()] = None
     direct: Annotated[
-        bool, Argument("SSDHASH by itself goes past the page cache; LevelDB can't")
+        bool, Argument("direct I/O for SSDHASH without a table; LevelDB has none")
     ] = False
     clock: Annotated[str, CLOCK] = "wall"
     seed: Annotated[int, SEED] = 1

@@ -185,10 +185,10 @@ def _rate_table(results: list[StoreResult], options: TiersOptions) -> Table:
         ("dim", "store"),
         ("train M/s", "serve M/s", "settled", "hits", "step/s", "settled"),
         rows,
-        caption="train, serve: ids/s looked up, in serving with the moves that follow; "
+        caption="train, serve: ids/s looked up, in serving until the moves that follow are done; "
         "step: lookup and Adagrad, batches/s; settled: the same after "
-        f"{options.served_batches} more batches were served; hits: ids served in the first tier, "
-        "settled ones behind the stroke",
+        f"{options.served_batches} more batches were served; hits: hit rate of the first tier in "
+        "serving, before / after settling",
         one_line="all",
     )
 

@@ -29,13 +29,17 @@ Features = dict[str, "tuple[Tensor, Tensor]"]  # ids, and the begins of bags
 
 @dataclass(frozen=True)
 class TorchOptions:
-    rows: Annotated[int, count("rows a table")] = 77_000
-    dim: Annotated[int, count()] = 16
-    features: Annotated[int, count("tables")] = 26
-    batch_size: Annotated[int, count("bags a feature")] = 512
-    most_ids: Annotated[int, count("of a bag, in the second case")] = 11
-    batches: Annotated[int, count("a round")] = 8
-    rounds: Annotated[int, count()] = 5
+    rows: Annotated[int, count("number of rows in a table (default: %(default)s)")] = 77_000
+    dim: Annotated[int, count("dim of tables (default: %(default)s)")] = 16
+    features: Annotated[int, count("number of features and tables (default: %(default)s)")] = 26
+    batch_size: Annotated[
+        int, count("number of bags of each feature in a batch (default: %(default)s)")
+    ] = 512
+    most_ids: Annotated[
+        int, count("greatest number of ids in a bag, in the second case (default: %(default)s)")
+    ] = 11
+    batches: Annotated[int, count("number of batches in a round (default: %(default)s)")] = 8
+    rounds: Annotated[int, count("number of rounds (default: %(default)s)")] = 5
     skew: Annotated[float, SKEW] = 1.05
     seed: Annotated[int, SEED] = 0
     clock: Annotated[str, CLOCK] = "wall"
