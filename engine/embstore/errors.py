@@ -100,7 +100,7 @@ class ShardLostError(EmbStoreError):
 class WorkerFailedError(EmbStoreError):
     """A worker's function raised an error; the message has that error and its traceback.
 
-    Raised if the worker's error can't be pickled to this process; if it can, that error is raised,
+    Raised if the worker's error can't be sent to this process; if it can, that error is raised,
     with this one as its cause. `embstore.cluster.run` doesn't try again.
     """
 

@@ -25,7 +25,7 @@ _COUNTED = {
 
 
 class Monitor:
-    """A monitor that reports the counters of variables' `stats()` as differences.
+    """A monitor that reports how the counters of variables' `stats()` have grown.
 
         monitor = es.Monitor([items, users])
         for step, batch in enumerate(batches):

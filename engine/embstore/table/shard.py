@@ -403,7 +403,7 @@ class Shard:
         _core.await_restore(self._table)
 
     def discard_persisted(self) -> None:
-        """Discards the pool's checkpoints of an earlier process."""
+        """Discards the pool's checkpoints that await a restore."""
         _core.discard_persisted(self._table)
         forget_notes(self._pool())
 

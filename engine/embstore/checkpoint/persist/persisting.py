@@ -147,9 +147,9 @@ def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
     """Returns whether now is a good time for a checkpoint: none is pending, and the tiers above the
     pool are full.
 
-    An earlier checkpoint would write new rows that may soon change again. If a tier on SSD lies
-    below a pool, also returns True when the pool runs out of places for changed rows, which only a
-    checkpoint frees.
+    Before the tiers are full, a checkpoint would write new rows that may soon change again. If a
+    tier on SSD lies below a pool, also returns True when the pool runs out of places for changed
+    rows, which only a checkpoint frees.
     """
     shards = shards_of(_durable(variables))
     return any(shard.is_pool_short() for shard in shards) or all(

@@ -101,8 +101,8 @@ class Checkpoints:
     def _alone(self) -> Iterator[None]:
         """A scope in which no other thread writes or restores a checkpoint.
 
-        Raises InvalidArgumentError in a scope of this thread, and in a forked child, where no
-        thread would release a lock that was held at the fork.
+        Raises InvalidArgumentError inside another such scope of this thread, and in a forked child,
+        where no thread would release a lock that was held at the fork.
         """
         if os.getpid() != self._made_in:
             raise InvalidArgumentError(
