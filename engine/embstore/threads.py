@@ -7,7 +7,7 @@ from embstore.table import checks
 
 __all__ = ["get_num_threads", "set_num_threads"]
 
-_MOST = 1024
+_MAX_THREADS = 1024
 
 
 def set_num_threads(count: int) -> None:
@@ -21,7 +21,7 @@ def set_num_threads(count: int) -> None:
     of fewer than 4,096 ids, a look-up of fewer than 8,192, and all work of a variable whose
     accesses are recorded or whose devices are paced, so that its times add up.
     """
-    _core.set_num_threads(checks.integer("count", count, at_least=1, at_most=_MOST))
+    _core.set_num_threads(checks.integer("count", count, at_least=1, at_most=_MAX_THREADS))
 
 
 def get_num_threads() -> int:

@@ -96,7 +96,7 @@ class EmbeddingVariable:
         self.internals = VariableInternals(name, optimizer, shards)  # for embstore alone
         self._shards = self.internals.shards
         # Replaces batch_lock as the push lock of a single shard elsewhere; saves don't take it.
-        self._one_push = GuardedLock(name)
+        self._single_shard_lock = GuardedLock(name)
         self._table = self.internals.table
         # All shards, if they lie in other processes; else empty.
         self._elsewhere = cast(
@@ -104,8 +104,8 @@ class EmbeddingVariable:
         )
         # The ids of the last look-up for training at shards elsewhere, which the next update takes:
         # mostly its ids are the same, so it needs no UniqueKeys of its own.
-        self._looked_up: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
-        self._gave_shards_up = False
+        self._last_training_lookup: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
+        self._has_closed_shards = False
         # Held by the thread that closes the variable, while other closing threads wait. Reentrant,
         # since a signal handler may call close() again in that thread.
         self._closing = threading.RLock()
@@ -228,7 +228,7 @@ class EmbeddingVariable:
         if unique is None and (train or not count):
             unique = UniqueKeys(keys, len(self._elsewhere))
         if train:
-            self._looked_up = keys.copy(), unique
+            self._last_training_lookup = keys.copy(), unique
         return prefetched or AskedRows(self._elsewhere, self._dim, keys, unique)
 
     @property
@@ -388,7 +388,7 @@ class EmbeddingVariable:
             return keys, values
         return keys.reshape(-1), values.reshape(-1, self._dim)
 
-    def _pushing(self) -> contextlib.AbstractContextManager[None]:
+    def _push_scope(self) -> contextlib.AbstractContextManager[None]:
         """Returns the scope in which a batch is pushed to shards elsewhere."""
         self.internals.refuse_if_forked()
         return self.internals.prefetched.push()
@@ -396,16 +396,19 @@ class EmbeddingVariable:
     @property
     def _push_lock(self) -> GuardedLock:
         """The lock that is held from when a push to shards elsewhere gets its number to its end."""
-        return self.internals.batch_lock if len(self._shards) > 1 else self._one_push
+        return self.internals.batch_lock if len(self._shards) > 1 else self._single_shard_lock
 
-    def _unique(self, keys: NDArray[np.int64]) -> UniqueKeys:
+    def _unique_keys(self, keys: NDArray[np.int64]) -> UniqueKeys:
         """Returns the unique keys of a batch that is pushed to shards elsewhere."""
-        (looked_up, unique), self._looked_up = self._looked_up, (_NO_IDS, None)
+        (looked_up, unique), self._last_training_lookup = (
+            self._last_training_lookup,
+            (_NO_IDS, None),
+        )
         if unique is None or not np.array_equal(looked_up, keys):
             unique = UniqueKeys(keys, len(self._elsewhere))
         return unique
 
-    def _why_not_pushed(self, unique: UniqueKeys) -> EmbStoreError | None:
+    def _push_error(self, unique: UniqueKeys) -> EmbStoreError | None:
         """Returns the error that a push to shards elsewhere meets before it is sent, or None."""
         try:
             for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True):
@@ -710,15 +713,17 @@ class EmbeddingVariable:
                 finish()
         except Exception as error:  # the files are released after any error
             refused = error
-        if refused is None and not self._gave_shards_up:  # closed shards elsewhere can't be asked
+        if (
+            refused is None and not self._has_closed_shards
+        ):  # closed shards elsewhere can't be asked
             refused = self._keep_rows()
         may_be_tried_again = (
             refused is not None
             and self._option.storage_option.keeps_rows
             and not isinstance(refused, ShardLostError)
         )
-        self._gave_shards_up = not may_be_tried_again
-        for shard in self._shards if self._gave_shards_up else ():
+        self._has_closed_shards = not may_be_tried_again
+        for shard in self._shards if self._has_closed_shards else ():
             try:
                 shard.close()
             except EmbStoreError as error:
@@ -801,19 +806,19 @@ def push_elsewhere(
     """Pushes a batch of ids and gradients to the shards elsewhere of each variable: all batches are
     applied, or none. Returns the variables that refused their batch, with the errors.
     """
-    uniques = [variable._unique(keys) for variable, keys, _ in batches]
+    uniques = [variable._unique_keys(keys) for variable, keys, _ in batches]
     # Checks before any push takes a number, because shards would wait for the push of that number.
     refused = [
         (variable, why)
         for (variable, _, _), unique in zip(batches, uniques, strict=True)
-        if (why := variable._why_not_pushed(unique)) is not None
+        if (why := variable._push_error(unique)) is not None
     ]
     if refused or not batches:
         return refused
     with contextlib.ExitStack() as pushing:
         # All threads lock variables in one order, so that there is no deadlock.
         for variable, _, _ in sorted(batches, key=lambda batch: id(batch[0])):
-            pushing.enter_context(variable._pushing())
+            pushing.enter_context(variable._push_scope())
             pushing.enter_context(variable._push_lock)
         rooms = together(
             [

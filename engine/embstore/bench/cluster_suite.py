@@ -146,7 +146,7 @@ def _servers(options: ClusterOptions) -> Iterator[dict[str, _Server]]:
             .remote(options.rows, options.dim, _LEARNING_RATE)
         )
         stack.callback(ray.kill, actor)
-        servers[YARDSTICK] = _asked_by_calls(ray, actor, options.dim)
+        servers[YARDSTICK] = _actor_server(ray, actor, options.dim)
         yield servers
 
 
@@ -202,7 +202,7 @@ def _filled(
     return variable
 
 
-def _asked_by_calls(ray: Any, actor: Any, dim: int) -> _Server:
+def _actor_server(ray: Any, actor: Any, dim: int) -> _Server:
     """Returns calls of the actor with ids made unique by NumPy, as a program would do."""
 
     def pull(ids: Batch) -> object:

@@ -41,13 +41,13 @@ def measure(folder: Path, on_limit: Callable[[], None]) -> list[Limit]:
     after each limit, LIMIT_COUNT times.
     """
     limits: list[Limit] = []
-    for limit in (*_of_memory(), *_of_disk(folder)):
+    for limit in (*_memory_limits(), *_disk_limits(folder)):
         limits.append(limit)
         on_limit()
     return limits
 
 
-def _of_memory() -> Iterator[Limit]:
+def _memory_limits() -> Iterator[Limit]:
     memory = MemoryYardstick(MEMORY_BYTES, -1)
 
     def mb_per_s(random: bool, threads: int) -> float:
@@ -63,7 +63,7 @@ def _of_memory() -> Iterator[Limit]:
     )
 
 
-def _of_disk(folder: Path) -> Iterator[Limit]:
+def _disk_limits(folder: Path) -> Iterator[Limit]:
     whats = [f"reads of {BLOCK_BYTES} bytes at random, {depth} in flight" for depth in DISK_DEPTHS]
     try:
         disk = FileYardstick(FILE_BYTES, str(folder), direct=True)

@@ -209,7 +209,7 @@ def measure(options: DurabilityOptions, watcher: Watcher) -> DurabilityResults:
         runs = _train(tables, options, keys, watcher)
         pool = tables[TABLE_OF_RUN[PERSIST]].tier()
         save_bytes = tables[TABLE_OF_RUN[SAVE]].saved_bytes()
-        restore_persisted_s, restore_s = _time_ways_back(tables, options, watcher)
+        restore_persisted_s, restore_s = _time_reopening(tables, options, watcher)
     return DurabilityResults(
         runs=runs,
         is_pmem=pool["is_pmem"],
@@ -322,15 +322,15 @@ def _train(
     random = np.random.default_rng(options.seed)
     grads = random.standard_normal((options.batch_size, options.dim), np.float32) * np.float32(0.01)
     out: Any = np.empty_like(grads)
-    by = _where_trained(grads, options)
+    by = _on_gpu(grads, options)
     if options.gpu is not None:
         out = es.DeviceArray.empty(grads.shape, np.float32, options.gpu)
     seconds: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     call_s: dict[str, list[float]] = {run: [] for run in TABLE_OF_RUN}
     for round_number in range(options.rounds + 1):  # the first round isn't counted
         drawn = [keys[zipf.draw(options.batch_size)] for _ in range(options.batches)]
-        batches = [_where_trained(ids, options) for ids in drawn]
-        for run in _in_turn(round_number):
+        batches = [_on_gpu(ids, options) for ids in drawn]
+        for run in _runs_of_round(round_number):
             watcher.begin(f"{run}: training")
             table = tables[TABLE_OF_RUN[run]]
             of_round, of_call = _train_round(table, run, batches, out, by)
@@ -357,13 +357,13 @@ def _train(
     ]
 
 
-def _in_turn(round_number: int) -> Iterable[str]:
+def _runs_of_round(round_number: int) -> Iterable[str]:
     """Returns the runs of a round, in reverse order in every other round, so that no run always
     gets the batches first."""
     return TABLE_OF_RUN if round_number % 2 == 0 else reversed(TABLE_OF_RUN)
 
 
-def _where_trained(array: Any, options: DurabilityOptions) -> Any:
+def _on_gpu(array: Any, options: DurabilityOptions) -> Any:
     """Returns the array, copied to the GPU if there is one."""
     return array if options.gpu is None else es.DeviceArray(array, options.gpu)
 
@@ -390,7 +390,7 @@ def _train_round(
     return time.perf_counter() - start, in_call
 
 
-def _time_ways_back(
+def _time_reopening(
     tables: dict[str, _Table], options: DurabilityOptions, watcher: Watcher
 ) -> tuple[float, float]:
     """Returns the median seconds from a closed table to one with its rows, by restore_persisted()

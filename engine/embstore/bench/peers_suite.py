@@ -108,7 +108,7 @@ class PeersResults:
 
 
 def advance_count(options: PeersOptions) -> int:
-    a_dim = len(_wanted(options)) + len(OPERATIONS) * (options.rounds + 1)
+    a_dim = len(_chosen_peers(options)) + len(OPERATIONS) * (options.rounds + 1)
     return computer_limits.LIMIT_COUNT + len(options.dims) * a_dim
 
 
@@ -122,12 +122,12 @@ def measure(options: PeersOptions, watcher: Watcher) -> PeersResults:
         results.limits.extend(computer_limits.measure(Path(folder), watcher.advance))
         for dim in options.dims:
             results.results.extend(
-                _measured(options, dim, Path(folder), results.unavailable, watcher)
+                _measure_dim(options, dim, Path(folder), results.unavailable, watcher)
             )
     return results
 
 
-def _measured(
+def _measure_dim(
     options: PeersOptions, dim: int, folder: Path, unavailable: dict[str, str], watcher: Watcher
 ) -> Iterator[PeerResult]:
     random = np.random.default_rng(options.seed)
@@ -137,10 +137,10 @@ def _measured(
     ranks = [zipf.draw(options.batch_size) for _ in range(options.batches)]
     with ExitStack() as stack:
         peers: dict[str, Contender] = {}
-        for name in _wanted(options):
+        for name in _chosen_peers(options):
             watcher.begin(f"dim {dim}: {name}, loading")
             try:
-                peer = stack.enter_context(closing(_opened(options, name, dim, folder)))
+                peer = stack.enter_context(closing(_open_peer(options, name, dim, folder)))
                 peer.load()
                 peer.settle()
                 peers[name] = peer
@@ -175,12 +175,12 @@ def _run(peer: Contender, operation: str, batches: list[object], out: Rows, grad
         peer.settle()
 
 
-def _wanted(options: PeersOptions) -> list[str]:
+def _chosen_peers(options: PeersOptions) -> list[str]:
     """Returns the chosen peers and the yardstick, which all rows are compared with."""
     return [name for name in NAMES if name in options.peers or name == YARDSTICK]
 
 
-def _opened(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
+def _open_peer(options: PeersOptions, name: str, dim: int, folder: Path) -> Contender:
     """Opens a peer. Raises UnavailableError, ImportError or OSError if that isn't possible."""
     keys = scrambled_keys(options.rows, options.seed)
     package = _PACKAGES.get(name)

@@ -40,7 +40,7 @@ from embstore.errors import InvalidArgumentError
 
 def advance_count(options: TiersOptions) -> int:
     """Returns how often the watcher advances if every store is available."""
-    stores = _beside(options) or [YARDSTICK]
+    stores = _without_yardstick(options) or [YARDSTICK]
     return len(options.dims) * (
         1
         + sum(store_rounds.advance_count(options, name) for name in stores)
@@ -97,7 +97,7 @@ def _measure_stores(
         return store
 
     with _folder(options) as dram_folder, closing(load(YARDSTICK, dram_folder)) as dram:
-        for name in _beside(options):
+        for name in _without_yardstick(options):
             with _folder(options) as folder:
                 try:
                     loaded = load(name, folder)
@@ -107,14 +107,14 @@ def _measure_stores(
                 with closing(loaded) as store:
                     store_rounds.run([dram, store], options, traffic, watcher)
                     results.stores.append(store.result(beside=dram))
-                    watcher.found(_told(results.stores[-1]))
+                    watcher.found(_summary(results.stores[-1]))
         if options.stores == (YARDSTICK,):
             store_rounds.run([dram], options, traffic, watcher)
         if dram.was_measured and YARDSTICK in options.stores:
             results.stores.append(dram.result(beside=dram))
 
 
-def _told(result: StoreResult) -> str:
+def _summary(result: StoreResult) -> str:
     figures = [
         f"look-ups to train {result.training_lookups_per_s.told(1e6, 'M ids/s')}",
         f"to serve {result.lookups_per_s.told(1e6, 'M ids/s')}",
@@ -127,7 +127,7 @@ def _told(result: StoreResult) -> str:
     return f"dim {result.dim}: {result.store}: {', '.join(figures)}"
 
 
-def _beside(options: TiersOptions) -> list[str]:
+def _without_yardstick(options: TiersOptions) -> list[str]:
     return [name for name in options.stores if name != YARDSTICK]
 
 

@@ -68,7 +68,7 @@ def measure(options: TorchOptions, watcher: Watcher) -> Figures:
         for of in (torch, es):
             stack.callback(of.set_num_threads, of.get_num_threads())
             of.set_num_threads(1)
-        own, theirs = _own(options, stack), _theirs(options)
+        own, theirs = _embstore_operations(options, stack), _torch_operations(options)
         for bags, most_ids in (("one id", 1), (f"1 to {options.most_ids} ids", options.most_ids)):
             batches = [_features(options, most_ids, number) for number in range(options.batches)]
             ids = sum(len(of) for batch in batches for of, _ in batch.values())
@@ -114,7 +114,9 @@ def _operations(
     return {"forward": forward, "step": step}
 
 
-def _own(options: TorchOptions, stack: ExitStack) -> Mapping[str, Callable[[Features], None]]:
+def _embstore_operations(
+    options: TorchOptions, stack: ExitStack
+) -> Mapping[str, Callable[[Features], None]]:
     tables = {
         name: stack.enter_context(
             es.get_embedding_variable(
@@ -135,7 +137,7 @@ def _own(options: TorchOptions, stack: ExitStack) -> Mapping[str, Callable[[Feat
     return _operations(lambda batch: collection(batch).values(), es.torch.Optimizer(collection))
 
 
-def _theirs(options: TorchOptions) -> Mapping[str, Callable[[Features], None]]:
+def _torch_operations(options: TorchOptions) -> Mapping[str, Callable[[Features], None]]:
     import torch
 
     # Sets the default explicitly; otherwise PyTorch warns.

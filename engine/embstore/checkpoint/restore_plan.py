@@ -135,7 +135,7 @@ class RestorePlan:
 def plan_restore(
     variable: EmbeddingVariable, saves: list[SaveOnMedium], waiting_keys: bool
 ) -> RestorePlan:
-    chain = _links(variable, saves)
+    chain = _linked_saves(variable, saves)
     found: list[dict[str, Any]] = []  # the facts about the files of all saves
     for save, entry in chain:
         verified = verified_files(variable, save, entry)
@@ -149,7 +149,7 @@ def plan_restore(
     return RestorePlan(variable, newest, entry, files, waiting_keys, key_range=keys)
 
 
-def _links(
+def _linked_saves(
     variable: EmbeddingVariable, saves: list[SaveOnMedium]
 ) -> list[tuple[SaveOnMedium, VariableEntry]]:
     """Returns the saves that have the variable, each with its entry. Raises CheckpointError if they

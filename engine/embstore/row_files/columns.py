@@ -16,7 +16,7 @@ __all__ = ["LISTS_OF_ANY_LENGTH", "Columns", "RowFile", "Wanted", "wanted_of"]
 
 Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by their names in `export()`
 
-_OF_EVERY_TABLE = ("keys", "values", "freqs", "versions")
+_COMMON_COLUMNS = ("keys", "values", "freqs", "versions")
 LISTS_OF_ANY_LENGTH = (0,)  # stands for the shape of an entry in a file without rows
 
 
@@ -54,7 +54,7 @@ def wanted_of(
             )
     has_slots = slots and variable.optimizer is not None
     names = variable.optimizer.slots if has_slots and variable.optimizer is not None else ()
-    others = [name for name in columns if name not in _OF_EVERY_TABLE]
+    others = [name for name in columns if name not in _COMMON_COLUMNS]
     if slots and set(others) != set(names):
         raise InvalidArgumentError(
             f"{path}: beside weights it has {', '.join(others) or 'nothing'}, but {variable.name} "

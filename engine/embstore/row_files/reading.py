@@ -24,7 +24,7 @@ _READERS: dict[str, Callable[[Path], RowFile]] = {
     ".parquet": ParquetRows,
     ".safetensors": SafetensorsRows,
 }
-_MOST_OF_A_PUT = np.uint32(2**32 - 1)
+_MAX_FREQ_OF_A_PUT = np.uint32(2**32 - 1)
 
 
 def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True) -> int:
@@ -98,7 +98,7 @@ def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
         raise InvalidArgumentError(f"versions must be integers, got {versions.dtype}")
     freqs = columns.get("freqs")
     if freqs is not None and freqs.dtype.kind in "iu":
-        freqs = np.minimum(freqs, _MOST_OF_A_PUT)  # tables count further than one put() may
+        freqs = np.minimum(freqs, _MAX_FREQ_OF_A_PUT)  # tables count further than one put() may
     order = np.argsort(versions, kind="stable")
     distinct, begins = np.unique(versions[order], return_index=True)
     for version in (distinct[0], distinct[-1]):  # checks all versions before any row is put

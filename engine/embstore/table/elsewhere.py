@@ -337,9 +337,9 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
     parts = [part for of_batch in batches for part in of_batch]
     by_server = _by_server(parts)
     if len(by_server) == 1 and by_server[0][0].takes_at_once(parts):
-        refused = _asked_of_all(parts, lambda server, of_one: server.apply(of_one, global_step))
+        refused = _ask_all_servers(parts, lambda server, of_one: server.apply(of_one, global_step))
     else:
-        refused = _prepared_and_committed(parts, by_server, global_step)
+        refused = _prepare_and_commit(parts, by_server, global_step)
     return [
         next((refused[id(part)] for part in of_batch if id(part) in refused), None)
         for of_batch in batches
@@ -349,7 +349,7 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
 _Refused: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
 
 
-def _prepared_and_committed(
+def _prepare_and_commit(
     parts: Sequence[Update],
     by_server: Sequence[tuple[Server, Sequence[Update]]],
     global_step: int | None,
@@ -364,7 +364,7 @@ def _prepared_and_committed(
             with uninterrupted():
                 is_committing = True
                 # Uninterrupted, as the next push would make a server drop a commit not read yet.
-                return _asked_of_all(
+                return _ask_all_servers(
                     parts, lambda server, of_one: server.commit(of_one, global_step)
                 )
     except BaseException:
@@ -402,7 +402,7 @@ def _prepare(parts: Sequence[Update]) -> _Refused:
     return refused
 
 
-def _asked_of_all(
+def _ask_all_servers(
     parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], Later[Refusals]]
 ) -> _Refused:
     """Calls `ask` for every server, then waits for all, so that servers work at the same time."""

@@ -33,8 +33,8 @@ from embstore.variable import EmbeddingVariable
 __all__ = ["MAX_DIM", "MAX_PARTITIONS", "Wanted", "make_variable"]
 
 _LEVELDB = TierKind.LEVELDB
-_IN_FILES = (TierKind.SSDHASH, _LEVELDB)
-_BESIDE_ROWS = (8, 16, 48, 64)  # bytes: a key, a RowMeta, a RowHeader, a pool's header
+_FILE_TIERS = (TierKind.SSDHASH, _LEVELDB)
+_HEADER_BYTES = (8, 16, 48, 64)  # bytes: a key, a RowMeta, a RowHeader, a pool's header
 
 MAX_DIM = 1 << 16
 MAX_PARTITIONS = 1 << 12
@@ -152,11 +152,11 @@ def _device_tables(storage: StorageOption, dim: int, slots: int) -> tuple[Device
     block = (dim + 3) // 4 * 16
     row = (1 + slots) * block
     # All sizes of accesses: weights, blocks and rows, also after a pool's header, and headers.
-    sizes = (4 * dim, block, row, 64 + block, 64 + row, *_BESIDE_ROWS)
+    sizes = (4 * dim, block, row, 64 + block, 64 + row, *_HEADER_BYTES)
     return tuple(
         None
         if device is None
-        else tabulate(f"devices[{i}]", device, sizes, in_files=kind in _IN_FILES)
+        else tabulate(f"devices[{i}]", device, sizes, in_files=kind in _FILE_TIERS)
         for i, (device, kind) in enumerate(
             zip(storage.tier_devices(), TIER_KINDS[storage.storage_type], strict=True)
         )

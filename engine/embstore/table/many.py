@@ -55,7 +55,7 @@ def lookup_many(
     here: dict[int, tuple[EmbeddingVariable, _core.Table, NDArray[np.int64]]] = {}
     others: dict[int, NDArray[np.int64]] = {}
     for i, (variable, own, table) in enumerate(zip(variables, ids, tables, strict=True)):
-        with _Named(variable):
+        with _NamedErrors(variable):
             if is_on_device(own):
                 steps[i] = LookUpStep.of(variable, own, None)
             elif table is not None:
@@ -75,7 +75,7 @@ def lookup_many(
     for (i, own), room in zip(others.items(), rooms, strict=True):
         variable = variables[i]
         rows[i] = room.reshape(*own.shape, variable.dim)
-        with _Named(variable):
+        with _NamedErrors(variable):
             if i in asked:
                 asked[i].write_to(room.reshape(-1, variable.dim))
             else:
@@ -129,7 +129,7 @@ def _look_up_here(
         errors = _core.look_up_each(tables, keys, values, train, count, bags)
     for variable, failed in zip(variables, errors, strict=True):
         if failed is not None:
-            raise _naming(variable, failed)
+            raise _with_name(variable, failed)
     rows = [room[begin:end] for begin, end in pairwise(ends)]
     for i, own in enumerate(shaped):
         if own.ndim != 1 or not are_alike:
@@ -143,7 +143,7 @@ def _checked(variables: Sequence[EmbeddingVariable], ids: Sequence[Any]) -> list
         for own in ids:
             checked.append(checks.ids(own))
     except EmbStoreError as error:
-        raise _naming(variables[len(checked)], error) from None
+        raise _with_name(variables[len(checked)], error) from None
     return checked
 
 
@@ -200,16 +200,16 @@ def apply_bags(
     ] = {}
     others: list[int] = []
     elsewhere: list[tuple[EmbeddingVariable, Any, Any]] = []
-    errors: dict[int, Exception] = {}  # of here and others
+    errors: dict[int, Exception] = {}  # of the variables in `here` and `others`
     for i, (variable, own, by, bag) in enumerate(zip(variables, ids, grads, bags, strict=True)):
         table = variable.internals.table
         if bag is not None:
             here[i] = cast("Any", (table, own, by, bag))
         elif variable.internals.is_elsewhere:
-            with _Named(variable):
+            with _NamedErrors(variable):
                 elsewhere.append((variable, *variable._batch_on_host(own, by)))
         elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
-            with _Named(variable):
+            with _NamedErrors(variable):
                 steps.append(ApplyStep.of(variable, own, by))
         elif table is not None:
             try:
@@ -224,7 +224,7 @@ def apply_bags(
     except EmbStoreError as error:
         refused = error
     for variable, why in push_elsewhere(elsewhere, global_step):
-        refused = refused or _naming(variable, why)
+        refused = refused or _with_name(variable, why)
     applied = _core.apply_each(list(here.values()), global_step)
     for (i, (_, keys, values, bag)), found in zip(here.items(), applied, strict=True):
         if isinstance(found, int):
@@ -240,7 +240,7 @@ def apply_bags(
             errors[i] = error
     if refused is None and errors:
         first = min(errors)
-        refused = _naming(variables[first], errors[first])
+        refused = _with_name(variables[first], errors[first])
     if refused is not None:
         raise refused
 
@@ -272,7 +272,7 @@ def _ask_servers(
     asked = {}
     for i, own in keys.items():
         if variables[i].internals.is_elsewhere:
-            with _Named(variables[i]):
+            with _NamedErrors(variables[i]):
                 asked[i] = variables[i]._ask_for(own.reshape(-1), train, count)
     ask_together(list(asked.values()))
     return asked
@@ -290,7 +290,7 @@ def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence
             )
 
 
-def _naming(variable: EmbeddingVariable, error: Exception) -> Exception:
+def _with_name(variable: EmbeddingVariable, error: Exception) -> Exception:
     """Returns the error itself; prefixes the variable's name to a message of embstore's."""
     if isinstance(error, EmbStoreError):
         message, *rest = error.args or ("",)
@@ -300,7 +300,7 @@ def _naming(variable: EmbeddingVariable, error: Exception) -> Exception:
     return error
 
 
-class _Named:
+class _NamedErrors:
     """A scope whose errors name the variable."""
 
     def __init__(self, variable: EmbeddingVariable) -> None:
@@ -311,4 +311,4 @@ class _Named:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
-            _naming(self._variable, error)
+            _with_name(self._variable, error)

@@ -56,7 +56,7 @@ class Monitor:
         with self._lock:
             now = dict(self._stats())
             before, self._before = self._before, now
-        return {name: _between(before.get(name), stats) for name, stats in now.items()}
+        return {name: _differences(before.get(name), stats) for name, stats in now.items()}
 
     def scalars(self) -> dict[str, float]:
         """Returns the figures of `since_last` in one dict, by names such as "items/hit_rate"."""
@@ -99,7 +99,7 @@ class Monitor:
                     _log.warning("Monitor leaves %s out from now on: %s", variable.name, error)
 
 
-def _between(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, float]:
+def _differences(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, float]:
     told: dict[str, float] = {
         what: now[what] - (0 if before is None else before[what]) for what in _COUNTED
     }

@@ -94,10 +94,10 @@ def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) 
             have_checkpoints.add(kept[1])
     if tier.kind is TierKind.SSDHASH and not has_pool:
         for stem in sorted(ours - have_checkpoints):
-            _refuse_kept_rows(name, Path(tier.path) / f"{stem}{ending}")
+            _refuse_rows_without_checkpoint(name, Path(tier.path) / f"{stem}{ending}")
 
 
-def _refuse_kept_rows(name: str, folder: Path) -> None:
+def _refuse_rows_without_checkpoint(name: str, folder: Path) -> None:
     """Raises StorageError for rows without a checkpoint, which would be removed otherwise."""
     # Lists the checkpoints again: a close() may have replaced one, and a listing may miss both.
     checkpoints = folder.parent.glob(f"{folder.name}.checkpoint-*")
@@ -115,11 +115,11 @@ def _has_kept_rows(folder: Path) -> bool:
     meanwhile.
     """
     with reading_from(folder), contextlib.suppress(FileNotFoundError):
-        return any(_was_kept(file) for file in folder.glob("rows-*.ssdhash"))
+        return any(_is_kept_row_file(file) for file in folder.glob("rows-*.ssdhash"))
     return False
 
 
-def _was_kept(file: Path) -> bool:
+def _is_kept_row_file(file: Path) -> bool:
     if not file.is_file():  # reading a FIFO could block for ever
         return False
     try:

@@ -12,7 +12,7 @@ __all__ = ["when_free"]
 
 _T = TypeVar("_T")
 
-_TRIED_AGAIN_S = 0.2
+_RETRY_INTERVAL_S = 0.2
 
 
 def when_free(call: Callable[[], _T], within_s: float) -> _T:
@@ -26,4 +26,4 @@ def when_free(call: Callable[[], _T], within_s: float) -> _T:
         except InUseError:
             if time.monotonic() > deadline:
                 raise
-        time.sleep(_TRIED_AGAIN_S)
+        time.sleep(_RETRY_INTERVAL_S)

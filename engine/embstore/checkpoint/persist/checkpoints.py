@@ -127,7 +127,7 @@ class CheckpointDirectory:
 
     def remove(self, number: int) -> None:
         """Removes a checkpoint from the list; durable on return."""
-        shutil.rmtree(self._taken_off(number), ignore_errors=True)
+        shutil.rmtree(self._take_off_list(number), ignore_errors=True)
 
     @contextlib.contextmanager
     def without_newer(self, checkpoint: Path, is_held: Callable[[bytes], bool]) -> Iterator[None]:
@@ -139,7 +139,7 @@ class CheckpointDirectory:
         taken_off: dict[int, Path] = {}
         try:
             for number in newer:
-                taken_off[number] = self._taken_off(number)
+                taken_off[number] = self._take_off_list(number)
             yield
         except BaseException:
             listing = Attempts()
@@ -153,7 +153,7 @@ class CheckpointDirectory:
             for removed in taken_off.values():
                 shutil.rmtree(removed, ignore_errors=True)
 
-    def _taken_off(self, number: int) -> Path:
+    def _take_off_list(self, number: int) -> Path:
         """Takes a checkpoint off the list and returns its directory. Raises StorageError if that
         can't be made durable; then it stays listed.
         """

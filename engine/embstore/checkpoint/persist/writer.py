@@ -74,10 +74,10 @@ class PersistWriter:
         if writer is not None and all(other is writer for other in writers):
             if writer.directory.path == path:
                 if not restores:
-                    writer._refuse_fewer(variables)
+                    writer._refuse_missing_variables(variables)
                 yield writer
                 return
-            if not writer._left_out(variables):
+            if not writer._missing_variables(variables):
                 raise InvalidArgumentError(
                     f"path: {variables[0].name} persists to {writer.directory.path}; give that one"
                 )
@@ -93,7 +93,7 @@ class PersistWriter:
         shards = shards_of(variables)
         try:
             if not restores:
-                writer._refuse_strangers(variables)
+                writer._refuse_unrelated_checkpoints(variables)
                 for shard in shards:
                     shard.note_begun_at(str(path))
                 writer._take(variables)
@@ -122,7 +122,7 @@ class PersistWriter:
                 leave()
                 raise
 
-    def _refuse_strangers(self, variables: list[EmbeddingVariable]) -> None:
+    def _refuse_unrelated_checkpoints(self, variables: list[EmbeddingVariable]) -> None:
         refuse_awaiting(variables)
         if listed_numbers(self.directory.path):
             names = ", ".join(variable.name for variable in variables)
@@ -131,15 +131,15 @@ class PersistWriter:
                 "restore_persisted() one of them, or give another directory"
             )
 
-    def _left_out(self, variables: list[EmbeddingVariable]) -> list[str]:
+    def _missing_variables(self, variables: list[EmbeddingVariable]) -> list[str]:
         """Returns the names of the newest checkpoint's variables that are not in `variables`."""
         return sorted(self.covered - {variable.name for variable in variables})
 
-    def _refuse_fewer(self, variables: list[EmbeddingVariable]) -> None:
+    def _refuse_missing_variables(self, variables: list[EmbeddingVariable]) -> None:
         """Raises InvalidArgumentError if a variable of the newest checkpoint is missing: its last
         checkpoint would be dropped when the next one is durable.
         """
-        if left_out := self._left_out(variables):
+        if left_out := self._missing_variables(variables):
             raise InvalidArgumentError(
                 f"variables: the newest checkpoint in {self.directory.path} has "
                 f"{', '.join(left_out)} too; persist all of them together each time, or give "
@@ -148,7 +148,7 @@ class PersistWriter:
 
     def give_up(self, number: int, shards: Sequence[Shard]) -> None:
         """Gives up a durable checkpoint."""
-        with _warns():
+        with _logging_errors():
             self.directory.remove(number)
         self.drop_unlisted(shards)
 
@@ -237,7 +237,7 @@ class PersistWriter:
     def confirm(self, shards: Sequence[Shard]) -> None:
         """Makes the shards' newest checkpoint count: from now on no pool discards any by itself."""
         if not self.has_counted:
-            with _warns():
+            with _logging_errors():
                 self._note_listed(shards)
 
     def _note_listed(self, shards: Sequence[Shard]) -> None:
@@ -257,15 +257,15 @@ class PersistWriter:
         # The checkpoint is listed, so it has succeeded: errors from here on are only logged.
         if counts_when_listed:
             self.confirm(checkpoint.shards)
-        with _warns():
+        with _logging_errors():
             for number in listed_numbers(self.directory.path)[:-keep]:
-                with _warns():
+                with _logging_errors():
                     self.directory.remove(number)  # before any pool drops it
         self.drop_unlisted(checkpoint.shards)
 
     def drop_unlisted(self, shards: Sequence[Shard]) -> None:
         """Drops the pools' checkpoints that aren't listed; none if a manifest can't be read."""
-        with _warns():
+        with _logging_errors():
             listed = listed_ids(self.directory.path)
             for shard in shards:
                 for found in reversed(shard.persisted()):
@@ -326,7 +326,7 @@ def _sole_writer(path: Path, variables: list[EmbeddingVariable]) -> PersistWrite
 
 
 @contextlib.contextmanager
-def _warns() -> Iterator[None]:
+def _logging_errors() -> Iterator[None]:
     """A scope for clean-up after a checkpoint that has succeeded: errors are logged as warnings,
     and the next checkpoint tries again.
     """

@@ -75,9 +75,9 @@ class TrainingCheckpoint:
         """Verifies the program's files. Raises CheckpointError, which names the file, if one isn't
         as it was written, and StorageError if one can't be read.
         """
-        files, _ = self._told()
+        files, _ = self._read_manifest()
         with reading_from(self.path):
-            found = _described(self.path)
+            found = _sizes_and_digests(self.path)
         for name in sorted(files.keys() | found.keys()):
             if files.get(name) != found.get(name):
                 raise CheckpointError(
@@ -87,9 +87,9 @@ class TrainingCheckpoint:
 
     def pool_checkpoint(self) -> PoolCheckpoint | None:
         """Returns the pools' checkpoint, or None. Raises CheckpointError if the manifest is bad."""
-        return self._told()[1]
+        return self._read_manifest()[1]
 
-    def _told(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
+    def _read_manifest(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
         manifest = self.folder / _MANIFEST
         try:
             text = read_file(manifest)
@@ -132,7 +132,7 @@ class TrainingDirectory:
         folder.
         """
         job = f"{_UNFINISHED}{uuid.uuid4().hex}"
-        with self._told_where():
+        with self._naming_folder():
             make_directory(self.folder, "checkpoints")
             for other in self.folder.glob(f"{_UNFINISHED}*"):
                 with contextlib.suppress(FileNotFoundError):  # another job starts at the same time
@@ -170,7 +170,7 @@ class TrainingDirectory:
     def begin(self) -> TrainingCheckpoint:
         """Begins a checkpoint, which readers don't see until it is published."""
         begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
-        with self._told_where():
+        with self._naming_folder():
             begun.folder.mkdir()
             begun.path.mkdir()
         return begun
@@ -182,11 +182,11 @@ class TrainingDirectory:
 
         Raises InvalidArgumentError for a link that would lead elsewhere after the final rename.
         """
-        with self._told_where():
-            _refuse_what_would_be_lost(begun.path)
+        with self._naming_folder():
+            _refuse_entries_that_would_break(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
-                for name, (size, digest) in _described(begun.path).items()
+                for name, (size, digest) in _sizes_and_digests(begun.path).items()
             }
             told: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
             told["pools"] = None if pools is None else asdict(pools)
@@ -210,7 +210,7 @@ class TrainingDirectory:
         """
         self.check_step(step)
         name = f"step-{step:012d}"
-        with self._told_where():
+        with self._naming_folder():
             rename(written, self.folder / name)
         for old in self._all()[: -self._keep]:
             remove_unless_read(old.folder)  # the next checkpoint tries again
@@ -218,7 +218,7 @@ class TrainingDirectory:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _told_where(self) -> Iterator[None]:
+    def _naming_folder(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -244,7 +244,7 @@ class TrainingDirectory:
         return [TrainingCheckpoint(number_of(path), path) for path in found]
 
 
-def _refuse_what_would_be_lost(folder: Path) -> None:
+def _refuse_entries_that_would_break(folder: Path) -> None:
     """Raises InvalidArgumentError for entries that are neither files nor folders, and for links
     that would lead elsewhere once the folder is renamed, since it then lies less deep.
     """
@@ -272,7 +272,7 @@ def _refuse_what_would_be_lost(folder: Path) -> None:
             )
 
 
-def _described(folder: Path) -> dict[str, tuple[int, str]]:
+def _sizes_and_digests(folder: Path) -> dict[str, tuple[int, str]]:
     """Returns the size in bytes and the SHA-256 of each file, by its relative path."""
     described = {}
     for path in sorted(folder.rglob("*")):

@@ -55,13 +55,13 @@ def writing_checkpoint(
         directory.finish(begun, step, pools)
         publish(begun.folder, step)
         if pools is not None:
-            confirm_checkpoint(_divided(variables)[0])
+            confirm_checkpoint(_split_by_durability(variables)[0])
     except BaseException:
         has_no_name = begun.folder.exists()
         shutil.rmtree(begun.folder, ignore_errors=True)
         if pools is not None and has_no_name:
             # The unpublished checkpoint would take one of the `keep` places in the pools.
-            give_up_checkpoint(_divided(variables)[0], pools.number)
+            give_up_checkpoint(_split_by_durability(variables)[0], pools.number)
         raise
 
 
@@ -75,7 +75,7 @@ def _save_tables(
     """Saves or persists the tables. pools: the directory that lists the pools' checkpoints. keep:
     number of checkpoints that are kept.
     """
-    durable, others = _divided(variables)
+    durable, others = _split_by_durability(variables)
     if others:
         save_apart(begun.tables, others, step)  # may be removed before the program's own saves
     if not durable:
@@ -95,7 +95,7 @@ def restore_tables(
     checkpoint: TrainingCheckpoint | None, pools: Path, variables: Sequence[EmbeddingVariable]
 ) -> None:
     """Restores the variables from a checkpoint. None: there is none yet, so they start anew."""
-    durable, others = _divided(variables)
+    durable, others = _split_by_durability(variables)
     if checkpoint is None:
         _start_over(durable, pools)
         return
@@ -137,7 +137,7 @@ def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
         discard_persisted([*waiting])
 
 
-def _divided(
+def _split_by_durability(
     variables: Sequence[EmbeddingVariable],
 ) -> tuple[list[EmbeddingVariable], list[EmbeddingVariable]]:
     durable = [v for v in variables if v.ev_option.storage_option.durability is not None]
