@@ -241,7 +241,7 @@ class StorageOption:
         Work on a tier's rows then takes at least as long as it would on the tier's device: each
         call waits for the difference, and so do eviction and compaction threads. The times of every
         batch are then the device's, not this computer's. None: no waiting. See `embstore.devices`.
-        Rows that the device's CPU caches would have cost nothing. Rows in the page cache cost
+        Rows that would be in the device's CPU caches cost nothing. Rows in the page cache cost
         nothing either, so a tier of SSDHASH is as slow as its device only with direct_io.
     device: the GPU of a tier of HBM: "cuda", which is "cuda:0", "cuda:N", or "emulated", a GPU
         made of host memory, for tests. None: EMBSTORE_DEVICE in the environment of the process

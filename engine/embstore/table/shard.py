@@ -364,12 +364,12 @@ class Shard:
         return [PersistedShard(*found) for found in _core.persisted(self._table)]
 
     def should_persist(self) -> bool:
-        """Returns whether no checkpoint is under way and the tiers above the pool are full."""
+        """Returns whether no checkpoint is pending and the tiers above the pool are full."""
         return _core.should_persist(self._table)
 
     def is_pool_short(self) -> bool:
-        """Returns whether no checkpoint is under way or pending, and a pool above another tier has
-        used half of its places for rows that change between two checkpoints."""
+        """Returns whether no checkpoint is pending, and a pool above another tier has used half of
+        its places for rows that change between two checkpoints."""
         return _core.is_pool_short(self._table)
 
     def awaits_restore(self) -> bool:
