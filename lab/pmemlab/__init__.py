@@ -38,7 +38,7 @@ _MODULES = ("errors", "topology", "machines.protocol", "machines.opening")
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name when it is first used: the package can be imported without its extras."""
+    """Imports a public name on its first use, so that importing the package needs no extras."""
     if name in __all__:
         for module in _MODULES:
             found = vars(import_module(f"{__name__}.{module}"))

@@ -1,4 +1,4 @@
-"""`python -m pmemlab`, the same as `pmemlab`."""
+"""The entry point of `python -m pmemlab`, the same as `pmemlab`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _INSTALLED_BY: Final = {
     "torch": "embstore[torch]",
     "yaml": "pmemlab",
 }
-"""By the name of a module, what brings it, as pip calls that."""
+"""The pip requirement that installs each module."""
 
 
 def main() -> int:
-    """Runs the command line; says what to install if a package that it needs is missing."""
+    """Runs the command line. If a package is missing, says how to install it."""
     _open_closed_streams()
     try:
         from pmemlab.cli import main
@@ -51,13 +51,13 @@ def main() -> int:
 def _open_closed_streams() -> None:
     """Opens /dev/null as each standard stream that is closed.
 
-    Otherwise the next file or socket gets the stream's number, and output would be written there.
+    A file or socket opened later would otherwise get the stream's number and receive its output.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 

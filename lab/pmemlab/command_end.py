@@ -1,4 +1,4 @@
-"""How a command ends that is interrupted, or can't write its output."""
+"""How a command ends if it is interrupted or can't write its output."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOL
 
 
 def is_no_mistake_of_ours(error: OSError) -> bool:
-    """Whether there is no room, or a disk fails, wherever the command writes; or the user gave a
+    """Returns whether an error comes from the system or the user: no space, a failing disk, or a
     name that no file can have.
     """
     return error.errno in _NOT_OURS
 
 
 def exit_status_of(work: Callable[[], int]) -> int:
-    """Does a command's work and returns its exit status, without a traceback where a user ended it:
-    130 by Ctrl-C, and 1 by closing the pipe that stdout is. Other errors are the caller's.
+    """Does a command's work and returns its exit status. If the user ended the command, there is no
+    traceback: the status is 130 after Ctrl-C, and 1 if the reader closed the pipe that stdout is.
+    Other errors propagate to the caller.
     """
     try:
         try:
@@ -35,7 +36,7 @@ def exit_status_of(work: Callable[[], int]) -> int:
     except OSError as error:
         nobody_reads = isinstance(error, BrokenPipeError) and _is_closed_pipe(sys.stdout.fileno())
         if nobody_reads or not _can_be_flushed(sys.stdout):
-            # What is left in the buffer goes nowhere, or the interpreter complains at its end.
+            # Redirects the rest of the buffer, or the interpreter complains when it exits.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Whether each kind of machine runs on this computer, and what is missing where it doesn't."""
+"""Diagnoses whether each kind of machine runs on this computer, and what is missing."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ _LIBRARIES = {
     "libmemkind.so.0": "libmemkind0",
     "libpmem.so.1": "libpmem1",
 }
-# An image of some 2 GiB, the stages that it is built in, and the wheels that are fetched for it.
+# The image of about 2 GiB, its build stages, and the wheels fetched for it.
 _IMAGE_BUILD_BYTES = 6 << 30
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Whether one kind of machine runs. missing: what keeps it from running, each with its remedy.
+    """Whether one kind of machine runs.
 
-    lacking: what only some of its storage types or topologies want. notes: what it runs with.
+    missing: requirements without which it does not run. lacking: requirements of only some of its
+        storage types or topologies. notes: further lines on what the machine runs with.
     """
 
     kind: Kind
@@ -60,7 +61,7 @@ class Diagnosis:
 
 
 def diagnose() -> list[Diagnosis]:
-    """Every kind of machine. Downloads nothing; may boot a guest for seconds to try KVM."""
+    """Diagnoses every kind of machine. Downloads nothing; may boot a guest to try KVM."""
     return [_process(), _host(), _guest(), _container()]
 
 
@@ -106,7 +107,7 @@ def _host() -> Diagnosis:
 
 
 def _named(facts: Mapping[str, object], fact: str) -> str:
-    """The names, or numbers, of what a fact lists."""
+    """Returns the names or numbers that a fact lists, with commas between them."""
     listed = facts.get(fact)
     if not isinstance(listed, list):
         return "can't be read"
@@ -175,7 +176,7 @@ def _container() -> Diagnosis:
         lacking_compose.append(MissingRequirementError(str(error), "make docker"))
     notes = [f"Docker {client.version()['Version']}", memory]
     storage = Path(str(client.info().get("DockerRootDir", "")))
-    if storage.is_dir():  # of an engine on this computer
+    if storage.is_dir():  # the engine runs on this computer
         notes.append(
             f"disk: {gibibytes(shutil.disk_usage(storage).free)} free in {storage}; "
             f"building the image takes up to {gibibytes(_IMAGE_BUILD_BYTES)}"
@@ -184,7 +185,7 @@ def _container() -> Diagnosis:
 
 
 def _largest(size: Callable[[Topology], int]) -> Topology:
-    """Returns the topology of the lab's own for which `size` is largest."""
+    """Returns that of the lab's own topologies for which `size` is largest."""
     return max((load_topology(name) for name in topology_names()), key=size)
 
 

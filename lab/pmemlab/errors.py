@@ -1,7 +1,8 @@
-"""The one hierarchy of the lab's errors.
+"""The hierarchy of the lab's errors.
 
-A `LabError` says that the lab broke: a machine did not start, died, or is not what it says it
-is. It is never the verdict of a scenario; whoever runs scenarios keeps the two apart.
+A `LabError` means that the lab broke: a machine did not start, died, or is not what its topology
+says. A `LabError` is never the verdict of a scenario; programs that run scenarios report the two
+separately.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def lab_error_status(argv: Sequence[str]) -> int:
-    """Returns what `pmemlab` ends with where the lab broke, or its arguments are wrong.
+    """Returns the exit status of `pmemlab` if the lab broke or its arguments are wrong.
 
     For `machine exec` it is 125, as for `docker run`: any other status may be its command's.
     """
@@ -40,7 +41,7 @@ def lab_error_status(argv: Sequence[str]) -> int:
 
 
 class LabError(Exception):
-    """Base of everything that the lab itself can get wrong."""
+    """The base of all errors of the lab itself."""
 
 
 class TopologyError(LabError, ValueError):
@@ -56,7 +57,7 @@ class NotPublishedError(LabError):
 
 
 class PlanError(LabError, ValueError):
-    """A plan that can't be made; the message names the argument, or says what would fit."""
+    """A plan can't be made; the message names the argument, or says what would fit."""
 
 
 class PriceFileError(LabError, ValueError):
@@ -64,11 +65,11 @@ class PriceFileError(LabError, ValueError):
 
 
 class MeasuringError(LabError):
-    """A device can't be measured as was wanted; the message says why, and what to do."""
+    """A device can't be measured as requested; the message says why, and what to do."""
 
 
 class MissingRequirementError(LabError):
-    """Something that this computer lacks; the message names it and the command that gets it."""
+    """This computer lacks something; the message names it and the command that gets it."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; to get it: {remedy}")
@@ -90,8 +91,8 @@ class ProvisionError(LabError):
 
 
 class CommandTimeoutError(LabError):
-    """A command in a machine ran past its timeout and was killed, with its process group: a child
-    that began a session of its own lives on.
+    """A command in a machine ran past its timeout. It was killed with its process group, but a
+    child that began a session of its own lives on.
     """
 
     def __init__(self, argv: Sequence[str], timeout: float, stdout: str, stderr: str) -> None:
@@ -101,7 +102,7 @@ class CommandTimeoutError(LabError):
 
 
 class UnknownFactError(LabError):
-    """A proof demands a fact that the probe never reads, so nothing could tell whether it holds."""
+    """A proof demands a fact that the probe never reads, so it could never be checked."""
 
     def __init__(self, fact: str, known: Sequence[str]) -> None:
         near = difflib.get_close_matches(fact, known, n=3)
@@ -111,7 +112,7 @@ class UnknownFactError(LabError):
 
 
 class MissingFactError(LabError):
-    """A fact that has no value. kind: as `Mismatch` tells them apart; why: for people."""
+    """A fact has no value. kind: "absent" or "unreadable", as in `Mismatch`. why: for people."""
 
     def __init__(self, name: str, kind: Literal["absent", "unreadable"], why: str) -> None:
         super().__init__(f"{name}: {'could not be read' if kind == 'unreadable' else kind}: {why}")
@@ -121,11 +122,11 @@ class MissingFactError(LabError):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One fact that does not hold.
+    """A fact that does not hold.
 
-    kind: "differs": it was `found` to be something else. "absent": the machine has nothing of the
-        kind, as where there is no second region. "unreadable": it could not be found out.
-    why: of the latter two, for people.
+    kind: "differs": the machine has the value `found`. "absent": the machine has nothing of the
+        kind, for example no second region. "unreadable": the value could not be read.
+    why: the reason for people, if the kind is "absent" or "unreadable".
     """
 
     fact: str
@@ -142,7 +143,7 @@ class Mismatch:
 
 
 class ProofError(LabError):
-    """A machine is not what its topology says, so it was not handed out. remedy: what to do."""
+    """A machine is not what its topology says, so it was not opened. remedy: what to do."""
 
     def __init__(
         self,

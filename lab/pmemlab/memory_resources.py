@@ -1,4 +1,4 @@
-"""A machine's memory as `ipmctl show -memoryresources` tables it."""
+"""A machine's memory in the table of `ipmctl show -memoryresources`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class MemoryResources:
-    """What the memory is used as, in bytes."""
+    """How the memory is used, in bytes."""
 
     volatile_ddr: int
     volatile_pmem: int
@@ -37,10 +37,10 @@ class MemoryResources:
 
 
 def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryResources:
-    """Returns a machine's memory by its facts. Only what a guest can't see is the topology's: how
-    much memory was plugged in, and which plain memory stands for persistent memory.
+    """Returns how a machine's memory is used, by its facts. What a guest can't see comes from the
+    topology: how much memory is plugged in, and which plain memory stands in for PMem.
 
-    Raises `MissingFactError` where one of the facts could not be read.
+    Raises `MissingFactError` if one of the facts could not be read.
     """
     ram = _bytes(facts, "ram_bytes")
     declared = _bytes(facts, "declared_persistent_bytes")
@@ -48,7 +48,7 @@ def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryR
     disks = _total_bytes(facts, "disks.*.bytes")
     plugged_pmem = declared + sum(topology.backing_files.values()) - disks
     cache = _total_bytes(facts, "memory_side_caches.*.bytes")
-    # A kmem node is a use of AppDirect capacity: ipmctl knows nothing of it.
+    # A kmem node uses AppDirect capacity: ipmctl does not know of the node.
     app_direct = declared + _bytes(facts, "persistent_bytes")
     if cache:  # memory mode: the RAM is persistent memory, and DDR only caches it
         return MemoryResources(0, ram, app_direct, cache, cache, plugged_ram + plugged_pmem)
@@ -60,7 +60,7 @@ def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryR
 
 
 def memory_table(resources: MemoryResources) -> Table:
-    """With ipmctl's own rows and columns."""
+    """Returns a table with ipmctl's rows and columns."""
     r = resources
     table = Table("MemoryType", "DDR", "PMemModule", "Total", box=box.ASCII2, show_edge=False)
     rows: list[tuple[str, int | None, int | None]] = [

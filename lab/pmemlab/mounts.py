@@ -1,4 +1,4 @@
-"""The mount that a folder is on, as the kernel lists it."""
+"""The mount that a folder is on, from the kernel's list."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 __all__ = ["MEMORY_FILE_SYSTEMS", "Mount", "mount_of"]
 
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs", "devtmpfs")
-"""File systems whose files are in this computer's memory, and on no medium."""
+"""File systems whose files lie in this computer's memory and on no medium."""
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
-class Mount(NamedTuple):  # dataclasses would cost a guest half a second
-    """options: of the mount and of its file system, with commas between them."""
+class Mount(NamedTuple):  # NamedTuple: importing dataclasses would cost a guest 0.5 s
+    """A mount. options: those of the mount and of its file system, separated by commas."""
 
     device_number: str
     point: str
@@ -43,7 +43,7 @@ def mount_of(path: Path) -> Mount:
             filesystem=filesystem,
             source=_unescaped(source),
         )
-        # The last of the longest: later mounts hide earlier ones.
+        # The last of the longest mount points: later mounts hide earlier ones.
         longest = 0 if found is None else len(found.point)
         if path.is_relative_to(mount.point) and len(mount.point) >= longest:
             found = mount
@@ -53,5 +53,5 @@ def mount_of(path: Path) -> Mount:
 
 
 def _unescaped(text: str) -> str:
-    """mountinfo writes spaces and the like as octal numbers."""
+    """Returns a text of mountinfo with its octal escapes (spaces and the like) replaced."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

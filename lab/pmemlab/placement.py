@@ -1,4 +1,4 @@
-"""Where memory really lies: the evidence that a table is in the memory it was asked for."""
+"""Where memory physically lies: the evidence that a table is in the memory it was asked for."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["ProcessMemory", "device_number", "unmap_pages_of"]
 
 _SYS_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}
 _BATCH_PAGES = 65_536
-# Documentation/admin-guide/mm/pagemap.rst: of the 64 bits of a page, the highest says if it is
-# there.
+# Documentation/admin-guide/mm/pagemap.rst: the highest of a page's 64 bits says whether the page is
+# present.
 _ENTRY_BYTES = 8
 _IS_PRESENT = bytes(value >> 7 for value in range(256))
 
 
 class ProcessMemory:
-    """A process's memory, mapped as it was when this was made.
+    """A process's memory, with the mappings it had when this object was made.
 
-    pid: of the process; 0: of this one.
+    pid: the process; 0: this process.
     """
 
     def __init__(self, pid: int = 0) -> None:
@@ -33,18 +33,17 @@ class ProcessMemory:
         self._lows = [mapping.low for mapping in self._mappings]
 
     def page_nodes(self, address: int, length: int) -> dict[int, int]:
-        """NUMA node -> number of pages of [address, address + length) that lie on it.
+        """Returns NUMA node -> number of pages of [address, address + length) that lie on it.
 
-        Pages that were never touched lie nowhere and are not counted, nor are those that the kernel
-        does not tell about (pages of a file on a DAX mount have no node of their own: ask
-        `backing_file`).
+        Does not count pages that were never touched, nor pages whose node the kernel does not tell:
+        pages of a file on a DAX mount have no node of their own (ask `backing_file`).
 
-        Raises ValueError for an empty range, OSError where the kernel refuses.
+        Raises ValueError for an empty range, OSError if the kernel refuses.
         """
         return self.nodes_of_ranges(self.present_ranges(address, length))
 
     def nodes_of_ranges(self, ranges: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """The same of whole pages, given by where they begin and end."""
+        """Returns the same as `page_nodes` for ranges of whole pages, each as (start, end)."""
         counts: Counter[int] = Counter()
         for start, end in ranges:
             for first in range(start, end, _BATCH_PAGES * mmap.PAGESIZE):
@@ -53,9 +52,9 @@ class ProcessMemory:
         return {node: count for node, count in sorted(counts.items()) if node >= 0}
 
     def _nodes_of_pages(self, pages: Sequence[int]) -> list[int]:
-        """Each page's node, by its address; minus an errno where the kernel tells none.
+        """Returns the node of each page address, or a negative errno if the kernel tells none.
 
-        Asked by move_pages(2) without a target, which moves nothing. Raises OSError.
+        Calls move_pages(2) without a target, which moves nothing. Raises OSError.
         """
         number = _SYS_MOVE_PAGES.get(os.uname().machine)
         if number is None:
@@ -79,10 +78,10 @@ class ProcessMemory:
         return list(status)
 
     def present_ranges(self, address: int, length: int) -> Iterator[tuple[int, int]]:
-        """The parts of [address, address + length), from whole page to whole page, that are there.
+        """Yields the present parts of [address, address + length), in whole pages.
 
-        A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly: of
-        addresses that nobody may read, the kernel isn't asked.
+        A table reserves gigabytes and touches megabytes, and an emulated machine counts slowly, so
+        only readable addresses are looked up.
 
         Raises ValueError for an empty range.
         """
@@ -106,8 +105,8 @@ class ProcessMemory:
                     page += len(flags)
 
     def _readable(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """What may be read between two addresses; what lies side by side as one, since a row may
-        lie in both."""
+        """Yields the readable parts of [low, high). Adjacent mappings come as one part, since a row
+        may lie in both."""
         start = end = low
         for mapping in self._mappings[self._at(low) : self._at(high - 1) + 1]:
             if not mapping.is_readable or mapping.high <= low:
@@ -121,9 +120,9 @@ class ProcessMemory:
             yield start, end
 
     def backing_file(self, address: int) -> str | None:
-        """Path of the file that is mapped at address, or None where the memory is anonymous.
+        """Returns the path of the file mapped at `address`, or None if the memory is anonymous.
 
-        Raises ValueError where nothing is mapped at address.
+        Raises ValueError if nothing is mapped at `address`.
         """
         mapping = self._mappings[self._at(address)]
         if mapping.low <= address < mapping.high:
@@ -131,15 +130,15 @@ class ProcessMemory:
         raise ValueError(f"address {address:#x}: nothing is mapped there")
 
     def _at(self, address: int) -> int:
-        """Which mapping an address is in, or comes after; the first for one before all."""
+        """Returns the index of the last mapping that starts at or before the address, else 0."""
         return max(0, bisect_right(self._lows, address) - 1)
 
 
 def unmap_pages_of(folder: Path) -> None:
-    """Take the pages of files under a folder out of this process's page tables.
+    """Removes the pages of files under a folder from this process's page tables.
 
-    The mappings stay: whoever reads them gets the pages back from the page cache, or the medium.
-    Raises OSError where the kernel refuses.
+    The mappings stay: the next access gets the pages back from the page cache or the medium.
+    Raises OSError if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     inside = f"{folder.resolve()}/"
@@ -171,5 +170,5 @@ def _mappings(pid: int = 0) -> Iterator[_Mapping]:
 
 
 def device_number(st_dev: int) -> str:
-    """ "major:minor" of a device number as stat(2) gives it, as sysfs writes them."""
+    """Returns a device number of stat(2) as "major:minor", as sysfs writes it."""
     return f"{os.major(st_dev)}:{os.minor(st_dev)}"

@@ -15,10 +15,10 @@ def progress_bar(
     what: str, total: float | None = None, told: str = "", **fields: Any
 ) -> Iterator[Callable[..., None]]:
     """Yields a function that changes the bar as `rich.progress.Progress.update` does: `completed`,
-    `advance`, `total`, `description`, and `fields`. The bar is on stderr if that is a terminal.
+    `advance`, `total`, `description`, and `fields`. The bar is on stderr if stderr is a terminal.
 
-    Elsewhere it shows nothing and imports nothing: rich takes seconds in an emulated machine.
-    total: None where it isn't known. told: a column after the bar, as "loss {task.fields[loss]}".
+    Otherwise nothing is shown and rich is not imported, which takes seconds in an emulated machine.
+    total: None if unknown. told: a column after the bar, for example "loss {task.fields[loss]}".
     """
     if not sys.stderr.isatty():
         yield lambda **_: None

@@ -1,4 +1,4 @@
-"""The proof gate: what a machine's facts must be, and the document that says they are."""
+"""The proof gate: checks a machine's facts against its topology, and keeps the evidence."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Proof", "find_fact", "mismatches", "probe_command", "prove"]
 class Proof:
     """Evidence that a machine is what its topology says.
 
-    facts: all that was read back from the machine.
+    facts: all facts read back from the machine.
     proved: the facts that the topology demands, each with the value found.
-    seconds: what it took: "boot", "provision" and "proof".
+    seconds: the durations of "boot", "provision" and "proof".
     """
 
     topology: str
@@ -32,13 +32,13 @@ class Proof:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all: others wait for this file."""
+        """Writes the proof as JSON, whole or not at all: other processes wait for this file."""
         write_whole(path, json.dumps(asdict(self), indent=1))
 
 
 def probe_command(topology: Topology, python: str) -> list[str]:
-    """The command that reads the facts, in a machine of this topology."""
-    # -S: the probe needs nothing from site-packages, and a guest takes long to look there
+    """Returns the command that reads the facts in a machine of this topology."""
+    # -S: the probe needs nothing from site-packages, and a guest takes long to look there.
     command = [python, "-S", "-m", "pmemlab.machines.guest.probe"]
     if topology.pmem.path is not None:
         command += ["--path", topology.pmem.path]
@@ -50,12 +50,12 @@ def probe_command(topology: Topology, python: str) -> list[str]:
 
 
 def find_fact(facts: Mapping[str, object], name: str) -> object:
-    """A fact by its dotted name: "mount.dax", "regions.0.modes".
+    """Returns a fact by its dotted name: "mount.dax", "regions.0.modes".
 
-    A star stands for every item of a list, in order: "regions.*.modes" is a list of their modes.
+    A star stands for every item of a list, in order: "regions.*.modes" gives a list of their modes.
 
-    Raises `UnknownFactError` where the probe knows no such name, `MissingFactError` where this
-    machine has none or it could not be read.
+    Raises `UnknownFactError` if the probe knows no such name, `MissingFactError` if the machine has
+    no such fact or it could not be read.
     """
     if not is_fact_name(name):
         raise UnknownFactError(name, [*FACTS])
@@ -64,7 +64,7 @@ def find_fact(facts: Mapping[str, object], name: str) -> object:
 
 
 def _find(value: object, parts: Sequence[str], at: str, reasons: Mapping[str, str]) -> object:
-    """What lies `parts` below `value`, which is called `at`."""
+    """Returns the value at the path `parts` below `value`; `at` is the name of `value`."""
     if at in reasons:
         raise MissingFactError(at, "unreadable", reasons[at])
     if not parts:
@@ -85,9 +85,9 @@ def _find(value: object, parts: Sequence[str], at: str, reasons: Mapping[str, st
 
 
 def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch]:
-    """The facts that the topology demands and that do not hold.
+    """Returns the facts that the topology demands and that do not hold.
 
-    Raises `UnknownFactError` where it demands one that the probe knows nothing of.
+    Raises `UnknownFactError` if the topology demands a fact that the probe does not know.
     """
     wrong = []
     for name, expected in topology.proof.items():
@@ -102,7 +102,7 @@ def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch
 
 
 def _same(found: object, expected: object) -> bool:
-    """Whether it is the very value, at every depth: True == 1 in Python, and no fact is both."""
+    """Returns whether the values and their types are equal at every depth (True == 1 in Python)."""
     if type(found) is not type(expected):
         return False
     if isinstance(found, list) and isinstance(expected, list):
@@ -113,7 +113,7 @@ def _same(found: object, expected: object) -> bool:
 
 
 def prove(topology: Topology, facts: Mapping[str, object]) -> dict[str, object]:
-    """The demanded facts, each as found. Raises `ProofError` where one does not hold."""
+    """Returns the demanded facts as found. Raises `ProofError` if one does not hold."""
     wrong = mismatches(topology, facts)
     if wrong:
         raise ProofError(topology.name, wrong, facts)

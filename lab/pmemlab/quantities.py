@@ -1,4 +1,4 @@
-"""Quantities as people write them."""
+"""Quantities as texts for people."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = [
 ]
 
 MOST_SECONDS = 7 * 86400
-"""Of a time limit: a week. Longer ones than Python can wait for end with an error of its own."""
+"""The longest time limit: a week. Python itself fails on times that it can't wait for."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def bytes_text(count: float | None) -> str:
-    """Returns bytes in powers of 1000, as vendors write them: "1.5 GB"; a dash for None."""
+    """Returns bytes in powers of 1000, as vendors write them ("1.5 GB"), or a dash for None."""
     return "–" if count is None else f"{_scaled(count)}B"
 
 
@@ -28,12 +28,12 @@ def count_text(count: int, thing: str) -> str:
 
 
 def figure_text(value: float) -> str:
-    """Returns a figure with three digits that count: "0.0731", "5.6", "1,234"."""
+    """Returns a figure with three significant digits: "0.0731", "5.6", "1,234"."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def known_text(value: float | None, form: str) -> str:
-    """Returns a figure as `format` writes it; a dash for None."""
+    """Returns a figure formatted with `form`, or a dash for None."""
     return "–" if value is None else format(value, form)
 
 

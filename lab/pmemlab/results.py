@@ -1,4 +1,4 @@
-"""Where commands print their results."""
+"""The console on which commands print their results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FILE_COLUMNS = 1000  # more than any table needs
 
 
 def results_console() -> Console:
-    """Of stdout; a file or a pipe is as wide as what is printed, so that nothing is cut, unless
-    COLUMNS says how wide. A letter that stdout's encoding lacks is printed as "?", unless
-    PYTHONIOENCODING says otherwise.
+    """Returns a console on stdout. On a file or a pipe it is as wide as the printed text, so that
+    nothing is cut, unless COLUMNS gives a width. A character that stdout's encoding lacks is
+    printed as "?", unless PYTHONIOENCODING says otherwise.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")

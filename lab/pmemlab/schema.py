@@ -1,12 +1,12 @@
 """Documents: YAML and JSON files that are read into frozen dataclasses and checked against them.
 
-A dataclass that derives from `Document` is a file's schema, or that of a mapping in a file. Its
-fields' types say what may stand there, and pydantic checks it, strictly: a text is no number, and
-a field that nobody knows is an error. Every error names file, line and field and says what the
-field must be. Checks that concern several fields raise a `FieldError`.
+A dataclass that derives from `Document` is the schema of a file, or of a mapping in a file.
+pydantic checks the values against the types of its fields, strictly: a text is no number, and an
+unknown field is an error. Every error names file, line and field and says what the field must be.
+Checks that concern several fields raise a `FieldError`.
 
-pydantic and PyYAML are imported by the first file that is read: most programs that import this
-package read none.
+pydantic and PyYAML are imported when the first file is read: most programs that import this package
+read none.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class FieldError(ValueError):
-    """An error in a document. field: its place below the value that is checked: "tiers[2].read"."""
+    """An error in a document. field: its place below the checked value, as in "tiers[2].read"."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(problem)
@@ -70,7 +70,7 @@ class FieldError(ValueError):
 
 
 def parse_size(text: object) -> int:
-    """Bytes of "512M", "1G", "4096" or 4096 (binary units). Raises ValueError."""
+    """Returns the bytes of "512M", "1G", "4096" or 4096 (binary units). Raises FieldError."""
     if isinstance(text, int) and not isinstance(text, bool) and text > 0:
         return text
     match = re.fullmatch(r"([1-9][0-9]*)([KMGT]?)", text) if isinstance(text, str) else None
@@ -82,7 +82,7 @@ def parse_size(text: object) -> int:
 def check_characters(text: str, content: object) -> None:
     """Raises FieldError for half a character (a lone surrogate), which no file can hold.
 
-    text: the JSON that content was read from; such are escapes in it.
+    text: the JSON that `content` was read from; a surrogate is an escape in it.
     """
     if not re.search(r"\\ud[89a-f]", text, re.IGNORECASE):
         return
@@ -94,16 +94,16 @@ def check_characters(text: str, content: object) -> None:
 
 
 def check_bytes(size: float, field: str = "") -> None:
-    """Raises FieldError for less than a byte, and for more than any computer can address."""
+    """Raises FieldError for less than a byte, and for more than a computer can address."""
     if not 1 <= size < 1 << 63:
         raise FieldError(f"must come to 1 byte or more and less than 8 EiB, not to {size:g}", field)
 
 
 @dataclass(frozen=True)
 class Must:
-    """Says what a field must be, for people, and checks what its type leaves open.
+    """A check of a field that its type leaves open, with a text that says what the field must be.
 
-    items_too: errors in a list's items are told one by one; else one error tells of the list.
+    items_too: each wrong item of a list gets its own error; otherwise the list gets one error.
     """
 
     what: str
@@ -137,9 +137,9 @@ class Must:
 
 @dataclass(frozen=True)
 class Parsed:
-    """Replaces a field's value by what a function makes of it, which raises `FieldError`.
+    """Replaces a field's value with the result of a function, which may raise `FieldError`.
 
-    with_context: the function also gets the reader's context; its "path" is the file's.
+    with_context: the function also gets the reader's context, whose "path" is the file's.
     """
 
     function: Callable[..., Any]
@@ -159,7 +159,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class From:
-    """Checks a field as a `kind`, and then replaces it by what a function makes of that."""
+    """Checks a field as a `kind`, and then replaces it with the result of a function."""
 
     kind: Any
     function: Callable[[Any], Any]
@@ -193,7 +193,7 @@ def _whole_mebibytes(value: object) -> int:
 
 
 Text = Annotated[str, Parsed(_one_line)]
-"""Not empty; on one line."""
+"""A text on one line that is not empty."""
 MaybeEmpty = Annotated[str, Must("text")]
 Texts = Annotated[tuple[str, ...], Must("a list of texts")]
 Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
@@ -206,7 +206,7 @@ Seconds = Annotated[
 AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
 Size = Annotated[int, Parsed(parse_size)]
 Mib = Annotated[int, Parsed(_whole_mebibytes)]
-"""Bytes, whole mebibytes of them."""
+"""Bytes in whole mebibytes."""
 AbsolutePath = Annotated[
     str, Must("an absolute path in the machine", lambda value: value.startswith("/"))
 ]
@@ -219,13 +219,13 @@ Few = Annotated[tuple[T, ...], Must("a list of one mapping or more", len, items_
 
 
 class Document:
-    """The base of dataclasses that files are read into. A field that is null counts as left out.
+    """The base of dataclasses that files are read into. A null field counts as left out.
 
-    aliases: the names that fields have in files, where these differ.
-    context: fields that the reader gives, and not the file.
-    extra: further fields of the file: those that something else reads, and those of `context` that
-        the file may override.
-    open: fields of the file that aren't known are left alone; else they are errors.
+    aliases: field -> its name in files, if the two differ.
+    context: fields that the reader gives instead of the file.
+    extra: further fields of the file: fields that another program reads, and fields of `context`
+        that the file may override.
+    open: ignore unknown fields of the file, which are errors otherwise.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]]
@@ -273,21 +273,21 @@ class Document:
             given = {name: value[name] for name in known if value.get(name) is not None}
             return {name_of(name): info.context[name] for name in source._context} | given
 
-        # A file has mappings where a strict dataclass wants itself. By its reference pydantic finds
-        # a schema that it made before: that is the whole, with both checks.
+        # A file has mappings where a strict dataclass wants an instance. pydantic finds a schema
+        # made before by its reference, which must therefore name the whole schema with both checks.
         inner: dict[str, Any] = {**handler(source), "strict": False}
         ref = inner.pop("ref")
         checked = core_schema.no_info_after_validator_function(_checked, inner)
         return core_schema.with_info_before_validator_function(fields_of, checked, ref=ref)
 
     def check(self) -> None:
-        """Raises `FieldError` where fields don't go together."""
+        """Raises `FieldError` if fields contradict one another."""
 
 
 def content_of(document: Document) -> dict[str, Any]:
-    """What a file must hold for this document to be read from it: fields that differ from defaults.
+    """Returns the content of a file from which this document could be read, without defaults.
 
-    Fields that a `Parsed` function has made another type of are the caller's to replace.
+    The caller must replace fields whose type a `Parsed` function has changed.
     """
     name_of = document.__pydantic_config__["alias_generator"]
     content: dict[str, Any] = {}
@@ -312,7 +312,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class File:
-    """The content of a file, and the lines of its fields, by names as "tiers[2].read"."""
+    """The content of a file, and the lines of its fields by names such as "tiers[2].read"."""
 
     path: Path
     content: Any
@@ -321,13 +321,13 @@ class File:
 
     @staticmethod
     def of_yaml(path: Path, error_type: Callable[[str], Exception]) -> File:
-        """Raises `error_type` for what is no YAML, and for a field that is there twice."""
+        """Reads YAML. Raises `error_type` if the file is not YAML, or if a field is there twice."""
         import yaml
 
         text = _text_of(path, error_type)
         lines: dict[str, int] = {}
         try:
-            # Its parser in C, if PyYAML has it: the one in Python takes 12 times as long.
+            # PyYAML's parser in C, if it was built: the one in Python takes 12 times as long.
             loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
             node = loader.get_single_node()
             if node is not None:
@@ -340,48 +340,49 @@ class File:
             line = f":{mark.line + 1}" if mark else ""
             raise error_type(f"{path}{line}: not YAML: {error.problem}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            told = " ".join(str(error).split())  # of a reader's, which has two lines
+            told = " ".join(str(error).split())  # a reader's error has two lines
             raise error_type(f"{path}: not YAML: {told}") from error
         return File(path, content, error_type, lines)
 
     @staticmethod
     def of_json(path: Path, error_type: Callable[[str], Exception]) -> File:
-        """Raises `error_type` for what is no JSON, and for a field that is there twice."""
+        """Reads JSON. Raises `error_type` if the file is not JSON, or if a field is there twice."""
         return File.of_json_text(path, _text_of(path, error_type), error_type)
 
     @staticmethod
     def of_json_text(path: Path, text: str, error_type: Callable[[str], Exception]) -> File:
-        """The same of a text; path: what it is called in errors."""
+        """Reads JSON from a text as `of_json` does. path: the name of the text in errors."""
         try:
             content = json.loads(text, object_pairs_hook=_without_twins)
             check_characters(text, content)
         except json.JSONDecodeError as error:
             raise error_type(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-        except (ValueError, RecursionError) as error:  # as of a number of thousands of digits
+        except (ValueError, RecursionError) as error:  # such as too long a number
             raise error_type(f"{path}: not JSON: {error}") from error
         return File(path, content, error_type, {})
 
     def error(self, field: str, problem: str) -> Exception:
-        """The error to raise for a field."""
+        """Returns the error to raise for a field."""
         at = field
-        while at not in self.lines and at:  # on the line of the mapping or list that it belongs to
+        while at not in self.lines and at:  # falls back to its mapping or list
             at = at[: max(at.rfind("."), at.rfind("["), 0)]
         line = f":{self.lines[at]}" if at in self.lines else ""
         return self.error_type(f"{self.path}{line}: {field or 'the file'}: {problem}")
 
     def filled_from(self, base: Mapping[str, Any]) -> File:
-        """The same with the fields of `base` that it lacks; it says whose they are by `like`.
+        """Returns this file plus the fields of `base` that it lacks. Its field `like` names the
+        base.
 
-        What is wrong with fields that are taken over is told on the line of `like`.
+        Errors in fields of `base` are reported on the line of `like`.
         """
         own = {name: value for name, value in self.content.items() if name != "like"}
         lines = {**dict.fromkeys(base, self.lines["like"]), **self.lines}
         return dataclasses.replace(self, content={**base, **own}, lines=lines)
 
     def read(self, kind: type[T], context: Mapping[str, object] | None = None) -> T:
-        """The content as a `kind`. Raises `error_type`, with a line for each field that is wrong.
+        """Returns the content as a `kind`. Raises `error_type`, with a line for each wrong field.
 
-        context: what is known beside the file.
+        context: values that the file does not hold.
         """
         from pydantic import ValidationError
 
@@ -395,7 +396,7 @@ class File:
         return value
 
     def _problem(self, error: Mapping[str, Any]) -> tuple[str, str]:
-        """Field and problem of one of pydantic's errors."""
+        """Returns the field and the problem of one of pydantic's errors."""
         problem = error.get("ctx", {}).get("error")
         parts = [*error["loc"]]
         field = _name_of(self.content, parts)
@@ -417,10 +418,10 @@ def _validator(kind: Any) -> Callable[..., Any]:
 
 
 def _name_of(content: Any, parts: list[Any]) -> str:
-    """A place in a document, as "tiers[2].read"."""
+    """Returns a place in a document as "tiers[2].read"."""
     name = ""
     for part in parts:
-        if part == "[key]":  # pydantic's, for a mapping's key that is wrong
+        if part == "[key]":  # pydantic's marker of a wrong key
             break
         if isinstance(content, list):
             name, content = f"{name}[{part}]", content[part]
@@ -431,7 +432,7 @@ def _name_of(content: Any, parts: list[Any]) -> str:
 
 
 def _number_lines(node: Node, name: str, lines: dict[str, int], seen: set[int]) -> None:
-    """Note on which line each field stands. Raises `FieldError` for one that is there twice."""
+    """Records the line of each field. Raises `FieldError` if a field is there twice."""
     from yaml import MappingNode, SequenceNode
 
     lines.setdefault(name, node.start_mark.line + 1)

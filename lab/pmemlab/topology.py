@@ -1,8 +1,8 @@
-"""Topologies: YAML files that state a machine once.
+"""Topologies: YAML files that each describe a machine.
 
-A file says what QEMU is given, what is then run in the guest, where the persistent memory is to
-be found afterwards, and which facts must hold before anyone may use the machine. It may say that it
-is like another one, and then says but what differs.
+A file gives the QEMU arguments, the commands to run in the guest, the place of the persistent
+memory after that, and the facts that must hold before the machine may be used. A file may name
+another topology by `like` and give only the differences.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FOLDER = Path(__file__).parent / "topologies"
 _DEVICES = Path(__file__).parent / "model" / "devices"
 
 GPU_VARIABLE: Final = "EMBSTORE_DEVICE"
-"""Of a topology's environment: the GPU that its programs use."""
+"""The variable in a topology's environment that names the GPU of its programs."""
 
 MISLEADING: Final = {
     "PMEM_IS_PMEM_FORCE": "makes libpmem take any memory for persistent",
@@ -62,7 +62,7 @@ MISLEADING: Final = {
     "LD_LIBRARY_PATH": "can put another library in libpmem's place",
     "LD_PRELOAD": "can put another library in libpmem's place",
 }
-"""Variables of the environment with which libpmem's answers prove nothing, and why."""
+"""Environment variables under which libpmem's answers prove nothing, each with the reason."""
 
 _PROOF_OF_DAX: Final = {
     "mount.dax": "true",
@@ -70,9 +70,9 @@ _PROOF_OF_DAX: Final = {
     "mount.page_regions": "the regions that its pages lie in, as [region0]",
 }
 _PLAIN_MEMORY: Final = "libpmem.is_pmem"
-"""A proof that demands 0 of it says that a folder is on plain memory, and claims nothing."""
+"""A proof that demands the value 0 says that a folder is on plain memory, and claims nothing."""
 _PLAIN_NODES: Final = "kmem_bytes"
-"""The same of nodes: no byte of persistent memory is used as memory."""
+"""A proof that demands the value 0 says that the nodes are plain memory."""
 
 _Version = Annotated[
     str, Must("a version in quotes", lambda text: re.fullmatch(r"[0-9]+(\.[0-9]+)*", text))
@@ -84,8 +84,8 @@ class PersistentMemory(Document, aliases={"size_bytes": "size"}):
     """Where a program in the machine finds persistent memory.
 
     path: folder on a DAX mount, for libpmem. Default: none.
-    nodes: NUMA nodes made of it, for memkind. Default: none.
-    size_bytes: how much a program may use (`size` in the file). Default: 0.
+    nodes: NUMA nodes of persistent memory, for memkind. Default: none.
+    size_bytes: bytes that a program may use (`size` in the file). Default: 0.
     """
 
     path: AbsolutePath | None = None
@@ -115,7 +115,7 @@ class StandsFor(Document):
 
     The rates of its runs are modelled on these. dram: its DRAM, or that of such a machine without
     persistent memory. pmem: its persistent memory. ssd: its solid-state disk. gpu: its GPU. memory:
-    what its kernel takes for memory, where that isn't DRAM. Default, of each: there is none.
+    the memory that its kernel uses as RAM, if that isn't DRAM. Default of each: no device.
     """
 
     dram: Text = ""
@@ -127,7 +127,7 @@ class StandsFor(Document):
 
 @dataclass(frozen=True)
 class Requirements(Document):
-    """The least versions with which a machine was seen to work. Default: any.
+    """The lowest versions with which a machine was seen to work. Default: any.
 
     qemu: as `qemu-system-x86_64 --version` says, "10.0". kernel: the guest's, "6.12".
     """
@@ -140,9 +140,10 @@ class Requirements(Document):
 class ProvisionStep:
     """A shell command, run in the guest as root.
 
-    formats: it makes something on a new medium that stays there (labels, a namespace, a file
-        system) and would destroy what a used one holds: run at the first boot only. Others are run
-        at each.
+    formats: the command makes something lasting on a new medium (labels, a namespace, a file
+        system)
+    and would destroy the content of a used medium, so it runs at the first boot only. Other
+    commands run at every boot.
     """
 
     command: str
@@ -156,7 +157,7 @@ def _provision(steps: object) -> tuple[ProvisionStep, ...]:
 
 
 def _steps(item: object, at: str) -> list[ProvisionStep]:
-    """A command, or several below `format`."""
+    """Returns the steps of an item of `provision`: one command, or a list below `format`."""
     if isinstance(item, str):
         return [ProvisionStep(item)]
     if not isinstance(item, dict) or [*item] != ["format"]:
@@ -175,26 +176,26 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
 
     name: the file's stem. Required.
     summary: one line for people. Required.
-    proof: what must hold, fact -> value, by the names of `machines.guest.fact_names`, with dots
-        between levels ("mount.dax: true") and a star for every item of a list
+    proof: the facts that must hold, fact -> value, by the names of `machines.guest.fact_names`,
+        with dots between levels ("mount.dax: true") and a star for every item of a list
         ("regions.*.modes: [[fsdax]]"). Required: a machine that proves nothing is refused.
     guide: the mode's name in DeepRec's guide "Embedding on PMEM". Default: "".
-    requires: least versions of QEMU and of the guest's kernel. Default: any.
-    cpus: virtual CPUs. Default: 1, with which QEMU's TCG needs no atomics: a third less work.
+    requires: lowest versions of QEMU and of the guest's kernel. Default: any.
+    cpus: virtual CPUs. Default: 1, for which QEMU's TCG needs no atomics: a third less work.
     memory_bytes: RAM at boot (`memory` in the file). Default: 1G.
-    backing_files: name -> bytes; sparse files that are the DIMMs' and disks' media. QEMU
-        arguments refer to one by "{name}". Default: none.
+    backing_files: name -> bytes; sparse files that are the media of DIMMs and disks. QEMU arguments
+        refer to a file by "{name}". Default: none.
     machine_options: added to QEMU's `-machine q35`. Default: "".
     cpu_options: added to QEMU's `-cpu`. Default: "".
     qemu: further QEMU arguments, as on a command line. Default: none.
     kernel_command_line: added to the kernel's command line. Default: "".
-    provision: what is run in the guest in this order. In the file a list of commands; those for new
-        media alone stand in lists of their own below `format`. Default: none.
-    environment: of every command that is run in the machine. EMBSTORE_DEVICE in it is the GPU that
-        programs use: `emulated`, one made of host memory. Default: none.
+    provision: commands to run in the guest, in order. In the file a list of commands; commands for
+        new media only stand in lists of their own below `format`. Default: none.
+    environment: variables of every command that runs in the machine. EMBSTORE_DEVICE is the GPU
+        that programs use; `emulated` is a GPU made of host memory. Default: none.
     pmem: where the persistent memory is. Default: nowhere.
     ssd: where the solid-state disk is. Default: there is none.
-    stands_for: devices whose rates are modelled. Default: none.
+    stands_for: devices that the rates are modelled on. Default: none.
     on_demand: `pmemlab lab up` starts its container only if it is named. Default: false.
     """
 
@@ -222,14 +223,14 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
 
     @property
     def gpu(self) -> str | None:
-        """The GPU that programs use; None where the topology names none."""
+        """The GPU that programs use, or None if the topology names none."""
         return self.environment.get(GPU_VARIABLE)
 
     @property
     def keeps_media(self) -> bool:
-        """Whether the machine has media that outlive a power cut: those in backing files.
+        """Whether the machine has media that outlive a power cut, which are its backing files.
 
-        RAM that the kernel's command line declares persistent does not: it is plain RAM.
+        RAM declared persistent on the kernel's command line does not outlive it: it is plain RAM.
         """
         return bool(self.backing_files)
 
@@ -238,7 +239,7 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
         return [step.command for step in self.provision if new_media or not step.formats]
 
     def to_yaml(self) -> str:
-        """A file that this topology can be loaded from, whole: it is like no other one."""
+        """Returns the whole content of a file that describes this topology, without `like`."""
         import yaml
 
         content = content_of(self)
@@ -251,12 +252,12 @@ class Topology(Document, aliases={"memory_bytes": "memory"}, extra=("like",)):
 
 
 def topology_names() -> list[str]:
-    """Names of the lab's own topologies, sorted."""
+    """Returns the names of the lab's own topologies, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_topology(name_or_path: str | Path) -> Topology:
-    """Load one of the lab's own topologies by name, or any by its file's path.
+    """Loads one of the lab's own topologies by name, or any topology by its file's path.
 
     Raises `TopologyError`, naming the file and the field.
     """
@@ -276,7 +277,7 @@ def load_topology(name_or_path: str | Path) -> Topology:
 
 
 def _with_what_it_is_like(file: File) -> File:
-    """The same where the file is like no other topology; else with what the other alone says."""
+    """Returns the file, merged with the topology that its `like` names if it has a `like`."""
     if not isinstance(file.content, dict) or file.content.get("like") is None:
         return file
     own = dict(file.content)
@@ -337,7 +338,7 @@ def _check(topology: Topology) -> None:
 
 
 def _check_stands_for(devices: StandsFor) -> None:
-    # By the files' names: to load them takes the engine.
+    # Compares the files' names: loading the files needs the engine.
     known = sorted(path.stem for path in _DEVICES.glob("*.yaml"))
     for field_, name in vars(devices).items():
         is_path = "/" in name or name.endswith(YAML_SUFFIXES)
@@ -348,7 +349,7 @@ def _check_stands_for(devices: StandsFor) -> None:
 
 
 def _check_quoting(topology: Topology) -> None:
-    """Of what goes into the kernel's command line as it is."""
+    """Raises FieldError if the kernel's command line has open quotes or a `--`."""
     try:
         words = shlex.split(topology.kernel_command_line)
     except ValueError as error:

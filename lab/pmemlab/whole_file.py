@@ -13,16 +13,16 @@ __all__ = ["check_output", "read_whole", "sync_folder", "write_output", "write_w
 
 
 def read_whole(path: Path) -> bytes:
-    """As `Path.read_bytes`, but a FIFO is an OSError: its open waits for who writes to it."""
+    """Reads as `Path.read_bytes` does. Raises OSError for a FIFO, whose open waits for a writer."""
     if path.is_fifo():
         raise OSError(errno.ESPIPE, "Is a FIFO, not a file", str(path))
     return path.read_bytes()
 
 
 def check_output(option: str, path: Path | None) -> None:
-    """Checks that a file can be at a path before minutes of work for what it will hold.
+    """Checks that a file can be written at a path, before minutes of work on its content.
 
-    option: which gave the path; None for a path that it didn't give. Raises LabError.
+    option: the option that gave the path. path: None if the option was not given. Raises LabError.
     """
     if path is None:
         return
@@ -34,7 +34,7 @@ def check_output(option: str, path: Path | None) -> None:
 
 
 def write_output(option: str, path: Path, text: str) -> None:
-    """Writes it whole. Raises LabError, which names the option."""
+    """Writes the whole file. Raises LabError, which names the option."""
     try:
         write_whole(path, text)
     except OSError as error:
@@ -42,16 +42,17 @@ def write_output(option: str, path: Path, text: str) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """As `Path.write_text`, but whoever reads the file finds all of it, or what was there before.
+    """Writes as `Path.write_text` does, but a reader finds the whole text or the previous content.
 
-    A link stays one. A device, a pipe, and a file that stdout or stderr leads to aren't replaced:
+    A link stays a link. A device, a pipe, and a file that stdout or stderr leads to aren't
+    replaced:
     the text is written to them.
     """
     stream = _standard_stream_at(path)
     if stream is not None:
         for file in (sys.stdout, sys.stderr):
             if file is not None:
-                file.flush()  # what was printed before comes before
+                file.flush()  # keeps the order of the output
         with open(stream, "w", encoding="utf-8", closefd=False) as output:
             output.write(text)
         return

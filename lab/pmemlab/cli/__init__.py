@@ -1,4 +1,4 @@
-"""`pmemlab`: one module a group of commands, one function a command."""
+"""`pmemlab`: a module for each group of commands, a function for each command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """A command's exit status; `lab_error_status` where the lab broke."""
+    """Returns a command's exit status, which is `lab_error_status` if the lab broke."""
     own, command = _split(sys.argv[1:] if argv is None else argv)
     try:
         return exit_status_of(lambda: _run(own, command))
@@ -41,13 +41,13 @@ def _run(own: list[str], command: list[str]) -> int:
     except SystemExit as end:  # argparse has printed help, or what is wrong
         return lab_error_status(own) if end.code else 0
     arguments.rest = [*rest, *command]
-    # As an exception, so that machines are stopped on the way out.
+    # Raises an exception, so that machines are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     return run(arguments)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own arguments, and what comes after the first `--`."""
+    """Returns the arguments for `pmemlab` itself, and those after the first `--`."""
     own = list(argv)
     if "--" not in own:
         return own, []
@@ -85,14 +85,14 @@ class _Version(argparse.Action):
 
         try:
             found = version("pmemlab")
-        except PackageNotFoundError:  # it is run from its sources
+        except PackageNotFoundError:  # runs from its sources
             found = "(not installed)"
         print(f"pmemlab {found}")
         parser.exit()
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    """write a page of all that a folder of results says: figures, tables, machines' proofs"""
+    """write a page of all results in a folder: figures, tables and proofs of machines"""
     from pmemlab.report.command import report
 
     return report(arguments)

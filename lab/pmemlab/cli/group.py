@@ -1,4 +1,4 @@
-"""A group of commands, as `pmemlab machine`."""
+"""A group of commands, for example `pmemlab machine`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["Command", "Group"]
 
 Command = Callable[[argparse.Namespace], int]
-"""Runs a command and returns its exit status. Its docstring is its help."""
+"""Runs a command and returns its exit status. The docstring is the command's help."""
 
 
 class Group:

@@ -21,7 +21,7 @@ __all__ = ["copy", "execute", "shell"]
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """run a command in a machine as ssh does: input, output, Ctrl-C and exit status are its own"""
+    """run a command in a machine, with stdin, output, Ctrl-C and exit status passed on as by ssh"""
     if not arguments.rest and not arguments.dry_run:
         raise LabError("exec: give the command after `--`")
     if (arguments.machine is None) == (arguments.state_dir is None):
@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 lambda: machine.spawn(argv, env, takes_input=True), argv, arguments.timeout
             )
         finally:
-            # Also after a failure or a timeout, whose traces are wanted most.
+            # Also after a failure or a timeout, when the files are wanted most.
             if not isinstance(sys.exc_info()[1], MachineDiedError):
                 for path, folder in out_of:
                     copy_out(machine, path, folder)

@@ -19,13 +19,13 @@ def add_commands(group: Group) -> None:
         "machines",
         nargs="*",
         metavar="MACHINE",
-        help=f"of {', '.join(topology_names())}, or a topology's file (default: all but those that "
-        "start on demand)",
+        help=f"one of {', '.join(topology_names())}, or a topology's file (default: all but those "
+        "that start on demand)",
     )
     down = group.add("down", _down)
-    down.add_argument("--images", action="store_true", help="the clone's images too")
+    down.add_argument("--images", action="store_true", help="remove the clone's images too")
     servers = group.add("servers", _servers)
-    servers.add_argument("--image-only", action="store_true", help="build it, and start nothing")
+    servers.add_argument("--image-only", action="store_true", help="build the image only")
     compose = group.add("compose", _compose)
     compose.add_argument(
         "--write", action="store_true", help="write both files into the clone, and print nothing"
@@ -33,7 +33,7 @@ def add_commands(group: Group) -> None:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    """start the lab: machines in containers, proved; those on demand only where they are named"""
+    """start machines in containers and prove them (on-demand machines only if named)"""
     from pmemlab.machines.container.lab import lab_up
 
     lab_up([load_topology(name) for name in arguments.machines])
@@ -41,7 +41,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    """stop the lab, and remove whatever it left"""
+    """stop the lab, and remove everything that it left"""
     from pmemlab.machines.container.lab import lab_down
 
     lab_down(images=arguments.images)
@@ -49,7 +49,7 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _compose(arguments: argparse.Namespace) -> int:
-    """print the Compose files that follow from the lab's topologies, or write them"""
+    """print the Compose files made from the lab's topologies, or write them"""
     from pmemlab.machines.container.clone import find_clone
     from pmemlab.machines.container.compose_file import compose_files, write_compose_files
 

@@ -1,4 +1,4 @@
-"""`pmemlab machine`: machines, one at a time."""
+"""`pmemlab machine`: work with one machine at a time."""
 
 from __future__ import annotations
 

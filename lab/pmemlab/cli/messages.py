@@ -1,4 +1,4 @@
-"""Where commands say what goes on: the results alone go to stdout."""
+"""The console for commands' messages: only results go to stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pmemlab model`: devices that few have, what they make of a table, and how true that is."""
+"""`pmemlab model`: models of devices, of tables on them, and the errors of these models."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pmemlab.results import results_console
 __all__ = ["add_commands"]
 
 _MEASURING = """\
-Measure a device, and write a file of it, to be given by its path where a device is wanted.
+Measure a device and write a device file. Other commands take its path as the name of a device.
 
-What is measured is a NUMA node (node0: DRAM, CXL memory or PMem as system memory), a folder on a
-dax mount or in /dev/shm (memory too), or a folder on a disk.
+The device is a NUMA node (node0: DRAM, CXL memory or PMem as system memory), a folder on a dax
+mount or in /dev/shm (memory too), or a folder on a disk.
 """
 
 
@@ -38,14 +38,14 @@ def _add_measuring_options(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("what", metavar="PATH|NODE", help="a folder, or node0, node1, ...")
     command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.yaml")
-    command.add_argument("--force", action="store_true", help="overwrites FILE.yaml")
+    command.add_argument("--force", action="store_true", help="overwrite FILE.yaml")
     command.add_argument("--name", help="name of the device (default: the file's)")
     command.add_argument("--title", help="title of the device (default: what was measured)")
     command.add_argument(
         "--size",
         metavar="BYTES",
         help="size to measure, for example 4G (default: eight times the last-level cache, or 4G "
-        "of a disk)",
+        "for a disk)",
     )
     command.add_argument(
         "--seconds",
@@ -55,12 +55,12 @@ def _add_measuring_options(command: argparse.ArgumentParser) -> None:
         help="time for each figure (default: 0.15)",
     )
     command.add_argument(
-        "--page-cache", action="store_true", help="a disk through the page cache, not past it"
+        "--page-cache", action="store_true", help="measure a disk through its page cache"
     )
     command.add_argument(
         "--media-line",
         metavar="BYTES",
-        help="smallest transfer of the medium: 256 for Optane (default: 64, 4K of a disk)",
+        help="smallest transfer of the medium: 256 for Optane (default: 64, 4K for a disk)",
     )
     command.add_argument(
         "--last-level-cache",
@@ -70,7 +70,7 @@ def _add_measuring_options(command: argparse.ArgumentParser) -> None:
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    """list the devices that tables can be predicted on, or show one with its sources"""
+    """list the devices that rates of tables can be predicted for, or show one with its sources"""
     from pmemlab.model.devices.command import print_device, print_devices
 
     console = results_console()
@@ -114,7 +114,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _fidelity(arguments: argparse.Namespace) -> int:
-    """print predictions beside what was published, with the error of each"""
+    """print predictions beside published figures, with the error of each"""
     from pmemlab.model.fidelity.command import fidelity
 
     return fidelity(arguments)

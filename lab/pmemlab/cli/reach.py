@@ -1,4 +1,4 @@
-"""How a command reaches the machine that its user named."""
+"""How a command finds the machine that the user named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 def add_guest_options(command: argparse.ArgumentParser) -> None:
     guest = command.add_argument_group(
-        "guest", "each starts a guest for this command, also where the lab runs that machine"
+        "guest", "each option starts a new guest, even if the lab runs the machine"
     )
     guest.add_argument(
         "--kernel",
@@ -43,9 +43,9 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
         help="a version in /boot, a FOLDER/boot/vmlinuz-VERSION, or a FOLDER with boot and lib",
     )
     guest.add_argument("--cpus", type=int, metavar="N", help="virtual CPUs")
-    guest.add_argument("--qemu-arguments", metavar="TEXT", help="added to QEMU's, in one text")
+    guest.add_argument("--qemu-arguments", metavar="TEXT", help="further QEMU arguments, one text")
     guest.add_argument(
-        "--share", type=Path, metavar="FOLDER", help="the guest may write it, at /mnt/results"
+        "--share", type=Path, metavar="FOLDER", help="writable folder, at /mnt/results"
     )
     guest.add_argument(
         "--dry-run", action="store_true", help="print the commands that would start the guest"
@@ -54,7 +54,7 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
-    """Starts commands in the guest of --state-dir; else in the machine of `running_or_fresh`."""
+    """Yields the guest of --state-dir, else the machine of `running_or_fresh`."""
     if arguments.state_dir is None:
         with running_or_fresh(arguments.machine, options) as machine:
             yield machine
@@ -67,15 +67,16 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
 
 @contextlib.contextmanager
 def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator[Machine]:
-    """The running lab's machine of that name, else a guest that lives as long as this context.
+    """Yields the running lab's machine of that name, else a guest that lives as long as the
+    context.
 
-    With options it is always a new guest.
+    With options, always starts a new guest.
     """
     topology = load_topology(name)
     if options is None and _uses_the_lab(topology):
         from pmemlab.machines.container.machine import open_container_machine
 
-        # People may look at a machine that a run is on.
+        # A user may look at a machine that a run has leased.
         with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
@@ -84,7 +85,7 @@ def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator
 
 
 def running_names() -> frozenset[str]:
-    """Machines that run in the clone's lab."""
+    """Returns the names of the machines that run in the clone's lab."""
     try:
         from pmemlab.machines.container.machine import running_machines
 
@@ -94,14 +95,14 @@ def running_names() -> frozenset[str]:
 
 
 def runs_in_the_lab(topology: Topology) -> bool:
-    """Whether this very topology's machine runs in the clone's lab."""
+    """Returns whether the machine of exactly this topology runs in the clone's lab."""
     container = _container_in_the_lab(topology)
     return container is not None and container.status == "running"
 
 
 def _uses_the_lab(topology: Topology) -> bool:
-    """As `runs_in_the_lab`, and says so where its container has ended: what the user left in that
-    machine isn't in the guest that they get.
+    """Returns `runs_in_the_lab`. Prints a message if the machine's container has ended: the user
+    gets a new guest, without the files left in that machine.
     """
     container = _container_in_the_lab(topology)
     if container is None or container.status == "running":
@@ -115,7 +116,7 @@ def _uses_the_lab(topology: Topology) -> bool:
 
 
 def _container_in_the_lab(topology: Topology) -> Container | None:
-    """None where no Docker engine answers, too."""
+    """Returns the topology's container, or None if there is none or no Docker engine answers."""
     try:
         from pmemlab.machines.container.machine import find_container
 
@@ -143,7 +144,7 @@ def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachi
 
 
 def guest_options(arguments: argparse.Namespace) -> GuestOptions | None:
-    """What the user wants of a guest; None for nothing. $PMEMLAB_KERNEL is set as they want it."""
+    """Returns the options for a guest, or None if none was given. Sets $PMEMLAB_KERNEL to match."""
     from pmemlab.machines.guest.options import GuestOptions, parse_qemu_arguments
 
     wanted = [arguments.kernel, arguments.cpus, arguments.qemu_arguments, arguments.share]

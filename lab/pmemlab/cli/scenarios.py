@@ -1,4 +1,4 @@
-"""`pmemlab test`: the scenarios."""
+"""`pmemlab test`: runs the scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["test"]
 
-# Of this very command, which pytest would warn of in each run.
+# pytest would warn of this module, which this command has imported, in each run.
 _IMPORTED_ALREADY = (
     "-W",
     "ignore:Module already imported so cannot be rewritten; pmemlab"
@@ -37,7 +37,7 @@ def test(arguments: argparse.Namespace) -> int:
 
 
 def _folders_of(given: list[str]) -> list[str]:
-    """The option by which files of scenarios that are named are known as such, if there are any."""
+    """Returns the option that lets pytest collect the named scenario files, if any were named."""
     from pmemlab.scenarios.options import FOLDERS
     from pmemlab.schema import YAML_SUFFIXES
 
@@ -50,8 +50,8 @@ def _folders_of(given: list[str]) -> list[str]:
 
 
 class _UsersOwn:
-    """A plugin of pytest's, outside of a clone: without files or folders in its arguments, those
-    that the user's own project names are run, or it says why there are none.
+    """A pytest plugin for use outside a clone. Without files or folders in the arguments, pytest
+    runs the folders that the user's project names, or the plugin says why there are none.
     """
 
     def __init__(self, why_no_clone: str) -> None:
@@ -70,10 +70,9 @@ class _UsersOwn:
 
 
 class _ScenariosByDefault:
-    """A plugin of pytest's: without files or folders in its arguments, the clone's scenarios are
-    run.
+    """A pytest plugin that runs the clone's scenarios if the arguments name no file or folder.
 
-    Pytest alone can tell these from the values of options, as in `-k lab`.
+    Only pytest can tell files and folders from values of options, as in `-k lab`.
     """
 
     def __init__(self, root: Path) -> None:
