@@ -45,7 +45,10 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
     guest.add_argument("--cpus", type=int, metavar="N", help="virtual CPUs")
     guest.add_argument("--qemu-arguments", metavar="TEXT", help="further QEMU arguments, one text")
     guest.add_argument(
-        "--share", type=Path, metavar="FOLDER", help="writable folder, at /mnt/results"
+        "--share",
+        type=Path,
+        metavar="FOLDER",
+        help="folder that the guest may write at /mnt/results",
     )
     guest.add_argument(
         "--dry-run", action="store_true", help="print the commands that would start the guest"

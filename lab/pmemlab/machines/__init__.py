@@ -1,1 +1,1 @@
-"""Machines of four kinds behind one protocol: process, host, guest and container."""
+"""Machines of four kinds with one interface: process, host, guest and container."""

@@ -14,31 +14,31 @@ __all__ = ["Boot", "Emulator"]
 
 
 class Emulator(Protocol):
-    """What a machine's agent runs on."""
+    """The process or container that a machine's agent runs in."""
 
     def kill(self) -> None:
-        """End it at once, with all that runs on it. Idempotent."""
+        """Ends it at once, with everything that runs on it. Idempotent."""
 
     def died(self, how: str) -> LabError:
-        """The error that says how it was found dead."""
+        """Returns the error for an emulator that was found dead. how: what was seen."""
 
 
 E = TypeVar("E", bound=Emulator)
 
 
 class Boot(Generic[E]):
-    """What a machine runs on and the way to its agent, from power on to the end.
+    """A machine's emulator and the link to its agent, from power on to the end.
 
-    uptime: tells its end where that was by our own hand.
-    was_proved: whether the machine came up and proved what it is.
+    uptime: knows how the boot ended, if this process ended it.
+    was_proved: whether the machine came up and passed its proof.
     """
 
     was_proved = False
 
     def __init__(self, who: str, start: Callable[[socket.socket], E]) -> None:
-        """Start the emulator; the machine is up once its agent says hello.
+        """Starts the emulator. The machine is up once its agent says hello.
 
-        who: the machine, in errors. start: is given the agent's end of a socket.
+        who: the machine, in errors. start: starts the emulator with the agent's end of a socket.
         """
         self.uptime = Uptime(who)
         ours, theirs = socket.socketpair()
@@ -48,13 +48,13 @@ class Boot(Generic[E]):
 
     @property
     def link(self) -> Link:
-        """The way to its agent. Raises `MachineDiedError` where its end was by our own hand."""
+        """The link to the agent. Raises `MachineDiedError` if this process has ended the boot."""
         self.uptime.check()
         return self._link
 
     def end(self, how: str) -> None:
-        """End it at once: no shutdown, no flush. Idempotent."""
-        self.uptime.end(how)  # first, so that commands that end with it know why
+        """Ends the boot at once: no shutdown, no flush. Idempotent."""
+        self.uptime.end(how)  # first, so that commands that fail by it know why
         self.emulator.kill()
         self._link.close()
 
@@ -62,7 +62,7 @@ class Boot(Generic[E]):
         self._link.wait_closed()
 
     def died(self, how: str) -> LabError:
-        """The error for its death, found out in this way."""
+        """Returns the error for the machine's death. how: what was seen of it."""
         try:
             self.uptime.check()
         except MachineDiedError as error:

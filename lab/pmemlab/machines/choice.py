@@ -1,4 +1,4 @@
-"""Which kind of machine a scenario runs on, and why."""
+"""Chooses the kind of machine that a scenario runs on, with the reason."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Choice", "MachineChooser"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of machine, and the reason in a few words.
+    """A kind of machine, and the reason for it in a few words.
 
-    is_throwaway: whether it is a container of one run; False where that isn't known.
+    is_throwaway: whether the machine is a container for one run; False if unknown.
     """
 
     kind: Kind
@@ -27,12 +27,12 @@ class Choice:
 
     @property
     def is_own(self) -> bool:
-        """Whether nobody else waits for the machine."""
+        """Whether no other process waits for the machine."""
         return self.kind == "guest" or self.is_throwaway
 
 
 class MachineChooser:
-    """Asks each kind of machine what it lacks, best first; the first that lacks nothing is it."""
+    """Asks each kind of machine, best first, what it lacks; takes the first that lacks nothing."""
 
     def __init__(self, requested: KindOrAuto, root: Path) -> None:
         """root: a folder of the clone whose lab may be running."""
@@ -40,10 +40,11 @@ class MachineChooser:
         self._root = root
 
     def choose(self, topology: Topology) -> Choice:
-        """Return the best kind that runs here; `process` always does.
+        """Returns the best kind that runs here; `process` always does.
 
         Best first: the running lab's container, a throwaway container, a guest, a process. A host
-        writes to media of this computer that are not the lab's, so only who asks for it gets it.
+        writes to this computer's media, which are not the lab's, so only the user
+        can choose it.
         """
         if self._requested != "auto":
             return Choice(self._requested, "asked for by --pmemlab-machine")

@@ -1,4 +1,4 @@
-"""Files and folders copied into a machine and out of it, as tar streams through its commands."""
+"""Copies files and folders into a machine and out of it, as tar streams through its commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMIT_S = 120.0
 
 @contextmanager
 def temporary_folder(machine: Machine) -> Iterator[str]:
-    """A folder in the machine, empty at first, that is removed in the end. Raises `LabError`."""
+    """Yields a new, empty folder in the machine, and removes it at the end. Raises `LabError`."""
     path = _said(machine, ["mktemp", "-d"]).strip()
     try:
         yield path
@@ -34,15 +34,15 @@ def temporary_folder(machine: Machine) -> Iterator[str]:
 
 
 def remove_folder(machine: Machine, path: str) -> None:
-    """Remove a folder in the machine, if it is there. Raises `LabError`."""
+    """Removes a folder in the machine, if it is there. Raises `LabError`."""
     _said(machine, ["rm", "-rf", path])
 
 
 def copy_in(machine: Spawner, source: Path, target: str) -> None:
-    """Copy a file or folder of this computer to a path in the machine.
+    """Copies a file or folder of this computer to a path in the machine.
 
-    If target is a folder, the copy lies in it under the source's name; else target is the copy's
-    name, and its folder must exist. The copy belongs to root. Raises `LabError`.
+    If `target` is a folder, the copy lies in it under the source's name; else `target` is the name
+    of the copy, and its folder must exist. The copy belongs to root. Raises `LabError`.
     """
     name = source.absolute().name or source.resolve().name
     if not source.exists():
@@ -59,15 +59,15 @@ def copy_in(machine: Spawner, source: Path, target: str) -> None:
 def unpack(
     machine: Spawner, folder: str, pack: Callable[[tarfile.TarFile], None], complaint: str
 ) -> None:
-    """Have tar in the machine unpack, in a folder there, what `pack` puts into an archive.
+    """Runs tar in the machine, to unpack in `folder` an archive that `pack` writes.
 
-    Raises `LabError`: the complaint, with what can't be read here or what tar says.
+    Raises `LabError` with the complaint and the file that can't be read here, or tar's own message.
     """
     command = machine.spawn(["tar", "-C", folder, "-xf", "-"], {}, takes_input=True)
     unread: list[OSError] = []
 
     def send() -> None:
-        with suppress(LabError):  # whoever reads the output hears of a dead guest
+        with suppress(LabError):  # the reader of the output gets the error of a dead guest
             try:
                 with tarfile.open(mode="w|", fileobj=cast(IO[bytes], _Sink(command))) as archive:
                     pack(archive)
@@ -86,11 +86,11 @@ def unpack(
 
 
 def copy_out(machine: Spawner, source: str, target: Path) -> None:
-    """Copy a file or folder of the machine to a path on this computer.
+    """Copies a file or folder of the machine to a path on this computer.
 
-    If target is a folder, the copy lies in it under the source's name; else target is the copy's
-    name, and its folder must exist. Devices, and links that lead out of the copy, are refused; so
-    is a right to run as another user. Raises `LabError`.
+    If `target` is a folder, the copy lies in it under the source's name; else `target` is the name
+    of the copy, and its folder must exist. Devices and links that lead out of the copy are refused,
+    and setuid and setgid bits are dropped. Raises `LabError`.
     """
     parent, name = posixpath.split(source.rstrip("/"))
     folder, new_name = (
@@ -98,7 +98,7 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
     )
     if not folder.is_dir():
         raise LabError(f"{target}: there is no folder {folder}; make it first")
-    # A second name of a file is copied as a file of its own: members are renamed below.
+    # Copies a hard link as a file of its own, because members are renamed below.
     tar = ["tar", "-C", parent or "/", "--hard-dereference", "-cf", "-", "--", name]
     command = machine.spawn(tar, {})
     complaints = bytearray()
@@ -120,8 +120,8 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
 
 
 def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
-    """What tarfile's filter "data" does, which Debian 12's Python doesn't have: the machine may
-    have written any stream. Raises `tarfile.TarError` for what isn't to come out of it.
+    """Does the work of tarfile's filter "data", which Debian 12's Python lacks: the machine may
+    have written any stream. Raises `tarfile.TarError` for a member that must not come out of it.
     """
     inside = folder.resolve()
 
@@ -144,7 +144,7 @@ def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
 
 
 def _as_it_is(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
-    """For a tarfile that has filters, which would warn that it was given none."""
+    """A filter for versions of tarfile that have filters, and would warn if none was given."""
     return member
 
 
@@ -176,12 +176,12 @@ def _said(machine: Machine, argv: Sequence[str]) -> str:
 
 
 def _told(complaints: bytes | bytearray, *errors: Exception) -> str:
-    """Returns the complaints of tar in the machine, which are the cause if there are some."""
+    """Returns the complaints of tar in the machine, or the errors here if tar has none."""
     return complaints.decode(errors="replace").strip() or "; ".join(map(str, errors))
 
 
 def _stdout(command: Command, complaints: bytearray) -> Generator[bytes, None, None]:
-    """Yields what a command writes to its standard output, and collects the rest in complaints."""
+    """Yields a command's standard output, and collects its standard error in `complaints`."""
     with closing(command.output()) as output:
         for stream, data in output:
             if stream == agent.STDOUT:
@@ -191,18 +191,18 @@ def _stdout(command: Command, complaints: bytearray) -> Generator[bytes, None, N
 
 
 class _Sink:
-    """A command's standard input as a file."""
+    """A command's standard input as a writable file."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
 
     def write(self, data: bytes) -> int:
-        self._command.send_input(data)  # a command that has ended says why by itself
+        self._command.send_input(data)  # if the command has ended, its output says why
         return len(data)
 
 
 class _Source(io.RawIOBase):
-    """Pieces of bytes as a file."""
+    """Pieces of bytes as a readable file."""
 
     def __init__(self, pieces: Generator[bytes, None, None]) -> None:
         self._pieces = pieces

@@ -1,4 +1,4 @@
-"""Reads a machine's facts, by a command in the machine."""
+"""Reads a machine's facts with a command in the machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pmemlab.proof import probe_command
 __all__ = ["TELLS_OF_CRASHES", "read_facts"]
 
 TELLS_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
-"""Environment of a command that shows its stacks when it crashes or is aborted. All of the lab's
-commands have it, so that one prepared process serves them."""
+"""Environment that makes a command show its stacks when it crashes or is aborted. All of the lab's
+commands have it, so one prepared process serves them."""
 
-_PROBE_LIMIT_S = 180.0  # emulated machines that start at once share the computer's cores
+_PROBE_LIMIT_S = 180.0  # emulated machines that start together share the cores
 
 
 def read_facts(machine: Machine) -> dict[str, Any]:
-    """The machine's facts now. Raises `LabError` where they can't be read."""
+    """Returns the machine's current facts. Raises `LabError` if they can't be read."""
     who = f"{machine.kind} {machine.topology.name}"
     command = probe_command(machine.topology, machine.python)
     done = machine.run(command, env=TELLS_OF_CRASHES, timeout=_PROBE_LIMIT_S)

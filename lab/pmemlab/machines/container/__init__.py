@@ -1,1 +1,1 @@
-"""The Docker engine as the lab uses it: how to reach it, the image of a machine, Compose."""
+"""The lab's use of the Docker engine: reaching it, the image of a machine, Compose."""

@@ -1,4 +1,4 @@
-"""The clone that a lab belongs to: its sources, and the names that keep its lab to itself."""
+"""The clone that a lab belongs to: its sources, and the names that keep labs apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pmemlab.errors import MissingRequirementError
 
 __all__ = ["Clone", "find_clone"]
 
-# What the image of a machine is made of. Keep in step with .dockerignore.
+# The sources of a machine's image. Keep in step with .dockerignore.
 _IMAGE_SOURCES = (
     ".dockerignore",
     "constraints.txt",
@@ -43,9 +43,9 @@ class Clone:
 
     @property
     def project(self) -> str:
-        """Name of the clone's Compose project, which no two clones share.
+        """Name of the clone's Compose project, unique to the clone.
 
-        Those of two containers may have the same path, and the same Docker engine.
+        The host name is part of it: clones in two containers may share a path and an engine.
         """
         where = f"{socket.gethostname()}:{self.root}"
         return f"pmemlab-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
@@ -61,8 +61,8 @@ class Clone:
 
     @property
     def servers_project(self) -> str:
-        """The Compose project of the parameter servers. The machines have another, since Compose
-        takes all containers of a project for its file's."""
+        """The Compose project of the parameter servers. The machines have another project, since
+        Compose takes every container of a project for a service of the given file."""
         return f"{self.project}-servers"
 
     @property
@@ -71,7 +71,7 @@ class Clone:
         return self.root / self.KVM_OVERRIDE
 
     def sources_digest(self) -> str:
-        """SHA-256 over what an image is made of, so that a stale image is recognised."""
+        """Returns the SHA-256 of an image's sources, by which a stale image is recognised."""
         digest = hashlib.sha256()
         for path in self._image_files():
             content = path.read_bytes()
@@ -89,10 +89,10 @@ class Clone:
 
 
 def find_clone(start: Path | None = None) -> Clone:
-    """The clone that holds start (the working folder, if None).
+    """Returns the clone that holds `start` (the working folder, if None).
 
-    Raises `MissingRequirementError` where there is none: Compose, the image and the scenarios need
-    its files. Guests and processes don't.
+    Raises `MissingRequirementError` if there is none: Compose, the image and the scenarios need its
+    files. Guests and processes don't.
     """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):

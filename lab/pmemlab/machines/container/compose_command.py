@@ -1,4 +1,4 @@
-"""Which Compose there is: the second version is a plugin of `docker`, the first a program."""
+"""Finds and calls Docker Compose: version 2 is a plugin of `docker`, version 1 a program."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CANDIDATES = (("docker", "compose"), ("docker-compose",))
 
 
 class Compose:
-    """Compose of either version, as it is called for one project of a clone's.
+    """Compose of either version, called for one project of a clone.
 
-    files: Compose files; what a later one says goes before what an earlier one does.
-    environment: what variables in them stand for.
-    Raises `MissingRequirementError` where there is no Compose.
+    files: Compose files; a later file overrides an earlier one.
+    environment: values of the variables in the files.
+    Raises `MissingRequirementError` if there is no Compose.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Compose:
         for file in files:
             self._command += ["--file", str(file)]
         self._clone = clone
-        # Compose's first version doesn't look at DOCKER_CONTEXT.
+        # Compose's first version ignores DOCKER_CONTEXT.
         context = None if os.environ.get("DOCKER_HOST") else context_in_use()
         self._environment = {
             **os.environ,
@@ -41,7 +41,7 @@ class Compose:
         }
 
     def run(self, *arguments: str) -> None:
-        """Raises `LabError` with what Compose wrote, where it fails."""
+        """Runs a Compose command. Raises `LabError` with Compose's output if the command fails."""
         done = subprocess.run(
             [*self._command, *arguments],
             cwd=self._clone.root,
@@ -59,7 +59,7 @@ class Compose:
 
 
 def compose_command() -> Sequence[str]:
-    """Raises `MissingRequirementError` where there is no Compose."""
+    """Returns the command. Raises `MissingRequirementError` if there is no Compose."""
     for command in _CANDIDATES:
         if _answers(command):
             return command

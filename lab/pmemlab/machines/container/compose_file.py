@@ -1,7 +1,7 @@
-"""compose.yaml and docker/compose.kvm.yaml, as they follow from the topologies.
+"""Makes compose.yaml and docker/compose.kvm.yaml from the topologies.
 
-`pmemlab lab compose --write` writes both files. A throwaway container, and that of a user's own
-topology, are made of the same text.
+`pmemlab lab compose --write` writes both files. Throwaway containers and containers of a user's own
+topologies are made from the same text.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ services:
 
 
 def compose_files() -> Mapping[str, str]:
-    """Path in the clone -> text of each Compose file that follows from the topologies."""
+    """Returns path in the clone -> text for each Compose file made from the topologies."""
     topologies = _topologies()
     names = "".join(f"  {topology.name}: *machine\n" for topology in topologies)
     return {
@@ -111,7 +111,7 @@ def write_compose_files(clone: Clone) -> None:
 
 
 def check_current(clone: Clone) -> None:
-    """Raises `LabError` if a Compose file of the clone is not what the topologies say."""
+    """Raises `LabError` if a Compose file of the clone does not match the topologies."""
     stale = [
         name
         for name, text in compose_files().items()
@@ -125,12 +125,12 @@ def check_current(clone: Clone) -> None:
 
 
 def standing_machines() -> list[str]:
-    """Names of the lab's own topologies that `pmemlab lab up` starts without being named."""
+    """Returns the names of the lab's own topologies that `pmemlab lab up` starts by default."""
     return [topology.name for topology in _topologies() if not topology.on_demand]
 
 
 def service(topology: Topology) -> dict[str, Any]:
-    """The topology's service, as compose.yaml describes it or would describe it."""
+    """Returns the topology's service as compose.yaml has it, or would have it."""
     services = yaml.safe_load(_compose_text([topology]))["services"]
     return dict(services[topology.name])
 
@@ -146,7 +146,7 @@ def check_versions(topology: Topology) -> None:
 
 
 def _topologies() -> list[Topology]:
-    """The lab's own topologies that the image's QEMU and kernel are new enough for."""
+    """Returns the lab's own topologies that the image's QEMU and kernel are new enough for."""
     topologies = map(load_topology, topology_names())
     return [topology for topology in topologies if topology.requires == Requirements()]
 
@@ -165,6 +165,6 @@ def _service_text(topology: Topology) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A text in YAML, in quotes if it could be taken for anything else."""
+    """Returns a text as YAML, in quotes if YAML would read it as anything but this text."""
     is_plain = re.fullmatch(r"[A-Za-z0-9_/.-]+", text) and yaml.safe_load(text) == text
     return text if is_plain else json.dumps(text)

@@ -1,4 +1,4 @@
-"""Reaching the Docker engine."""
+"""Connects to the Docker engine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _SOCKET = Path("/var/run/docker.sock")
 
 
 def connect() -> docker.DockerClient:
-    """A client of the engine that the `docker` command speaks with: of DOCKER_HOST, else of the
-    current context, else of the local engine; and where that one has no socket, of this user's
-    rootless engine.
+    """Returns a client of the engine that the `docker` command uses: that of DOCKER_HOST, else of
+    the current context, else the local engine, else this user's rootless engine.
 
-    Raises `MissingRequirementError` where none answers, with the command that gets one.
+    Raises `MissingRequirementError` if no engine answers, with the command that gets one.
     """
     wanted = ""
     try:
@@ -44,7 +43,7 @@ def connect() -> docker.DockerClient:
 
 @contextmanager
 def told_as_lab_errors() -> Iterator[None]:
-    """Raises `LabError` where the engine refuses something, or doesn't answer in time."""
+    """Raises `LabError` if the engine refuses a request or doesn't answer in time."""
     try:
         yield
     except (DockerException, RequestException) as error:
@@ -52,18 +51,18 @@ def told_as_lab_errors() -> Iterator[None]:
 
 
 def _local() -> str:
-    """The local engine's address; where it has no socket, this user's rootless one's."""
+    """Returns the local engine's address, or the rootless engine's if the former has no socket."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     rootless = Path(runtime) / "docker.sock"
     if _SOCKET.exists() or not rootless.is_socket():
         return f"unix://{_SOCKET}"
-    # For the commands that this process starts too, `docker` among them.
+    # Also for the commands that this process starts, `docker` among them.
     os.environ["DOCKER_HOST"] = f"unix://{rootless}"
     return os.environ["DOCKER_HOST"]
 
 
 def _explain(error: DockerException | RequestException, wanted: str) -> LabError:
-    """wanted: where the user wants the engine to be, if they said so."""
+    """Returns the error to raise. wanted: the engine that the user chose, if any."""
     if _is_caused_by(error, PermissionError):
         return MissingRequirementError(
             "a Docker engine runs, but this user may not use it",
@@ -77,7 +76,7 @@ def _explain(error: DockerException | RequestException, wanted: str) -> LabError
 
 
 def _is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error of that kind lies anywhere beneath error.
+    """Returns whether an error of this kind is among the causes of `error`.
 
     The client's libraries nest the operating system's error in arguments as well as in causes.
     """

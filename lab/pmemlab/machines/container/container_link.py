@@ -1,4 +1,4 @@
-"""The way to the guest that a container serves."""
+"""The link to the guest that a container serves."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _END_S = 10.0
 
 @contextmanager
 def container_link(container: Container) -> Iterator[Link]:
-    """A link for commands, which may have a terminal. They end when this process does, however that
-    comes; what a `docker exec` of their own has started runs on when its user is gone.
+    """Yields a link that starts commands, with or without a terminal. The commands end when this
+    process does, however it ends; a command started by its own `docker exec` would run on.
 
-    Raises `MissingRequirementError` where there is no `docker` command. The link raises
+    Raises `MissingRequirementError` if there is no `docker` command. The link raises
     `MachineDiedError` with the end of the container's log.
     """
     docker = shutil.which("docker")

@@ -1,4 +1,4 @@
-"""Docker's contexts: engines by name, as `docker context` keeps them."""
+"""Docker's contexts: names of engines, as stored by `docker context`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Context:
-    """tls: None where its engine is spoken with in the clear.
+    """A named engine. tls: None if its engine uses no TLS.
 
-    environment: what makes programs that know nothing of contexts speak with its engine.
+    environment: variables that make programs without support for contexts use this engine.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Context:
 def context_in_use() -> Context | None:
     """Returns the context of DOCKER_CONTEXT, else the current one; None for the default.
 
-    Raises `LabError` for one that is not there or can't be used.
+    Raises `LabError` if the context does not exist or can't be used.
     """
     # The SDK finds contexts only beside a config.json, which `docker context create` doesn't write.
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")

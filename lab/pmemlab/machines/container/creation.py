@@ -1,4 +1,4 @@
-"""Containers that Compose does not make: throwaway ones, and those of a user's own topologies."""
+"""Containers that Compose does not make: throwaway ones, and those of users' own topologies."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 def start_throwaway(
     client: docker.DockerClient, clone: Clone, topology: Topology, image: str, kvm: bool
 ) -> Container:
-    """Start a container for this process alone. Raises `LabError` if the engine refuses.
+    """Starts a container for this process alone. Raises `LabError` if the engine refuses.
 
-    It is the caller's to remove. If the caller dies first, the next one who looks removes it.
+    The caller must remove the container. If the caller dies first, `sweep_abandoned` removes it.
     """
     container = create_machine(client, clone, topology, image, kvm, owner=owner_label())
     try:
@@ -48,12 +48,12 @@ def create_machine(
     kvm: bool,
     owner: str | None = None,
 ) -> Container:
-    """Create a container as compose.yaml describes, or would describe, the topology's service.
+    """Creates a container as compose.yaml describes, or would describe, the topology's service.
 
-    A user's own topology is copied into it. Raises `LabError` if the engine refuses.
+    A user's own topology is copied into the container. Raises `LabError` if the engine refuses.
 
-    kvm: whether to give it KVM.
-    owner: the process that is to remove it; None for a machine of the clone's lab.
+    kvm: whether to give the container KVM.
+    owner: the process that must remove the container; None for a machine of the clone's lab.
     """
     described = service(topology)
     options = create_options(described)
@@ -86,9 +86,9 @@ def _refused(topology: Topology, error: DockerException) -> LabError:
 
 
 def create_options(service: Mapping[str, Any]) -> dict[str, Any]:
-    """What a service of compose.yaml says, as arguments of the Docker SDK.
+    """Returns a service of compose.yaml as arguments of the Docker SDK.
 
-    Raises `LabError` for a field that would get lost on the way.
+    Raises `LabError` for a field that has no translation and would be lost.
     """
     options: dict[str, Any] = {}
     for field, value in service.items():
@@ -121,7 +121,7 @@ def _mounts(mounts: list[str]) -> dict[str, str]:
     return {path: options for path, _, options in (mount.partition(":") for mount in mounts)}
 
 
-# Field of a service -> argument of the SDK, and how its value is put there.
+# Field of a service -> argument of the SDK, and the function that translates its value.
 _TRANSLATIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "cap_drop": ("cap_drop", _unchanged),
     "healthcheck": ("healthcheck", _health_check),
@@ -131,5 +131,5 @@ _TRANSLATIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "security_opt": ("security_opt", _unchanged),
     "tmpfs": ("tmpfs", _mounts),
 }
-# Said by `create_machine` itself, or of no meaning for a container that is killed.
+# Fields that `create_machine` sets itself, or that mean nothing for a container that is killed.
 _ELSEWHERE = ("command", "image", "labels", "restart", "stop_grace_period")

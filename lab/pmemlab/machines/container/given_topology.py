@@ -17,7 +17,7 @@ _FOLDER = "/etc/pmemlab"
 
 
 def is_the_labs_own(topology: Topology) -> bool:
-    """Whether the image has it, under its name."""
+    """Returns whether the image contains this topology under its name."""
     return topology.name in topology_names() and topology == load_topology(topology.name)
 
 
@@ -26,19 +26,19 @@ def path_in_container(topology: Topology) -> str:
 
 
 def label_of(topology: Topology) -> str:
-    """What tells a user's topology from another of the same name; "" for the lab's own."""
+    """Returns a label that tells apart users' topologies of one name; "" for the lab's own."""
     if is_the_labs_own(topology):
         return ""
     return hashlib.sha256(topology.to_yaml().encode()).hexdigest()
 
 
 def serves(container: Container, topology: Topology) -> bool:
-    """Whether the container was made for this topology, and not for another of its name."""
+    """Returns whether the container was made for this topology, not for another of its name."""
     return container.labels.get(labels.TOPOLOGY, "") == label_of(topology)
 
 
 def give(container: Container, topology: Topology) -> None:
-    """Copy a topology's YAML into a container, which need not run."""
+    """Copies a topology's YAML into a container, which need not run."""
     content = topology.to_yaml().encode()
     archive = io.BytesIO()
     with tarfile.open(mode="w", fileobj=archive) as tar:

@@ -1,4 +1,4 @@
-"""How the machine in a container is: starting, proved, or dead."""
+"""The state of the machine in a container: starting, proved, or dead."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 ]
 
 STATE_FOLDER = "/run/pmemlab"
-"""In a container: where `pmemlab machine serve` keeps its proof, as compose.yaml says."""
+"""The folder in a container where `pmemlab machine serve` keeps its proof (see compose.yaml)."""
 
 _POLL_S = 0.25
 _LOG_LINES = 40
 
 
 def has_ended(container: Container) -> bool:
-    """Whether it ran once and runs no more, or is gone altogether."""
+    """Returns whether the container has run and runs no more, or is gone altogether."""
     try:
         container.reload()
     except NotFound:
@@ -40,7 +40,7 @@ def has_ended(container: Container) -> bool:
 
 
 def has_its_power_cut(container: Container) -> bool:
-    """Whether it runs, but its machine is without power."""
+    """Returns whether the container runs while its machine is without power."""
     if container.status != "running":
         return False
     return _has(container, POWER_CUT_FILE)
@@ -52,10 +52,9 @@ def _has(container: Container, state_file: str) -> bool:
 
 
 def is_proved(container: Container) -> bool:
-    """Whether its proof has passed; False while it is still starting.
+    """Returns whether the machine has passed its proof; False while it is still starting.
 
-    Raises `MachineDiedError` with the end of its log where the machine has ended, or has had its
-    time.
+    Raises `MachineDiedError` with the end of the log if the machine has ended or its time is up.
     """
     if has_ended(container):
         raise MachineDiedError(f"container {container.name} has ended", last_log_lines(container))
@@ -74,16 +73,16 @@ def is_proved(container: Container) -> bool:
 
 
 def wait_until_proved(container: Container) -> None:
-    """Raises as `is_proved` does; the container's health check sets the time limit."""
+    """Waits for the proof. Raises as `is_proved` does; the health check sets the time limit."""
     while not is_proved(container):
         time.sleep(_POLL_S)
 
 
 def read_proof(container: Container) -> Proof:
-    """The proof as `pmemlab machine serve` wrote it."""
+    """Returns the proof that `pmemlab machine serve` wrote. Raises `LabError`."""
     path = f"{STATE_FOLDER}/{PROOF_FILE}"
     output = container.exec_run(["cat", path]).output
-    assert isinstance(output, bytes)  # as it is not asked to stream
+    assert isinstance(output, bytes)  # not a stream
     try:
         return Proof(**json.loads(output))
     except (ValueError, TypeError):
@@ -93,5 +92,5 @@ def read_proof(container: Container) -> Proof:
 def last_log_lines(container: Container) -> str:
     try:
         return container.logs(tail=_LOG_LINES).decode(errors="replace").rstrip()
-    except (DockerException, RequestException):  # gone, and its log with it
+    except (DockerException, RequestException):  # the container is gone, and its log too
         return ""

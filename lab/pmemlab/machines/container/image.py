@@ -1,4 +1,4 @@
-"""The images of machines and of servers: built from the clone's sources when they changed."""
+"""Builds the images of machines and servers from the clone's sources, if these have changed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pmemlab.machines.container.wheels import prepare_wheels
 __all__ = ["Target", "current_image", "ensure_image", "image_name"]
 
 Target = Literal["machine", "servers"]
-"""What an image is for: a stage of docker/Dockerfile."""
+"""The purpose of an image, which is a stage of docker/Dockerfile."""
 
-# Folders of docker/wheels that each is made of.
+# The folders of docker/wheels that each image needs.
 _WHEELS: Final[dict[Target, tuple[str, ...]]] = {
     "machine": ("run", "build"),
     "servers": ("run", "build", "servers"),
@@ -39,7 +39,7 @@ def image_name(clone: Clone, target: Target) -> str:
 
 
 def current_image(client: docker.DockerClient, clone: Clone, target: Target) -> str | None:
-    """Name of the clone's image, or None where there is none of its present sources."""
+    """Returns the name of the clone's image, or None if no image has its present sources."""
     name = image_name(clone, target)
     found = _image_labels(client, name)
     if found is None or found.get(labels.SOURCES) != clone.sources_digest():
@@ -55,11 +55,11 @@ def ensure_image(client: docker.DockerClient, clone: Clone, target: Target, stag
     building = stages.begin("image")
     name = current_image(client, clone, target)
     if name is None:
-        with ThreadPoolExecutor(1) as pool:  # each waits for the network
+        with ThreadPoolExecutor(1) as pool:  # both wait for the network
             wheels = pool.submit(_wheels, clone, target, stages.announce, building.report)
             base = _ensure_base(client, clone, stages.announce, building.report)
         _build(clone, target, base, wheels.result(), building.report)
-        # What the name stood for before, if nothing runs of it.
+        # Removes the image that had this name before, unless a container runs it.
         of_clone = f"{labels.CLONE}={clone.project}"
         client.images.prune(filters={"dangling": True, "label": [of_clone]})
         name = image_name(clone, target)
@@ -78,7 +78,7 @@ def _wheels(clone: Clone, target: Target, announce: Report, report: Report) -> W
     folders = list(_WHEELS[target])
     has_own = make_own_wheels(clone, report)
     if has_own:
-        folders.remove("build")  # what compiles them
+        folders.remove("build")  # the packages that compile wheels
     prepare_wheels(clone, folders, announce, report)
     return "ready" if has_own else "build"
 
@@ -86,7 +86,7 @@ def _wheels(clone: Clone, target: Target, announce: Report, report: Report) -> W
 def _ensure_base(
     client: docker.DockerClient, clone: Clone, announce: Report, report: Report
 ) -> str:
-    """Debian's own image, or where that can't be pulled one that debootstrap makes."""
+    """Returns Debian's own image, or one made by debootstrap if Debian's can't be pulled."""
     for name in (_PULLED_BASE, _MADE_BASE):
         if _image_labels(client, name) is not None:
             return name
@@ -114,7 +114,7 @@ def _pull(name: str) -> bool:
 
 def _build(clone: Clone, target: Target, base: str, wheels: WheelsFrom, report: Report) -> None:
     arguments = ["--build-arg", f"BASE={base}", "--build-arg", f"PROJECT={clone.project}"]
-    # Docker declares the arguments of these names by itself.
+    # Docker declares build arguments of these names by itself.
     for proxy in ("http_proxy", "https_proxy", "no_proxy"):
         if proxy in os.environ:
             arguments += ["--build-arg", proxy]

@@ -1,8 +1,8 @@
-"""Builds the stages of docker/Dockerfile, those that need not wait for each other at the same time.
+"""Builds the stages of docker/Dockerfile, in parallel if they don't depend on each other.
 
-BuildKit does that by itself, and asks for the files that it needs. The classic builder goes
-through a Dockerfile from top to bottom, and is sent all files first. So it is given parts of it
-before the whole, each with the files that it copies, and finds the layers when it builds the whole.
+BuildKit does that by itself, and requests only the files that it needs. The classic builder goes
+through a Dockerfile from top to bottom, and gets all files first. So it first gets parts of the
+Dockerfile, each with the files that the part copies. Then it builds the whole from cached layers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DOCKERFILE = "docker/Dockerfile"
 
 BASE: Final = "base"
 SIDE_BY_SIDE: Final = ("build", "ready", "python", "kernel", "system")
-"""Stages that need no other but the base."""
+"""Stages that depend on no stage but the base."""
 
 WheelsFrom = Literal["build", "ready"]
-"""The stage that the clone's wheels come from: one that compiles them, or one that has them."""
+"""The stage that the clone's wheels come from: "build" compiles them, "ready" copies them."""
 
 # "Step 3/20 : RUN …" of the classic builder, "#7 [build 3/9] RUN …" of BuildKit.
 _STEP = re.compile(r"^(?:Step (\d+/\d+) : |#\d+ (\[\S+ +\d+/\d+\]) )(.*)")
@@ -45,9 +45,9 @@ def build_image(
     *,
     wheels: WheelsFrom = "build",
 ) -> None:
-    """Build a stage and what it needs, from the clone's root.
+    """Builds a stage and the stages that it needs, from the clone's root.
 
-    arguments: options of `docker build` for every stage. names: for the image, its tag and labels.
+    arguments: options of `docker build` for every stage. names: tag and labels of the image.
 
     Raises `LabError` with the last lines of the build that failed.
     """
@@ -60,7 +60,7 @@ def build_image(
 
 
 def part_of(dockerfile: str, stages: Sequence[str]) -> str:
-    """A Dockerfile of some of its stages, word for word."""
+    """Returns a Dockerfile of some of the stages, word for word."""
     starts = [found.start() for found in _STAGE.finditer(dockerfile)]
     wanted = [dockerfile[: starts[0]]]
     for start, end in zip(starts, [*starts[1:], len(dockerfile)], strict=True):
@@ -72,14 +72,14 @@ def part_of(dockerfile: str, stages: Sequence[str]) -> str:
 
 
 def _copied_by(dockerfile: str) -> list[str]:
-    """Files and folders that it copies from the clone, by their paths there."""
+    """Returns the paths in the clone of the files and folders that a Dockerfile copies."""
     return [source for copied in _COPY.findall(dockerfile) for source in copied.split()]
 
 
 def _link(root: Path, into: Path, sources: Sequence[str]) -> None:
-    """Of what isn't there, Docker says that it is missing."""
-    unwanted = shutil.ignore_patterns("__pycache__", "*.so")  # as .dockerignore has it
-    for source in sorted(sources):  # a folder before what lies in it
+    """Links or copies sources into a build context; Docker itself reports missing sources."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.so")  # as in .dockerignore
+    for source in sorted(sources):  # a folder before its contents
         path, link = root / source, into / source
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.exists():
@@ -91,7 +91,7 @@ def _link(root: Path, into: Path, sources: Sequence[str]) -> None:
 
 
 def _link_or_copy(path: str | Path, link: str | Path) -> None:
-    """Not every file system has links, and not every file may be linked."""
+    """Links a file, or copies it: some file systems have no links, some files may not be linked."""
     try:
         os.link(path, link)
     except OSError:
@@ -106,7 +106,7 @@ def _build_side_by_side(
     report: Report,
     unneeded: Sequence[str],
 ) -> None:
-    """Of what all parts have, then of the parts, and then of the whole, the layers."""
+    """Builds the base, then the parallel stages, then the whole from their cached layers."""
     dockerfile = (root / DOCKERFILE).read_text(encoding="utf-8")
     stages = [stage for stage in _STAGE.findall(dockerfile) if stage not in unneeded]
     side_by_side = [stage for stage in SIDE_BY_SIDE if stage not in unneeded]
@@ -125,7 +125,7 @@ def _build_side_by_side(
         build_part([BASE])
         with ThreadPoolExecutor(len(side_by_side)) as pool:
             for _ in pool.map(build_part, [[BASE, stage] for stage in side_by_side]):
-                pass  # or raise
+                pass  # raises a stage's error
         build_part(stages[: stages.index(target) + 1], names)
 
 
@@ -143,7 +143,7 @@ def _build(
 
 
 def _has_buildkit() -> bool:
-    """Where it may be had but isn't the default, stages are built one after another."""
+    """Returns whether BuildKit is the default. Elsewhere the classic builder is used."""
     if os.environ.get("DOCKER_BUILDKIT") == "0":
         return False
     buildx = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""What the images' Debian has."""
+"""The Debian release of the images, with its Python and C library."""
 
 from typing import Final
 
@@ -7,4 +7,4 @@ __all__ = ["GLIBC_MINOR", "PYTHON", "SUITE"]
 SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"
 GLIBC_MINOR: Final = 36
-"""Of the C library: the newest that wheels may need."""
+"""Minor version of the C library: the newest that wheels may need."""

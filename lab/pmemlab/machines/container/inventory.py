@@ -1,4 +1,4 @@
-"""What a clone's lab has in the Docker engine, found by its labels."""
+"""A clone's containers, networks, volumes and images in the Docker engine, found by labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COMPOSE_SERVICE = "com.docker.compose.service"
 
 
 def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Container]:
-    """Topology -> container of the clone's lab, whatever its state."""
+    """Returns topology -> container of the clone's lab, in whatever state."""
     found = {
         container.labels[labels.MACHINE]: container
         for container in _containers(client, clone)
@@ -42,7 +42,7 @@ def find_machines(client: docker.DockerClient, clone: Clone) -> dict[str, Contai
 
 
 def find_services(client: docker.DockerClient, project: str) -> dict[str, Container]:
-    """Service -> container of a Compose project, whatever its state."""
+    """Returns service -> container of a Compose project, in whatever state."""
     found = client.containers.list(
         all=True, filters={"label": f"{_COMPOSE_PROJECT}={project}"}, ignore_removed=True
     )
@@ -50,7 +50,7 @@ def find_services(client: docker.DockerClient, project: str) -> dict[str, Contai
 
 
 def is_of_image(container: Container, client: docker.DockerClient, image: str) -> bool:
-    """Whether a container was made of the image that has this name now."""
+    """Returns whether a container was made from the image that has this name now."""
     try:
         return bool(container.attrs["Image"] == client.images.get(image).id)
     except ImageNotFound:
@@ -58,7 +58,7 @@ def is_of_image(container: Container, client: docker.DockerClient, image: str) -
 
 
 def sweep(client: docker.DockerClient, clone: Clone) -> int:
-    """Remove every container, network and volume of the clone; the number of containers."""
+    """Removes all containers, networks and volumes of the clone. Returns the containers' number."""
     containers = _containers(client, clone)
     for container in containers:
         remove(container)
@@ -70,7 +70,7 @@ def sweep(client: docker.DockerClient, clone: Clone) -> int:
 
 
 def sweep_abandoned(client: docker.DockerClient, clone: Clone) -> None:
-    """Remove the throwaway containers whose owner died before it could."""
+    """Removes the throwaway containers whose owner died before removing them."""
     for container in _containers(client, clone):
         owner = container.labels.get(labels.OWNER)
         if owner is not None and not _is_alive(owner):
@@ -78,11 +78,11 @@ def sweep_abandoned(client: docker.DockerClient, clone: Clone) -> None:
 
 
 def remove_images(client: docker.DockerClient, clone: Clone) -> int:
-    """Remove the clone's images, what they were built in, and a base that no clone needs any more.
+    """Removes the clone's images, their build stages, and a base that no clone needs any more.
 
-    Return how many images were removed. To be called when no container is left.
+    Returns the number of images removed. REQUIRES: no container is left.
     """
-    # A stage's image can't go before those that were built on it.
+    # A stage's image can be removed only after the images built on it.
     of_clone = [f"{labels.CLONE}={clone.project}", f"{labels.STAGE}={clone.project}"]
     removed = 0
     while found := _removable(client, of_clone):
@@ -93,7 +93,7 @@ def remove_images(client: docker.DockerClient, clone: Clone) -> int:
 
 
 def _removable(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
-    """Remove the images with any of the labels that can be removed now; how many they were."""
+    """Removes the images with any of the labels that can be removed now. Returns their number."""
     removed = 0
     for label in image_labels:
         for image in client.images.list(all=True, filters={"label": label}):
@@ -101,25 +101,25 @@ def _removable(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
                 client.images.remove(image.tags[0] if image.tags else str(image.id))
                 removed += 1
             except NotFound:
-                removed += 1  # with one that was built on it
+                removed += 1  # removed together with an image built on it
             except APIError as error:
-                if error.status_code != 409:  # something else is built on it, or runs of it
+                if error.status_code != 409:  # an image is built on it, or a container runs it
                     raise
     return removed
 
 
 def remove(container: Container) -> None:
-    """Kill and remove a container with its anonymous volumes; fine where it is gone already."""
+    """Kills and removes a container with its anonymous volumes, unless it is gone already."""
     with suppress(NotFound):
         try:
             container.remove(force=True, v=True)
         except APIError as error:
-            if error.status_code != 409:  # someone else is removing it
+            if error.status_code != 409:  # another process is removing it
                 raise
 
 
 def owner_label() -> str:
-    """This process, told apart from a later one of the same number."""
+    """Returns a label of this process that no later process with the same pid has."""
     return f"{os.getpid()}:{_start_time(os.getpid())}"
 
 
@@ -129,7 +129,7 @@ def _is_alive(owner: str) -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process was started, in clock ticks since boot; None where there is none."""
+    """Returns a process's start time in clock ticks since boot; None if there is no process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether machines in containers are given /dev/kvm: only where a guest was seen to boot on it."""
+"""Whether containers get /dev/kvm: only if a guest has booted on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ print(choose_accelerator(get_kernel(), find_qemu()))
 
 
 def kvm_works(client: docker.DockerClient, image: str) -> bool:
-    """Boots a guest in a container, to see; 8 s at most. The answer holds until the host boots."""
+    """Returns whether a guest in a container boots on KVM. A trial takes up to 8 s; its result
+    holds until the host reboots."""
     if not Path(KVM_DEVICE).is_char_device():
         return False
     try:
@@ -33,7 +34,7 @@ def kvm_works(client: docker.DockerClient, image: str) -> bool:
 
 
 def _try(client: docker.DockerClient, image: str) -> Accelerator:
-    """What guests in a container run on, given the device."""
+    """Returns the accelerator that guests use in a container with the device."""
     answer = client.containers.run(
         image,
         entrypoint=["tini", "--", "python", "-c", _TRIAL],

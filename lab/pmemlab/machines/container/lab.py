@@ -1,4 +1,4 @@
-"""The lab as a whole: its standing machines up and proved, or all of it gone."""
+"""Starts the whole lab, with its standing machines proved, or removes it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STOP_S = 10
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a machine came up. seconds: 0 if it was up before; error: None if it is proved."""
+    """The result of starting a machine. seconds: 0 if it was up before; error: None if proved."""
 
     name: str
     container: Container
@@ -55,13 +55,13 @@ class _Outcome:
 
 
 def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) -> None:
-    """Build the image if need be, start the machines, and wait until each is proved.
+    """Builds the image if need be, starts the machines, and waits until each is proved.
 
     topologies: the lab's own or a user's. Default: the lab's own that aren't on demand.
-    console: where progress and the table of what was proved go. Default: stdout.
+    console: for progress and the table of proved facts. Default: stdout.
 
-    Raises `LabError` where a machine's proof fails, with the end of its log, once the others are
-    up; `MissingRequirementError` where no Docker engine answers.
+    Raises `LabError` if a machine's proof fails, with the end of its log, once the other machines
+    are up; `MissingRequirementError` if no Docker engine answers.
     """
     console = console or Console()
     topologies = topologies or [*map(load_topology, standing_machines())]
@@ -97,7 +97,7 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
         for topology in users:
             found = machines.get(topology.name)
             wanted[topology.name] = _of_user(client, clone, topology, image, kvm, found)
-        # One that starts waits now and then: three keep two processors busy.
+        # A starting machine waits now and then: three keep two processors busy.
         outcomes = list(_start(wanted, math.ceil(1.5 * client.info()["NCPU"]), stages))
     console.print(_table(outcome for outcome in outcomes if not outcome.error))
     failures = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error]
@@ -122,7 +122,7 @@ def _of_user(
 
 
 def lab_down(*, images: bool = False) -> None:
-    """Remove all that the clone's lab has in the Docker engine, its image only if asked to."""
+    """Removes everything of the clone's lab from the Docker engine, its images only on request."""
     console = Console()
     try:
         client = connect()
@@ -144,7 +144,7 @@ def _start(machines: Mapping[str, Container], at_a_time: int, stages: Stages) ->
             if _is_up(container):
                 yield _Outcome(name, container, 0)
                 continue
-            # Stops what was found half alive; one that is just created has nothing to stop.
+            # Stops a container found half alive; a container just created has nothing to stop.
             container.restart(timeout=_STOP_S)
             starting[name] = container, stages.begin(name)
         for name, (container, stage) in [*starting.items()]:

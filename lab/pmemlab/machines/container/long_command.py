@@ -1,4 +1,4 @@
-"""A command that takes long: its lines are reported as they come, and kept in case it fails."""
+"""Runs a command that takes long: reports each line of its output, and keeps the last ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pmemlab.errors import LabError
 __all__ = ["Report", "run_long_command"]
 
 Report = Callable[[str], None]
-"""Is given a line whenever there is something new to tell."""
+"""Takes a line of progress."""
 
 _KEPT_LINES = 30
 
@@ -24,9 +24,9 @@ def run_long_command(
     folder: Path,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command in folder, with environment added to this process's own.
+    """Runs a command in `folder`, with `environment` added to this process's own.
 
-    Raises `LabError` with its last lines, where it fails.
+    Raises `LabError` with the last lines of its output if the command fails.
     """
     last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
     with subprocess.Popen(

@@ -55,35 +55,39 @@ __all__ = [
     "runs_in_the_lab",
 ]
 
-# Where the image has the virtual environment with both packages.
+# The image's virtual environment with both packages.
 _PYTHON = "/opt/pmemlab/bin/python"
 
 
 def running_machines() -> frozenset[str]:
-    """Names of the topologies whose machine runs in this clone's lab.
+    """Returns the names of the topologies whose machine runs in this clone's lab.
 
-    Raises `MissingRequirementError` where no Docker engine answers.
+    Raises `MissingRequirementError` if no Docker engine answers.
     """
     machines = find_machines(connect(), find_clone())
     return frozenset(name for name, container in machines.items() if container.status == "running")
 
 
 def runs_in_the_lab(topology: Topology, clone: Clone | None = None) -> bool:
-    """Whether this very topology's machine runs in the clone's lab; raises as the above."""
+    """Returns whether exactly this topology's machine runs in the clone's lab.
+
+    Raises `MissingRequirementError` if no Docker engine answers.
+    """
     container = find_container(topology, clone)
     return container is not None and container.status == "running"
 
 
 def find_container(topology: Topology, clone: Clone | None = None) -> Container | None:
-    """That of this very topology's machine in the clone's lab, whether it runs or not; raises as
-    the above.
+    """Returns the container of exactly this topology's machine in the clone's lab, running or not.
+
+    Raises `MissingRequirementError` if no Docker engine answers.
     """
     container = find_machines(connect(), clone or find_clone()).get(topology.name)
     return container if container is not None and serves(container, topology) else None
 
 
 def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
-    """What this computer lacks for a machine of this topology in a container.
+    """Returns what this computer lacks for a machine of this topology in a container.
 
     start: a folder of the clone. Default: the working folder.
     """
@@ -100,9 +104,9 @@ def requirements(topology: Topology, start: Path | None = None) -> list[MissingR
 
 
 def require_image(client: docker.DockerClient, clone: Clone) -> str:
-    """Name of the image of the clone's present sources.
+    """Returns the name of the image of the clone's present sources.
 
-    Raises `MissingRequirementError` where there is none: then no machine can be started.
+    Raises `MissingRequirementError` if there is none: then no machine can be started.
     """
     image = current_image(client, clone, "machine")
     if image is None:
@@ -120,15 +124,15 @@ def open_container_machine(
     on_step: Callable[[str], None] = lambda _: None,
     on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> ContainerMachine:
-    """Attach to the machine of the clone's running lab, or start a throwaway container.
+    """Attaches to the machine of the clone's running lab, or starts a throwaway container.
 
-    leased: wait until no other process has a lease of the lab's machine, and hold it until the
-        machine is stopped. A throwaway container is nobody else's anyway.
-    on_step: told what is being done, for progress displays.
-    on_boot: given a throwaway container as it boots.
+    leased: wait until no other process has a lease of the lab's machine, and hold a lease until the
+        machine is stopped. Throwaway containers need no lease.
+    on_step: gets the current step, for progress displays.
+    on_boot: gets the throwaway container while it boots.
 
-    Raises `MissingRequirementError` where there is no engine or no image, `LabError` where the
-    machine can't be proved.
+    Raises `MissingRequirementError` if there is no engine or no image, `LabError` if the machine
+    can't be proved.
     """
     check_versions(topology)
     clone = find_clone()
@@ -155,14 +159,14 @@ def open_container_machine(
     lease = Lease.of_lab_machine(clone, topology.name, on_step) if leased else None
     on_step("attaching to the running lab")
     try:
-        if has_ended(container):  # a death that was reported already
+        if has_ended(container):  # an earlier user has reported its death
             container.start()
-        elif has_its_power_cut(container):  # by somebody who was killed before it was on again
+        elif has_its_power_cut(container):  # by a process killed before it switched on again
             container.restart(timeout=0)
         wait_until_proved(container)
         machine = ContainerMachine(client, topology, container, owned=False, lease=lease)
         if leased:
-            machine.prove()  # it has been up for long, and others have used it
+            machine.prove()  # other processes have used it since its proof
         return machine
     except BaseException:
         if lease is not None:
@@ -171,11 +175,11 @@ def open_container_machine(
 
 
 class ContainerMachine(LinkedMachine):
-    """A machine in a container whose proof has passed.
+    """A machine in a container that has passed its proof.
 
-    owned: whether the container goes with the machine. One that belongs to a running lab stays.
+    owned: whether `stop` removes the container. A container of a running lab stays.
 
-    Its commands end when this process does. `_lock` guards `_last_uptime`.
+    Commands in the machine end when this process does. `_lock` guards `_last_uptime`.
     """
 
     kind: Literal["container"] = "container"
@@ -189,7 +193,7 @@ class ContainerMachine(LinkedMachine):
         owned: bool,
         lease: Lease | None = None,
     ) -> None:
-        """Raises `MissingRequirementError` where there is no `docker` command."""
+        """Raises `MissingRequirementError` if there is no `docker` command."""
         self.topology = topology
         self._client = client
         self._container = container
@@ -210,7 +214,7 @@ class ContainerMachine(LinkedMachine):
         return self._link
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        return dict(env)  # the rest is added in the container
+        return dict(env)  # the container adds the other variables
 
     def facts(self) -> Mapping[str, object]:
         return self._proof.facts
@@ -224,7 +228,7 @@ class ContainerMachine(LinkedMachine):
         uptime = self._uptime()
         uptime.end(POWER_CUT)
         if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
-            # Asked of the process that serves the guest in the container: it has the guest's media.
+            # Asks the process in the container that serves the guest: it has the guest's media.
             self._link.switch_power(agent.POWER_CUT)
 
     @told_as_lab_errors()
@@ -248,7 +252,7 @@ class ContainerMachine(LinkedMachine):
         if self._owned:
             remove(self._container)
         elif has_no_power:
-            # The lab is as it was found, on new media, a moment from now.
+            # Leaves the lab as it was found, on new media, after a moment.
             self._container.restart(timeout=0)
         if self._lease is not None:
             self._lease.end()

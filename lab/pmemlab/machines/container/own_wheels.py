@@ -1,7 +1,6 @@
-"""This clone's own wheels, made on this computer where the image can run them.
+"""Makes this clone's own wheels on this computer if the image can run them.
 
-The image's build compiles them otherwise, though `make setup` may have compiled the same sources a
-minute ago.
+Otherwise the image's build compiles them, even if `make setup` has just compiled the same sources.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _TAG = f"cp{PYTHON.replace('.', '')}"
 # Where `pip install -e engine` compiles the core.
 _OBJECTS = f"build/{_TAG}-{_TAG}-linux_x86_64"
 _BUILD_TOOLS = ("pip", "scikit_build_core", "nanobind", "hatchling")
-# By the system's own compiler, and without flags of the user's: these may ask for what a guest's
-# processor doesn't have.
+# Matches objects of the system's compiler without the user's flags, which may ask for instructions
+# that a guest's processor lacks.
 _COMPILED_PLAINLY = re.compile(
     r"^CMAKE_CXX_COMPILER:\w+=/usr/bin/.*^CMAKE_CXX_FLAGS:\w+=$", re.M | re.S
 )
 
 
 def make_own_wheels(clone: Clone, report: Report) -> bool:
-    """Fill docker/wheels/own. False where this computer isn't of the image's Debian and Python, or
-    has compiled nothing yet: then the image's build compiles them.
+    """Fills docker/wheels/own. Returns False if this computer has another Debian or Python than the
+    image, or no compiled objects: then the image's build compiles the wheels.
 
-    Raises `LabError` with the last lines of what failed.
+    Raises `LabError` with the last lines of the command that failed.
     """
     if not (_is_of_the_images_system() and _has_compiled(clone.root / _OBJECTS)):
         return False

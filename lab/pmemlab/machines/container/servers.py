@@ -29,30 +29,30 @@ __all__ = [
 ]
 
 HEAD = "head"
-"""The service that programs are started in."""
+"""The service in whose container programs are started."""
 
 HEAD_ADDRESS = "head:6379"
-"""Of the cluster, in its containers: their RAY_ADDRESS."""
+"""The cluster's address inside the containers: their RAY_ADDRESS."""
 
-_READY = b" is ready"  # as `python -m embstore.server` says
+_READY = b" is ready"  # printed by `python -m embstore.server`
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.25
 
 
 def build_servers_image() -> None:
-    """Build the servers' image if need be, and start nothing. Raises as `servers_up`."""
+    """Builds the servers' image if need be, and starts nothing. Raises as `servers_up`."""
     with Stages(Console()) as stages:
         ensure_image(connect(), find_clone(), "servers", stages)
 
 
 def servers_up(project: str | None = None) -> dict[str, Container]:
-    """Build the image if need be, start what compose.servers.yaml describes, and wait until each
-    is a node of the cluster. Service -> container.
+    """Builds the image if need be, starts the services of compose.servers.yaml, and waits until
+    each is a node of the cluster. Returns service -> container.
 
-    project: Compose's name for them. Default: the clone's own.
+    project: the Compose project's name. Default: the clone's own.
 
-    `lab_down` removes them. Raises `LabError` with the end of its log where one ends, and
-    `MissingRequirementError` where no Docker engine answers.
+    `lab_down` removes the servers. Raises `LabError` with the end of the log if a server ends, and
+    `MissingRequirementError` if no Docker engine answers.
     """
     clone = find_clone()
     project = project or clone.servers_project
@@ -71,7 +71,7 @@ def servers_up(project: str | None = None) -> dict[str, Container]:
 
 
 def servers_down(project: str) -> None:
-    """Remove them, their network and their volume."""
+    """Removes the servers, their network and their volume."""
     _compose(find_clone(), project, "").run("down", "--volumes")
 
 
@@ -81,7 +81,7 @@ def wait_until_ready(name: str, container: Container) -> None:
     while True:
         if has_ended(container):
             raise LabError(f"server {name} has ended:\n{last_log_lines(container)}")
-        # Which the engine keeps over a restart.
+        # Skips the log from before, which the engine keeps over a restart.
         started_at = container.attrs["State"]["StartedAt"]
         if _READY in container.logs(since=_seconds(started_at)):
             return
@@ -94,7 +94,7 @@ def wait_until_ready(name: str, container: Container) -> None:
 
 
 def _seconds(timestamp: str) -> float:
-    """Returns a time in RFC 3339, as Docker writes it in nanoseconds, in seconds since 1970."""
+    """Returns an RFC 3339 time, which Docker writes to the nanosecond, in seconds since 1970."""
     whole, _, fraction = timestamp.rstrip("Z").partition(".")
     since = datetime.fromisoformat(f"{whole}+00:00").timestamp()
     return since + float(f"0.{fraction or 0}")

@@ -1,4 +1,4 @@
-"""Progress of work that goes through stages, some of them at the same time."""
+"""Progress of work in stages, some of them at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DETAIL_COLUMNS = 80
 
 
 class Stages:
-    """A context manager: on a terminal, a line a stage with what it is doing right now.
+    """A context manager that shows, on a terminal, a line for each stage with its current detail.
 
     A stage that has ended leaves one line, on a terminal or not.
     """
@@ -37,7 +37,7 @@ class Stages:
         self._progress.stop()
 
     def announce(self, line: str) -> None:
-        """Print a line that stays."""
+        """Prints a line that stays."""
         self._progress.console.print(line, highlight=False, markup=False)
 
     def begin(self, name: str) -> Stage:
@@ -45,7 +45,7 @@ class Stages:
 
 
 class Stage:
-    """One stage, from its beginning to `end`."""
+    """A stage, from its beginning to `end`."""
 
     def __init__(self, stages: Stages, progress: Progress, task: TaskID) -> None:
         self._stages = stages
@@ -54,13 +54,13 @@ class Stage:
         self._began = time.monotonic()
 
     def report(self, detail: str) -> None:
-        """Say what it is doing right now."""
+        """Shows what the stage is doing now."""
         from rich.markup import escape
 
         self._progress.update(self._task, detail=escape(detail[:_DETAIL_COLUMNS]))
 
     def end(self, outcome: str) -> float:
-        """Take the stage off, leave a line about its outcome; seconds that it took."""
+        """Ends the stage and prints a line with its outcome. Returns its duration in seconds."""
         seconds = time.monotonic() - self._began
         name = next(t.description for t in self._progress.tasks if t.id == self._task)
         self._progress.remove_task(self._task)

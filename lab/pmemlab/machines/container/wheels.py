@@ -1,7 +1,7 @@
-"""Python packages for the image, fetched outside of it.
+"""Python packages for the image, downloaded outside of it.
 
-They are fetched here because a container has neither this user's pip configuration (an index of
-their own, a folder of wheels, a proxy's certificate) nor, often, a way to the network.
+A container has neither this user's pip configuration (an index of their own, a folder of wheels, a
+proxy's certificate) nor, often, a route to the network.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _FOLDERS: Final = {
 
 
 def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, report: Report) -> None:
-    """Fill folders of docker/wheels: run (a machine's packages), build (the build's), servers.
+    """Fills folders of docker/wheels: run (a machine's packages), build (the build's), servers.
 
-    Does nothing where they are as the projects and constraints.txt ask. The user's own pip
-    configuration decides where wheels come from; PyTorch is its build for the CPU where it can be
-    had, and else announce is told what that costs. Raises `LabError` with pip's last lines.
+    Does nothing if they match the projects and constraints.txt. The user's own pip configuration
+    decides where wheels come from. PyTorch is the CPU build if available; otherwise `announce` gets
+    a line on what that costs. Raises `LabError` with pip's last lines.
     """
     constraints = (clone.root / "constraints.txt").read_bytes()
     folder = clone.root / "docker/wheels"
@@ -57,7 +57,7 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
 
 @contextlib.contextmanager
 def filled_anew(target: Path) -> Iterator[Path]:
-    """Give an empty folder, which takes target's place when the block ends without an error."""
+    """Yields an empty folder, which replaces `target` if the block ends without an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as scratch:
         filled = Path(scratch) / target.name
@@ -68,7 +68,7 @@ def filled_anew(target: Path) -> Iterator[Path]:
 
 
 def _requirements(clone: Clone, projects: Sequence[str]) -> str:
-    """A line each."""
+    """Returns the requirements of the projects, one a line."""
     command = [sys.executable, "-I", "lab/tools/extras.py", *projects]
     done = subprocess.run(command, cwd=clone.root, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -77,22 +77,22 @@ def _requirements(clone: Clone, projects: Sequence[str]) -> str:
 
 
 def _fetch(clone: Clone, target: Path, announce: Report, report: Report) -> None:
-    """What the requirements.txt in target says, into target."""
+    """Downloads the packages of the requirements.txt in `target` into `target`."""
     wanted, constraints = target / "requirements.txt", clone.root / "constraints.txt"
     if "\ntorch" in wanted.read_text(encoding="utf-8"):
         told: list[str] = []
         torch = ["lab/tools/torch_wheel.py", "constraints.txt"]
         _download(clone, torch, ["--dest", str(target)], told.append)
         if not any(target.glob("torch-*+cpu-*")):
-            announce(told[-1])  # what to do about it
-    # Of what lies there already, pip takes the CPU build, as the higher of two equal versions.
+            announce(told[-1])  # says what to do
+    # pip takes the CPU build in that folder, as the higher of two equal versions.
     beside = ["--find-links", str(target), "--constraint", str(constraints)]
     arguments = ["--dest", str(target), *beside, "--requirement", str(wanted)]
     _download(clone, ["-m", "pip"], arguments, report)
 
 
 def _download(clone: Clone, pip: Sequence[str], arguments: Sequence[str], report: Report) -> None:
-    """pip: what Python runs as pip."""
+    """Downloads wheels for the image's Python. pip: Python's arguments that run pip."""
     platforms = ["manylinux2014_x86_64"]
     platforms += [f"manylinux_2_{minor}_x86_64" for minor in range(17, GLIBC_MINOR + 1)]
     command = [

@@ -1,1 +1,1 @@
-"""Everything about QEMU guests: boot image, agent, proof probe, the process itself."""
+"""QEMU guests: the boot image, the agent, the proof's probe, and QEMU itself."""

@@ -1,7 +1,7 @@
-"""KVM or TCG: KVM only where a guest was seen to boot on it.
+"""Chooses KVM or TCG: KVM only if a guest has booted on it.
 
-/dev/kvm may be there and not work (nested virtualization that hangs), and nothing but a boot
-tells. The answer is remembered until the host boots again, for each guest kernel and QEMU.
+/dev/kvm may exist without working (nested virtualization that hangs), and only a boot can tell.
+The answer is kept until the host reboots, for each guest kernel and QEMU.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pmemlab.machines.protocol import Accelerator
 __all__ = ["choose_accelerator", "remembered"]
 
 _SENTINEL = b"pmemlab: a guest has booted"
-# On KVM a guest boots in 2 s; where it takes longer than this, TCG, which takes 5, is as good.
+# On KVM a guest boots in 2 s. If it takes longer than this, TCG, which takes 5 s, is as good.
 _BOOT_LIMIT_S = 8.0
 _DEVICE = Path("/dev/kvm")
 _INIT = b"#!/bin/busybox sh\nbusybox echo '%s'\nbusybox poweroff -f\n" % _SENTINEL
 
 
 def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
-    """What guests are run with on this computer. Takes 8 s at most, once a boot of the host for
-    each kernel and QEMU."""
+    """Returns the accelerator for guests on this computer. A trial takes 8 s at most, once per boot
+    of the host for each kernel and QEMU."""
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
         return "tcg"
     version = f"{qemu} {Path(qemu).stat().st_mtime_ns}"
@@ -42,9 +42,10 @@ def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
 
 
 def remembered(key: str, find: Callable[[], Accelerator]) -> Accelerator:
-    """What `find` gave since the host booted, or gives now: one process at a time calls it.
+    """Returns the answer that `find` gave since the host booted, or calls it now, in one process at
+    a time.
 
-    What it raises is passed on, and nothing is remembered.
+    An error of `find` is passed on, and nothing is remembered.
     """
     with build_once() as scratch:
         answers = _recall()
@@ -65,7 +66,7 @@ def _boot_of_host() -> str:
 
 
 def _recall() -> dict[str, Accelerator]:
-    """What was found since the host booted, by what it is for."""
+    """Returns key -> answer of the trials since the host booted."""
     try:
         document = json.loads(_memory().read_text())
         answers = document["answers"] if document["boot"] == _boot_of_host() else {}
@@ -75,14 +76,14 @@ def _recall() -> dict[str, Accelerator]:
 
 
 def _boots(qemu: str, kernel: Kernel) -> bool:
-    """Whether a guest on KVM gets as far as our first process."""
+    """Returns whether a guest on KVM starts its first process."""
     with tempfile.NamedTemporaryFile(prefix="pmemlab-initramfs-") as initramfs:
         write_initramfs(Path(initramfs.name), kernel, init=_INIT)
         return _SENTINEL in _console(qemu, kernel, initramfs.name)
 
 
 def _console(qemu: str, kernel: Kernel, initramfs: str) -> bytes:
-    """Returns what a guest on KVM writes to its console until it ends, or its time is up."""
+    """Returns the console output of a guest on KVM until it ends or its time is up."""
     argv = [
         *("setpriv", "--pdeathsig", "KILL", "--", qemu),
         *firmware_arguments(qemu),

@@ -1,40 +1,41 @@
-"""The guest's first process: runs commands for the host, and speaks with it in frames.
+"""The guest's first process: runs commands for the host, and exchanges frames with it.
 
-It is started by path, before anything of this package is importable in the guest, so it imports
-the standard library alone. The host imports the frame format from here: one place states it.
+The agent is started by path, before anything of this package can be imported in the guest, so it
+imports only the standard library. The host imports the frame format from here.
 
-Where this computer itself is the machine, its agent is an ordinary process, started with
+If this computer itself is the machine, the agent is an ordinary process, started with
 
     python -S -E agent.py PORT FOLDER
 
-PORT: the descriptor of its port. FOLDER: where its commands run. They end with it, and it ends with
-the host, or by SIGTERM.
+PORT: the descriptor of its port. FOLDER: the working folder of commands. The commands end with the
+agent, which ends with the host, or by SIGTERM.
 
 A frame is a header (kind: u8, channel: u32, length: u32, big-endian) and `length` bytes. A channel
-is one command; its number is the host's choice.
+is one command; the host chooses its number.
 
     host -> guest   SPAWN    JSON {"argv": [...], "env": {...}}; with "terminal": {"rows": ...,
-                             "columns": ...} it runs on one, and all that it writes is STDOUT;
-                             with "input": true it has a standard input, else it reads nothing
+                             "columns": ...} the command runs on a terminal, and all its output is
+                             STDOUT; with "input": true it has a standard input, else it reads
+                             nothing
                     INPUT    bytes, typed at the command's terminal or for its standard input
-                    END_INPUT  nothing; its standard input ends after what was sent
+                    END_INPUT  nothing; the standard input ends after the bytes sent before
                     SIGNAL   JSON {"number": ...}, for the command and its group
                     RESIZE   JSON {"rows": ..., "columns": ...}, of its terminal
-                    READ     JSON {"bytes": ...}; how much of the command's output was taken since
-                             the last such frame: no more than OUTPUT_WINDOW bytes, or little more,
-                             wait at the host, but of one on a terminal
+                    READ     JSON {"bytes": ...}; bytes of the command's output taken since the
+                             last READ. At most about OUTPUT_WINDOW bytes wait at the host, but
+                             more from a command on a terminal
                     KILL     nothing; SIGKILL to the command and its group
-                    REFRESH  nothing; forget what is cached of the host's files
+                    REFRESH  nothing; drop the cached files of the host
                     PING     nothing
     guest -> host   HELLO    nothing; once
                     STDOUT, STDERR   bytes
-                    TAKEN    JSON {"bytes": ...}; how much of its standard input the command took
-                             since the last such frame. The host sends no more than INPUT_WINDOW
-                             bytes ahead, since they wait in the guest's memory
+                    TAKEN    JSON {"bytes": ...}; bytes of standard input that the command took
+                             since the last TAKEN. The host sends at most INPUT_WINDOW bytes
+                             ahead, since they wait in the guest's memory
                     EXIT     JSON {"returncode": ...} or {"error": ...}; the channel's last frame
                     PONG     nothing
 
-Whoever attaches to `pmemlab machine serve` may also say to it, and hears EXIT when it is done:
+A client attached to `pmemlab machine serve` may also send these, and gets EXIT when they are done:
 
     client -> serve POWER_CUT   nothing; end the guest at once
                     POWER_ON    nothing; boot it again on the same media, and prove it
@@ -51,7 +52,7 @@ import struct
 import subprocess
 import sys
 
-TYPE_CHECKING = False  # typing's own costs a guest time
+TYPE_CHECKING = False  # importing typing would cost a guest time
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
@@ -68,18 +69,18 @@ _READ_BYTES = 1 << 18
 
 
 def pack(kind: int, channel: int = 0, payload: bytes = b"") -> bytes:
-    """One frame."""
+    """Returns a frame."""
     return _HEADER.pack(kind, channel, len(payload)) + payload
 
 
 class Unpacker:
-    """Cuts a stream of bytes into frames, however it is split."""
+    """Cuts a stream of bytes into frames, whatever the sizes of its pieces."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Frames (kind, channel, payload) that are whole now."""
+        """Returns the frames (kind, channel, payload) that are complete now."""
         self._buffer += data
         frames = []
         start = 0
@@ -95,7 +96,7 @@ class Unpacker:
 
 
 class _Command:
-    """terminal: our end of the one that it runs on, if it runs on one."""
+    """A running command. terminal: the agent's end of its terminal, if it runs on one."""
 
     def __init__(
         self, channel: int, process: subprocess.Popen[bytes], terminal: int | None
@@ -104,9 +105,9 @@ class _Command:
         self.process = process
         self.terminal = terminal
         self.input = terminal if process.stdin is None else process.stdin.fileno()
-        self.typed = bytearray()  # what its input has not taken yet
+        self.typed = bytearray()  # input that the command has not taken yet
         self.input_ends = False
-        self.unread = 0  # how much of its output was sent and not taken
+        self.unread = 0  # bytes of output sent and not yet taken by the host
         if terminal is not None:
             self.pipes = {terminal: STDOUT}
         else:
@@ -115,7 +116,7 @@ class _Command:
             self.pipes = {process.stdout.fileno(): STDOUT, process.stderr.fileno(): STDERR}
 
     def is_ahead(self) -> bool:
-        """Returns whether its output must wait until the host has taken more."""
+        """Returns whether the output must wait until the host has taken more."""
         return self.terminal is None and self.unread >= OUTPUT_WINDOW
 
     def close_input(self) -> None:
@@ -133,11 +134,11 @@ class _Command:
 
 
 class Agent:
-    """Serves one host over one port, in one thread, for as long as both live."""
+    """Serves a host over a port, in one thread, as long as both live."""
 
     def __init__(self, port: int, prepared: ModuleType | None = None, folder: str = "/") -> None:
-        """prepared: the module of that name, where commands are to be quick by it. folder: where
-        commands run.
+        """prepared: the module `prepared`, if commands are to start quickly through it.
+        folder: the working folder of commands.
         """
         self._port = port
         self._prepared = prepared
@@ -145,16 +146,16 @@ class Agent:
         self._unpacker = Unpacker()
         self._commands: dict[int, _Command] = {}  # by channel
         self._pipes: dict[int, _Command] = {}  # by file descriptor
-        self._full: dict[int, _Command] = {}  # by that of a standard input that takes no more now
+        self._full: dict[int, _Command] = {}  # by descriptor of a standard input that is full
         self._selector = selectors.DefaultSelector()
         self._selector.register(port, selectors.EVENT_READ)
-        # A child's end must wake the loop even where a grandchild keeps its pipes open.
+        # A child's end must wake the loop even if a grandchild keeps its pipes open.
         self._wakeup, write_end = os.pipe()
         os.set_blocking(self._wakeup, False)
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Commands inherit it, and whoever started the agent in the background may ignore it.
+        # Commands inherit this. A parent that runs the agent in the background may ignore it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
 
@@ -165,12 +166,12 @@ class Agent:
                 self._reap()
         finally:
             for command in self._commands.values():
-                with contextlib.suppress(OSError):  # as of one that has become another user's
+                with contextlib.suppress(OSError):  # for example, a command that changed its user
                     os.killpg(command.process.pid, signal.SIGKILL)
                     command.process.wait()
 
     def _serve_once(self) -> bool:
-        """Do what there is to do now, or next. Returns False when the host is gone."""
+        """Handles the next events. Returns False if the host is gone."""
         for key, events in self._selector.select():
             if key.fd == self._port:
                 data = os.read(self._port, _READ_BYTES)
@@ -239,7 +240,7 @@ class Agent:
                 start_new_session=True,
                 preexec_fn=None if end is None else _take_terminal,
             )
-        except Exception as error:  # whatever it is, who asked waits for an answer
+        except Exception as error:  # the requester waits for an answer
             if terminal is not None:
                 os.close(terminal)
             self._send(EXIT, channel, {"error": f"{_program(request)}: can't be run: {error}"})
@@ -256,13 +257,13 @@ class Agent:
             os.set_blocking(process.stdin.fileno(), False)
 
     def _pump(self, pipe: int, limit: int = _READ_BYTES) -> int:
-        """Sends what a pipe has now, up to a limit. Returns the number of bytes."""
+        """Sends the content of a pipe, up to a limit. Returns the number of bytes."""
         command = self._pipes[pipe]
         try:
             data = os.read(pipe, min(limit, _READ_BYTES))
         except BlockingIOError:
             return 0
-        except OSError:  # EIO: nobody has the terminal open any more
+        except OSError:  # EIO: no process has the terminal open any more
             data = b""
         if not data:
             self._forget_pipe(pipe)
@@ -291,8 +292,8 @@ class Agent:
         self._pipes.pop(pipe, None)
 
     def _drain(self, pipe: int) -> None:
-        """Sends what an ended command left in a pipe, and no more than the pipe holds at a time: a
-        child that the command left behind may go on writing for ever.
+        """Sends what an ended command left in a pipe, but at most the pipe's capacity: a child that
+        the command left behind may write for ever.
         """
         left = _capacity(pipe)
         while left > 0 and pipe in self._pipes:
@@ -302,7 +303,7 @@ class Agent:
             left -= sent
 
     def _type(self, command: _Command) -> None:
-        """Give a command's input what was sent for it, as much as it takes now."""
+        """Writes the bytes sent for a command's input, as many as it takes now."""
         if command.input is None:
             command.typed.clear()
             return
@@ -311,7 +312,7 @@ class Agent:
             del command.typed[: os.write(command.input, command.typed)]
         except BlockingIOError:
             pass
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             command.typed.clear()
         if command.input == command.terminal:
             if command.terminal in self._pipes:
@@ -334,10 +335,10 @@ class Agent:
             self._selector.unregister(command.input)
 
     def _reap(self) -> None:
-        """Report the commands that have ended, and bury orphans: nobody else does in a guest."""
+        """Reports the commands that have ended, and reaps orphans, as a first process must."""
         while True:
             try:
-                # WNOWAIT: a command's status is its Popen's to collect
+                # WNOWAIT: leaves a command's status to its Popen
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
@@ -352,7 +353,7 @@ class Agent:
 
     def _finish(self, command: _Command) -> None:
         returncode = command.process.wait()
-        for pipe in command.pipes:  # all that it wrote is in the pipes by now
+        for pipe in command.pipes:  # everything it wrote is in the pipes by now
             self._drain(pipe)
             self._forget_pipe(pipe)
         self._forget_input(command)
@@ -371,13 +372,13 @@ class Agent:
 
 
 def _program(request: object) -> object:
-    """Returns what a request asks to run, for errors: it may be anything."""
+    """Returns the program that a request names, for errors: the request may be anything."""
     argv = request.get("argv") if isinstance(request, dict) else request
     return argv[0] if isinstance(argv, list) and argv else argv
 
 
 def _capacity(pipe: int) -> int:
-    """Returns how many bytes a command's pipe, or its terminal, holds at most."""
+    """Returns the capacity in bytes of a command's pipe or terminal."""
     import fcntl
 
     try:
@@ -392,7 +393,7 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    # Whoever started the agent in the background may ignore what its keys send.
+    # A parent that started the agent in the background may ignore the signals of its keys.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -406,7 +407,7 @@ def _resize(terminal: int, size: dict[str, int]) -> None:
 
 
 def _open_port() -> int:
-    """The virtio-serial port that the host gave our name (there is no udev to link it)."""
+    """Opens the virtio-serial port that the host named for us (there is no udev to link it)."""
     folder = "/sys/class/virtio-ports"
     for port in os.listdir(folder):  # noqa: PTH208
         with open(f"{folder}/{port}/name") as file:  # noqa: PTH123
@@ -422,10 +423,10 @@ def _main() -> None:
             Agent(int(sys.argv[1]), folder=sys.argv[2]).serve()
         return
     print("pmemlab: the agent is up", flush=True)  # on the console
-    # The boot was quiet, since a console costs time; from now on the kernel's notices count.
+    # The boot was quiet, since a console costs time. From now on the kernel's notices matter.
     with open("/proc/sys/kernel/printk", "w") as file:  # noqa: PTH123
         file.write("6")
-    import prepared  # type: ignore[import-not-found]  # it lies beside this file, which has no package
+    import prepared  # type: ignore[import-not-found]  # lies beside this file, which has no package
 
     Agent(_open_port(), prepared).serve()
 

@@ -1,4 +1,4 @@
-"""A guest's QEMU as a script that a user can read, change and run by hand: `--dry-run`."""
+"""Prints a guest's QEMU command as a script to read, change and run by hand (`--dry-run`)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["script"]
 
 
 def script(topology: Topology, options: GuestOptions) -> str:
-    """Shell commands that start the guest that `pmemlab` would start, from the same kernel.
+    """Returns shell commands that start the guest that `pmemlab` would start, from the same kernel.
 
-    Its folder is in the user's cache; the initramfs is made there now, and nothing is started. What
-    the lab would then run in the guest is in comments.
+    The guest's folder is in the user's cache. Writes the initramfs there, and starts nothing.
+    Commands that the lab would run in the guest are comments.
     """
     topology = options.applied_to(topology)
     kernel = get_kernel()
@@ -41,7 +41,7 @@ def script(topology: Topology, options: GuestOptions) -> str:
 
 
 def _folded(argv: list[str]) -> str:
-    """An option a line."""
+    """Returns a command with one option a line."""
     lines: list[list[str]] = [[]]
     for argument in argv:
         if argument.startswith("-") and lines[-1]:

@@ -1,6 +1,6 @@
-"""What is kept between runs: kernels, and what was learnt about KVM.
+"""The cache that outlives runs: kernels, and the results of KVM trials.
 
-Entries are published by a rename, so a reader sees a whole entry or none, whenever a writer dies.
+Entries are published by a rename, so a reader sees a whole entry or none, even if a writer dies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["build_once", "cache_folder"]
 
 
 def cache_folder() -> Path:
-    """$PMEMLAB_CACHE, or pmemlab in $XDG_CACHE_HOME, or ~/.cache/pmemlab. Made if need be."""
+    """Returns $PMEMLAB_CACHE, or pmemlab in $XDG_CACHE_HOME, or ~/.cache/pmemlab, and makes it."""
     own = os.environ.get("PMEMLAB_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(own) if own else Path(base) / "pmemlab"
@@ -32,15 +32,15 @@ def cache_folder() -> Path:
 
 @contextmanager
 def build_once() -> Iterator[Path]:
-    """Hold the cache's lock, and give a scratch folder on the same file system.
+    """Holds the cache's lock, and yields a scratch folder on the same file system.
 
-    Whoever waited for the lock finds what the holder before it published, so the caller looks
-    again before it builds. Scratch folders that killed builders left are removed here.
+    While the caller waited for the lock, its entry may have been published, so the caller looks
+    again before it builds. Removes scratch folders of killed builders.
     """
     folder = cache_folder()
     try:
         lock_file = (folder / "lock").open("w")
-    except OSError as error:  # another user's
+    except OSError as error:  # owned by another user
         raise LabError(f"cache folder {folder}: {error.strerror}; set PMEMLAB_CACHE") from error
     with lock_file as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""How other processes run commands in a guest that `pmemlab machine serve` keeps.
+"""Runs commands of other processes in a guest that `pmemlab machine serve` keeps.
 
-The serving process listens on a socket in the guest's state folder. What passes there are the
-agent's own frames: a client says SPAWN, KILL, SIGNAL, INPUT, END_INPUT, RESIZE and READ, and hears
-STDOUT, STDERR, TAKEN and EXIT; and it may switch the guest's power, by POWER_CUT and POWER_ON.
+The serving process listens on a socket in the guest's state folder. The frames are those of the
+agent: a client sends SPAWN, KILL, SIGNAL, INPUT, END_INPUT, RESIZE and READ, and receives STDOUT,
+STDERR, TAKEN and EXIT. It may switch the guest's power by POWER_CUT and POWER_ON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_COMMANDS = frozenset(
 
 
 class ServedGuest(Spawner, Protocol):
-    """Starts commands in a guest, and switches its power."""
+    """A guest that starts commands and whose power can be switched."""
 
     def power_cut(self) -> None: ...
 
@@ -39,7 +39,7 @@ class ServedGuest(Spawner, Protocol):
 
 @contextmanager
 def attach(state: Path) -> Iterator[Link]:
-    """A link to the guest that is served with this state folder. Raises `LabError`."""
+    """Yields a link to the guest that is served with this state folder. Raises `LabError`."""
 
     def died(how: str) -> LabError:
         return MachineDiedError(f"the machine of {state} {how}")
@@ -52,7 +52,7 @@ def attach(state: Path) -> Iterator[Link]:
 
 
 def connect(state: Path) -> socket.socket:
-    """The socket of the guest that is served with this state folder. Raises `LabError`."""
+    """Returns a socket to the guest that is served with this state folder. Raises `LabError`."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         with _short_path(state) as path:
@@ -67,16 +67,16 @@ def connect(state: Path) -> socket.socket:
 
 
 def switch_power(state: Path, *, on: bool) -> None:
-    """Cut the power of the guest that is served with this state folder, or boot it again.
+    """Cuts the power of the guest that is served with this state folder, or boots it again.
 
-    Raises `LabError` where that fails.
+    Raises `LabError` if that fails.
     """
     with attach(state) as link:
         link.switch_power(agent.POWER_ON if on else agent.POWER_CUT)
 
 
 class ControlServer:
-    """Serves clients from threads of its own while it is entered."""
+    """Serves clients in its own threads between `__enter__` and `__exit__`."""
 
     def __init__(self, state: Path, guest: ServedGuest) -> None:
         self._state = state
@@ -85,7 +85,7 @@ class ControlServer:
 
     def __enter__(self) -> ControlServer:
         with _short_path(self._state) as path:
-            Path(path).unlink(missing_ok=True)  # of one that was killed; the folder is ours now
+            Path(path).unlink(missing_ok=True)  # left by a killed server; the folder is ours now
             self._listener.bind(path)
         self._listener.listen(64)
         threading.Thread(target=self._accept, name="control", daemon=True).start()
@@ -93,7 +93,7 @@ class ControlServer:
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         (self._state / _SOCKET).unlink(missing_ok=True)
 
@@ -108,10 +108,10 @@ class ControlServer:
 
 
 class _Client:
-    """One connection. `_lock` guards sending and `_running`.
+    """A client's connection. `_lock` guards sending and `_running`.
 
-    What the client and the guest's agent say of a command passes through as it is: so the agent
-    waits for a client that reads too slowly, and nothing is kept here.
+    Frames about a command pass through unchanged, so the agent waits for a slow client, and nothing
+    is buffered here.
     """
 
     def __init__(self, connection: socket.socket, guest: ServedGuest) -> None:
@@ -156,7 +156,7 @@ class _Client:
             threading.Thread(target=self._pump, args=(channel, command), daemon=True).start()
         elif kind in (agent.POWER_CUT, agent.POWER_ON):
             switch = self._guest.power_cut if kind == agent.POWER_CUT else self._guest.power_on
-            # A boot takes long, and the client's pings want an answer meanwhile.
+            # A boot takes long, and the client's pings need an answer meanwhile.
             threading.Thread(target=self._switch, args=(channel, switch), daemon=True).start()
         elif kind in _OF_COMMANDS:
             with self._lock:
@@ -189,13 +189,13 @@ class _Client:
         self._send(agent.EXIT, channel, json.dumps(document).encode())
 
     def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
-        with self._lock, suppress(OSError):  # a client that has gone needs nothing any more
+        with self._lock, suppress(OSError):  # a client that has gone needs no answer
             self._socket.sendall(agent.pack(kind, channel, payload))
 
 
 @contextmanager
 def _short_path(state: Path) -> Iterator[str]:
-    """The socket's path, short enough for any folder: a socket's may have 107 bytes."""
+    """Yields a short path of the socket: a socket's path may have 107 bytes, a folder's more."""
     folder = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{_SOCKET}"

@@ -1,4 +1,4 @@
-"""What the cxl program lists: memory devices behind CXL, and regions made of them."""
+"""Lists CXL memory devices, and the regions made of them, with the program cxl."""
 
 from __future__ import annotations
 

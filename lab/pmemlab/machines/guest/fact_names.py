@@ -1,11 +1,10 @@
-"""The names of a machine's facts: what a topology's `proof` may demand."""
+"""The names of a machine's facts, for a topology's `proof`."""
 
 from __future__ import annotations
 
 __all__ = ["FACTS", "is_fact_name", "shape_error", "what_is"]
 
-# Each with its type and its meaning. A star stands for a list's index, or for a number that is a
-# key.
+# Name -> (type, meaning). A star stands for a list's index, or for a number that is a key.
 FACTS: dict[str, tuple[type | list[type], str]] = {
     "kernel": (str, "release, as `uname -r` says"),
     "cpus": ([int], "CPUs that are online, by number"),
@@ -95,20 +94,20 @@ _PATTERNS = [name.split(".") for name in FACTS]
 
 
 def is_fact_name(name: str) -> bool:
-    """Whether the probe knows a fact of this name, or facts beneath it ("regions").
+    """Returns whether the probe knows a fact of this name, or facts below it ("regions").
 
-    A number stands for itself, a star for all of a list ("regions.*.modes").
+    A number stands for itself, a star for all items of a list ("regions.*.modes").
     """
     return _pattern_of(name) is not None
 
 
 def shape_error(name: str, value: object) -> str | None:
-    """Why no machine's fact of this name is ever of the value's type; None where one may be."""
+    """Returns why no fact of this name can have the value's type; None if one can."""
     pattern = _pattern_of(name)
     assert pattern is not None
     parts = name.split(".")
     if len(parts) < len(pattern):
-        # What lies beneath, as the probe prints it.
+        # The name of several facts, whose value is as the probe prints it.
         return None if isinstance(value, list | dict) else "must be a list, or a mapping"
     of_type, _ = FACTS[".".join(pattern)]
     kind = of_type[0] if isinstance(of_type, list) else of_type
@@ -126,7 +125,7 @@ def _is_nested(value: object, kind: type, depth: int) -> bool:
 
 
 def what_is(name: str) -> str:
-    """What a fact is, for people; of facts beneath a name, what the first of them is."""
+    """Returns the meaning of a fact, for people; for a name of several facts, that of the first."""
     return FACTS[".".join(_pattern_of(name) or [])][1]
 
 

@@ -1,4 +1,4 @@
-"""The guests' initramfs: busybox, the kernel's modules and one script."""
+"""The guests' initramfs: busybox, the kernel's modules and a script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pmemlab.machines.guest.kernel import Kernel
 __all__ = ["Entries", "find_busybox", "write_cpio", "write_initramfs"]
 
 Entries = dict[str, tuple[int, bytes]]
-"""Name -> (mode with its file type, content), folders before what is in them."""
+"""Name -> (mode with file type, content), with folders before their contents."""
 
 _SYSTEM_PATH = "/usr/bin:/bin"
 _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
@@ -23,11 +23,11 @@ _FOLDERS = ("bin", "dev", "proc", "sys", "lower", "overlay", "root")
 def write_initramfs(
     path: Path, kernel: Kernel, added: Entries | None = None, init: bytes | None = None
 ) -> None:
-    """Write an initramfs for this kernel.
+    """Writes an initramfs for a kernel.
 
-    added: further files for it.
-    init: the script that is run first. Default: the one that starts a guest's agent.
-    Raises `MissingRequirementError` where there is no static busybox.
+    added: further files.
+    init: the first script to run. Default: the script that starts a guest's agent.
+    Raises `MissingRequirementError` if there is no static busybox.
     """
     entries = dict.fromkeys(_FOLDERS, (stat.S_IFDIR | 0o755, b""))
     entries["bin/busybox"] = (stat.S_IFREG | 0o755, find_busybox().read_bytes())
@@ -47,10 +47,10 @@ def write_initramfs(
 
 
 def write_cpio(path: Path, entries: Mapping[str, tuple[int, bytes]]) -> None:
-    """Write a cpio archive in the "newc" format (linux: driver-api/early-userspace).
+    """Writes a cpio archive in the "newc" format (linux: driver-api/early-userspace).
 
     entries: see `Entries`; the content of a symbolic link is its target.
-    Not compressed: unpacking takes a guest longer than reading.
+    The archive is not compressed: unpacking takes a guest longer than reading.
     """
     with path.open("wb") as archive:
         for inode, (name, (mode, content)) in enumerate(
@@ -66,7 +66,7 @@ def write_cpio(path: Path, entries: Mapping[str, tuple[int, bytes]]) -> None:
 
 
 def find_busybox() -> Path:
-    """A static busybox. Raises `MissingRequirementError`."""
+    """Returns the path of a static busybox. Raises `MissingRequirementError` if there is none."""
     remedy = "apt-get install busybox-static"
     found = shutil.which("busybox", path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
     if found is None:

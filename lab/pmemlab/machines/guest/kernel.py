@@ -1,7 +1,7 @@
-"""The guests' kernel: found in /boot or fetched from the distribution, never installed.
+"""The guests' kernel: found in /boot or downloaded from the distribution, never installed.
 
-Only what the guests need is kept: the uncompressed kernel (a guest without KVM takes seconds to
-unpack one) and the closure of the modules it loads.
+Only the files that guests need are kept: the uncompressed kernel (a guest without KVM takes seconds
+to unpack one) and the modules to load, with their dependencies.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ from pmemlab.machines.guest.cache import build_once, cache_folder
 
 __all__ = ["Kernel", "KernelSource", "cached_kernel", "get_kernel", "kernel_source"]
 
-# Every guest loads these, in the order in which they are wanted; their dependencies come before
-# them.
+# Every guest loads these, in this order, each after its dependencies.
 _MODULES = [
     *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
     *("libnvdimm", "nd_e820", "nfit", "nd_pmem", "dax_pmem", "device_dax", "kmem"),
     "ext4",
     "nvme",
 ]
-# Kept for the topologies that load them by modprobe, as far as a kernel has them. Each costs time,
-# so no other guest loads them.
+# Kept for the topologies that load them by modprobe, if the kernel has them. Each costs time, so no
+# other guest loads them.
 _MORE_MODULES = [
     *("ahci", "sd_mod", "dm_mod"),
     *("cxl_acpi", "cxl_port", "cxl_pci", "cxl_mem", "cxl_pmem", "dax_cxl"),
 ]
-# The crypto API asks for an algorithm by name, and in an initramfs nobody answers. Modules that do
-# so say what they want first (softdep); these are the ones that have it, any one will do.
+# The crypto API requests an algorithm by name, and in an initramfs no process answers. Modules that
+# need an algorithm declare it (softdep). Any of these modules provides it.
 _ALGORITHMS = {"crc32c": ("crc32c_generic", "crc32c_cryptoapi")}
-# Faster ones of the same, in the kernels that have them as modules (up to 6.13).
+# Faster modules for the same algorithms, in kernels that have them as modules (up to 6.13).
 _OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
-_CHECKSUMS = "checksums"  # of an entry's other files
+_CHECKSUMS = "checksums"  # of a cache entry's other files
 _TAKEN_FROM = "taken-from"  # the image's path, if the user named its folder
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """release: as `uname -r` says. image: ELF, uncompressed. modules: files in loading order."""
+    """A guest kernel. release: as `uname -r` prints it. image: uncompressed ELF.
+
+    modules: files in loading order.
+    """
 
     release: str
     image: Path
@@ -64,7 +66,7 @@ class Kernel:
 
 
 def cached_kernel() -> Kernel | None:
-    """The kernel that is in the cache already."""
+    """Returns the newest kernel in the cache, or None if there is none."""
     prefix = _cache_prefix()
     entries = sorted(cache_folder().glob(f"{prefix}*"), key=lambda entry: entry.stat().st_mtime)
     if not entries:
@@ -74,7 +76,7 @@ def cached_kernel() -> Kernel | None:
 
 
 def _cache_prefix() -> str:
-    """Returns the prefix of the entries' names. A different list of modules gives another entry."""
+    """Returns the prefix of cache entries' names, in which each list of modules has its own."""
     modules = [*_MODULES, *_MORE_MODULES, *_OPTIONAL_MODULES]
     folder = _own_folder()
     if folder:
@@ -83,21 +85,21 @@ def _cache_prefix() -> str:
 
 
 def _own_folder() -> Path | None:
-    """The folder that the user wants kernels to be taken from."""
+    """Returns the folder given by the user to take kernels from, or None."""
     name = os.environ.get("PMEMLAB_KERNEL")
     return Path(name) if name else None
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Where `get_kernel` takes the kernel from. release: as of `Kernel`. words: for people."""
+    """The place that `get_kernel` takes the kernel from. words: for people."""
 
     release: str
     words: str
 
 
 def kernel_source() -> KernelSource:
-    """Where `get_kernel` would take the kernel from, without getting it. Raises as it does."""
+    """Returns the place that `get_kernel` would use, but gets nothing. Raises as it does."""
     kernel = cached_kernel()
     if kernel:
         return KernelSource(kernel.release, f"kernel {kernel.release} from {cache_folder()}")
@@ -115,17 +117,17 @@ def kernel_source() -> KernelSource:
 
 
 def get_kernel() -> Kernel:
-    """The guests' kernel: from the cache, else /boot, else the distribution's package; where
-    $PMEMLAB_KERNEL is set, from the cache, else that folder.
+    """Returns the guests' kernel: from the cache, else from /boot, else from the distribution's
+    package. If $PMEMLAB_KERNEL is set: from the cache, else from that folder.
 
-    Raises `MissingRequirementError` where there is none to be had, and names the modules that
-    those that were found lack.
+    Raises `MissingRequirementError` if no kernel can be had, naming the modules that the kernels
+    found lack.
     """
     kernel = cached_kernel()
     if kernel and _is_whole(kernel.folder):
         return kernel
     with build_once() as scratch:
-        kernel = cached_kernel()  # whoever held the lock before may have built it
+        kernel = cached_kernel()  # a previous holder of the lock may have built it
         if kernel is None:
             return _make(scratch)
         if _is_whole(kernel.folder):
@@ -139,7 +141,7 @@ def get_kernel() -> Kernel:
 
 
 def _make(scratch: Path) -> Kernel:
-    """Make a cache entry of the kernel; raises as `get_kernel` does."""
+    """Makes a cache entry of the kernel. Raises as `get_kernel` does."""
     root = _own_folder() or _ROOT
     release, why = _find_release(root)
     if release:
@@ -155,7 +157,7 @@ def _make(scratch: Path) -> Kernel:
 
 
 def _is_whole(entry: Path) -> bool:
-    """Whether a cache entry's files are as they were made: a disk may have lost some of one."""
+    """Returns whether a cache entry's files match their checksums: a disk may have lost some."""
     try:
         return (entry / _CHECKSUMS).read_bytes() == _checksums(entry)
     except OSError:
@@ -177,8 +179,8 @@ def _no_own_kernel(why: list[str]) -> MissingRequirementError:
 
 
 def _find_release(root: Path) -> tuple[str | None, list[str]]:
-    """The newest release whose image is readable and whose modules are all there, and why none of
-    the newer ones is it.
+    """Returns the newest release with a readable image and all modules, and the reasons against the
+    newer ones.
     """
     why = []
     images = _images(root)
@@ -199,7 +201,7 @@ def _find_release(root: Path) -> tuple[str | None, list[str]]:
 
 
 def _images(root: Path) -> dict[str, Path]:
-    """Kernels by their release: in /boot, or beside their modules as newer packages have them."""
+    """Returns release -> kernel: in /boot, or beside its modules, where newer packages put it."""
     beside = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
     in_boot = {
         path.name.removeprefix("vmlinuz-"): path for path in (root / "boot").glob("vmlinuz-*")
@@ -208,7 +210,7 @@ def _images(root: Path) -> dict[str, Path]:
 
 
 def _module_tree(root: Path, release: str) -> Path:
-    """Packages that are only unpacked lack the link from /lib to /usr/lib."""
+    """Returns the folder of modules: packages only unpacked lack the link from /lib to /usr/lib."""
     trees = [root / folder / "lib/modules" / release for folder in (".", "usr")]
     return trees[0] if trees[0].is_dir() else trees[1]
 
@@ -254,7 +256,7 @@ def _read_module(path: Path) -> bytes:
 
 
 class _ModuleMissingError(LookupError):
-    """Its text is the module's name, with who wants it."""
+    """A module is missing. The text is its name, with the module that needs it."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ class _LoadOrder:
 
 
 def _load_order(tree: Path) -> _LoadOrder:
-    """Raises `_ModuleMissingError`."""
+    """Returns the modules to load. Raises `_ModuleMissingError`."""
     builtin = {
         line.rsplit("/", 1)[-1].strip().removesuffix(".ko").replace("-", "_")
         for line in (tree / "modules.builtin").read_text().splitlines()
@@ -305,15 +307,15 @@ def _load_order(tree: Path) -> _LoadOrder:
 
 
 def _modinfo(module: bytes, key: bytes) -> str:
-    """All values of a key, with blanks between them."""
+    """Returns all values of a key, separated by blanks."""
     values = re.findall(rb"(?<=\x00)" + key + rb"=([^\x00]*)", module)
     return b" ".join(values).decode()
 
 
 def _uncompressed(image: bytes) -> bytes | None:
-    """The ELF kernel within a bzImage; None where nothing here unpacks it.
+    """Returns the ELF kernel inside a bzImage; None if no program here can unpack it.
 
-    The image's header says where the packed kernel is (linux: arch/x86/boot.rst).
+    The image's header gives the place of the packed kernel (linux: arch/x86/boot.rst).
     """
     if image[0x202:0x206] != b"HdrS" or len(image) < 0x250:
         return None
@@ -323,7 +325,7 @@ def _uncompressed(image: bytes) -> bytes | None:
         if packed.startswith(b"\xfd7zXZ\x00"):
             kernel = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(packed)
         elif packed.startswith(b"\x28\xb5\x2f\xfd"):
-            kernel = _unpack_zstd(packed[:-4])  # what follows is its size
+            kernel = _unpack_zstd(packed[:-4])  # the last 4 bytes are its size
         else:
             return None
     except (lzma.LZMAError, OSError, subprocess.CalledProcessError, MissingRequirementError):
@@ -332,7 +334,7 @@ def _uncompressed(image: bytes) -> bytes | None:
 
 
 def _publish(root: Path, release: str, scratch: Path) -> Kernel:
-    """Make a cache entry of a kernel and the modules it needs."""
+    """Makes a cache entry of a kernel and the modules that it needs."""
     tree = _module_tree(root, release)
     entry = scratch / "entry"
     target = entry / "lib/modules" / release
@@ -348,7 +350,7 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     (target / "modules.order").write_text("".join(f"{name}\n" for name in names))
     _depmod(entry, release, scratch)
     bzimage = _images(root)[release].read_bytes()
-    # QEMU boots either; unpacking here spares every guest the seconds.
+    # QEMU boots both; unpacking here saves every guest seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
     (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
     if _own_folder():
@@ -356,7 +358,7 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     (entry / _CHECKSUMS).write_bytes(_checksums(entry))
     _drop_entries_of_gone_images(scratch)
     place = cache_folder() / f"{_cache_prefix()}{release}"
-    if place.exists():  # a damaged one
+    if place.exists():  # a damaged entry
         place.rename(scratch / "damaged")
     entry.rename(place)
     kernel = cached_kernel()
@@ -365,14 +367,14 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
 
 
 def _drop_entries_of_gone_images(scratch: Path) -> None:
-    """Nobody asks for them again, as where a clone with a kernel of its own was removed."""
+    """Removes entries of images that are gone, for example with a clone that had its own kernel."""
     for told in cache_folder().glob(f"kernel-*/{_TAKEN_FROM}"):
         if not Path(os.fsdecode(told.read_bytes())).exists():
             told.parent.rename(scratch / told.parent.name)
 
 
 def _depmod(entry: Path, release: str, scratch: Path) -> None:
-    """Index the modules: daxctl looks up its driver by libkmod's index."""
+    """Indexes the modules: daxctl looks its driver up in libkmod's index."""
     command = shutil.which("depmod", path=os.environ.get("PATH", "") + ":/sbin:/usr/sbin")
     argv = [command] if command else None
     if argv is None:
@@ -387,9 +389,9 @@ def _depmod(entry: Path, release: str, scratch: Path) -> None:
 
 
 def _package_names(why: list[str]) -> list[str]:
-    """The packages that hold the distribution's kernel and its modules.
+    """Returns the packages that contain the distribution's kernel and its modules.
 
-    why: what is wrong with the kernels in /boot.
+    why: the faults of the kernels in /boot.
     """
     if not shutil.which("apt-cache") or not shutil.which("apt-get"):
         found = f"/boot has none to use ({'; '.join(why)})" if why else "/boot has none"
@@ -414,7 +416,7 @@ def _package_names(why: list[str]) -> list[str]:
 
 
 def _fetch_packages(names: list[str], scratch: Path) -> Path:
-    """Download packages and unpack them in a folder of their own; nothing is installed."""
+    """Downloads packages and unpacks them in a folder of their own; nothing is installed."""
     folder = scratch / "packages"
     root = folder / "root"
     root.mkdir(parents=True, exist_ok=True)

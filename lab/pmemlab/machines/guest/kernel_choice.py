@@ -1,7 +1,7 @@
-"""The kernel that a user asks for by its version or its file: `--kernel`.
+"""Turns the kernel that a user names by its version or its file (`--kernel`) into a folder.
 
-Kernels are taken from a folder with boot/ and lib/modules/ in it, as $PMEMLAB_KERNEL names one. A
-choice becomes such a folder: links to one kernel and its modules.
+Kernels are taken from a folder that contains boot/ and lib/modules/, as named by $PMEMLAB_KERNEL.
+The user's choice becomes such a folder: links to a kernel and its modules.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _IMAGE = "vmlinuz-"
 
 
 def kernel_folder(choice: str) -> Path:
-    """The folder for a choice, which is one of
+    """Returns the folder for a choice, which is one of
 
     - a version of this computer's, as in /boot/vmlinuz-VERSION;
     - the file of an image, FOLDER/boot/vmlinuz-VERSION, with its modules in FOLDER/lib/modules;
     - such a FOLDER itself.
 
-    Raises `LabError`, which says what is there.
+    Raises `LabError`, which lists the versions that exist.
     """
     path = Path(choice)
     if os.sep in choice and path.is_dir():
@@ -50,7 +50,7 @@ def _modules_of(image: Path, version: str) -> Path:
 
 
 def _linked(image: Path, modules: Path, version: str) -> Path:
-    # Another image under the same name is another kernel.
+    # A changed image under the same name gets another folder.
     made_of = f"{image}\0{image.stat().st_mtime_ns}\0{modules}"
     folder = cache_folder() / "chosen" / sha256(made_of.encode()).hexdigest()[:16]
     for link, target in (

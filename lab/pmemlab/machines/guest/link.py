@@ -1,7 +1,6 @@
-"""The host's end of the port to a guest's agent.
+"""The host's end of the connection to a guest's agent.
 
-The same frames pass between `pmemlab machine serve` and those who attach to it, so one class does
-both.
+A client of `pmemlab machine serve` exchanges the same frames with it, so it uses this class too.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _KILL_GRACE_S = 10.0
 class Link:
     """Runs commands through a connected socket.
 
-    died: makes the error for a guest that is gone; it is told how that showed.
+    died: makes the error for a guest that is gone; its argument says what was seen.
 
-    Methods may be called from any thread. `_lock` guards `_channels` and `_closed`; `_sending` is
-    held while a frame is sent, which may wait for the other end: the thread that reads never takes
-    it, so the other end is never kept from writing.
+    Methods may be called from any thread. `_lock` guards `_channels` and `_closed`. `_sending` is
+    held while a frame is sent, which may wait for the other end. The reading thread never takes
+    `_sending`, so the other end can always write.
     """
 
-    # A guest that leaves a ping unanswered for so long, and sends nothing else, is taken for dead.
+    # A guest that neither answers a ping nor sends anything for this long is taken for dead.
     _silence_s = 60.0
 
     def __init__(self, connection: socket.socket, died: Callable[[str], LabError]) -> None:
@@ -47,13 +46,13 @@ class Link:
         self._channels: dict[int, queue.SimpleQueue[tuple[int, bytes] | None]] = {
             0: queue.SimpleQueue()
         }
-        self._heard = 0  # how often bytes came
+        self._heard = 0  # number of receptions
         self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read, name="guest link", daemon=True)
         self._reader.start()
 
     def wait_hello(self, timeout: float) -> None:
-        """Wait until the agent says that it is up. Raises the guest's death."""
+        """Waits until the agent says that it is up. Raises the guest's death."""
         try:
             frame = self._channels[0].get(timeout=timeout)
         except queue.Empty:
@@ -62,7 +61,7 @@ class Link:
             raise self._died("went down before it was up")
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the other end is gone. False where it still is there after the timeout."""
+        """Waits until the other end is gone. Returns False after the timeout."""
         return self._closed.wait(timeout)
 
     def spawn(
@@ -72,11 +71,11 @@ class Link:
         terminal: Mapping[str, int] | None = None,
         takes_input: bool = False,
     ) -> Command:
-        """Start a command. It is the caller's to read to its end, or to kill.
+        """Starts a command. The caller must read its output to the end, or kill it.
 
-        terminal: "rows" and "columns" of the terminal that it is to run on. Default: on none.
-        takes_input: whether `Command.send_input` gives it a standard input. Default: it has an
-            empty one.
+        terminal: "rows" and "columns" of the command's terminal. Default: it has no terminal.
+        takes_input: whether `Command.send_input` feeds its standard input. Default: the input is
+            empty.
         """
         request: dict[str, object] = {"argv": list(argv), "env": dict(env), "input": takes_input}
         if terminal is not None:
@@ -84,9 +83,9 @@ class Link:
         return self._begin(agent.SPAWN, json.dumps(request).encode())
 
     def switch_power(self, kind: int) -> None:
-        """Ask `pmemlab machine serve`, which alone can, to cut its guest's power or to boot it.
+        """Makes `pmemlab machine serve` cut its guest's power or boot the guest.
 
-        kind: agent.POWER_CUT or agent.POWER_ON. Raises `LabError` where that fails.
+        kind: agent.POWER_CUT or agent.POWER_ON. Raises `LabError` if that fails.
         """
         for _ in self._begin(kind).output():
             pass
@@ -108,7 +107,7 @@ class Link:
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        """Run a command to its end; see `Machine.run`."""
+        """Runs a command to its end; see `Machine.run`."""
         output = {agent.STDOUT: bytearray(), agent.STDERR: bytearray()}
         lines = _Lines(on_line)
 
@@ -127,11 +126,11 @@ class Link:
         return Result(command.returncode, *texts())
 
     def refresh(self) -> None:
-        """Make the guest forget what it has cached of the host's files."""
+        """Makes the guest drop its cache of the host's files."""
         self._send(agent.pack(agent.REFRESH))
 
     def close(self) -> None:
-        """Hang up. Commands that others wait for end with the guest's death."""
+        """Closes the connection. Threads that wait for a command get the guest's death."""
         with suppress(OSError):  # the other end may have been faster
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._reader is not threading.current_thread():
@@ -169,9 +168,9 @@ class Link:
     def _next(
         self, frames: queue.SimpleQueue[tuple[int, bytes] | None], deadline: float | None
     ) -> tuple[int, bytes]:
-        """The channel's next frame. Raises TimeoutError, or the guest's death."""
+        """Returns the channel's next frame. Raises TimeoutError, or the guest's death."""
         wait = min(_PING_EVERY_S, self._silence_s / 3)
-        heard = None  # `_heard` when the first ping was sent that nothing came after
+        heard = None  # `_heard` at the first unanswered ping
         silent_s = 0.0
         while True:
             left = wait if deadline is None else deadline - time.monotonic()
@@ -189,7 +188,7 @@ class Link:
                 self._send(agent.pack(agent.PING))
                 continue
             if frame is None:
-                frames.put(None)  # for whoever asks again
+                frames.put(None)  # for the next call
                 raise self._died("went down while a command ran")
             return frame
 
@@ -199,9 +198,9 @@ class Link:
 
 
 class Command:
-    """A command that runs in the guest. `returncode` is there once `output` has ended.
+    """A command that runs in the guest. `returncode` is set once `output` has ended.
 
-    `output` and `frames` are for one thread, all else for any.
+    `output` and `frames` may be called from one thread, all other methods from any.
     """
 
     def __init__(
@@ -213,17 +212,17 @@ class Command:
         self._link = link
         self._channel = channel
         self._frames = frames
-        self._flow = threading.Condition()  # guards the following two, and tells of changes
+        self._flow = threading.Condition()  # guards the next two, and signals their changes
         self._sent_ahead = 0
         self._ended = False
-        self._taken = 0  # how much `output` gave away and the agent was not told of
+        self._taken = 0  # bytes that `output` yielded and the agent was not told of
         self.returncode = 0
 
     def output(self, timeout: float | None = None) -> Generator[tuple[int, bytes], None, None]:
-        """What it writes, as it comes: (agent.STDOUT or agent.STDERR, bytes).
+        """Yields the command's output as it comes: (agent.STDOUT or agent.STDERR, bytes).
 
-        Raises TimeoutError past the timeout, after the command was killed; the guest's death; and
-        `LabError` where the command can't be started. Left early, it kills the command.
+        Raises TimeoutError past the timeout, after killing the command; the guest's death; and
+        `LabError` if the command can't be started. A caller that stops early kills the command.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         ended = False
@@ -249,8 +248,8 @@ class Command:
             self._link._forget(self._channel)
 
     def frames(self, deadline: float | None = None) -> Iterator[tuple[int, bytes]]:
-        """What the agent says of it, as it comes: (kind, payload), EXIT last. `output` makes sense
-        of them; whoever passes them on leaves that to who gets them.
+        """Yields the agent's frames of the command as they come: (kind, payload), EXIT last.
+        `output` interprets them; a caller that forwards them leaves that to the receiver.
 
         Raises TimeoutError past the deadline, and the guest's death.
         """
@@ -262,25 +261,25 @@ class Command:
             yield kind, payload
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Say something of it to the agent."""
+        """Sends the agent a frame about this command."""
         self._link._send(agent.pack(kind, self._channel, payload))
 
     def kill(self) -> None:
-        """Kill it and its children. `output` then comes to its end."""
+        """Kills the command and its children. `output` then ends."""
         self.send(agent.KILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and its children."""
+        """Sends a signal to the command and its children."""
         self.send(agent.SIGNAL, json.dumps({"number": number}).encode())
 
     def type(self, keys: bytes) -> None:
-        """Type at its terminal, or pass on its standard input; with neither, nothing happens."""
+        """Types at the command's terminal, or sends standard input. Without both, does nothing."""
         self.send(agent.INPUT, keys)
 
     def send_input(self, data: bytes) -> bool:
-        """Send bytes for its standard input. Returns False once it has ended.
+        """Sends bytes for the command's standard input. Returns False once the command has ended.
 
-        Waits while it reads too slowly, so another thread must be in `output`.
+        Waits while the command reads too slowly, so another thread must be in `output`.
         """
         with self._flow:
             self._flow.wait_for(lambda: self._ended or self._sent_ahead < agent.INPUT_WINDOW)
@@ -291,18 +290,18 @@ class Command:
         return True
 
     def end_input(self) -> None:
-        """End its standard input, after what was sent."""
+        """Ends the command's standard input, after the bytes sent before."""
         self.send(agent.END_INPUT)
 
     def resize(self, terminal: Mapping[str, int]) -> None:
-        """Tell its terminal a new size: "rows" and "columns"."""
+        """Gives the command's terminal a new size: "rows" and "columns"."""
         self.send(agent.RESIZE, json.dumps(dict(terminal)).encode())
 
     def _note_output(self, count: int) -> None:
-        """Tells the agent of output that was taken, a part of the window at a time."""
+        """Tells the agent of output that was taken, once that is a quarter of the window."""
         self._taken += count
         if self._taken >= agent.OUTPUT_WINDOW // 4:
-            with suppress(LabError):  # what a dead guest sent before is still to be read
+            with suppress(LabError):  # output sent by a guest before its death can still be read
                 self.send(agent.READ, json.dumps({"bytes": self._taken}).encode())
             self._taken = 0
 
@@ -312,7 +311,7 @@ class Command:
             self._flow.notify_all()
 
     def _kill_and_wait(self) -> None:
-        """So that no timeout leaves anything running."""
+        """Kills the command, so that no timeout leaves anything running."""
         self.kill()
         try:
             for _ in self.frames(time.monotonic() + _KILL_GRACE_S):
@@ -322,7 +321,7 @@ class Command:
 
 
 class _Lines:
-    """Cuts streams, which come in pieces, into lines. A last one that has no end is never told."""
+    """Cuts streams, which come in pieces, into lines. Drops a last line without an end."""
 
     def __init__(self, on_line: OnLine | None) -> None:
         self._on_line = on_line

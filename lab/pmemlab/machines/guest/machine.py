@@ -51,13 +51,13 @@ __all__ = [
     "write_guest_initramfs",
 ]
 
-# Generous: seven guests that start at once without KVM share the host's cores.
+# Long, because seven guests that start at once without KVM share the host's cores.
 _BOOT_LIMIT_S = 180.0
 _PROVISION_LIMIT_S = 180.0
 _SIGNALS_EVERY_S = 0.5
 _AGENT = Path(__file__).with_name("agent.py")
-# Programs of the topologies' provisioning and of `pmemlab machine show`, with their packages. A
-# guest's programs are this computer's, so they must be here.
+# Programs of the topologies' provisioning and of `pmemlab machine show`, with their packages.
+# Guests run this computer's programs, so they must be installed here.
 _PROGRAMS = {
     "ndctl": "ndctl",
     "daxctl": "daxctl",
@@ -69,7 +69,7 @@ PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
-    """What this computer lacks for a guest of this topology. Downloads and starts nothing."""
+    """Returns what this computer lacks for a guest of this topology. Starts nothing."""
     missing = []
     for check in (find_qemu, find_setpriv, find_busybox, kernel_source):
         try:
@@ -79,7 +79,7 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
     for program, package in _PROGRAMS.items():
         if not shutil.which(program, path=PROGRAM_PATH):
             missing.append(MissingRequirementError(program, f"apt-get install {package}"))
-    if not missing:  # else neither is there to be too old
+    if not missing:  # else QEMU or the kernel is missing
         missing += unmet_requirements(topology, find_qemu(), kernel_source().release)
     missing += missing_memory(topology.memory_bytes + EMULATOR_BYTES, topology.name)
     missing += _missing_media_space(topology, Path(tempfile.gettempdir()))
@@ -98,13 +98,14 @@ def open_guest_machine(
     options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
     on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> GuestMachine:
-    """Boot a guest, provision it and prove it.
+    """Boots a guest, provisions it and proves it.
 
-    state: an existing folder for its backing files and its console's log; what is put there is
-        removed by `stop`. Default: a temporary folder of its own.
-    on_step: told what is being done, for progress displays.
-    options: what the user wants otherwise than the topology has it.
-    on_boot: given the guest just before it boots.
+    state: an existing folder for its backing files and its console's log; `stop` removes these
+        files.
+    Default: a temporary folder of its own.
+    on_step: gets the current step, for progress displays.
+    options: the user's changes to the topology.
+    on_boot: gets the guest just before it boots.
 
     Raises `MissingRequirementError`, `MachineDiedError`, `ProvisionError` or `ProofError`.
     """
@@ -126,10 +127,10 @@ def qemu_command(
     state: Path,
     port: str,
 ) -> list[str]:
-    """QEMU's command line for a guest of a topology to which the options were applied.
+    """Returns QEMU's command line for a guest.
 
-    Raises `LabError`. initramfs: as `write_guest_initramfs` writes it. The rest: see
-    `command_line`.
+    topology: with the options applied. initramfs: written by `write_guest_initramfs`. Other
+        arguments: see `command_line`. Raises `LabError`.
     """
     results = options.results_share()
     return command_line(
@@ -138,7 +139,7 @@ def qemu_command(
         initramfs,
         accelerator,
         state,
-        # -S -E: nothing of site-packages, nothing of the environment
+        # -S -E: no site-packages, no environment
         [sys.executable, "-S", "-E", str(_AGENT)],
         port,
         shares=[*shared_folders(), *([results] if results else [])],
@@ -151,12 +152,12 @@ def write_guest_initramfs(path: Path, kernel: Kernel) -> None:
 
 
 class GuestMachine(LinkedMachine):
-    """A guest. `open_guest_machine` makes one that is started and proved.
+    """A guest. `open_guest_machine` returns one that is started and proved.
 
-    unproved: the facts that differ from what the topology demands. Only a guest with QEMU arguments
-        of the user's may have some.
+    unproved: the facts that differ from the topology's demands. Only a guest with QEMU arguments of
+        the user's may have some.
 
-    `_powered` guards `_boot` and `_stopped`, and tells of a new boot.
+    `_powered` guards `_boot` and `_stopped`, and signals a new boot.
     """
 
     kind: Literal["guest"] = "guest"
@@ -167,13 +168,13 @@ class GuestMachine(LinkedMachine):
         state: Path | None = None,
         options: GuestOptions = GuestOptions(),  # noqa: B008 - it is frozen
     ) -> None:
-        options.results_share()  # what is wrong with it is told before anything starts
+        options.results_share()  # reports errors before anything starts
         self._options = options
         self.topology = topology = options.applied_to(topology)
         self.accelerator: Accelerator = "tcg"
         self.python = sys.executable
         self._state = StateFolder(state, False) if state else StateFolder.temporary()
-        # Not in a folder that is given: a container's is memory, which is for the media.
+        # Not in a given folder: a container's is in memory, which the media need.
         self._boot_files = StateFolder.temporary() if state else self._state
         self._qemu_argv: Callable[[str], Sequence[str]] | None = None
         self._powered = threading.Condition()
@@ -190,16 +191,16 @@ class GuestMachine(LinkedMachine):
 
     @property
     def pid(self) -> int:
-        """QEMU's process id; of its last boot."""
+        """The process id of QEMU; after a power cut, of the last boot."""
         return self._last_boot().emulator.pid
 
     @property
     def link(self) -> Link:
-        """The way to its agent. Raises `MachineDiedError` where it was stopped or cut."""
+        """The link to its agent. Raises `MachineDiedError` if the guest was stopped or cut."""
         return self._last_boot().link
 
     def start(self, on_step: Callable[[str], None], on_boot: Callable[[Booting], None]) -> None:
-        """Boot on new media, provision, prove; `open_guest_machine` says what is told."""
+        """Boots on new media, provisions and proves. For the arguments see `open_guest_machine`."""
         qemu = find_qemu()
         on_step("looking for a kernel")
         kernel = get_kernel()
@@ -294,7 +295,7 @@ class GuestMachine(LinkedMachine):
             raise LabError(f"guest {self.topology.name}: {RESULTS} can't be mounted: {done.stderr}")
 
     def _make_backing_files(self) -> None:
-        """Sparse: what the guest never writes takes no room."""
+        """Makes sparse files: parts that the guest never writes take no room."""
         for missing in _missing_media_space(self.topology, self._state.path):
             raise missing
         for name, size in self.topology.backing_files.items():
@@ -305,7 +306,7 @@ class GuestMachine(LinkedMachine):
         return self._last_boot().uptime
 
     def _link_for(self, argv: Sequence[str]) -> Link:
-        """The way to a guest that sees what was edited here since its last command."""
+        """Returns a link to a guest that sees all edits made here since its last command."""
         link = self.link
         if self._host_files.changed(argv):
             link.refresh()
@@ -341,9 +342,10 @@ class GuestMachine(LinkedMachine):
         self._last_boot().end(POWER_CUT)
 
     def wait_ended(self) -> LabError:
-        """Wait until the guest ends otherwise than by a power cut, and return how it did.
+        """Waits until the guest ends other than by a power cut, and returns the error that says
+        how.
 
-        One that didn't come up again keeps its media, and may be switched on again.
+        A guest that didn't come up again keeps its media, and may be switched on again.
         """
         while True:
             boot = self._last_boot()
@@ -353,8 +355,8 @@ class GuestMachine(LinkedMachine):
                 return boot.died("ended by itself")
             with self._powered:
                 while self._boot is boot and not self._stopped:
-                    # Not for ever: of two signals that came together Python 3.11 has shown neither
-                    # to a thread that waits without an end.
+                    # Limits the wait: of two signals that came together, Python 3.11 has shown
+                    # neither to a thread in an endless wait.
                     self._powered.wait(_SIGNALS_EVERY_S)
             if self._stopped:
                 return boot.died(STOPPED)

@@ -1,4 +1,4 @@
-"""What the kernel says of CPUs and memory: nodes, distances, tiers, caches, address ranges."""
+"""The kernel's facts of CPUs and memory: nodes, distances, tiers, caches, address ranges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITE_POLICY = {0: "write-back", 1: "write-through"}
 
 
 def read_memory_facts() -> dict[str, object]:
-    """Facts by the names of `pmemlab.machines.guest.fact_names`; some may be `Unreadable`."""
+    """Returns facts by the names in `fact_names`. Some may be `Unreadable`."""
     nodes = _numbers(_NODES / "online")
     with_cpus = _numbers(_NODES / "has_cpu")
     return {
@@ -46,7 +46,7 @@ def read_memory_facts() -> dict[str, object]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """A sysfs list such as "0-1,3". Without NUMA support in the kernel there is one node."""
+    """Returns a sysfs list such as "0-1,3". A kernel without NUMA has one node."""
     if not path.exists():
         return [0]
     ranges = (part.split("-") for part in text_of(path).split(",") if part)
@@ -54,7 +54,7 @@ def _numbers(path: Path) -> list[int]:
 
 
 def cpus_of(node: int) -> set[int]:
-    """Those of a node's CPUs that this process may run on."""
+    """Returns those CPUs of a node that this process may run on."""
     own = set(_numbers(_NODES / f"node{node}" / "cpulist")) if _NODES.exists() else {0}
     return own & os.sched_getaffinity(0)
 
@@ -91,7 +91,7 @@ def _distances(node: int, nodes: list[int]) -> dict[str, int]:
 
 
 def _slow_nodes(with_cpus: list[int]) -> list[int]:
-    """Nodes in a lower memory tier than every node with CPUs."""
+    """Returns the nodes in a lower memory tier than every node with CPUs."""
     tiers = {
         int(folder.name.removeprefix("memory_tier")): _numbers(folder / "nodelist")
         for folder in _TIERS.glob("memory_tier[0-9]*")
@@ -116,7 +116,7 @@ def _memory_side_caches() -> list[dict[str, object]]:
 
 
 def _physical_bytes(name: str) -> int:
-    """Size of the physical address ranges of this name. Raises PermissionError."""
+    """Returns the size of the physical address ranges of this name. Raises PermissionError."""
     ranges = list(_physical_ranges())
     if not any(high for _, high, _ in ranges):
         raise PermissionError(f"{_IOMEM} shows its addresses to root alone")

@@ -1,4 +1,4 @@
-"""What a user may change of one guest beside its topology."""
+"""The user's changes to one guest, in addition to its topology."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from pmemlab.topology import Topology
 __all__ = ["RESULTS", "RESULTS_TAG", "GuestOptions", "parse_qemu_arguments"]
 
 RESULTS = "/mnt/results"
-"""Where the guest has the folder that it may write."""
+"""The guest's path of the folder that it may write."""
 
 RESULTS_TAG = "results"
 
 
 @dataclass(frozen=True)
 class GuestOptions:
-    """cpus: virtual CPUs. Default: the topology's.
+    """Changes to a topology for one guest.
 
-    qemu_arguments: added to QEMU's. Default: none. They may change any fact, so a guest that has
-        some is handed out although a fact differs from what its topology demands.
-    results: a folder of this computer that the guest has at `RESULTS` and may write. Default: none.
+    cpus: virtual CPUs. Default: the topology's.
+    qemu_arguments: further QEMU arguments. Default: none. They may change any fact, so a guest that
+        has some is opened even if a fact differs from the topology's demands.
+    results: a folder of this computer that the guest may write, at `RESULTS`. Default: none.
     """
 
     cpus: int | None = None
@@ -33,7 +34,7 @@ class GuestOptions:
     results: Path | None = None
 
     def applied_to(self, topology: Topology) -> Topology:
-        """The topology with these options, and with the proof that a guest with them must pass.
+        """Returns the topology with these options, and with the proof that such a guest must pass.
 
         Raises `LabError` if the topology places its CPUs in sockets itself.
         """
@@ -50,7 +51,7 @@ class GuestOptions:
         return replace(topology, cpus=self.cpus, proof=proof)
 
     def results_share(self) -> Share | None:
-        """Raises `LabError` where the folder isn't there or can't be written."""
+        """Returns the share of `results`. Raises `LabError` if it can't be written."""
         if self.results is None:
             return None
         folder = self.results.absolute()
@@ -64,7 +65,7 @@ class GuestOptions:
 
 
 def parse_qemu_arguments(text: str) -> tuple[str, ...]:
-    """Words as a shell would make them. Raises `LabError`."""
+    """Splits a text into words as a shell does. Raises `LabError`."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the kernel and the libraries that programs use say of persistent memory."""
+"""Facts of persistent memory, from the kernel and from the libraries that programs use."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PMEM_FILE_CREATE = 1  # libpmem.h
 _KPAGEFLAGS = Path("/proc/kpageflags")
 _ZERO_PAGE = 1 << 24  # linux: uapi/linux/kernel-page-flags.h
 _TOUCHED_BYTES = 1 << 20
-_SPREAD_BYTES = 8 << 20  # over several chunks of what is interleaved
+_SPREAD_BYTES = 8 << 20  # more than one chunk of interleaved devices
 
 
 def read_nvdimm_buses() -> dict[str, object]:
-    """The DIMMs and the regions of persistent memory that ndctl lists, by name.
+    """Returns the DIMMs and the regions of persistent memory that ndctl lists, by name.
 
-    Both are empty where the kernel knows no such bus.
+    Both lists are empty if the kernel has no such bus.
     """
     if not _ND.exists():
         return {"dimms": [], "regions": []}
@@ -68,13 +68,13 @@ def _region(region: dict[str, Any], bus: dict[str, Any]) -> dict[str, object]:
 
 
 def _persistence_domain(folder: Path) -> str:
-    """The kernel shows the file only where the bus has said what the domain is."""
+    """Returns the domain. The kernel has this file only if the bus has declared the domain."""
     path = folder / "persistence_domain"
     return text_of(path) if path.exists() else "unknown"
 
 
 def map_sync(path: str) -> bool:
-    """Whether a file in this folder can be mapped with MAP_SYNC: only one on real DAX can."""
+    """Returns whether a file in this folder can be mapped with MAP_SYNC, which needs real DAX."""
     with _allocated_file(path, mmap.PAGESIZE) as (file, is_ours):
         try:
             mapping = mmap.mmap(
@@ -90,9 +90,10 @@ def map_sync(path: str) -> bool:
 
 
 def page_regions(path: str) -> list[str]:
-    """The regions of persistent memory in which the pages of a mapped file in this folder lie.
+    """Returns the regions of persistent memory that contain the pages of a mapped file in this
+    folder.
 
-    "none" stands for pages elsewhere. Raises PermissionError where only root may ask.
+    "none" stands for pages elsewhere. Raises PermissionError if only root may read this.
     """
     regions = {
         folder.name: (int(text_of(folder / "resource"), 0), int(text_of(folder / "size")))
@@ -114,8 +115,10 @@ def page_regions(path: str) -> list[str]:
 
 @contextmanager
 def _allocated_file(path: str, size: int) -> Iterator[tuple[IO[bytes], bool]]:
-    """An open file in this folder, all of whose pages the file system has room for, and whether it
-    is a new one: in a full folder it is one of the user's, which must not be written.
+    """Yields an open file in this folder with all its blocks allocated, and whether the file is
+    new.
+
+    In a full folder the file is one of the user's, which must not be written.
     """
     new = _new_file(path, size)
     with new or _file_in_full_folder(path).open("r+b") as file:
@@ -123,10 +126,11 @@ def _allocated_file(path: str, size: int) -> Iterator[tuple[IO[bytes], bool]]:
 
 
 def _new_file(path: str, size: int) -> IO[bytes] | None:
-    """Without a name. None where there is no room: a store to its pages would end the process."""
+    """Returns a file without a name. Returns None if there is no room for its pages: a store to
+    them would end the process."""
     file = None
     try:
-        file = tempfile.TemporaryFile(dir=path)  # noqa: SIM115  # whoever gets it closes it
+        file = tempfile.TemporaryFile(dir=path)  # noqa: SIM115  # the caller closes it
         os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         if file is not None:
@@ -138,12 +142,12 @@ def _new_file(path: str, size: int) -> IO[bytes] | None:
 
 
 def _file_in_full_folder(path: str) -> Path:
-    """The largest file of that file system without holes, of a page at least."""
+    """Returns the largest file without holes on the file system, of a page at least."""
     sizes = {}
     device = Path(path).stat().st_dev
     for folder, _, names in os.walk(path):
         for file in (Path(folder, name) for name in names):
-            with suppress(FileNotFoundError):  # gone meanwhile
+            with suppress(FileNotFoundError):  # removed meanwhile
                 status = file.lstat()
                 is_whole = status.st_blocks * 512 >= status.st_size >= mmap.PAGESIZE
                 if stat.S_ISREG(status.st_mode) and status.st_dev == device and is_whole:
@@ -154,7 +158,7 @@ def _file_in_full_folder(path: str) -> Path:
 
 
 def _touch(mapping: mmap.mmap, is_ours: bool) -> None:
-    """Has every page mapped; by a store where the file is ours."""
+    """Maps every page of the file: by a store if the file is ours, else by a load."""
     for offset in range(0, len(mapping), mmap.PAGESIZE):
         if is_ours:
             mapping[offset] = 1
@@ -179,10 +183,10 @@ def _physical_addresses(mapping: mmap.mmap) -> list[int]:
 
 
 def _without_zero_page(addresses: list[int], path: str) -> list[int]:
-    """The addresses of pages that were written before.
+    """Returns the addresses of pages that were written before.
 
     A page that is allocated but was never written, as in a new pool of libpmem's, reads as the
-    kernel's page of zeros, which is in RAM. Raises OSError where all are.
+    kernel's page of zeros, which is in RAM. Raises OSError if no page was written.
     """
     with _KPAGEFLAGS.open("rb", buffering=0) as file:
         flags = {a: os.pread(file.fileno(), 8, a // mmap.PAGESIZE * 8) for a in {*addresses}}
@@ -193,7 +197,7 @@ def _without_zero_page(addresses: list[int], path: str) -> list[int]:
 
 
 def is_pmem(path: str) -> int:
-    """libpmem's own answer for a file in this folder: 1 where stores need no msync."""
+    """Returns libpmem's answer for a file in this folder: 1 if stores need no msync."""
     library = ctypes.CDLL("libpmem.so.1", use_errno=True)
     library.pmem_map_file.restype = ctypes.c_void_p
     library.pmem_map_file.argtypes = [
@@ -219,10 +223,10 @@ def is_pmem(path: str) -> int:
 
 
 def memkind_nodes(node: int) -> list[int]:
-    """The nodes on which memory of memkind's KMEM DAX kind lies where a CPU of `node` asks for it.
+    """Returns the nodes on which memkind's KMEM DAX kind allocates for a CPU of `node`.
 
-    memkind chooses the node that is nearest to the CPU, once a process; so it is asked in one of
-    its own. Raises OSError with that one's words.
+    memkind chooses the node nearest to the CPU, once per process, so a child process asks it.
+    Raises OSError with the child's message.
     """
     reader, writer = os.pipe()
     child = os.fork()

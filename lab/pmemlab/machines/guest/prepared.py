@@ -2,16 +2,16 @@
 
     python -S -E prepared.py [OPTION...] -m MODULE [ARGUMENT...]
 
-does what `python [OPTION...] -m MODULE [ARGUMENT...]` does. The first such command with these
-options leaves a process behind: see `prepared_server`. It imports the modules that it is asked
-for, and forks a child for each command, with the command's arguments, working folder, standard
-streams and signals. A command with another environment than the first one's is run as usual, since
-libraries read theirs as they are loaded.
+does the same as `python [OPTION...] -m MODULE [ARGUMENT...]`. The first such command with these
+options leaves a server process behind: see `prepared_server`. The server imports the requested
+modules, and forks a child for each command, with the command's arguments, working folder, standard
+streams and signals. A command whose environment differs from the first one's runs as usual, since
+libraries read the environment when they are loaded.
 
-`python -S` has no packages. So what judges an engine, the probe and the witness, is run by a
-process that has never imported one.
+`python -S` has no packages. So the programs that judge an engine, the probe and the witness, run in
+a process that has never imported an engine.
 
-It is started by path, and imports next to nothing: that would cost what it saves.
+This file is run by path. It imports next to nothing, which would cost time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 FOLDER = os.environ.get("XDG_RUNTIME_DIR", "/run") + "/pmemlab-prepared"
-VARIABLE = "PMEMLAB_PREPARED"  # is set for commands in a guest
+VARIABLE = "PMEMLAB_PREPARED"  # set for commands in a guest
 ANOTHER_ENVIRONMENT = 0
 MOST_BYTES = 1 << 20
 STREAMS = 3
@@ -45,10 +45,10 @@ _LOOK_AGAIN_S = 0.02
 
 
 def prepared_command(argv: Sequence[str], python: str) -> list[str]:
-    """Returns the command that does the same by this file; `argv` where there is none.
+    """Returns the command that does the same through this file, or `argv` if there is none.
 
-    argv: of a command, which coreutils' `timeout` may lead. python: the interpreter that the
-    modules are prepared for.
+    argv: a command, perhaps after coreutils' `timeout`. python: the interpreter for which modules
+        are prepared.
     """
     words = list(argv)
     at = words.index(python) if python in words else -1
@@ -64,7 +64,7 @@ def prepared_command(argv: Sequence[str], python: str) -> list[str]:
 
 
 def stop_servers() -> None:
-    """End the processes that have imported modules: their sources were edited."""
+    """Ends the processes that have imported modules: their sources were edited."""
     try:
         names = os.listdir(FOLDER)  # noqa: PTH208
     except FileNotFoundError:
@@ -74,11 +74,11 @@ def stop_servers() -> None:
         try:
             connection.connect(f"{FOLDER}/{name}")
         except OSError:
-            pass  # it is being started, and imports what is there now
+            pass  # it is just starting, and imports the new sources
         else:
-            os.unlink(f"{FOLDER}/{name}")  # noqa: PTH108  # nobody reaches it any more
+            os.unlink(f"{FOLDER}/{name}")  # noqa: PTH108  # no command can connect to it any more
         finally:
-            connection.close()  # who asks for nothing ends it
+            connection.close()  # a connection without a request ends the server
 
 
 def _main(words: list[str]) -> NoReturn:
@@ -88,12 +88,12 @@ def _main(words: list[str]) -> NoReturn:
     request = marshal.dumps((module, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
     streams = b"".join(n.to_bytes(4, sys.byteorder) for n in range(STREAMS))
     forwarded = [getattr(_signal, name) for name in _FORWARDED]
-    # What comes before the child is known waits.
+    # Holds signals back until the child is known.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
     server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
     answer = server.recv(MOST_BYTES)
     if not answer:
-        os._exit(1)  # the module can't be imported, and it has told why
+        os._exit(1)  # the server has printed why the module can't be imported
     child = int(answer)
     if child != ANOTHER_ENVIRONMENT:
         for number in forwarded:
@@ -125,7 +125,7 @@ def _connect(options: list[str]) -> _socket.socket:
             command = [sys.executable, *options, "-m", _SERVER, path]
             started = os.posix_spawn(sys.executable, command, os.environ)
         elif os.waitpid(started, os.WNOHANG)[1]:
-            os._exit(1)  # it has told why
+            os._exit(1)  # the server has printed why
         time.sleep(_LOOK_AGAIN_S)
 
 

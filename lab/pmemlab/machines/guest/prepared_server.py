@@ -2,12 +2,12 @@
 
     python -m pmemlab.machines.guest.prepared_server SOCKET
 
-A module is imported when it is first asked for, with those that it names in `PREPARED`; nothing of
-it is called here: what ran before can't change what runs next. It has a function `main()`, which
-returns an exit status or None.
+A module is imported on its first use, together with the modules listed in its `PREPARED`. No
+function of the module is called in this process, so no command can affect the next one. A module
+has a function `main()`, which returns an exit status or None.
 
-Between this process and each command's stands one that waits for both: the command ends with who
-asked for it.
+A supervisor process between this process and each command waits for both ends: the command ends
+when its client does.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _serve(path: Path) -> None:
         try:
             listener.bind(str(path))
         except OSError:
-            return  # another one was first
+            return  # another server was first
         listener.listen()
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it forks
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no parent waits for supervisors
         with open(os.devnull, "r+b", buffering=0) as nothing:  # noqa: PTH123
             for stream in range(STREAMS):
                 os.dup2(nothing.fileno(), stream)
@@ -61,7 +61,7 @@ def _serve(path: Path) -> None:
 
 
 def _imported(name: str, stderr: int) -> ModuleType | None:
-    """Returns the module; None if it can't be imported, which is told on the descriptor."""
+    """Returns the module, or None if it can't be imported; the traceback goes to `stderr`."""
     try:
         module = importlib.import_module(name)
         for further in getattr(module, "PREPARED", ()):
@@ -80,7 +80,7 @@ def _supervise(
     connection: socket.socket,
     streams: list[int],
 ) -> None:
-    """Returns in the command's process alone, when the command has ended."""
+    """Runs a command and reports its end. Returns only in the command's own process, at its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if not child:
@@ -98,7 +98,7 @@ def _supervise(
     with suppress(OSError):
         connection.send(b"%d" % child)
         select.select([ended, connection.fileno()], [], [])
-    if not select.select([ended], [], [], 0)[0]:  # who asked for it is gone
+    if not select.select([ended], [], [], 0)[0]:  # the client is gone
         _kill(child)
     _, status = os.waitpid(child, 0)
     with suppress(OSError):
@@ -107,10 +107,10 @@ def _supervise(
 
 
 def _kill(child: int) -> None:
-    """Kill it, with its children."""
+    """Kills a command with its children."""
     try:
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:  # it has no group of its own yet
+    except ProcessLookupError:  # it is not yet a group leader
         os.kill(child, signal.SIGKILL)
 
 
