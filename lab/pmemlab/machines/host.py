@@ -1,10 +1,10 @@
 """The `host` machine: this computer, with the media that the topology names.
 
-It is for persistent memory, CXL memory and disks that are really there. The user has provisioned
-them: nothing of the topology's `provision`, and nothing that is for QEMU, is run or looked at. The
-machine uses `pmem.path`, `pmem.nodes` and `ssd.path` as they are named; files lie in a new folder
-below each path, which goes when the machine is stopped. A computer that isn't what its topology
-says is refused, as a guest is.
+The machine is for real persistent memory, CXL memory and disks, which the user has provisioned: the
+topology's `provision` and its fields for QEMU are ignored. The machine uses `pmem.path`,
+`pmem.nodes` and `ssd.path` as they are named. Its files lie in a new folder below each path, which
+is removed when the machine is stopped. A computer that isn't what its topology says is refused, as
+a guest is.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _OWN_TOPOLOGY: Final = (
 
 
 def open_host_machine(topology: Topology) -> HostMachine:
-    """Return this computer, proved to have the media that the topology names.
+    """Returns this computer, proved to have the media that the topology names.
 
-    Raises LabError for a path or a node that isn't there, before anything is run, and ProofError
-    where the media aren't what the topology says.
+    Raises LabError if a path or node isn't there, before anything runs, and ProofError if the media
+    aren't what the topology says.
     """
     machine = HostMachine(topology)
     machine.open()
@@ -47,16 +47,16 @@ def open_host_machine(topology: Topology) -> HostMachine:
 
 
 class HostMachine(ProcessMachine):
-    """Commands run as children of this process, on the topology's own media.
+    """Runs commands as children of this process, on the topology's own media.
 
-    `topology` is the one asked for, with the folders that were made at its paths.
+    `topology` is the requested one, with the folders that were made at its paths.
     """
 
     kind: Kind = "host"
 
     def _place(self, topology: Topology) -> Topology:
         pmem, ssd = topology.pmem, topology.ssd
-        # All of them first: nothing is made on one medium where another one isn't there.
+        # Checks everything first: nothing is made on one medium if another is missing.
         pmem_path = _folder(topology, "pmem.path", pmem.path) if pmem.path else None
         ssd_path = _folder(topology, "ssd.path", ssd.path) if ssd else None
         for node in pmem.nodes:
@@ -82,8 +82,8 @@ class HostMachine(ProcessMachine):
             ) from error
 
     def _unproved(self, facts: dict[str, object]) -> list[str]:
-        """Return nothing: raises ProofError where a fact does not hold, LabError where `ssd.path`
-        is on no disk.
+        """Returns nothing. Raises ProofError if a fact does not hold, LabError if `ssd.path` is on
+        no disk.
         """
         wrong = mismatches(self.topology, facts)
         if wrong:
@@ -114,9 +114,9 @@ def _missing(topology: Topology, what: str) -> LabError:
 
 
 def virtual_machine() -> str | None:
-    """Return what says that this computer is a virtual machine; None where nothing does.
+    """Returns the evidence that this computer is a virtual machine; None if there is none.
 
-    Media of a virtual machine may be files and memory of the computer below.
+    Media of a virtual machine may be files and memory of the computer below it.
     """
     if _VENDOR.is_file() and _VENDOR.read_text().strip() in _EMULATORS:
         return f"its vendor is {_VENDOR.read_text().strip()}"

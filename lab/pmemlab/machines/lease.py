@@ -1,4 +1,4 @@
-"""One run at a time on a machine of a running lab."""
+"""Leases: one run at a time uses a machine of a running lab."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 class Lease:
-    """A lock on a file: it ends with the process that holds it, however that ends.
+    """A lock on a file, which ends with the process that holds it, however that ends.
 
-    A process that the holder forks doesn't hold it: it closes what it inherited of the lock, which
-    would otherwise last until it ends too.
+    A process forked by the holder doesn't hold the lock: it closes the inherited descriptor, which
+    would otherwise keep the lock until the child ends too.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class Lease:
         limit_s: float = _WAIT_LIMIT_S,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Wait for the lease. Raises `LabError`, which says whose it is, after `limit_s`.
+        """Waits for the lease. Raises `LabError`, which names the holder, after `limit_s`.
 
-        on_wait: told once that it has to be waited for, and for whom.
+        on_wait: called once if there is a wait, with a text that names the holder.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+")
-        except OSError as error:  # another user's
+        except OSError as error:  # made by another user
             raise LabError(
                 f"{path}: {error.strerror}; have who made it remove it, or take --machine guest"
             ) from error
-        _held.add(self)  # before it waits: a process may be forked meanwhile
+        _held.add(self)  # before the wait: this process may fork meanwhile
         deadline = time.monotonic() + limit_s
         told = False
         while True:
@@ -72,11 +72,11 @@ class Lease:
     def of_lab_machine(
         clone: Clone, name: str, on_wait: Callable[[str], None] = lambda _: None
     ) -> Lease:
-        """The lease of a machine of the clone's lab. Raises as the constructor."""
+        """Returns the lease of a machine of the clone's lab. Raises as the constructor."""
         return Lease(clone.root / ".lab" / "leases" / f"{name}.lock", on_wait=on_wait)
 
     def end(self) -> None:
-        """Let others have it. Idempotent."""
+        """Releases the lease. Idempotent."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""Ends what a machine's commands have left running on this computer, in whatever session."""
+"""Ends processes that a machine's commands have left on this computer, in whatever session."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 __all__ = ["Mark"]
 
-_LIMIT_S = 10.0  # a process that waits for a dead disk or a dead server can't be ended
+_LIMIT_S = 10.0  # a process waiting for a dead disk or server can't end
 
 
 class Mark:
-    """An environment variable by which a command's processes are known.
+    """An environment variable by which a command's processes are recognised.
 
-    Processes inherit it from each other, also those that begin a session of their own or lose
-    their parent. A process that is started with an empty environment, or that overwrites its own
-    (some daemons do, to show a title), is not known by it. Each mark has a name of its own, so
-    that a machine within a command of another machine is ended with that.
+    Child processes inherit it, also those that begin a session of their own or lose their parent.
+    It does not find a process that was started with an empty environment, or that overwrites its
+    own (some daemons do, to show a title). Each mark has a unique name, so that a machine within a
+    command of another machine is ended together with the command.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Mark:
         return {self._name: "1"}
 
     def end_processes(self) -> None:
-        """Kill the processes that have the mark, and those that they start meanwhile, and wait
-        until they have ended.
+        """Kills the processes that have the mark, and processes that they start meanwhile, and
+        waits until all have ended.
         """
         deadline = time.monotonic() + _LIMIT_S
         while time.monotonic() < deadline and (found := self._kill()):
@@ -48,8 +48,8 @@ class Mark:
         entry = f"\0{self._name}=1\0".encode()
         found: list[int] = []
         for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended meanwhile, or is another user's
-                # Opened before it is read: its id may become another process's.
+            with suppress(OSError):  # it has ended, or is another user's
+                # Opened before its environment is read: the id may become another process's.
                 process = os.pidfd_open(int(folder.name))
                 try:
                     if entry in b"\0" + (folder / "environ").read_bytes():

@@ -1,4 +1,4 @@
-"""What machines of all kinds have in common: an agent runs their commands."""
+"""The common part of all kinds of machines: an agent runs their commands."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class LinkedMachine(ABC):
 
     @abstractmethod
     def _uptime(self) -> Uptime:
-        """The one that goes on, or that ended last."""
+        """Returns the current uptime, or the last one if it has ended."""
 
     @abstractmethod
     def _link_for(self, argv: Sequence[str]) -> Link:
-        """The way to the agent, for this command. Raises `MachineDiedError`."""
+        """Returns the link to the agent for this command. Raises `MachineDiedError`."""
 
     @abstractmethod
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """All that a command has which is given this much.
+        """Returns a command's whole environment; `env` is the caller's part.
 
-        Asked for after the link: so what goes with a boot is of the link's, or the link is dead.
+        Called after `_link_for`: so values that belong to a boot fit the link, or the link is dead.
         """
 
     def run(
@@ -51,7 +51,7 @@ class LinkedMachine(ABC):
             link = self._link_for(argv)
             return link.run(argv, self._environment(env), timeout, on_line)
         finally:
-            uptime.check()  # it may have ended as the command did
+            uptime.check()  # it may have ended together with the command
 
     def spawn(
         self,
@@ -60,7 +60,7 @@ class LinkedMachine(ABC):
         terminal: Mapping[str, int] | None = None,
         takes_input: bool = False,
     ) -> Command:
-        """Start a command, whose output then comes as a stream; see `Link.spawn`."""
+        """Starts a command whose output comes as a stream; see `Link.spawn`."""
         argv, env = _checked_argv(argv), _checked_environment(env)
         self._uptime().check()
         link = self._link_for(argv)
@@ -74,9 +74,9 @@ class LinkedMachine(ABC):
 
 
 def _checked_argv(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the program and its arguments as text; a path is given as its text.
+    """Returns the program and its arguments as text; a path becomes its text.
 
-    Raises TypeError or ValueError for what no machine can run, so that nothing of it is sent.
+    Raises TypeError or ValueError for arguments that no machine can run, so that nothing is sent.
     """
     if isinstance(argv, str | bytes) or not isinstance(argv, Sequence):
         raise TypeError(
@@ -89,7 +89,7 @@ def _checked_argv(argv: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _checked_environment(env: Mapping[str, str | os.PathLike[str]]) -> dict[str, str]:
-    """Return environment variables as text. Raises as `_checked_argv`."""
+    """Returns environment variables as text. Raises as `_checked_argv`."""
     if not isinstance(env, Mapping):
         raise TypeError(f"env must map names of variables to their values, not be {env!r}")
     checked = {}

@@ -16,16 +16,16 @@ def open_machine(
     on_step: Callable[[str], None] = lambda _: None,
     on_boot: Callable[[Booting], None] = lambda _: None,
 ) -> Machine:
-    """Start a machine and prove it.
+    """Starts a machine and proves it.
 
-    topology: one, or the name of one of the lab's own, or the path of a file.
-    on_step: told what is being done, where that takes a while.
-    on_boot: given a guest, or a container of its own, just before it boots.
-    Raises `LabError` where it can't be started or isn't what its topology says.
+    topology: an object, or the name of one of the lab's own, or the path of a file.
+    on_step: gets the current step if it takes a while.
+    on_boot: gets a guest, or a container of its own, just before it boots.
+    Raises `LabError` if the machine can't be started or isn't what its topology says.
     """
     if isinstance(topology, str):
         topology = load_topology(topology)
-    # A kind's own requirements (QEMU, Docker) are imported only where that kind is asked for.
+    # Imports a kind's own requirements (QEMU, Docker) only for that kind.
     if kind == "process":
         from pmemlab.machines.process import open_process_machine
 

@@ -1,12 +1,12 @@
-"""The `process` machine: this computer as it is, with plain memory in the place of PMem.
+"""The `process` machine: this computer as it is, with plain memory in place of PMem.
 
-It needs no privileges and nothing installed, and it proves little: what a topology demands and
-this computer isn't is listed in its facts as "unproved", and what the machine took in the place of
-the topology's media as "replaced". After a power cut, "unproved" also says that nothing was lost:
-this computer's kernel lives on, with all that programs wrote and didn't flush.
+It needs no privileges and no installation, and it proves little. Its facts list the topology's
+demands that this computer does not meet as "unproved", and the replacements of the topology's media
+as "replaced". After a power cut, "unproved" also says that nothing was lost: this computer's kernel
+lives on, with everything that programs wrote and didn't flush.
 
-Commands are run by the agent that guests have, as a process of this computer. The `host` machine
-runs them in the same way, on the topology's own media: see `host`.
+Commands are run by the guests' agent, as a process of this computer. The `host` machine runs them
+in the same way, on the topology's own media: see `host`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pmemlab.topology import MISLEADING, Topology
 __all__ = ["LOST_BY_POWER_CUT", "ProcessMachine", "open_process_machine", "requirements"]
 
 LOST_BY_POWER_CUT = "what was not flushed is lost by a power cut"
-"""Among what is "unproved" once the power was cut."""
+"""An item of "unproved" once the power was cut."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 _END_S = 10.0
@@ -47,7 +47,7 @@ _MOST_TMPDIR_BYTES = 75
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
-    """What this computer lacks for taking the place of a machine of this topology."""
+    """Returns what this computer lacks for standing in for a machine of this topology."""
     if topology.pmem.path is None:
         return []
     if not _SHARED_MEMORY.is_dir():
@@ -58,10 +58,10 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
 
 
 def open_process_machine(topology: Topology) -> ProcessMachine:
-    """This computer in the place of a machine of this topology.
+    """Returns this computer, standing in for a machine of this topology.
 
-    Raises `MissingRequirementError` where the topology's programs could not even be tried here
-    (no memkind), `LabError` where there is no room for its persistent memory.
+    Raises `MissingRequirementError` if the topology's programs could not even be tried here (no
+    memkind), `LabError` if there is no room for its persistent memory.
     """
     machine = ProcessMachine(topology)
     machine.open()
@@ -69,7 +69,7 @@ def open_process_machine(topology: Topology) -> ProcessMachine:
 
 
 class _Agent:
-    """An agent on this computer. Its commands run in the folder that this process is in."""
+    """An agent on this computer. Its commands run in this process's working folder."""
 
     def __init__(self, name: str, port: socket.socket) -> None:
         self._name = name
@@ -81,11 +81,11 @@ class _Agent:
             pass_fds=[port.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # a terminal's Ctrl-C is ours to handle
+            start_new_session=True,  # Ctrl-C is ours to handle
         )
 
     def kill(self) -> None:
-        self._process.terminate()  # so that it ends its commands, whatever environment they have
+        self._process.terminate()  # it ends its commands, whatever their environment
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self.mark.end_processes()
@@ -97,9 +97,9 @@ class _Agent:
 
 
 class ProcessMachine(LinkedMachine):
-    """Commands run on this computer. `open_process_machine` makes one.
+    """Runs commands on this computer. `open_process_machine` makes one.
 
-    `topology` is the one asked for, with the places of its memory on this computer: a folder in
+    `topology` is the requested one, with the places of its memory on this computer: a folder in
     /dev/shm for its DAX mount, node 0 for its nodes, and a temporary folder for its disk.
     """
 
@@ -117,7 +117,7 @@ class ProcessMachine(LinkedMachine):
         self._boot = self._new_boot()
 
     def open(self) -> None:
-        """Find places for the topology's media, and prove what can be proved. Raises LabError."""
+        """Finds places for the topology's media, and proves what can be proved. Raises LabError."""
         try:
             self.topology = self._place(self.topology)
             self._temporary = self._new_temporary()
@@ -127,7 +127,7 @@ class ProcessMachine(LinkedMachine):
             raise
 
     def start(self) -> None:
-        """Read the facts, and hold them against the topology's demands. Raises LabError."""
+        """Reads the facts, and compares them with the topology's demands. Raises LabError."""
         facts = read_facts(self)
         if self.topology.pmem.nodes:
             try:
@@ -146,7 +146,7 @@ class ProcessMachine(LinkedMachine):
         self._facts = facts
 
     def _place(self, topology: Topology) -> Topology:
-        """Return the topology with places on this computer for its media. Raises LabError."""
+        """Returns the topology with places on this computer for its media. Raises LabError."""
         pmem, ssd, environment = topology.pmem, topology.ssd, dict(topology.environment)
         if pmem.path is not None:
             pmem = replace(pmem, path=self._folder_in(_with_room(topology)))
@@ -165,27 +165,27 @@ class ProcessMachine(LinkedMachine):
         return replace(topology, pmem=pmem, ssd=ssd, environment=environment)
 
     def _unproved(self, facts: dict[str, object]) -> list[str]:
-        """Return the facts that the topology demands and that do not hold. Adds what it took in
-        the place of the topology's media.
+        """Returns the demanded facts that do not hold. Adds the replacements of the topology's
+        media to `facts`.
         """
         facts["replaced"] = self._replaced
         return [mismatch.fact for mismatch in mismatches(self.topology, facts)]
 
     def _folder_in(self, parent: Path) -> str:
-        """Return the path of a new folder there, which `stop` removes."""
+        """Returns the path of a new folder in `parent`, which `stop` removes."""
         self._folders.append(StateFolder.temporary(parent))
         return str(self._folders[-1].path)
 
     def _new_temporary(self) -> dict[str, str]:
-        """Return the environment that has commands put their temporary files where `stop` removes
-        them, also those of commands that were killed.
+        """Returns the environment that puts temporary files where `stop` removes them, also the
+        files of killed commands.
         """
         folder = Path(self._folder_in(Path(tempfile.gettempdir())), "tmp")
         folder.mkdir()
         if len(os.fsencode(folder)) > _MOST_TMPDIR_BYTES:
             return {}
-        # Ray's own folder stays: its sockets have longer paths, and the cluster of this computer
-        # is found by it.
+        # Ray keeps its own folder: its sockets have longer paths, and this computer's cluster is
+        # found by the folder.
         ray = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
         return {"TMPDIR": str(folder), "RAY_TMPDIR": ray}
 
@@ -196,10 +196,10 @@ class ProcessMachine(LinkedMachine):
         return self._boot.link
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        # What this process can import, the command can: PYTHONPATH is for programs, not for us.
+        # Lets the command import what this process can: PYTHONPATH is for programs, not for us.
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
-        # As in a topology's `environment`: with these, libpmem's answers would prove nothing. What
-        # says where libraries lie stays: programs of this computer may need it.
+        # Drops the variables that a topology's `environment` may not have, since libpmem's answers
+        # would prove nothing. Variables with library paths stay: programs may need them.
         own = {
             name: value
             for name, value in os.environ.items()
@@ -241,7 +241,7 @@ class ProcessMachine(LinkedMachine):
 
 
 def _with_room(topology: Topology) -> Path:
-    """Return a folder of plain shared memory with room for the topology's persistent memory."""
+    """Returns a folder of plain shared memory with room for the topology's persistent memory."""
     for missing in requirements(topology):
         raise missing
     return _SHARED_MEMORY

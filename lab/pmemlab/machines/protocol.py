@@ -1,4 +1,4 @@
-"""What every kind of machine can do."""
+"""The interface of every kind of machine."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ KindOrAuto: TypeAlias = Literal["auto", Kind]
 Accelerator = Literal["kvm", "tcg", "none"]
 
 OnLine = Callable[[str], None]
-"""Is given a line without its end, as UTF-8 (other bytes as surrogate escapes)."""
+"""Takes a line without its end, as UTF-8 (other bytes as surrogate escapes)."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a command in a machine ended.
+    """The result of a command in a machine.
 
     returncode: its exit status, or minus the number of the signal that ended it.
-    stdout, stderr: exactly what it wrote, as UTF-8 (other bytes as surrogate escapes).
+    stdout, stderr: its exact output, as UTF-8 (other bytes as surrogate escapes).
     """
 
     returncode: int
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def said(self) -> str:
-        """What it wrote as an error, or all that it wrote; without spaces at both ends."""
+        """Its standard error, or its output if that is empty, without spaces at both ends."""
         return self.stderr.strip() or self.stdout.strip()
 
 
@@ -55,7 +55,7 @@ class Result:
 class Booting:
     """A machine that is about to boot.
 
-    stop: ends that at once, from any thread: whoever opens it gets a `LabError`.
+    stop: ends the boot at once, from any thread: the opening caller gets a `LabError`.
     """
 
     accelerator: Accelerator
@@ -75,7 +75,7 @@ class Spawner(Protocol):
 
 
 class Machine(Spawner, Protocol):
-    """A started machine whose proof has passed. A context manager: leaving it stops it."""
+    """A started machine that has passed its proof. A context manager, which stops it."""
 
     @property
     def topology(self) -> Topology: ...
@@ -98,55 +98,56 @@ class Machine(Spawner, Protocol):
         timeout: float | None = None,
         on_line: OnLine | None = None,
     ) -> Result:
-        """Run a command to its end. Processes that it leaves behind run on; their output is not
-        waited for.
+        """Runs a command to its end. Processes that the command leaves behind run on; their output
+        is not waited for.
 
         argv: the program and its arguments; no shell.
-        env: added to the machine's environment, which has the topology's `environment` already.
+        env: added to the machine's environment, which includes the topology's `environment`.
         timeout: seconds; None waits for as long as the machine lives.
-        on_line: told each whole line of stdout and stderr as it comes, in this thread. It may cut
+        on_line: gets each whole line of stdout and stderr as it comes, in this thread. It may cut
             the machine's power.
 
-        Raises `CommandTimeoutError` past the timeout, `MachineDiedError` where the machine dies
-        meanwhile, TypeError or ValueError for what no machine can run. A command that
-        fails is no error: see `Result.returncode`.
+        Raises `CommandTimeoutError` past the timeout, `MachineDiedError` if the machine dies
+        meanwhile, TypeError or ValueError for arguments that no machine can run. A command that
+        fails is no error:
+        see `Result.returncode`.
         """
         ...
 
     def facts(self) -> Mapping[str, object]:
-        """The facts read back from the machine when it was last proved; fit for JSON."""
+        """Returns the facts read back from the machine when it was last proved; fit for JSON."""
         ...
 
     def prove(self) -> None:
-        """Read the facts again. Raises `ProofError` where it isn't what it says any more.
+        """Reads the facts again. Raises `ProofError` if the machine isn't what it says any more.
 
-        Machines stay up for hours, and commands in them may take a mount away.
+        Machines stay up for hours, and commands in them may remove a mount.
         """
         ...
 
     def power_cut(self) -> None:
-        """Cut the power: no shutdown, no flush. Only `power_on` and `stop` may follow.
+        """Cuts the power: no shutdown, no flush. Only `power_on` and `stop` may follow.
 
-        Commands that run raise `MachineDiedError`. What is lost is a matter of the machine's kind:
-        of a guest all that its kernel had in memory; its media keep what they were given, and its
-        persistent memory every store that its CPU had made. Of a process or a host nothing but the
-        commands, with all that they left running: what they had written, flushed or not, is there.
+        Running commands raise `MachineDiedError`. The loss depends on the machine's kind. A guest
+        loses everything in its kernel's memory; its media keep what was written to them, and its
+        persistent memory keeps every store that the CPU had made. A process or a host loses only
+        its commands, with the processes that they left: all written bytes stay, flushed or not.
         """
         ...
 
     def power_on(self) -> None:
-        """Boot again after a power cut, on the same media, and prove the machine again.
+        """Boots again after a power cut, on the same media, and proves the machine again.
 
-        Media keep what is on them; what the topology says under `format` is not run again, unless
-        it has no media that outlive a power cut (`Topology.keeps_media`).
+        Media keep their content; the topology's commands under `format` are not run again, unless
+        no media outlive a power cut (`Topology.keeps_media`).
 
-        Raises `LabError` where the machine has power, and where it can't be booted or proved: then
-        only `stop` may follow.
+        Raises `LabError` if the machine has power, or if it can't be booted or proved; after the
+        latter only `stop` may follow.
         """
         ...
 
     def stop(self) -> None:
-        """Stop the machine and remove all that it left on this computer. Idempotent."""
+        """Stops the machine and removes everything that it left on this computer. Idempotent."""
         ...
 
     def __enter__(self) -> Machine: ...

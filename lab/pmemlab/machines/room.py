@@ -1,4 +1,4 @@
-"""Memory and disk: what a machine takes, and what this computer has left."""
+"""Memory and disk: how much a machine takes, and how much this computer has left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 EMULATOR_BYTES = 430 << 20
-"""QEMU's own beside its guest's memory: mostly the code that TCG translates."""
+"""QEMU's memory beside its guest's: mostly the code that TCG translates."""
 
 _MOST_AT_ONCE = 4
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -31,8 +31,8 @@ _MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
 
 
 def at_once() -> int:
-    """How many machines a run of scenarios has at a time: a core each, and no more than fit in a
-    small computer's memory.
+    """Returns how many machines a run of scenarios uses at a time: one per core, and no more than
+    fit in a small computer's memory.
     """
     return min(os.cpu_count() or 1, _MOST_AT_ONCE)
 
@@ -43,12 +43,12 @@ def media_bytes(topology: Topology) -> int:
 
 
 def machine_bytes(topology: Topology) -> int:
-    """Returns what a machine takes whose media lie in memory."""
+    """Returns the bytes that a machine takes if its media lie in memory."""
     return topology.memory_bytes + media_bytes(topology) + EMULATOR_BYTES
 
 
 def free_memory_bytes() -> int:
-    """What programs may still take here, within the control group's limit if it has one."""
+    """Returns the bytes that programs may still take here, within the control group's limit."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     with suppress(OSError, ValueError):  # ValueError: "max"

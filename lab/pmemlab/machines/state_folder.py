@@ -1,4 +1,4 @@
-"""Folders that hold what a machine needs on this computer while it lives."""
+"""Folders that hold a machine's files on this computer while the machine lives."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pmemlab.errors import LabError
 __all__ = ["POWER_CUT_FILE", "PROOF_FILE", "StateFolder"]
 
 PROOF_FILE: Final = "proof.json"
-"""By which `pmemlab machine serve` says that its machine is proved: the proof."""
+"""The proof; the file exists while the machine of `pmemlab machine serve` is proved."""
 
 POWER_CUT_FILE: Final = "power-cut"
-"""Is there in the place of the proof while the machine is without power."""
+"""Exists in place of the proof while the machine is without power."""
 
 _PREFIX = "pmemlab-machine-"
 _NAMES = ("console.log", "control.sock", "lock", POWER_CUT_FILE, PROOF_FILE, "qemu.log")
-# In the lock file, the second line of a temporary folder's alone.
+# Content of the lock file; only a temporary folder's has the second line.
 _MARK = b"pmemlab: this folder is a machine's\n"
 _IS_TEMPORARY = b"It goes with the machine, or when the next one starts.\n"
 _UNWAITED = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_STALE_AFTER_S = 60.0  # one that is younger may not have been locked yet
+_STALE_AFTER_S = 60.0  # a younger folder may not have been locked yet
 
 
 def _check_is_no_users(folder: Path) -> None:
-    """What a machine calls its own it overwrites, and removes: no file of the user's may be called
-    so, where no machine has had the folder before.
+    """Raises LabError if a file of the user's in the folder has a name that a machine uses, unless
+    a machine has used the folder before: a machine overwrites and removes files of these names.
     """
     try:
         names = sorted(file.name for file in folder.iterdir())
@@ -52,8 +52,8 @@ def _check_is_no_users(folder: Path) -> None:
 
 
 def _read_own(path: Path) -> bytes:
-    """What a plain file of this user's has in it; nothing of another's, or of a pipe, which would
-    have to be waited for.
+    """Returns the content of a plain file of this user's. Returns nothing for another user's file,
+    or for a pipe, whose open would wait for a writer.
     """
     with os.fdopen(os.open(path, _UNWAITED), "rb") as file:
         return file.read() if _is_own(file) else b""
@@ -65,7 +65,7 @@ def _is_own(file: IO[bytes]) -> bool:
 
 
 def _remove_if_stale(folder: Path) -> None:
-    """One whose owner was killed: nobody holds its lock."""
+    """Removes a temporary folder whose owner was killed, so that its lock is free."""
     with suppress(OSError):
         if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
             with os.fdopen(os.open(folder / "lock", _UNWAITED), "rb") as lock:
@@ -75,11 +75,11 @@ def _remove_if_stale(folder: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    """Returns the descriptor of the file, made and locked. Raises OSError, BlockingIOError if
-    another process has it locked.
+    """Returns the descriptor of the file, made and locked. Raises OSError; BlockingIOError if
+    another process has locked it.
 
-    Who unlocks the file removes it first, so what was opened before that is another file than what
-    others find there: only the lock of the one that lies there counts.
+    A process removes the file before it unlocks it, so a file opened before that is not the file
+    that others find at the path. Only a lock of the file that is at the path now counts.
     """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -94,7 +94,7 @@ def _lock(path: Path) -> int:
 
 
 def _lies_at(descriptor: int, path: Path) -> bool:
-    """Returns whether this is the file that is found at the path now."""
+    """Returns whether the descriptor's file is the one at the path now."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -102,9 +102,8 @@ def _lies_at(descriptor: int, path: Path) -> bool:
 
 
 class StateFolder:
-    """A folder that is locked for as long as this process uses it.
-
-    Either a temporary one, which `release` removes, or one of the caller's.
+    """A folder that this process has locked while it uses it: a temporary folder, which `release`
+    removes, or one of the caller's.
     """
 
     def __init__(self, path: Path, is_temporary: bool) -> None:
@@ -124,9 +123,9 @@ class StateFolder:
 
     @classmethod
     def temporary(cls, parent: Path | None = None) -> StateFolder:
-        """A new one in `parent` (default: where temporary files go).
+        """Returns a new temporary folder in `parent` (default: where temporary files go).
 
-        Those there whose owners were killed are removed first: nobody holds their locks.
+        First removes folders there whose owners were killed, so that their locks are free.
         """
         parent = parent or Path(tempfile.gettempdir())
         for folder in parent.glob(f"{_PREFIX}*"):
@@ -134,8 +133,9 @@ class StateFolder:
         return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), is_temporary=True)
 
     def release(self, *names: str) -> None:
-        """Remove it, or these files in it if it is the caller's, and unlock it. Idempotent, and
-        for any thread: the second one waits until it is removed.
+        """Removes the folder, or only these files if the folder is the caller's, and unlocks it.
+
+        Idempotent, and for any thread: a second call waits until the folder is removed.
         """
         with self._releasing:
             if self._lock < 0:
@@ -145,7 +145,7 @@ class StateFolder:
             else:
                 for name in (*names, self._lock_file.name):
                     (self.path / name).unlink(missing_ok=True)
-            # In this order: an interrupt in between must not have it closed again, since its
-            # number may be another file's then.
+            # In this order, so that an interrupt in between can't close it twice: its number may
+            # then be another file's.
             lock, self._lock = self._lock, -1
             os.close(lock)

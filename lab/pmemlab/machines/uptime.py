@@ -1,4 +1,4 @@
-"""A machine's time with power, from a boot to its end."""
+"""A machine's uptime, from a boot to its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ STOPPED = "is stopped"
 
 
 class Uptime:
-    """What begins in it ends with it: a command keeps the one that it began in, so that it is never
-    taken for one of the boot that follows.
+    """The time with power to which a command belongs. A command keeps the uptime that it began in,
+    so it is never taken for a command of the next boot.
 
     Methods may be called from any thread.
     """
@@ -27,23 +27,23 @@ class Uptime:
 
     @property
     def how_it_ended(self) -> str:
-        """In words that follow the machine's name; empty while it goes on."""
+        """How it ended, as words that follow the machine's name; empty while it goes on."""
         with self._lock:
             return self._end
 
     def end(self, how: str) -> None:
-        """End it; what was said first of its end holds, but that it is stopped is final."""
+        """Ends the uptime. The first reason given stays, but STOPPED replaces it."""
         with self._lock:
             if not self._end or how == STOPPED:
                 self._end = how
 
     def check(self) -> None:
-        """Raise `MachineDiedError` where it has ended."""
+        """Raises `MachineDiedError` if the uptime has ended."""
         if self.how_it_ended:
             raise MachineDiedError(f"{self._who} {self.how_it_ended}")
 
     def check_ended(self) -> None:
-        """Raise `LabError` unless the machine may be switched on: it has power, or is stopped."""
+        """Raises `LabError` if the machine may not be switched on: it has power, or is stopped."""
         if self.how_it_ended == STOPPED:
             self.check()
         if not self.how_it_ended:

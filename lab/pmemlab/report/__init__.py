@@ -1,5 +1,5 @@
-"""One page of all that a folder of results says: figures, tables and machines' proofs.
+"""One page with all results of a folder: figures, tables and machines' proofs.
 
-`documents` says what may lie in the folder; each file of `sections` makes a part of the page,
-`drawing` its figures, and `page` the HTML around them.
+`documents` reads the folder; each file of `sections` makes a part of the page, `drawing` its
+figures, and `page` the HTML around them.
 """

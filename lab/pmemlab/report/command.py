@@ -25,7 +25,7 @@ _PACKAGES: Final = {
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Run the command; returns its exit status. Raises LabError."""
+    """Runs the command and returns its exit status. Raises LabError."""
     check_output("-o", arguments.output)
     path = arguments.output or arguments.folder / PAGE_NAME
     for name in write_page(arguments.folder, path).left_out:
@@ -35,10 +35,10 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def write_page(folder: Path, path: Path) -> Results:
-    """Writes the page of all results in a folder, whole or not at all; returns these results.
+    """Writes the page of all results in a folder, whole or not at all, and returns the results.
 
-    Raises ResultsError if a result can't be read, MissingRequirementError if a package of the
-    extra `report` isn't installed, LabError if the page can't be written.
+    Raises ResultsError if a result can't be read, MissingRequirementError if a package of the extra
+    `report` isn't installed, LabError if the page can't be written.
     """
     results = read_folder(folder)
     for package, use in _PACKAGES.items():

@@ -1,16 +1,16 @@
-"""What a folder of results may hold, and how it is read.
+"""The documents in a folder of results, and how they are read.
 
 `*.jsonl`: metrics, one JSON object a line (see `pmemlab.scenarios.metrics`); `make scenarios`
 writes them.
 
-`*.json`: one object, told apart by the field that it alone has. Numbers that aren't known may be
-null or left out; fields that aren't named here are left alone. `time`, where there is one, says
-when it was made, as a metric's: an ISO time, which may end in Z.
+`*.json`: one object, recognised by the field that only its kind has. Unknown numbers may be null or
+left out; fields that aren't named here are ignored. `time`, if present, is the time when the
+document was made, as in a metric: an ISO time, which may end in Z.
 
 - `plans`, by `pmemlab model plan --json`: a list of `PlanChoice`, the best first. See `Plan`.
 - `sections`, by `pmemlab model fidelity --json`: a list of `model.fidelity.rows.Section`.
 - `arms`, by `python -m benchmarks.checkpoint_io --json`: a list of `CheckpointArm`. Beside it
-  `kind`, of the arms that don't say theirs.
+  `kind`, for the arms that have no kind of their own.
 - `first_tiers`, by `python -m benchmarks.cache_sizes --json`: a list of `FirstTier`. See
   `CacheSweep`.
 """
@@ -68,7 +68,7 @@ _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
 
 
 _MOST: Final = 1e30
-"""More than there is of anything. Of the largest numbers that there are no figure can be drawn."""
+"""Larger than any real quantity. matplotlib can't draw figures of the largest floats."""
 _Above0 = Annotated[
     float, Must(f"a number above 0, {_MOST:g} at most", lambda value: 0 < value <= _MOST)
 ]
@@ -89,7 +89,7 @@ _Value = Annotated[
 
 @dataclass(frozen=True)
 class PlannedTier(Document, open=True):
-    """hit_rate: of all lookups, the share that this tier answers."""
+    """A tier in a plan. hit_rate: the share of all lookups that this tier answers."""
 
     device: Text
     rows: _AtLeast0
@@ -99,10 +99,10 @@ class PlannedTier(Document, open=True):
 
 @dataclass(frozen=True)
 class PlanChoice(Document, context=("rank",), open=True):
-    """One way to store the tables. rank: its place in the plan, from 1.
+    """A way to store the tables. rank: its place in the plan, from 1.
 
-    lookups_per_s: of one machine, at most. machine, machines: which, and how many are needed; None,
-    as the prices, where no machine has such devices: `why_unpriced` says so.
+    lookups_per_s: at most, by one machine. machine, machines: the machine's name, and how many are
+        needed. These and the prices are None for the reason in `why_unpriced`.
     """
 
     rank: int
@@ -127,7 +127,7 @@ def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
 
 @dataclass(frozen=True)
 class Plan(Document, aliases={"choices": "plans"}, context=("file",), open=True):
-    """workload: what was asked for. choices: the best first."""
+    """A plan. workload: the requested workload. choices: the best first."""
 
     file: str
     choices: Annotated[tuple[PlanChoice, ...], From(Many[PlanChoice], _ranked)]
@@ -141,8 +141,10 @@ class _Fidelity(Document, open=True):
 
 @dataclass(frozen=True)
 class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
-    """Rates of one format on one medium, and how long training waits for a save; None where that
-    is unknown. device: it was paced as. kind: the document's, where the arm has none."""
+    """A format's rates on a medium, and how long training waits for a save; unknown values are
+    None.
+
+    device: the device that the medium was paced as. kind: the document's, if the arm has none."""
 
     model: Text
     medium: Text
@@ -163,12 +165,15 @@ class _Checkpoints(Document, open=True):
 
 @dataclass(frozen=True)
 class FirstTier(Document, open=True):
-    """DRAM of one size before persistent memory. share: of the rows, that it has room for.
-    hit_rate: of the ids, that the engine found there, counted. The others are modelled, None where
-    that wasn't done. memory_ns: an id's part of the time that all accesses take on the devices,
-    without the work that isn't the memory's. ids_per_s: with that work as it was on the computer
-    that ran it, one thread's. memory_mode_hit_rate: of the ids, those that needed no persistent
-    memory, where the DRAM is memory mode's cache.
+    """DRAM of one size before persistent memory.
+
+    share: the share of the rows that fit in the DRAM.
+    hit_rate: the share of the ids that the engine found in the DRAM, counted.
+    The other numbers are modelled; None if that wasn't done.
+    memory_ns: memory time per id: all accesses on the devices, without other work.
+    ids_per_s: with the other work, as on the computer that ran it, in one thread.
+    memory_mode_hit_rate: the share of the ids that needed no persistent memory, if the DRAM is
+        memory mode's cache.
     """
 
     share: _Above0
@@ -187,7 +192,7 @@ def _ascending(first_tiers: Sequence[FirstTier]) -> tuple[FirstTier, ...]:
 
 @dataclass(frozen=True)
 class CacheSweep(Document, open=True):
-    """One table with DRAM of several sizes, ascending. dram, pmem: the modelled devices."""
+    """A table with DRAM of several sizes, ascending. dram, pmem: the modelled devices."""
 
     table: Text
     dram: Text
@@ -210,7 +215,7 @@ class _AnyDocument(Document, open=True):
         return any(each is not None for each in fields)
 
     def made(self, file: File) -> float:
-        """Returns when it was made, in seconds since 1970: its `time`, or else its file's.
+        """Returns when the document was made, in seconds since 1970: its `time`, else its file's.
 
         Raises ResultsError if `time` is no ISO time.
         """
@@ -229,7 +234,7 @@ class _AnyDocument(Document, open=True):
 
 @dataclass(frozen=True)
 class _MetricLine(Document, open=True):
-    """What the report needs of a metric; `Metric` checks what goes together."""
+    """The fields of a metric that the report needs; `Metric` checks their combinations."""
 
     name: Text
     unit: MaybeEmpty
@@ -257,8 +262,8 @@ class _MetricLine(Document, open=True):
 
 @dataclass(frozen=True)
 class Results:
-    """What a folder holds. rows: the newest of each run. left_out: files that are no results, and
-    lines that were cut off."""
+    """The content of a folder. rows: the newest of each run. left_out: files that are no results,
+    and lines that were cut off."""
 
     folder: Path
     rows: Sequence[ResultRow] = ()
@@ -270,13 +275,13 @@ class Results:
 
 
 class _Newest:
-    """Results by what tells them apart, in the order in which that was met first."""
+    """The newest result of each key, in the order in which the keys were first added."""
 
     def __init__(self) -> None:
         self._by_key: dict[object, tuple[float, object]] = {}
 
     def add(self, key: object, made: float, result: object) -> None:
-        """made: when; of two that were made at one time the later call counts."""
+        """made: the time of the result; of two results with the same time the later call wins."""
         key = type(result), key
         if key not in self._by_key or self._by_key[key][0] <= made:
             self._by_key[key] = (made, result)
@@ -286,13 +291,13 @@ class _Newest:
 
 
 def read_folder(folder: Path) -> Results:
-    """Read every file of the folder; if a result appears twice, take the newest: by the time that
-    the metric or the document says, or else by that of the file.
+    """Reads every file of the folder. If a result appears twice, takes the newest, by the time in
+    the metric or the document, else by the file's time.
 
-    A last line that was cut off, as a killed run leaves one, is left out, and so is an empty
-    document, as a full disk leaves one.
+    Leaves out a last line that was cut off, which a killed run may leave, and an empty document,
+    which a full disk may leave.
 
-    Raises ResultsError for any other damage; it names the file.
+    Raises ResultsError, which names the file, for any other damage.
     """
     if not folder.is_dir():
         problem = "is no folder" if folder.exists() else "isn't there"
@@ -334,7 +339,7 @@ def read_folder(folder: Path) -> Results:
 
 
 def _results_in(file: File, fields: _AnyDocument) -> Iterator[tuple[object, object]]:
-    """Yields what tells each result of a document apart from others of its kind, and the result."""
+    """Yields each result of a document with its key among results of its kind."""
     if fields.plans is not None:
         yield file.path, file.read(Plan, {"file": file.path.name, "rank": 0})
     elif fields.sections is not None:

@@ -1,4 +1,4 @@
-"""The page: sections of sentences, figures and tables. Its markup is in `templates`."""
+"""The page: sections of sentences, figures and tables. The markup is in `templates`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Table:
-    """caption: what it is of. numeric: columns whose cells are numbers, from 0.
+    """A table. caption: its subject. numeric: the columns that contain numbers, from 0.
 
-    The first column names what a row is of.
+    The first column names the subject of a row.
     """
 
     caption: str
@@ -29,7 +29,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and a table of all its numbers, whose caption is the figure's too."""
+    """A figure, and a table of all its numbers. The table's caption is also the figure's."""
 
     drawing: Drawing
     table: Table
@@ -37,7 +37,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Fold:
-    """A table that is shown when it is asked for, with paragraphs before and after it."""
+    """A table that the reader can unfold, with paragraphs before and after it."""
 
     summary: str
     table: Table
@@ -46,13 +46,13 @@ class Fold:
 
 
 Block = str | Table | Figure | Fold
-"""Text is a paragraph."""
+"""A string is a paragraph."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """anchor: its place in the page's address. lacking: what makes its data, where there is none;
-    it then has no blocks, and is only named, at the page's end.
+    """A section. anchor: its fragment in the page's address. lacking: the command that makes its
+    data, if there is none; the section then has no blocks, and is only named at the page's end.
     """
 
     anchor: str
@@ -70,7 +70,7 @@ class Page:
 
 
 def html(page: Page) -> str:
-    """Returns the whole page: one file, without a script and without anything to be fetched."""
+    """Returns the whole page: one file without scripts and external resources."""
     import jinja2
 
     environment = jinja2.Environment(

@@ -1,1 +1,1 @@
-"""Scenarios: what is run where, what must then hold, and what was found."""
+"""Scenarios: programs on machines, the conditions that must hold after them, and the results."""

@@ -1,4 +1,4 @@
-"""The command by which a scenario's workload is run in a machine."""
+"""The commands that run a scenario's workload in a machine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PMEM_KINDS: Final = (TierKind.PMEM, TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND
 SSD_KINDS: Final = (TierKind.SSDHASH, TierKind.LEVELDB)
 WORKLOADS: Final[Mapping[str, ModuleType]] = {"tables": tables, "wdl": wdl}
 
-# Bytes that a tier of persistent memory takes for one of its size, at most: beside each row, the
-# workloads' shortest of which have 48 bytes, lie up to 48 more, and it has an eighth more rows.
+# Bytes of persistent memory per byte of a tier's size, at most: a row (the workloads' shortest has
+# 48 bytes) may need up to 48 more, and the tier has room for an eighth more rows.
 _MEMORY_OF_A_TIER = 3
 
 
@@ -40,11 +40,11 @@ def workload_command(
     restored_folder: str | None = None,
     kept_folder: str | None = None,
 ) -> list[str]:
-    """Return the command.
+    """Returns the command.
 
-    python, topology: the machine's; a process has persistent memory at other places than the
-    scenario's topology says. restored_folder: in the machine, with a save to go on from.
-    kept_folder: in the machine, with what a run that was cut has kept.
+    python, topology: the machine's; a process has its persistent memory elsewhere than the
+    scenario's topology says. restored_folder: a folder in the machine with a save to go on from.
+    kept_folder: a folder in the machine with the checkpoints that a cut run has kept.
     """
     argv = storage_command(scenario, storage_type, python, topology)
     argv += ["--reference", scenario.compared_with, *_predicted_on(scenario, storage_type)]
@@ -58,15 +58,16 @@ def workload_command(
 def cut_command(
     scenario: Scenario, storage_type: str, python: str, topology: Topology, kept_folder: str
 ) -> list[str]:
-    """Return the command of a run that will be cut: as the last, but without the yardstick, which
-    nobody would see.
+    """Returns the command of a run that will be cut: as `workload_command`, but without the
+    comparison with the reference, which the cut prevents.
     """
     argv = storage_command(scenario, storage_type, python, topology)
     return [*argv, "--kept-in", kept_folder, *scenario.workload.argv()]
 
 
 def saving_command(scenario: Scenario, python: str, topology: Topology, folder: str) -> list[str]:
-    """Return the command that saves what the scenario goes on from, to a folder in the machine.
+    """Returns the command that saves, in a folder in the machine, the state that the scenario goes
+    on from.
 
     REQUIRES: the scenario has `saved_on`.
     """
@@ -80,7 +81,7 @@ def saving_command(scenario: Scenario, python: str, topology: Topology, folder: 
 def storage_command(
     scenario: Scenario, storage_type: str, python: str, topology: Topology
 ) -> list[str]:
-    """Return the command with what the engine is given, without the workload's arguments."""
+    """Returns the command with the engine's arguments, without the workload's."""
     workload = scenario.workload
     argv = [python, "-m", f"pmemlab.workloads.{workload.name}", "--json"]
     argv += ["--storage-type", storage_type]
@@ -92,7 +93,7 @@ def storage_command(
     tables: int = WORKLOADS[workload.name].table_count(workload.arguments)
     for kind in kinds[len(sizes) :]:
         if kind not in PMEM_KINDS or not topology.pmem.size_bytes:
-            break  # the engine's own size, and of those that follow too
+            break  # the engine's own size, for the later tiers too
         sizes.append(topology.pmem.size_bytes // tables // _MEMORY_OF_A_TIER)
     if sizes:
         argv += ["--storage-size", *map(str, sizes)]
@@ -113,15 +114,15 @@ def _predicted_on(scenario: Scenario, storage_type: str) -> list[str]:
     if scenario.memory_here is not None:
         memory = str(scenario.memory_here)
         argv += ["--here", ",".join(AS_HERE if kind in SSD_KINDS else memory for kind in kinds)]
-    # What the page cache has would cost the disk nothing.
+    # Reads from the page cache would cost the disk nothing.
     return [*argv, "--direct-io"] if TierKind.SSDHASH in on_device else argv
 
 
 def _path(scenario: Scenario, kind: TierKind, topology: Topology) -> str | None:
-    """Where a tier keeps its files on a machine of `topology`; None where it keeps none."""
+    """Returns a tier's folder on a machine of `topology`; None if the tier has no files."""
     path = scenario.storage.path
     if kind in SSD_KINDS:
         return path or (topology.ssd.path if topology.ssd else None)
     if kind is TierKind.PMEM_LIBPMEM:
         return path or topology.pmem.path
-    return topology.pmem.path if kind is TierKind.PMEM else None  # without one: memkind
+    return topology.pmem.path if kind is TierKind.PMEM else None  # memkind if there is no path

@@ -1,6 +1,6 @@
-"""What a scenario says: what is run where, and what must then hold.
+"""The fields of a scenario: what runs where, and what must then hold.
 
-`scenarios/README.md` documents the fields for those who write them.
+`scenarios/README.md` documents the fields for the authors of scenarios.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 PMEM: Final = "pmem"
-"""In a file: wherever the topology says that its persistent memory is."""
+"""In a file: the topology's persistent memory."""
 SSD: Final = "ssd"
-"""In a file: wherever the topology says that its solid-state disk is."""
+"""In a file: the topology's solid-state disk."""
 
 
 PLACES: Final = "where rows lie"
@@ -65,7 +65,7 @@ def _topology(name: object, context: Mapping[str, Any]) -> Topology:
 
 
 def _beside(path: Path, name: str) -> str:
-    """A name, or the path of a file, which is relative to the file `path` that names it."""
+    """Returns a name, or the path of a file, relative to the file `path` that names it."""
     return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name
 
 
@@ -98,14 +98,14 @@ _Machine = Annotated[Topology, Parsed(_topology, with_context=True)]
 
 @dataclass(frozen=True)
 class Storage(Document, aliases={"size_bytes": "size"}):
-    """What the engine is given for every table.
+    """The engine's storage options for every table.
 
     path: folder for tiers that keep files. Default: the topology's `pmem.path` for a libpmem tier,
-        its `ssd.path` for one on a solid-state disk.
+        its `ssd.path` for a tier on a solid-state disk.
     size_bytes: of each tier, first tier first (`size` in the file: one, or a list). Default, also
-        of those that are left out: of a tier of persistent memory, a third of the topology's
-        `pmem.size` shared out evenly among the tables, since tiers take more memory than rows
-        have floats; else the engine's.
+        for tiers left out: for persistent memory a third of the topology's `pmem.size`, divided
+        evenly among the tables, since tiers take more memory than rows have floats; for others the
+        engine's.
     """
 
     path: AbsolutePath | None = None
@@ -117,11 +117,11 @@ _Options: TypeAlias = Annotated[Mapping[str, Any], Must("a mapping of options")]
 
 @dataclass(frozen=True)
 class Rated(Document):
-    """How a workload is run where it takes no emulated machine's time.
+    """The workload in larger size, as run on this computer without an emulated machine.
 
-    Small tables lie in a processor's caches, where no device shows.
+    Small tables lie in a processor's caches, where devices do not matter.
 
-    rows_times: how many times as many rows the tables then have, and tiers room for. Required.
+    rows_times: factor for the tables' rows and the tiers' sizes. Required.
     arguments: options that differ. Required.
     """
 
@@ -131,15 +131,15 @@ class Rated(Document):
 
 @dataclass(frozen=True)
 class Workload(Document):
-    """What is run in the machine: a workload of the lab's, or a program of the user's.
+    """The program to run in the machine: a workload of the lab's, or a program of the user's.
 
     name: a module of `pmemlab.workloads`. Default: wdl.
-    arguments: option -> value, as on its command line without the dashes; true for one that takes
-        no value. Default: none.
-    rated: how it is run on this computer, so that its rate can be modelled. Default: it isn't.
-    command: a program and its arguments, in the place of the above; see `program`. Default: none.
-    files: what the command needs beside the files that it names: files and folders, relative to
-        the scenario's file. Default: none.
+    arguments: option -> value, as on its command line without the dashes; true for an option that
+        takes no value. Default: none.
+    rated: how to run it on this computer to model its rate. Default: its rate is not modelled.
+    command: a program and its arguments, instead of the above; see `program`. Default: none.
+    files: further files and folders that the command needs, relative to the scenario's file.
+    Default: none.
     """
 
     name: Text = "wdl"
@@ -160,11 +160,11 @@ class Workload(Document):
 
 @dataclass(frozen=True)
 class SavedOn(Document):
-    """Where a run begins that goes on elsewhere.
+    """The first part of a run, on another machine.
 
     topology: the machine (in the file as a scenario's own). Required.
-    storage_type: what the tables are on there. Required.
-    batches: after which they are saved. Required.
+    storage_type: the tables' storage type there. Required.
+    batches: number of batches after which the tables are saved. Required.
     """
 
     topology: _Machine
@@ -174,18 +174,17 @@ class SavedOn(Document):
 
 @dataclass(frozen=True)
 class PowerCuts(Document):
-    """Power cuts that the run must outlive: after each the machine boots again on its media, and
-    the same command, which goes on from what it kept there, is run again.
+    """Power cuts that the run must outlive. After each, the machine boots again on its media and
+    runs the same command again, which goes on from its checkpoint there.
 
-    count: how many. Required.
-    kept_on: "pmem" or "ssd", the topology's medium that the command keeps checkpoints on. Required.
-    after_line: text; each cut comes once the command has written a line that has it. Default: from
-        the command's start.
-    after_lines: least and most of these lines that come first; how many is drawn for each cut.
-        Default: one.
+    count: number of cuts. Required.
+    kept_on: "pmem" or "ssd", the topology's medium with the command's checkpoints. Required.
+    after_line: text; each cut comes after the command has written a line that contains it. Default:
+    from the command's start.
+    after_lines: least and most of these lines before the cut; drawn for each cut. Default: one.
     within_s: least and most seconds that pass from then on. Default: none; this or `after_line` is
         required.
-    seed: of what is drawn. Default: 1.
+    seed: of the random numbers. Default: 1.
     """
 
     count: Count
@@ -211,15 +210,15 @@ class PowerCuts(Document):
 
 @dataclass(frozen=True)
 class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "written"}):
-    """Where every row of every table must lie; what is None is not asked.
+    """The place where every row of every table must lie. A field that is None is not checked.
 
     nodes: NUMA nodes that alone may hold pages of rows; "pmem": the topology's `pmem.nodes`.
     file_under: folder of the file that the rows are mapped from, or of a disk tier's own folder;
-        "pmem": the topology's `pmem.path`, "ssd": its `ssd.path`.
-    gpu: the GPU whose memory must hold them; only that of the emulated one can be looked into.
-    is_pmem: what libpmem must say of that mapping.
-    read_bytes, written_bytes: what the kernel must at least have read from and written to the
-        topology's disk during the run (`read` and `written` in the file).
+    "pmem": the topology's `pmem.path`, "ssd": its `ssd.path`.
+    gpu: the GPU whose memory must hold them; only the emulated GPU's can be read.
+    is_pmem: the answer that libpmem must give for that mapping.
+    read_bytes, written_bytes: least bytes that the kernel must have read from and written to the
+    topology's disk during the run (`read` and `written` in the file).
     """
 
     nodes: Annotated[tuple[int, ...] | Literal["pmem"] | None, Parsed(_nodes)] = None
@@ -254,7 +253,7 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
                 )
 
     def on(self, topology: Topology) -> RowPlacement:
-        """Return the same with the nodes and folders that "pmem" and "ssd" mean on a topology."""
+        """Returns the placement with a topology's nodes and folders for "pmem" and "ssd"."""
         nodes = topology.pmem.nodes if self.nodes == PMEM else self.nodes
         file_under = self.file_under
         if file_under == PMEM:
@@ -266,15 +265,15 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
 
 @dataclass(frozen=True)
 class Expectations(Document):
-    """What must hold after the run.
+    """The conditions that must hold after the run.
 
-    rows: where the rows lie, for a storage type of one tier. This or `tiers` is required, but for a
-        program of the user's: what is not asked of it is not judged.
-    tiers: where the rows of each tier lie, for one of several. Rows must then have moved both
-        ways, and each tier be full that has rows below it.
+    rows: where the rows lie, for a storage type of one tier. This or `tiers` is required, except
+        for a program of the user's: a condition that is not given is not judged.
+    tiers: where the rows of each tier lie, for a type of several tiers. Rows must then have moved
+        both ways, and each tier above another be full.
     identical_to: storage type that must give the same losses and rows, to the bit, after the same
-        steps on the same machine. Default: DRAM; not asked of a program of the user's.
-    auc_above: what the AUC on held-out rows must exceed. Default: not asked.
+        steps on the same machine. Default: DRAM; for a program of the user's none.
+    auc_above: bound that the AUC on held-out rows must exceed. Default: none.
     """
 
     rows: RowPlacement | None = None
@@ -287,26 +286,27 @@ class Expectations(Document):
 
 @dataclass(frozen=True)
 class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), extra=("like",)):
-    """One scenario.
+    """A scenario.
 
     name: the file's stem.
     summary: one line for people. Required.
     topology: the machine (in the file: one of the lab's by name, or a file's path). Required.
-    storage_types: what the tables are put on, a test each. Required.
-    expect: what must hold. Required.
-    storage: where, and how large. Default: as the topology says.
-    workload: what is run. Default: wdl with its own defaults.
-    saved_on: another machine on which the run begins; what it saved is restored on this one.
-        Default: it begins here.
-    power_cuts: what the run must outlive. Default: none.
-    predict_on: placements that the run's rates are predicted for, each a list of devices, one a
-        tier; `here`: as on the machine. Default: none.
-    timeout_s: after so many seconds the run is stopped as stuck. Default: 600.
+    storage_types: storage types of the tables, a test for each. Required.
+    expect: the conditions. Required.
+    storage: paths and sizes. Default: as the topology says.
+    workload: the program. Default: wdl with its own defaults.
+    saved_on: another machine on which the run begins; its save is restored on this one. Default: it
+        begins here.
+    power_cuts: the power cuts that the run must outlive. Default: none.
+    predict_on: placements for which the run's rates are predicted, each a list of devices, one a
+        tier;
+    `here`: as on the machine. Default: none.
+    timeout_s: seconds after which the run is stopped as stuck. Default: 600.
     markers: names of pytest markers that its tests get, for `pytest -m`. Default: none.
-    memory_here: device file of the memory that its tiers are on, for predictions. Not in the file:
-        it is the computer's. Default: isn't known.
-    direct_io: whether SSDHASH tiers read past the page cache, so that rates are of the disk. Not in
-        the file: it goes with the machine. Default: no.
+    memory_here: device file of this computer's memory, for predictions. Not in the file, since it
+        belongs to the computer. Default: unknown.
+    direct_io: whether SSDHASH tiers read past the page cache, so that rates are the disk's. Not in
+        the file, since it depends on the machine. Default: no.
     """
 
     path: Path
@@ -332,7 +332,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
 
     @property
     def not_judged(self) -> tuple[str, ...]:
-        """What the lab is not asked to judge of a program of the user's."""
+        """The conditions that a program of the user's is not judged by."""
         wants_places = self.expect.rows is not None or self.expect.tiers
         return (
             *(() if wants_places else (PLACES,)),

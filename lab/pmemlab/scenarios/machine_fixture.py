@@ -1,11 +1,11 @@
-"""The fixture `machine`: a proved machine for a test of anybody's.
+"""The fixture `machine`: a proved machine for any test.
 
     @pytest.mark.pmemlab("fsdax", "kmem-dax")  # names, or paths of topologies' files from here
-    def test_mine(machine): ...
+def test_mine(machine): ...
 
-is a test for each of these topologies. Tests that want one topology run after one another on one
-machine, which a test that has cut its power gets anew. Where scenarios are run as well, it is the
-one on which the topology's have run.
+is a test for each of these topologies. Tests on one topology run one after another on one machine;
+after a test that has cut its power, the next gets a new one. If scenarios are run as well, the
+tests get the machine on which the topology's scenarios have run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
-"""Of the scenarios that this run of pytest has."""
+"""The key of this run's scenarios in pytest's stash."""
 
 MARKER = "pmemlab(*topologies): topologies of the machines that the fixture `machine` gives"
 
@@ -40,8 +40,8 @@ _LENDER = "pmemlab_machines"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """A test for each topology of the mark; pytest then sorts tests by it. Paths are those from the
-    test's folder.
+    """Makes a test for each topology of the mark; pytest then sorts tests by topology. Paths are
+    relative to the test's folder.
     """
     if _LENDER not in metafunc.fixturenames:
         return
@@ -67,7 +67,7 @@ def _tell_how_to_mark(test: str) -> NoReturn:
 
 
 class _Lender:
-    """One topology's machine, started when it is first asked for."""
+    """Lends the machine of a topology, and starts it on its first use."""
 
     def __init__(self, topology: str, config: pytest.Config) -> None:
         from pmemlab.machines.choice import MachineChooser
@@ -87,7 +87,7 @@ class _Lender:
         self._machine: Machine | None = None
 
     def lend(self) -> Machine:
-        """One that was proved as it was opened, or since the last test or scenario ran on it."""
+        """Returns a machine, proved when it was opened or since its last test or scenario."""
         from pmemlab.machines import opening
 
         if self._machine is None and self._scenarios is not None:
@@ -97,8 +97,8 @@ class _Lender:
         return self._machine
 
     def take_back(self) -> None:
-        """Raises `ProofError` where it isn't what it says any more. One that is broken, or that
-        the test has left without power, isn't lent again.
+        """Raises `ProofError` if the machine isn't what it says any more. A machine that is broken,
+        or that the test has left without power, isn't lent again.
         """
         from pmemlab.errors import LabError, ProofError
 
@@ -120,7 +120,7 @@ class _Lender:
 
 @pytest.fixture(scope="session")
 def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
-    """Not for tests: they take `machine`."""
+    """The lender behind the fixture `machine`, which tests take instead."""
     from pmemlab.errors import LabError
 
     if not hasattr(request, "param"):
@@ -137,9 +137,9 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
 def machine(pmemlab_machines: _Lender) -> Iterator[Machine]:
     """A proved machine of the topology that the test's mark `pmemlab` names.
 
-    Without a kind that can be such a machine here, the test is skipped. Where the lab breaks,
-    before the test or in it, or the machine isn't what it says after the test, it is an ERROR; a
-    command that runs past its timeout is the test's own failure.
+    If no kind of machine here can be one, the test is skipped. If the lab breaks, before the test
+    or in it, or the machine isn't what it says after the test, the test is an ERROR. A command that
+    runs past its timeout is the test's own failure.
     """
     from pmemlab.errors import LabError
 
@@ -164,7 +164,7 @@ def is_lent_a_machine(item: pytest.Item) -> bool:
 def tell_whose_fault(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
-    """Makes the failure of a test an ERROR where the lab broke in it."""
+    """Turns a test's failure into an ERROR if the lab broke in the test."""
     if not report.failed or call.when != "call" or call.excinfo is None:
         return
     from pmemlab.errors import CommandTimeoutError, LabError
@@ -172,7 +172,7 @@ def tell_whose_fault(
     error = call.excinfo.value
     if not isinstance(error, LabError) or isinstance(error, CommandTimeoutError):
         return
-    report.when = "setup"  # what fails there is an ERROR for all who read reports
+    report.when = "setup"  # reports show a failed setup as an ERROR
     own = [entry for entry in call.excinfo.traceback if entry.path == item.path]
     where = f"{item.path}:{own[-1].lineno + 1}: " if own else ""
     report.longrepr = f"{where}{_lab_s_fault(error)}"
@@ -183,6 +183,5 @@ def _lab_s_fault(error: Exception) -> str:
 
 
 def raise_lab_s_fault(error: Exception) -> NoReturn:
-    """In a test's setup, this makes it an ERROR."""
-    # Where the lab broke, our own stack tells nothing.
+    """Fails without our stack; in a test's setup this makes the test an ERROR."""
     raise pytest.fail.Exception(_lab_s_fault(error), pytrace=False) from None

@@ -1,8 +1,8 @@
-"""Numbers with what they mean, and the files that they are kept in.
+"""Numbers with their meaning, and the files that they are kept in.
 
-A number is never bare: beside the value stands what it is in, how far it can be trusted, and what
-it was taken on. Timings taken under TCG say that something works, not how fast it is; their kind is
-`functional-only`, and nothing here sets them beside native ones.
+A number is never bare: the value comes with its unit, its reliability, and its origin. Timings
+under TCG show that something works, not how fast it is; their kind is `functional-only`, and
+nothing here compares them with native timings.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ LOOKUPS_PER_S: Final = "lookups_per_s"
 AUC: Final = "auc"
 LOSS: Final = "loss"
 HIT_RATE: Final = "hit_rate"
-"""Of the ids looked up in training, the share whose row was in the first tier."""
+"""The share of the ids looked up in training whose row was in the first tier."""
 FIRST_TIER_BYTES: Final = "first_tier_bytes"
-"""Of the rows that were in the first tier in the end."""
+"""The bytes of the rows that were in the first tier at the end."""
 FIRST_TIER_SHARE: Final = "first_tier_share"
-"""Of all rows in the end, the share that was in the first tier."""
+"""The share of all rows that was in the first tier at the end."""
 STEP_MS: Final = "step_ms."
-"""Before the name of a part of a step: `compute`, `tier0`, `tier1`, ... They add up to the step."""
+"""Prefix of the name of a part of a step: `compute`, `tier0`, `tier1`, ... The sum is the step."""
 DRAM_RATIO: Final = "dram_ratio"
-"""Of a rate, to that of the same workload with all rows in DRAM."""
+"""The ratio of a rate to that of the same workload with all rows in DRAM."""
 PREDICTED: Final = "modelled_"
-"""Before the name of what a run would have had with its tiers on `devices`. Without it, a number
-whose kind is `modelled` is of a run that was paced: its tiers really took so long."""
+"""Prefix of the names of numbers predicted for tiers on `devices`. A number of kind `modelled`
+without the prefix is of a paced run, whose tiers really took so long."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number.
+    """A number.
 
-    name: what it is of, with the unit in `unit`: "samples_per_s" in "samples/s". value: the number;
-    None where it is undefined, as an AUC on one class is. kind: `measured` on what it speaks of
-    (of rates, `rate_kinds` decides), `modelled` from counts, or `functional-only`. machine,
-    accelerator, topology, storage_type, scenario: what it was taken on, and for which test. facts:
-    what the machine's proof read back. commit: of the code that ran, "+changes" where the working
-    tree differed from it. time: when, UTC, ISO 8601.
-    devices: name of the device that each tier was paced as, or taken to be on, first tier first;
-        None for a tier that was left as it is. Empty where all were.
-    not_judged: what was not asked of a program of the user's, which is therefore not said to work.
+    name: the quantity, with its unit in `unit`: "samples_per_s" in "samples/s". value: the number;
+    None if it is undefined, for example an AUC on one class. kind: `measured` on the named medium
+    (for rates see `rate_kinds`), `modelled` from counts, or `functional-only`. machine,
+    accelerator, topology, storage_type, scenario: the origin. facts: the facts of the machine's
+    proof. commit: of the code that ran, "+changes" if the working tree differed from it. time: UTC,
+    ISO 8601.
+    devices: the device that each tier was paced as, or assumed to be on, first tier first; None for
+        a tier left as it is. Empty if all were.
+    not_judged: conditions not given for a program of the user's, so nothing says that it works.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Metric:
 
     @staticmethod
     def from_json(document: object) -> Metric:
-        """What `as_json` gave, by this version or by one before it.
+        """Returns the metric of a document from `as_json`, by this version or an earlier one.
 
         Raises ValueError, or TypeError for a field that is missing or unknown.
         """
@@ -111,13 +111,13 @@ class Metric:
         return Metric(**{**document, **lists})
 
     def as_json(self) -> dict[str, Any]:
-        # JSON has no NaN, as the loss of a run that diverged.
+        # JSON has no NaN, which the loss of a diverged run may be.
         value = None if self.value is None or not math.isfinite(self.value) else self.value
         return {**dataclasses.asdict(self), "value": value, "facts": dict(self.facts)}
 
 
 def commit_of(folder: Path) -> str:
-    """Return the commit checked out in `folder`, or "unknown" where git can't tell."""
+    """Returns the commit checked out in `folder`, or "unknown" if git can't tell."""
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+changes"],
@@ -133,14 +133,14 @@ def commit_of(folder: Path) -> str:
 
 
 class ResultsFile:
-    """JSON lines, a file a run, named by time so that a folder lists runs in order.
+    """A file of JSON lines for each run, named by time so that a folder lists runs in order.
 
-    A line is there whole or not at all to everyone who reads the file meanwhile. The file is made
-    by the first line: a run without results leaves none. A context manager.
+    Readers see each line whole or not at all. The first line makes the file, so a run without
+    results leaves none. A context manager.
     """
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
-        """name: a `new_name`; by default one of now."""
+        """name: from `new_name`; by default a new one."""
         self.path = folder / (name or self.new_name())
         self._descriptor: int | None = None
 
@@ -151,7 +151,7 @@ class ResultsFile:
         return f"{started}-{secrets.token_hex(3)}.jsonl"
 
     def append(self, metrics: Sequence[Metric]) -> None:
-        """Append each metric as a line. Raises OSError, which names the file, where it can't."""
+        """Appends each metric as a line. Raises OSError, which names the file, if it can't."""
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
@@ -176,7 +176,7 @@ class ResultsFile:
 
 
 def read_results(path: Path) -> Iterator[Metric]:
-    """Yield the metrics of a results file.
+    """Yields the metrics of a results file.
 
     Raises ValueError, which names the file and the line, for a line that is no metric.
     """

@@ -1,13 +1,13 @@
-"""How fast a scenario would run on the devices that its machine's emulated media stand for.
+"""Models how fast a scenario would run on the devices that its machine's emulated media stand for.
 
-Its workload is run on this computer, once a storage type, with tables so large that devices show
-(`Workload.rated`), and predicted on the devices from what it did with rows: see
-`pmemlab.model.prediction`. Which rows it touches doesn't depend on the memory that they lie in, so
-one run in DRAM serves every storage type that has all rows in DRAM or in persistent memory; the
-rate with all rows in DRAM is predicted from that run, too. A tier of HBM lies in DRAM meanwhile.
+The workload runs on this computer, once per storage type, with tables so large that devices matter
+(`Workload.rated`), and its rate on the devices is predicted from its accesses to rows: see
+`pmemlab.model.prediction`. The accesses don't depend on the memory that the rows lie in, so one run
+in DRAM serves every storage type with all rows in DRAM or in persistent memory. The rate with all
+rows in DRAM is predicted from that run, too. An HBM tier lies in DRAM during the run.
 
-Beside the tiers, a step takes what this computer computes, and that time varies with whatever else
-it does. So all runs of one workload are given the least of theirs: rates differ by their tiers.
+A step also takes computing time of this computer, which varies with its other load. So all runs of
+one workload get the least of their computing times: rates differ by their tiers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pmemlab.topology import StandsFor, Topology
 __all__ = ["ModelledRate", "RateModel", "devices_of"]
 
 _TIMEOUT_S = 120.0
-# What these say comes after the timed steps, or not at all in a run that ends with them.
+# Arguments for work after the timed steps, which a run of the timed steps does not need.
 _AFTER_THE_TIMED = ("cold-lookups", "held-out-rows", "keep-every")
 _LEAST_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
-# Storage types that do with rows what another does.
+# Storage types with the same accesses to rows.
 _RUNS_AS = {
     StorageType.PMEM_LIBPMEM: StorageType.DRAM,
     StorageType.PMEM_MEMKIND: StorageType.DRAM,
@@ -41,8 +41,8 @@ _RUNS_AS = {
 
 @dataclass(frozen=True)
 class ModelledRate:
-    """devices: of each tier, first tier first. dram_ratio: to the rate of the same workload whose
-    rows are all in the DRAM that the machine stands for.
+    """A modelled rate. devices: of each tier, first tier first. dram_ratio: to the rate of the same
+    workload with all rows in the DRAM that the machine stands for.
     """
 
     devices: tuple[str, ...]
@@ -51,9 +51,9 @@ class ModelledRate:
 
 
 class _Run(NamedTuple):
-    """What is run here once, whatever devices it is predicted on.
+    """A run on this computer, which predicts rates for any devices.
 
-    arguments: JSON. sizes: of the tiers, in bytes, first tier first; () for all that there is.
+    arguments: JSON. sizes: bytes of each tier, first tier first; () for no limit.
     """
 
     workload: str
@@ -63,8 +63,8 @@ class _Run(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step as predicted: milliseconds at the tiers and of computing, and of another thread that
-    moves rows meanwhile, where that is busier."""
+    """A predicted step: milliseconds at the tiers, of computing, and of the thread that moves rows
+    in the background, if that is busier."""
 
     samples: float
     tiers_ms: float
@@ -76,14 +76,14 @@ class _Step(NamedTuple):
 
 
 _Steps = Mapping[tuple[str, ...], _Step]
-"""By the devices of the tiers."""
+"""Devices of the tiers -> predicted step."""
 
 
 class RateModel:
-    """Runs what it needs for the rates it is asked for, each workload once."""
+    """Models rates from runs on this computer, each workload once."""
 
     def __init__(self, selected: Sequence[tuple[Scenario, str]]) -> None:
-        """selected: all that may be asked for. Runs nothing yet."""
+        """selected: all scenarios whose rate may be requested. Runs nothing yet."""
         self._placements: dict[_Run, list[tuple[str, ...]]] = {}
         self._scenarios: dict[_Run, Scenario] = {}
         self._steps: dict[_Run, _Steps | LabError] = {}
@@ -97,10 +97,10 @@ class RateModel:
     def rate(
         self, scenario: Scenario, storage_type: str, on_step: Callable[[str], object]
     ) -> ModelledRate | None:
-        """None where the scenario names no devices for all tiers, or its workload isn't rated.
+        """Returns the modelled rate; None if a tier has no device, or the workload isn't rated.
 
-        on_step: told what is run, which takes seconds: first, all that the rate is compared with.
-        Raises LabError where a run that it needs fails.
+        on_step: gets the current run, which takes seconds; the runs to compare with come first.
+        Raises LabError if a necessary run fails.
         """
         runs = _runs(scenario, storage_type)
         if not runs:
@@ -135,7 +135,7 @@ class RateModel:
 
 
 def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | None:
-    """A device for each tier; None where there isn't one for all."""
+    """Returns the device of each tier; None if a tier has none."""
     devices = []
     for kind in TIER_KINDS[StorageType[storage_type]]:
         if kind in PMEM_KINDS:
@@ -150,7 +150,7 @@ def devices_of(storage_type: str, stands_for: StandsFor) -> tuple[str, ...] | No
 
 
 def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, ...]]]:
-    """The scenario's run and that of DRAM, each with the devices of its tiers."""
+    """Returns the scenario's run and the run in DRAM, each with the devices of its tiers."""
     stands_for, rated = scenario.topology.stands_for, scenario.workload.rated
     devices = devices_of(storage_type, stands_for)
     if devices is None or rated is None or not stands_for.dram:
@@ -175,7 +175,7 @@ def _run_here(
         argv = storage_command(here, run.storage_type, machine.python, machine.topology)
         argv += ["--predict", *(",".join(devices) for devices in placements), "--rates-only"]
         if TierKind.SSDHASH in TIER_KINDS[StorageType[run.storage_type]]:
-            argv.append("--direct-io")  # what the page cache has would cost the disk nothing
+            argv.append("--direct-io")  # reads from the page cache would cost nothing
         done = machine.run([*argv, *workload.argv()], timeout=_TIMEOUT_S)
     if done.returncode:
         last = (done.said.splitlines() or ["it wrote nothing"])[-1]
@@ -188,7 +188,7 @@ def _run_here(
 
 
 def _step(prediction: Mapping[str, Any]) -> _Step:
-    """Reads a prediction's `samples_per_s` and `step_ms` as workloads print them."""
+    """Returns the step of a prediction, from its `samples_per_s` and `step_ms`."""
     parts: Mapping[str, float] = prediction["step_ms"]
     whole_ms = sum(parts.values())
     compute_ms = parts["compute"]

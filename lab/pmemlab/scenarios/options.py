@@ -1,7 +1,7 @@
 """The plugin's options on pytest's command line.
 
-Their names start with --pmemlab-, so that they are nobody else's. The short ones of before go on
-working where no other plugin and no conftest.py has an option of that name.
+The long names start with --pmemlab-, so that they clash with no other plugin's. The older short
+names still work if no other plugin and no conftest.py has an option of that name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FOLDERS = "pmemlab_scenarios"
 """The option of pytest's configuration that lists folders of scenarios."""
 
 WORKER_INPUT = "pmemlab_results"
-"""The key of the name that a worker of pytest-xdist is to give its file of results."""
+"""The key of the name that a worker of pytest-xdist must give its file of results."""
 
 WORKER_OUTPUT = "pmemlab"
-"""The key of what it tells its controller of scenarios."""
+"""The key of a worker's findings about scenarios, for its controller."""
 
 _SHORT = ("--storage-type", "--topology", "--machine")
 
@@ -67,7 +67,7 @@ def add_options(group: pytest.OptionGroup) -> None:
 
 
 def here_of(config: pytest.Config) -> Path | None:
-    """What --pmemlab-here names. Raises pytest.UsageError."""
+    """Returns the file of --pmemlab-here, or None. Raises pytest.UsageError if it can't be used."""
     here: Path | None = config.getoption("pmemlab_here")
     if here is None:
         return None
@@ -85,9 +85,9 @@ def here_of(config: pytest.Config) -> Path | None:
 
 
 def lengthen(args: list[str], parser: pytest.Parser) -> None:
-    """Replace the short names in args by the long ones, where nobody else knows them.
+    """Replaces the short names in `args` by the long ones, unless another plugin knows them.
 
-    To be called when every plugin and conftest.py has said its options.
+    REQUIRES: every plugin and conftest.py has added its options.
     """
     ours = {short: short.replace("--", "--pmemlab-", 1) for short in _SHORT}
     unknown = {short for short in ours if _is_unknown(short, parser)}

@@ -1,8 +1,8 @@
 """The pytest plugin that runs scenarios: `pytest scenarios/`.
 
-A file is a scenario where its folder is listed in the ini option `pmemlab_scenarios`; elsewhere
-the plugin does nothing. A scenario's run belongs to its test's setup and the judgement on it to the
-call: so a lab that breaks is an ERROR, and only what ran on a sound machine can be FAILED.
+A file is a scenario if its folder is listed in the ini option `pmemlab_scenarios`; other files are
+ignored. A scenario runs in its test's setup and is judged in the call: so a lab that breaks is an
+ERROR, and only a run on a sound machine can be FAILED.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pmemlab.scenarios.options import FOLDERS, WORKER_INPUT, add_options, here_o
 from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
-    # Everything else of the lab is imported on use only: pytest loads this module in every run of
-    # everybody who has the package installed.
+    # Other modules of the lab are imported on use only: pytest loads this module in every run of
+    # every user who has the package installed.
     from rich.status import Status
 
     from pmemlab.scenarios.document import Scenario
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pmemlab.scenarios.session import ScenarioSession
     from pmemlab.scenarios.xdist import Findings
 
-# Pytest finds fixtures among a plugin's names.
+# Pytest looks for fixtures among a plugin's names.
 __all__ = ["machine", "pmemlab_machines"]
 
 _LOG_WIDTH = 120
@@ -67,7 +67,7 @@ def pytest_load_initial_conftests(
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    here_of(config)  # a wrong one is told of before anything is collected
+    here_of(config)  # reports a wrong path before collection
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -83,7 +83,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ScenarioFi
 
 
 class ScenarioFile(pytest.File):
-    """A scenario: a test for each of its storage types."""
+    """A scenario's file: a test for each of its storage types."""
 
     def collect(self) -> Iterator[ScenarioItem]:
         from pmemlab.scenarios.document import ScenarioError
@@ -107,7 +107,7 @@ class ScenarioFile(pytest.File):
 
 
 class ScenarioItem(pytest.Item):
-    """A scenario on one storage type."""
+    """A test: a scenario on one storage type."""
 
     def __init__(self, *, scenario: Scenario, storage_type: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -119,7 +119,7 @@ class ScenarioItem(pytest.Item):
         from pmemlab.errors import LabError, MissingRequirementError
         from pmemlab.topology import Requirements
 
-        # With --setup-plan, too: the run belongs to the setup, and isn't what they ask for.
+        # Also with --setup-plan: a setup would run the scenario, which these options don't want.
         if self.config.getoption("setuponly", False):
             return
         session = self.config.stash[SESSION]
@@ -128,7 +128,7 @@ class ScenarioItem(pytest.Item):
                 self._outcome = session.wait_for(self.scenario, self.storage_type, line.show)
         except LabError as error:
             lacking = isinstance(error, MissingRequirementError)
-            # A process has but what this computer has, and some topologies want a newer one.
+            # A process has only this computer's programs, and some topologies need newer ones.
             wants = self.scenario.topology.requires != Requirements()
             if lacking and (wants or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
@@ -136,7 +136,7 @@ class ScenarioItem(pytest.Item):
         except pytest.exit.Exception:
             raise
         except Exception as error:
-            # A mistake of the lab's own. Pytest would show its own frames and its plugins', too.
+            # An error of the lab itself. Pytest would also show its own frames and its plugins'.
             told = "".join(traceback.format_exception(error))
             raise pytest.fail.Exception(told, pytrace=False) from None
 
@@ -184,7 +184,7 @@ class ScenarioItem(pytest.Item):
 
 
 class _ActivityLine:
-    """What the machines do, on a line of the terminal that goes away again."""
+    """A temporary line on the terminal with the machines' activities."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -203,7 +203,7 @@ class _ActivityLine:
             capture = self._config.pluginmanager.get_plugin("capturemanager")
             if capture is not None:
                 self._stack.enter_context(capture.global_and_fixture_disabled())
-            # After the dots of the tests so far, which the line would else overwrite.
+            # Goes below the dots of the tests so far, which the line would overwrite.
             reporter.ensure_newline()
             self._status = self._stack.enter_context(Console(stderr=True).status(""))
         return self
@@ -222,7 +222,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _refuse(config: pytest.Config, items: list[pytest.Item], error: pytest.UsageError) -> None:
-    """Raises the error, or has it told by the controller."""
+    """Raises the error; a worker of pytest-xdist sends it to the controller instead."""
     from pmemlab.scenarios.xdist import Findings, is_worker
 
     if not is_worker(config):
@@ -252,7 +252,7 @@ def _select_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _check_names(items: Sequence[ScenarioItem]) -> None:
-    """Raises `pytest.UsageError` where the results of two scenarios could not be told apart."""
+    """Raises `pytest.UsageError` if the results of two scenarios could not be told apart."""
     paths: dict[tuple[str, str], Path] = {}
     for item in items:
         name, topology = item.scenario.name, item.scenario.topology.name
@@ -265,8 +265,8 @@ def _check_names(items: Sequence[ScenarioItem]) -> None:
 
 
 def _behind_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Tests that take the machine of a topology's scenarios come next after these: else it would
-    wait for them."""
+    """Moves tests that use a topology's machine right behind the topology's scenarios: otherwise
+    the machine would wait for them."""
     last = {_topology_name(item): item for item in _scenario_items(items)}
     followers: dict[pytest.Item, list[pytest.Item]] = {}
     order: list[pytest.Item] = []
@@ -282,11 +282,11 @@ def _wanted(
     option: str,
     name_of: Callable[[pytest.Item], str | None],
 ) -> set[pytest.Item]:
-    """Returns the items that an option asks for. Raises `pytest.UsageError` for a name of none.
+    """Returns the items that an option selects. Raises `pytest.UsageError` if a name fits no item.
 
-    items: the scenarios, and the tests that lie beside them.
-    name_of: what the option's names are compared with; None for an item that has no such name,
-        which is then asked for only if there are no names.
+    items: the scenarios, and the tests beside them.
+    name_of: returns the name that the option's names are compared with; None for an item without
+        such a name, which is selected only if there are no names.
     """
     there_are = {name for item in items if (name := name_of(item)) is not None}
     for name in names or ():
@@ -324,7 +324,7 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # before the terminal asks what to say of it
+@pytest.hookimpl(tryfirst=True)  # before the terminal reporter collects its lines
 def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
     if session.config.option.collectonly:
@@ -343,7 +343,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             machine=session.config.getoption("pmemlab_machine"),
             root=session.config.rootpath,
             results=getattr(session.config, "workerinput", {}).get(WORKER_INPUT),
-            ahead=not is_worker(session.config),  # others get some of them
+            ahead=not is_worker(session.config),  # other workers get some of them
             handed_over={
                 name
                 for item in session.items
@@ -355,7 +355,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _end_as_on_ctrl_c(config: pytest.Config) -> None:
-    """Where the process is asked to end: so that machines end, and what runs in them."""
+    """Exits pytest on SIGTERM, so that machines end, with the commands that run in them."""
 
     def end(number: int, _frame: object) -> None:
         pytest.exit(f"ended by {signal.Signals(number).name}", returncode=128 + number)
@@ -383,7 +383,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             if exitstatus != pytest.ExitCode.INTERRUPTED and not is_worker(session.config):
                 with _ActivityLine(session.config) as line:
                     scenarios.model_rates(line.show)
-        except KeyboardInterrupt:  # pytest itself expects none here, and would lose the table
+        except KeyboardInterrupt:  # pytest expects none here, and would lose the table
             scenarios.without_rate.append("interrupted while rates were modelled")
             session.exitstatus = pytest.ExitCode.INTERRUPTED
         finally:
@@ -415,7 +415,7 @@ def pytest_testnodedown(node: Any) -> None:
     """A hook of pytest-xdist, called in its controller."""
     findings = node.config.stash.get(_FINDINGS, None)
     if findings is not None:
-        findings.add(getattr(node, "workeroutput", {}))  # none of one that crashed
+        findings.add(getattr(node, "workeroutput", {}))  # a crashed worker has none
 
 
 def pytest_terminal_summary(
@@ -446,7 +446,7 @@ def _summarize(
     from pmemlab.scenarios.report import replaced_lines
 
     reporter.section("scenarios")
-    # A log has no width of its own.
+    # A log has no width.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
     reporter.write_line(found.tables(width))
     for line in replaced_lines(metrics):
@@ -462,7 +462,7 @@ def _summarize(
 
 
 def _write_page(reporter: pytest.TerminalReporter, results: Path) -> None:
-    """Writes the page of all results in the folder, earlier runs' included."""
+    """Writes the page of all results in the folder, including earlier runs."""
     from pmemlab.errors import LabError
     from pmemlab.report.command import PAGE_NAME, write_page
 

@@ -1,4 +1,4 @@
-"""Cuts the power under a command, and boots the machine for the next one."""
+"""Cuts the power under a command, and chooses the folder of its checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["PowerCut", "kept_folder", "run_until_cut"]
 
 @dataclass(frozen=True)
 class PowerCut:
-    """One that was made, and what the command that it ended had said by then.
+    """A power cut, with the state that the ended command had reported.
 
     after_s: seconds since the command's start.
-    resumed: the checkpoint that it had gone on from; None for none, or where it hadn't come so far.
-    kept_step: of the newest checkpoint that it had kept; 0 for none.
+    resumed: the checkpoint that the command had gone on from; None if it had none, or was not so
+        far.
+    kept_step: step of the newest checkpoint kept; 0 for none.
     """
 
     after_s: float
@@ -40,10 +41,10 @@ def run_until_cut(
     cuts: PowerCuts,
     number: int,
 ) -> PowerCut | Result:
-    """Run a command until the power is cut as `cuts` says; a Result where it ended before.
+    """Runs a command until the power is cut as `cuts` says. Returns its Result if it ended before.
 
-    number: of this cut, from 0; each has a moment of its own.
-    After a cut the machine is without power. Raises LabError where the lab breaks.
+    number: of this cut, from 0; each cut has its own random moment.
+    After a cut the machine is without power. Raises LabError if the lab breaks.
     """
     drawn = random.Random(f"{cuts.seed} {number}")
     delay_s = drawn.uniform(*cuts.within_s)
@@ -63,7 +64,7 @@ def run_until_cut(
 
 
 class _Cut:
-    """Watches a command that has just been started. `_lock` guards `_after_s` and `_cancelled`."""
+    """Watches a command that has just started. `_lock` guards `_after_s` and `_cancelled`."""
 
     def __init__(self, machine: Machine, after_line: str, lines: int, delay_s: float) -> None:
         self._machine = machine
@@ -82,7 +83,7 @@ class _Cut:
             self._arm()
 
     def on_line(self, line: str) -> None:
-        """Of the command, as it comes."""
+        """Takes a line of the command's output as it comes."""
         self._resumed = resumed_from(line) or self._resumed
         self._kept = kept_step(line) or self._kept
         if self._after_line and self._after_line in line:
@@ -91,7 +92,7 @@ class _Cut:
                 self._arm()
 
     def finish(self) -> PowerCut | None:
-        """The cut, if it was made; it is made no more. Raises LabError where it failed."""
+        """Prevents a later cut. Returns the cut, if it was made. Raises LabError if it failed."""
         with self._lock:
             self._cancelled = True
         if self._timer is not None:
@@ -120,7 +121,8 @@ class _Cut:
 
 @contextmanager
 def kept_folder(machine: Machine, scenario: Scenario, storage_type: str) -> Iterator[str]:
-    """Path of a folder that is not there at first, on a medium that outlives power cuts.
+    """Yields the path of a folder on a medium that outlives power cuts; the folder does not exist
+    yet.
 
     REQUIRES: the scenario has `power_cuts`. Raises LabError.
     """
@@ -129,6 +131,6 @@ def kept_folder(machine: Machine, scenario: Scenario, storage_type: str) -> Iter
     disk = topology.ssd.path if topology.ssd else None
     medium = topology.pmem.path if scenario.power_cuts.kept_on == PMEM else disk
     folder = f"{medium}/kept-{scenario.name}-{storage_type}"
-    remove_folder(machine, folder)  # a machine of the running lab may have one of an earlier run
+    remove_folder(machine, folder)  # a machine of the lab may have one of an earlier run
     yield folder
     remove_folder(machine, folder)

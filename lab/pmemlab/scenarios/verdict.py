@@ -1,4 +1,4 @@
-"""What a workload's document must show for its scenario to pass."""
+"""Judges whether a workload's document passes its scenario."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 _SHOWN_OUTPUT_LINES = 30
 _SHOWN_STACK_LINES = 200
-# Of coreutils' timeout: where the command ended by SIGABRT, and where it had to be killed.
+# Exit statuses of coreutils' timeout: the command ended by SIGABRT, or had to be killed.
 _TIMED_OUT = (124, 137, -9)
 _TIMEOUT_SAYS = "timeout: sending signal ABRT"
 _SHOWN_TABLES = 5
@@ -35,14 +35,14 @@ _LEAST_WRITTEN = 0.5
 
 
 class ExpectationError(AssertionError):
-    """The machine was what it says, and what ran on it did not do what it must."""
+    """The machine was what it says, but the program on it did not do what it must."""
 
 
 def parse_outcome(scenario: Scenario, storage_type: str, outcome: Outcome) -> dict[str, Any]:
-    """Return what a workload printed, or what a program of the user's did.
+    """Returns the document that a workload, or a program of the user's, printed.
 
-    `reference` is None for a program that is compared with nothing. Raises `ExpectationError` where
-    it ended badly, or printed no document.
+    `reference` is None for a program that is not compared. Raises `ExpectationError` if the program
+    failed, or printed no document.
     """
     if not scenario.workload.command:
         return parse_document(outcome.result)
@@ -61,7 +61,7 @@ def parse_outcome(scenario: Scenario, storage_type: str, outcome: Outcome) -> di
 
 
 def parse_document(result: Result) -> dict[str, Any]:
-    """Return what a workload printed. Raises `ExpectationError` where that is no document."""
+    """Returns a workload's document. Raises `ExpectationError` if it failed or printed none."""
     _check_end(result)
     try:
         document = json.loads(result.stdout)
@@ -75,7 +75,7 @@ def parse_document(result: Result) -> dict[str, Any]:
 
 
 def _check_end(result: Result) -> None:
-    """Raise `ExpectationError` where a workload did not end well."""
+    """Raises `ExpectationError` if a workload did not end well."""
     if result.returncode in _TIMED_OUT and _TIMEOUT_SAYS in result.stderr:
         raise ExpectationError(
             "the workload was still running when its time was up; this is where it was:\n"
@@ -88,7 +88,7 @@ def _check_end(result: Result) -> None:
 
 
 def judge_power_cuts(wanted: PowerCuts, made: Sequence[PowerCut], result: Result) -> None:
-    """Raise `ExpectationError` where the command ended well before a cut that it was to outlive."""
+    """Raises `ExpectationError` if the command ended well before one of its power cuts."""
     if len(made) == wanted.count or result.returncode:
         return
     line = f"no line of it had {wanted.after_line!r}, or " if wanted.after_line else ""
@@ -104,9 +104,9 @@ def judge(
     document: Mapping[str, Any],
     power_cuts: Sequence[PowerCut] = (),
 ) -> None:
-    """Raise `ExpectationError` with everything in `document` that does not hold.
+    """Raises `ExpectationError` with everything in `document` that does not hold.
 
-    This is what any machine can show; where rows lie is for `judge_placement`.
+    Any machine can show this; `judge_placement` judges where rows lie.
     """
     run, reference = document["run"], document["reference"]
     _raise_if_any(
@@ -129,8 +129,8 @@ def judge_placement(
     facts_after: Mapping[str, Any],
     document: Mapping[str, Any],
 ) -> None:
-    """Raise `ExpectationError` where rows lie elsewhere than they must, and
-    `MissingRequirementError` where rows must lie on a disk and this computer gave the machine none.
+    """Raises `ExpectationError` if rows lie elsewhere than they must, and `MissingRequirementError`
+    if rows must lie on a disk that this computer lacks.
 
     facts, facts_after: the machine's, before and after the run.
     REQUIRES: the machine was proved to be of this topology.
@@ -159,7 +159,7 @@ def _other_storage_type(run: Mapping[str, Any], expected: str) -> Iterator[str]:
 
 def _differences(reference: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
     names = reference["storage_type"], run["storage_type"]
-    first = run.get("first_step", 0)  # of a run that goes on from a save
+    first = run.get("first_step", 0)  # above 0 if the run goes on from a save
     ours, theirs = run["losses"], reference["losses"][first:]
     if not ours:
         yield "no step was trained"
@@ -168,13 +168,13 @@ def _differences(reference: Mapping[str, Any], run: Mapping[str, Any]) -> Iterat
     for step, (expected, found) in enumerate(zip(theirs, ours, strict=False), start=first + 1):
         if _exact(expected) != _exact(found):
             yield f"step {step}: the loss is {expected} on {names[0]}, but {found} on {names[1]}"
-            break  # the steps that follow differ as a consequence
+            break  # later steps differ as a consequence
     if run["state_sha256"] != reference["state_sha256"]:
         yield f"the tables' rows after training differ between {names[0]} and {names[1]}"
 
 
 def _exact(loss: float | str) -> float | str:
-    """A loss as the text that stands for it: of its NaNs no two are equal."""
+    """Returns a loss as its exact text, since no two NaNs are equal."""
     return loss.hex() if isinstance(loss, float) else loss
 
 
@@ -184,7 +184,7 @@ def _low_auc(threshold: float | None, auc: float | None) -> Iterator[str]:
 
 
 def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What is wrong with how rows are spread over several tiers, and whether they moved."""
+    """Yields faults in how rows are spread over several tiers, and in whether they moved."""
     if not tiers:
         return
     in_tiers = [0] * tiers
@@ -213,7 +213,7 @@ def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> 
 
 
 def _wrong_cold_rows(run: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """Yields what is wrong with rows that `tables` read from the last tier, uncached."""
+    """Yields faults in rows that `tables` read from the last tier, uncached."""
     if not scenario.expect.tiers or scenario.workload.name != "tables":
         return
     cold = run["cold"]
@@ -250,7 +250,7 @@ def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Itera
 
 
 def _went_on_from(cut: PowerCut) -> int | None:
-    """The step; None where the power went before the command came to say it."""
+    """Returns the step that a run went on from; None if it was cut before reporting it."""
     if cut.resumed is not None:
         return cut.resumed.step
     return 0 if cut.kept_step else None
@@ -259,7 +259,7 @@ def _went_on_from(cut: PowerCut) -> int | None:
 def _wrong_checksums(
     power_cuts: Sequence[PowerCut], run: Mapping[str, Any], reference: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yields checksums, after cuts and at the end, that differ from a run's without cuts."""
+    """Yields checksums, after cuts and at the end, that differ from those of a run without cuts."""
     if not power_cuts:
         return
     checksums, expected = run["checksums"], reference["checksums"]
@@ -300,7 +300,7 @@ def _device_of(placement: RowPlacement, facts: Mapping[str, Any]) -> str | None:
 def _missing_traffic(
     placements: Sequence[RowPlacement], facts: Mapping[str, Any], facts_after: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What the kernel didn't read from, or write to, the disk that rows must be on."""
+    """Yields bytes missing from the kernel's traffic with the disk that rows must be on."""
     for placement in placements:
         for name, least, verb in (
             ("read_bytes", placement.read_bytes, "read from"),
@@ -317,7 +317,7 @@ def _missing_traffic(
 
 
 def _traffic(facts: Mapping[str, Any], name: str) -> int:
-    """Returns a counter of the topology's disk. Raises `MissingRequirementError` if it is none."""
+    """Returns a counter of the topology's disk. Raises `MissingRequirementError` if it has none."""
     if name not in facts["ssd"]:
         raise MissingRequirementError(
             f"a disk for the topology's `ssd`: the folder is on {facts['ssd']['device']}, of which "
@@ -386,7 +386,7 @@ def _misplacements(
 
 
 def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
-    """What another process than the engine's didn't find where the engine says that rows are."""
+    """Yields rows that another process did not find where the engine says that they are."""
     where = tier["file"] or "its memory"
     holds = sum(tier["devices"].values()) or sum(tier["nodes"].values()) * mmap.PAGESIZE
     if holds < tier["bytes"]:
@@ -403,7 +403,7 @@ def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What shows of all tables: of one, no row may have been drawn, or its few lie in a buffer."""
+    """Yields faults of all tables together: one table may have no sampled row, or few."""
     tiers = [tier for table in tables for tier in table["tiers"] if tier["rows"]]
     for name in dict.fromkeys(tier["name"] for tier in tiers):
         of_name = [tier for tier in tiers if tier["name"] == name]
@@ -411,7 +411,7 @@ def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         found = sum(tier["found"] for tier in of_name)
         holds = min((sum(tier["devices"].values()) for tier in of_name), default=0)
         total = sum(tier["bytes"] for tier in of_name)
-        if of_name[0].get("gpu") is not None and holds < total:  # which all tables share
+        if of_name[0].get("gpu") is not None and holds < total:  # shared by all tables
             yield f"tier {name}: the GPU holds {holds} bytes, too few for rows of {total}"
         if not sought:
             yield f"tier {name}: none of its rows could be looked for by another process"

@@ -1,8 +1,8 @@
-"""Scenarios under pytest-xdist: what its workers found comes together in one report.
+"""Scenarios under pytest-xdist: combines the findings of its workers in one report.
 
-A worker runs the scenarios that it is given on machines of its own, and writes them to a results
-file that its controller has named: so what it found is known, however it ends. All else the
-controller has from it when it ends.
+A worker runs its scenarios on machines of its own, and writes their metrics to a results file named
+by the controller, so they are known however the worker ends. The controller gets everything else
+when the worker ends.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 class Findings:
-    """What the workers found, as the controller has it.
+    """The workers' findings, in the controller.
 
-    choices: which machine each topology got, and why. leftovers: machines that could not be
-    stopped, and why. refusal: why nothing was run, or None.
+    choices: the machine of each topology, with the reason. leftovers: machines that could not be
+        stopped, with the reasons. refusal: why nothing was run, or None.
     """
 
     def __init__(self, results: Path) -> None:
         """results: the folder of the workers' files."""
         self._results = results
         self._names: list[str] = []
-        self.choices: dict[str, None] = {}  # each once, in their order
+        self.choices: dict[str, None] = {}  # a set in order
         self.leftovers: list[str] = []
         self.refusal: str | None = None
-        # Workers would disturb what each other measures.
+        # Workers would disturb each other's measurements.
         self.without_rate = ["tests ran at the same time (-n); without -n rates are modelled too"]
 
     def new_file(self) -> str:
-        """Returns the name of another worker's file."""
+        """Returns the name of a new worker's file."""
         self._names.append(ResultsFile.new_name())
         return self._names[-1]
 
@@ -54,7 +54,7 @@ class Findings:
 
     @functools.cached_property
     def metrics(self) -> list[Metric]:
-        """Those of all workers, when these have ended."""
+        """The metrics of all workers. REQUIRES: they have ended."""
         return [metric for path in self.written_files() for metric in read_results(path)]
 
     def tables(self, width: int) -> str:
@@ -62,14 +62,15 @@ class Findings:
 
     @staticmethod
     def tell(config: Any, **told: Sequence[str] | str) -> None:
-        """Of a worker, to the controller: choices, leftovers, or a refusal. config: the worker's.
+        """Sends findings from a worker to the controller: choices, leftovers, or a refusal.
 
-        xdist takes an error in the worker's collection for a crash of its own.
+        config: the worker's. A refusal is sent because xdist takes an error in a worker's
+            collection for a crash of its own.
         """
         config.workeroutput.setdefault(WORKER_OUTPUT, {}).update(told)
 
     def add(self, workeroutput: Mapping[str, Any]) -> None:
-        """Take in what a worker told."""
+        """Adds a worker's findings."""
         told = workeroutput.get(WORKER_OUTPUT, {})
         self.choices |= dict.fromkeys(told.get("choices", ()))
         self.leftovers += told.get("leftovers", ())

@@ -1,9 +1,9 @@
 """Reads a machine's facts, in the machine:
 `python -m pmemlab.machines.guest.probe [--path P] [--memkind] [--ssd P]`.
 
-Everything is asked of the kernel or of the libraries that programs use, nothing is taken from the
-topology. The facts are one JSON document on stdout. What can't be read is not among them, but has
-its reason under "unreadable".
+All facts come from the kernel or from the libraries that programs use, none from the topology. The
+output is one JSON document on stdout. A fact that can't be read is left out, and the reason stands
+under "unreadable".
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ __all__ = ["read_facts"]
 
 
 def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[str, object]:
-    """This machine's facts, by the names of `fact_names`, and "unreadable": dotted name -> why.
+    """Returns this machine's facts, by the names of `fact_names`, and "unreadable": dotted name ->
+    why.
 
-    path: folder that is said to be on persistent memory; its mount and libpmem are asked about.
+    path: folder that should be on persistent memory; adds facts of its mount and of libpmem.
     memkind: whether to allocate from memkind's KMEM DAX kind and see where the page lies.
-    ssd: folder that is said to be on a solid-state disk; its mount and disk are asked about.
+    ssd: folder that should be on a solid-state disk; adds facts of its mount and disk.
     """
     memory = read_memory_facts()
     buses = attempt(read_nvdimm_buses)

@@ -1,4 +1,4 @@
-"""One QEMU process: its command line, its death, its console."""
+"""A QEMU process: its command line, its death, its console."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _FULL_BELOW_BYTES = 1 << 20
 # TCG's cache of translated code: large enough for PyTorch, small enough for seven guests.
 _TCG_CACHE_MB = 256
 # TCG of QEMU 7.2 loses AVX registers when the guest's kernel switches threads: numpy's argsort in
-# two threads of one process crashes. Without AVX, programs take their SSE code.
+# two threads of a process crashes. Without AVX, programs use their SSE code.
 # TCG runs "rep movsb" and "rep stosb" a byte at a time. Without erms and fsrm the kernel and glibc
 # copy and clear by other instructions: a run takes three quarters of the time.
 _TCG_CPU = "max,-erms,-fsrm,-avx,-avx2,-f16c,-fma,-vaes,-vpclmulqdq"
 
-# The kernel kills a child when the *thread* that started it ends, so one thread that lives as
-# long as this process starts them all.
+# The kernel kills a child when the *thread* that started it ends, so one thread that lives as long
+# as this process starts all children.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
 
 
 def find_qemu() -> str:
-    """QEMU's path: $PMEMLAB_QEMU, or the one of PATH. Raises `MissingRequirementError`."""
+    """Returns QEMU's path: $PMEMLAB_QEMU, or from PATH. Raises `MissingRequirementError`."""
     own = os.environ.get("PMEMLAB_QEMU")
     found = shutil.which(own or "qemu-system-x86_64")
     if found is None and own:
@@ -54,9 +54,9 @@ def find_qemu() -> str:
 
 
 def firmware_arguments(qemu: str) -> list[str]:
-    """Arguments that have it take the firmware that it came with.
+    """Returns arguments that make QEMU use the firmware that it came with.
 
-    A Debian package's QEMU looks in /usr/share wherever it was unpacked, and an older firmware than
+    A QEMU of a Debian package looks in /usr/share wherever it was unpacked, and firmware older than
     its own there may wait half a minute for a disk.
     """
     share = Path(qemu).resolve().parent.parent / "share"
@@ -65,7 +65,7 @@ def firmware_arguments(qemu: str) -> list[str]:
 
 
 def find_setpriv() -> str:
-    """util-linux's setpriv, which ties a child's life to its parent's."""
+    """Returns the path of util-linux's setpriv, which ends a child together with its parent."""
     found = shutil.which("setpriv")
     if found is None:
         raise MissingRequirementError("setpriv", "apt-get install util-linux")
@@ -84,24 +84,24 @@ def command_line(
     shares: Sequence[Share] = (),
     further: Sequence[str] = (),
 ) -> list[str]:
-    """QEMU's arguments for a topology; backing files and the console lie in `state`.
+    """Returns QEMU's arguments for a topology. Backing files and the console lie in `state`.
 
     port: options of the socket to the agent.
     shares: the folders of this computer that the guest can read or write.
-    further: arguments that come last.
+    further: last arguments.
     """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
     cpu = "host" if accelerator == "kvm" else _TCG_CPU
-    # Guests are throwaway and run our own code: mitigations would cost time and protect nobody.
-    # NUMA balancing would move pages away from where a scenario wants to find them.
+    # Guests are throwaway and run our own code: mitigations would cost time and protect no one.
+    # NUMA balancing would move pages away from the nodes where a scenario expects them.
     kernel_command_line = [
         f"console=ttyS0 quiet hostname={_host_name(topology)} rdinit=/init panic=-1 oops=panic",
         "mitigations=off nowatchdog tsc=reliable numa_balancing=disable",
-        # Newer kernels may be built to put memory online by themselves; daxctl refuses to then.
+        # Newer kernels may be built to put memory online by themselves, and daxctl then refuses.
         "memhp_default_state=offline",
-        # Emulated on a busy host, the kernel may mistake the TSC's frequency by many times, and
-        # every rate with it; the HPET's is given. Nor may too few ticks in its first moments end it
-        # ("IO-APIC + timer doesn't work!"). KVM has a clock of its own.
+        # On a busy host the emulated kernel may misjudge the TSC's frequency by a large factor, and
+        # every rate with it, so it uses the HPET, whose frequency is given. Too few ticks at its
+        # start must not end it ("IO-APIC + timer doesn't work!"). KVM has a clock of its own.
         "clocksource=hpet no_timer_check" if accelerator == "tcg" else "",
         topology.kernel_command_line,
         "--",
@@ -132,33 +132,33 @@ def command_line(
         arguments += ["-device", f"virtio-9p-pci,fsdev={share.tag},mount_tag={share.tag}"]
     files = {name: _qemu_quoted(state / f"{name}.img") for name in topology.backing_files}
     for argument in topology.qemu:
-        # Split first: the paths may have spaces in them.
+        # Splits first, since paths may contain spaces.
         arguments += [word.format(**files) for word in shlex.split(argument)]
     return [*arguments, *further]
 
 
 def _host_name(topology: Topology) -> str:
-    """Its name may have any character, which might be QEMU's or the kernel's own here."""
+    """Returns the topology's name without characters that are special to QEMU or the kernel."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", topology.name)
 
 
 def _kernel_quoted(argument: str) -> str:
-    """An argument of the first process, as the kernel's command line wants it."""
+    """Returns an argument of the first process, quoted for the kernel's command line."""
     if '"' in argument or "\n" in argument:
         raise LabError(f"{argument!r}: a quote in this path can't be passed to a guest")
     return f'"{argument}"' if " " in argument else argument
 
 
 def _qemu_quoted(path: Path) -> str:
-    """A path as a value in one of QEMU's key=value lists."""
+    """Returns a path, quoted as a value in QEMU's key=value lists."""
     return str(path).replace(",", ",,")
 
 
 class Qemu:
-    """A started QEMU. It dies when this process does, however that ends."""
+    """A started QEMU. It dies when this process does, however this process ends."""
 
     def __init__(self, name: str, argv: Sequence[str], state: Path, port: socket.socket) -> None:
-        """Start it. `port` is passed on to it."""
+        """Starts QEMU, which inherits `port`."""
         setpriv = find_setpriv()
         self._name = name
         self._console = state / "console.log"
@@ -172,7 +172,7 @@ class Qemu:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # a terminal's Ctrl-C is ours to handle
+                    start_new_session=True,  # Ctrl-C is ours to handle
                 )
 
         self._process = _starter.submit(start).result()
@@ -182,7 +182,7 @@ class Qemu:
         return self._process.pid
 
     def died(self, how: str) -> MachineDiedError:
-        """The error that says how the guest was found dead, with its last words."""
+        """Returns the error for a dead guest, with the end of its logs. how: what was seen."""
         try:
             status = self._process.wait(timeout=1.0)
             how += f" (QEMU ended with status {status})"
@@ -197,7 +197,7 @@ class Qemu:
         return MachineDiedError(f"guest {self._name} {how}", "\n".join(filter(None, words)))
 
     def kill(self) -> None:
-        """End it at once, as a power cut would."""
+        """Ends QEMU at once, as a power cut would."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(timeout=_STOP_S)

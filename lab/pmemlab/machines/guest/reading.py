@@ -1,4 +1,4 @@
-"""Reading what may not be readable: a fact that can't be read has a reason instead of a value."""
+"""Reading facts, some of which are unreadable and get a reason instead of a value."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ __all__ = ["Unreadable", "attempt", "document_of", "output_of", "separate", "tex
 _LIMIT_S = 60.0
 
 
-class Unreadable(NamedTuple):  # dataclasses would cost a guest half a second
-    """What stands in the place of a value. why: for people."""
+class Unreadable(NamedTuple):  # importing dataclasses would cost a guest 0.5 s
+    """Stands in place of a fact's value that could not be read. why: for people."""
 
     why: str
 
 
 def attempt(read: Callable[[], object]) -> object:
-    """What `read` returns, or `Unreadable` with what it raised."""
+    """Returns the result of `read`, or `Unreadable` with the text of its error."""
     try:
         return read()
-    except LookupError as error:  # whose own text is a bare key
+    except LookupError as error:  # its text is a bare key
         return Unreadable(f"there is no {error.args[0] if error.args else error}")
     except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
         return Unreadable(str(error) or type(error).__name__)
 
 
 def separate(facts: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
-    """The facts without those that are unreadable, and the reasons of those by dotted names.
+    """Returns the readable facts, and dotted name -> reason for the unreadable ones.
 
-    An item of a list keeps its place: it is an item without the fact, or an empty mapping.
+    An item of a list keeps its place: it loses the fact, or becomes an empty mapping.
     """
     reasons: dict[str, str] = {}
 
@@ -52,12 +52,12 @@ def separate(facts: Mapping[str, object]) -> tuple[dict[str, object], dict[str, 
 
 
 def text_of(path: Path) -> str:
-    """A small file of the kernel's, without the line's end. Raises OSError."""
+    """Returns a small file of the kernel's, without the end of its line. Raises OSError."""
     return path.read_text().strip()
 
 
 def output_of(argv: Sequence[str]) -> str:
-    """What a program prints. Raises OSError with its own words where it fails."""
+    """Returns a program's output. Raises OSError with the program's message if it fails."""
     done = subprocess.run(
         argv,
         capture_output=True,
@@ -73,9 +73,9 @@ def output_of(argv: Sequence[str]) -> str:
 
 
 def document_of(argv: Sequence[str]) -> Any:
-    """The JSON document that a program prints; an empty list where it prints nothing.
+    """Returns the JSON document that a program prints; an empty list if it prints nothing.
 
-    Raises as `output_of` does, and ValueError where it prints something else.
+    Raises as `output_of` does, and ValueError if the output is not JSON.
     """
     output = output_of(argv)
     try:

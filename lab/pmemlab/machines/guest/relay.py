@@ -1,6 +1,6 @@
-"""The control socket of `pmemlab machine serve` on standard input and output.
+"""Passes the control socket of `pmemlab machine serve` through standard input and output.
 
-For those who can start a command where the socket lies but can't connect to it:
+For clients that can start a command beside the socket but can't connect to it:
 `python -m pmemlab.machines.guest.relay STATE_FOLDER`.
 """
 
@@ -23,12 +23,12 @@ _READ_BYTES = 1 << 16
 
 
 def relay(state: Path, source: int, sink: int) -> None:
-    """Pass bytes from the descriptor source to the guest that is served with this state folder, and
-    from it to sink, until either end hangs up. Raises `LabError` where none is served.
+    """Passes bytes from the descriptor `source` to the guest served with this state folder, and
+    from the guest to `sink`, until either end hangs up. Raises `LabError` if no guest is served.
     """
     with connect(state) as connection:
         threading.Thread(target=_send, args=(source, connection), daemon=True).start()
-        with suppress(OSError):  # whoever listens has hung up
+        with suppress(OSError):  # the reader has hung up
             while data := connection.recv(_READ_BYTES):
                 write_all(sink, data)
 
@@ -37,7 +37,7 @@ def _send(source: int, connection: socket.socket) -> None:
     with suppress(OSError):  # the guest's end has hung up
         while data := os.read(source, _READ_BYTES):
             connection.sendall(data)
-        # `pmemlab machine serve` then kills what was started, and hangs up as well.
+        # `pmemlab machine serve` then kills the started commands, and hangs up as well.
         connection.shutdown(socket.SHUT_RDWR)
 
 

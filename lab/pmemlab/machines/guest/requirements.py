@@ -1,4 +1,4 @@
-"""Whether the QEMU and the kernel that are here are new enough for a topology."""
+"""Checks whether this computer's QEMU and kernel are new enough for a topology."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REMEDY = "make backports (Debian 12), or name a newer one in "
 def unmet_requirements(
     topology: Topology, qemu: str, release: str
 ) -> list[MissingRequirementError]:
-    """What the topology requires and is too old here; empty where it can be tried.
+    """Returns the topology's requirements that are not met here; empty if it can be tried.
 
-    qemu: path of its program. release: of the guests' kernel, as `uname -r` says.
+    qemu: path of the program. release: of the guests' kernel, as `uname -r` prints it.
     """
     found = []
     if topology.requires.qemu:

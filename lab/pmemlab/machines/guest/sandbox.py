@@ -1,4 +1,4 @@
-"""QEMU in a sandbox: a guest that breaks out of it may start nothing and become nobody else."""
+"""QEMU's sandbox: a guest that breaks out can't start a program or change its user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TRIAL_LIMIT_S = 20.0
 
 
 def sandbox_arguments(qemu: str) -> tuple[str, ...]:
-    """The arguments that switch it on; none where this QEMU, or this computer, can't do it."""
+    """Returns the sandbox's arguments, or none if this QEMU or this computer can't use it."""
     return _sandbox_arguments(qemu, Path(qemu).stat().st_mtime_ns)
 
 
 @cache
 def _sandbox_arguments(qemu: str, _changed_ns: int) -> tuple[str, ...]:
-    """Seccomp may be left out of a QEMU, and be refused by a container: only a start tells."""
+    """Tries a start: a QEMU may lack seccomp, and a container may refuse it."""
     machine = ["-nodefaults", "-no-user-config", "-display", "none", "-machine", "none"]
     try:
         done = subprocess.run(

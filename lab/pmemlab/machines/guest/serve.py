@@ -1,4 +1,4 @@
-"""`pmemlab machine serve`: one guest, for other processes to use."""
+"""`pmemlab machine serve`: keeps one guest for other processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ def serve(
     on_step: Callable[[str], None] = lambda _: None,
     on_ready: Callable[[Proof], None] = lambda _: None,
 ) -> None:
-    """Keep a proved guest until SIGTERM or SIGINT, then leave nothing of it.
+    """Keeps a proved guest until SIGTERM or SIGINT, then removes all of it.
 
-    state: folder for its files; made if need be. Once the guest is proved, the proof is there as
-        proof.json, and `control.attach` reaches the guest, whose power may be cut and switched on
-        again.
+    state: folder for its files, made if need be. Once the guest is proved, its proof.json is there,
+        and `control.attach` reaches the guest, whose power can be cut and switched on again.
 
-    Raises as `open_guest_machine` does, and `MachineDiedError` where the guest ends by itself.
-    To be called from the main thread.
+    Raises as `open_guest_machine` does, and `MachineDiedError` if the guest ends by itself.
+    REQUIRES: the caller is the main thread.
     """
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -41,7 +40,7 @@ def serve(
     try:
         with open_guest_machine(topology, state, on_step) as machine:
             guest = _Guest(machine, state)
-            guest.tell(None)  # of one that was killed; the folder is ours now
+            guest.tell(None)  # left by a killed server; the folder is ours now
             try:
                 with ControlServer(state, guest):
                     guest.tell(machine.proof)
@@ -54,7 +53,7 @@ def serve(
 
 
 class _Guest:
-    """The guest, whose state folder says whether it has power."""
+    """A guest whose state folder says whether it has power."""
 
     def __init__(self, machine: GuestMachine, state: Path) -> None:
         self._machine = machine
@@ -63,7 +62,7 @@ class _Guest:
         self.spawn = machine.spawn
 
     def tell(self, proof: Proof | None, *, power_cut: bool = False) -> None:
-        """What the folder says from now on."""
+        """Writes to the folder whether the machine is proved, or without power."""
         if power_cut:
             self._power_cut.touch()
         else:
@@ -83,12 +82,12 @@ class _Guest:
 
 
 class _EndRequest(BaseException):
-    """Not an error, so nothing on the way must take it for one."""
+    """A request to end. It is not an error, so `except Exception` must not catch it."""
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    # Whoever is impatient must not stop the clean-up. Not SIG_IGN: for a signal that came together
-    # with this one, Python would print an OSError.
+    # A second signal must not interrupt the clean-up. The handlers are not SIG_IGN: then Python
+    # would print an OSError for a signal that came together with this one.
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, _do_nothing)
     raise _EndRequest

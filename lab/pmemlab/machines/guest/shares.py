@@ -1,9 +1,9 @@
-"""What a guest sees of this computer: the folders that it needs, and nothing else.
+"""The folders of this computer that a guest can see.
 
-QEMU runs as whoever starts it, so a guest of root's could read every file if it were given the
-root folder. It is given the system's programs and libraries, this project, and the environment of
-this Python, read-only; of /etc, copies of the few files that programs want; and nothing of /home,
-/root, /var, /tmp, /run and /proc but what of these three lies there.
+QEMU runs as the user who starts it, so root's guest could read every file if it had the root
+folder. A guest gets the system's programs and libraries, this project, and this Python's
+environment, read-only. Of /etc it gets copies of the few files that programs need. It gets nothing
+of /home, /root, /var, /tmp, /run and /proc except the parts of these three that lie there.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 LIST = "shares"
-"""In the initramfs: a line a share, `TAG PATH`, for the script that mounts them."""
+"""In the initramfs: a line `TAG PATH` for each share, for the script that mounts them."""
 
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# What programs look for: the dynamic linker, mkfs, ndctl, daxctl, terminals, Debian's alternatives.
+# Needed by the dynamic linker, mkfs, ndctl, daxctl, terminals and Debian's alternatives.
 _ETC = (
     *("alternatives", "bash.bashrc", "daxctl.conf.d", "debian_version", "hosts", "inputrc"),
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mke2fs.conf", "modprobe.d"),
@@ -54,7 +54,7 @@ _FOLDERS = (
 class Share:
     """A folder of this computer.
 
-    path: where it is here; and in the guest too, unless the guest may write to it.
+    path: its path here; also in the guest, unless the guest may write to it.
     """
 
     tag: str
@@ -62,11 +62,11 @@ class Share:
     writable: bool = False
 
     def qemu_options(self) -> str:
-        """QEMU's options for what the guest may do there.
+        """Returns QEMU's options for the guest's rights in the folder.
 
-        All that a guest writes are plain files and folders of whoever started it, without special
-        bits: QEMU only notes which owner, mode and kind the guest gave them. Else root's guest
-        could leave programs that run as root, devices, and links to anywhere.
+        All files written by a guest are plain files and folders of the user who started it, without
+        special bits: QEMU only notes the owner, mode and kind that the guest gave them. Otherwise
+        root's guest could leave programs that run as root, devices, and links to any place.
         """
         if not self.writable:
             return "security_model=none,readonly=on"
@@ -75,7 +75,7 @@ class Share:
 
 
 def _keeps_attributes(folder: Path) -> bool:
-    """Whether files there can have attributes of users' own; on tmpfs, only since Linux 6.6."""
+    """Returns whether files there can have user attributes; on tmpfs only since Linux 6.6."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         try:
             os.setxattr(file.fileno(), "user.virtfs", b"")
@@ -85,7 +85,7 @@ def _keeps_attributes(folder: Path) -> bool:
 
 
 def shared_folders() -> list[Share]:
-    """The folders that guests see, none of them within another."""
+    """Returns the folders that guests see, none of them inside another."""
     wanted = [*_system_folders(), Path(sys.prefix), Path(sys.base_prefix)]
     wanted += [Path(os.path.realpath(sys.executable)).parent]
     wanted += [_clone_of(folder) or folder for folder in package_folders()]
@@ -94,12 +94,12 @@ def shared_folders() -> list[Share]:
 
 
 def is_shareable(folder: Path) -> bool:
-    """Whether its path can be said in the list of shares."""
+    """Returns whether the folder's path can be written in the list of shares."""
     return "\n" not in str(folder)
 
 
 def foreign_site_folders() -> list[Path]:
-    """Folders of installed packages that this Python was told of, beside those of its own."""
+    """Returns folders of installed packages on sys.path that are not in this Python's folders."""
     own = (sys.prefix, sys.base_prefix, "/usr")
     return [
         Path(entry).absolute()
@@ -111,7 +111,7 @@ def foreign_site_folders() -> list[Path]:
 
 
 def guest_root(shares: Sequence[Share]) -> Entries:
-    """Entries of the initramfs: what a guest's root has beside the shares, and their list."""
+    """Returns entries of the initramfs: a guest's root without the shares, and the shares' list."""
     entries: Entries = {"skeleton": _folder()}
     for name in _FOLDERS:
         entries[f"skeleton/{name}"] = _folder()
@@ -136,7 +136,7 @@ def _system_folders() -> list[Path]:
 
 
 def _clone_of(package: Path) -> Path | None:
-    """The clone that a package's folder lies in, so that a guest has its other files too."""
+    """Returns the clone that contains a package's folder, so that guests get its other files."""
     for folder in package.absolute().parents:
         if (folder / "compose.yaml").is_file() and (folder / "lab/pmemlab").is_dir():
             return folder
@@ -144,8 +144,8 @@ def _clone_of(package: Path) -> Path | None:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Each by the path it is known by and by the one that it really has, without what lies inside
-    another one.
+    """Returns each folder by its given path and by its resolved path, without folders inside
+    another one of them.
     """
     paths = {Path(os.path.abspath(path)) for path in folders}  # noqa: PTH100 - links stay links
     paths |= {path.resolve() for path in paths}
@@ -153,7 +153,7 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 def _etc_files() -> Iterator[Path]:
-    """Only what everybody may read: a guest of root's gets no more than another user's."""
+    """Yields files of /etc that everybody may read: root's guest gets no more than a user's."""
     for pattern in _ETC:
         for top in sorted(Path("/etc").glob(pattern)):
             is_folder = top.is_dir() and not top.is_symlink()

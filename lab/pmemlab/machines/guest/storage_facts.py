@@ -1,4 +1,4 @@
-"""What the kernel says of disks, and of the mount that a folder is on."""
+"""The kernel's facts of disks, and of the mount that a folder is on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SECTOR_BYTES = 512
 
 
 def read_disks() -> list[dict[str, object]]:
-    """Every disk that is a device of its own, by name: no RAM disk, no mapping, no part of a disk,
-    and no persistent memory, which is told with its region.
+    """Returns every disk that is a device of its own, by name. Left out are RAM disks, mappings,
+    partitions, and persistent memory, which is listed with its region.
     """
     names = sorted(path.name for path in (_SYS / "block").iterdir() if _is_disk(path))
     if not names:
@@ -50,9 +50,7 @@ def read_disks() -> list[dict[str, object]]:
 
 def _is_disk(path: Path) -> bool:
     with suppress(FileNotFoundError):
-        if (
-            text_of(path / "hidden") == "1"
-        ):  # one of the ways to an NVMe disk, which may have several
+        if text_of(path / "hidden") == "1":  # one path of an NVMe disk, which may have several
             return False
     place = path.resolve()
     virtual = _SYS.resolve() / "devices/virtual"
@@ -62,7 +60,7 @@ def _is_disk(path: Path) -> bool:
 
 
 def read_mount(path: str) -> dict[str, object]:
-    """The mount that `path` is on. Raises OSError where there is no such folder."""
+    """Returns the mount that `path` is on. Raises OSError if there is no such folder."""
     mount = mount_of(Path(path).resolve())
     device = mount.source
     space = os.statvfs(path)
@@ -80,9 +78,9 @@ def read_mount(path: str) -> dict[str, object]:
 
 
 def read_ssd(path: str, disks: object) -> dict[str, object]:
-    """The mount that `path` is on, with the disk that is beneath it.
+    """Returns the mount that `path` is on, with the disk below it.
 
-    disks: as `read_disks` gave them.
+    disks: the result of `read_disks`.
     """
     mount = read_mount(path)
     kept = (
@@ -111,16 +109,16 @@ def read_ssd(path: str, disks: object) -> dict[str, object]:
 
 
 def _traffic(number: str) -> dict[str, int]:
-    """What was read from and written to a device since the machine started. Raises OSError."""
-    # Documentation/block/stat.rst: the third and the seventh are sectors of 512 bytes.
+    """Returns bytes read from and written to a device since the machine started. Raises OSError."""
+    # Documentation/block/stat.rst: the third and the seventh field are sectors of 512 bytes.
     fields = text_of(Path("/sys/dev/block") / number / "stat").split()
     return {"read_bytes": int(fields[2]) * 512, "written_bytes": int(fields[6]) * 512}
 
 
 def _block_devices(device: str) -> list[str]:
-    """The devices beneath a block device, mappings followed down; its own name if it is none.
+    """Returns the devices below a block device, through mappings; its own name if there are none.
 
-    Raises OSError where `device` is no block device (a tmpfs has none).
+    Raises OSError if `device` is no block device (a tmpfs has none).
     """
     return sorted(_beneath(_block_device_folder(device).name))
 
@@ -133,9 +131,9 @@ def _block_device_folder(device: str) -> Path:
 
 
 def _mapping(device: str) -> list[dict[str, object]]:
-    """The targets of a device-mapper device; empty where `device` is none.
+    """Returns the targets of a device-mapper device; empty if `device` is none.
 
-    Raises OSError with dmsetup's words where it may not be asked.
+    Raises OSError with dmsetup's message if this user may not run it.
     """
     if not _block_device_folder(device).joinpath("dm").exists():
         return []
@@ -144,7 +142,7 @@ def _mapping(device: str) -> list[dict[str, object]]:
 
 
 def _target(words: list[str]) -> dict[str, object]:
-    """Reads "start length type ..."; a stripe's goes on with "count chunk device offset ..."."""
+    """Reads "start length type ...", and a stripe's "count chunk device offset ..."."""
     target: dict[str, object] = {"target": words[2]}
     if words[2] == "striped":
         target |= {"stripes": int(words[3]), "chunk_bytes": int(words[4]) * _SECTOR_BYTES}

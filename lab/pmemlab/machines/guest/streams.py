@@ -1,4 +1,4 @@
-"""This process's standard streams, for a command in a guest."""
+"""Connects this process's standard streams with a command in a guest."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
 def run_on_own_streams(
     spawn: Callable[[], Command], argv: Sequence[str], timeout: float | None = None
 ) -> int:
-    """Run a command that takes input, with this process's standard input, output and error as its
-    own. Bytes pass as they come. Returns its exit status as shells give it.
+    """Runs a command that takes input, on this process's standard input, output and error. Bytes
+    pass as they come. Returns the command's exit status as shells give it.
 
     The first Ctrl-C (SIGINT) goes to the command; the second kills it and raises KeyboardInterrupt.
-    If nobody reads this process's output any more, or it can't be written, the command is killed.
+    If this process's output has no reader any more, or can't be written, the command is killed.
 
-    argv: what the command is called in errors.
+    argv: the command's name in errors.
 
-    Raises `CommandTimeoutError` past the timeout, after the command was killed, and `LabError` if
-    the output can't be written, or the lab breaks.
+    Raises `CommandTimeoutError` past the timeout, after killing the command, and `LabError` if the
+    output can't be written, or the lab breaks.
     """
     command = spawn()
     try:
@@ -61,12 +61,12 @@ def run_on_own_streams(
 
 
 def shell_status(returncode: int) -> int:
-    """A command's exit status as shells give it: 128 + the number of the signal that ended it."""
+    """Returns an exit status as shells give it: 128 + the number of the signal that ended it."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def _write_output(descriptor: int, data: bytes) -> None:
-    """Writes to an own stream. Raises BrokenPipeError if nobody reads it, else `LabError`."""
+    """Writes to an own stream. Raises BrokenPipeError without a reader, else `LabError`."""
     try:
         write_all(descriptor, data)
     except BrokenPipeError:
@@ -76,7 +76,7 @@ def _write_output(descriptor: int, data: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes to the end, however few bytes the descriptor takes at a time."""
+    """Writes all bytes, however few the descriptor takes at a time."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -84,21 +84,21 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 @contextmanager
 def input_passed(send: Callable[[bytes], bool], end: Callable[[], None]) -> Iterator[None]:
-    """Pass on standard input, from a thread of its own, until this context or the input ends.
+    """Passes on standard input, from a thread of its own, until this context or the input ends.
 
-    send: returns whether more is wanted. end: called at the input's end.
+    send: returns whether more is wanted. end: called at the end of the input.
     """
     ended, end_thread = os.pipe()
 
     def run() -> None:
-        with suppress(LabError):  # whoever reads the output hears of a dead guest
+        with suppress(LabError):  # the output's reader gets the error of a dead guest
             while sys.stdin is not None:  # it is None if descriptor 0 was closed at the start
                 ready, _, _ = select.select([_STDIN, ended], [], [])
                 if ended in ready:
                     return
                 try:
                     data = os.read(_STDIN, _READ_BYTES)
-                except OSError:  # a folder, or a terminal that is gone or another job's
+                except OSError:  # a folder, or a terminal that is gone or not ours
                     data = b""
                 if not data:
                     break
@@ -122,11 +122,11 @@ def signals_handled(
     handle: Callable[[], None],
     then: Callable[[int, FrameType | None], object] | None = None,
 ) -> Iterator[None]:
-    """Call `handle` at each of these signals, from a thread of its own.
+    """Calls `handle` for each of these signals, from a thread of its own.
 
     then: the handler after the first signal. Default: the same.
     """
-    # A signal's handler may interrupt whoever holds the link's lock, so it only wakes the thread.
+    # A signal's handler may interrupt a holder of the link's lock, so it only wakes the thread.
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
 
@@ -155,7 +155,7 @@ def signals_handled(
 
 @contextmanager
 def _interrupt_passed_to(command: Command) -> Iterator[None]:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as for a job in the background
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a job in the background
         yield
         return
     interrupt = partial(command.signal, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""A terminal here, for a command in a guest."""
+"""Connects this process's terminal with a command in a guest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["own_size", "run_on_own_terminal"]
 
 
 def own_size() -> dict[str, int]:
-    """Returns the "rows" and "columns" of this process's terminal. Raises `LabError` if it has
-    none.
+    """Returns the "rows" and "columns" of this process's terminal, or raises `LabError` without
+    one.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise LabError(
@@ -35,11 +35,11 @@ def own_size() -> dict[str, int]:
 
 
 def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
-    """Run a command that has a terminal in the guest, with this process's terminal for its keys
-    and its output; its exit status as shells give it.
+    """Runs a command that has a terminal in the guest, with this process's terminal for its keys
+    and its output. Returns the command's exit status as shells give it.
 
-    Every key goes to the guest, Ctrl-C too. Raises `LabError` where this process has no terminal
-    and where the lab breaks; the terminal is then as it was.
+    Every key goes to the guest, Ctrl-C too. Raises `LabError` if this process has no terminal, or
+    the lab breaks; the terminal is then as before.
     """
     command = spawn(own_size())
 
@@ -53,10 +53,10 @@ def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
     with (
         _raw_terminal(),
         signals_handled(signal.SIGWINCH, resize),
-        input_passed(type_keys, end=command.kill),  # it ends with the terminal
+        input_passed(type_keys, end=command.kill),  # the command ends with the terminal
     ):
-        with suppress(LabError):  # a dead guest is told of where its output is read
-            resize()  # the size may have changed since the command was told
+        with suppress(LabError):  # the reader of the output reports a dead guest
+            resize()  # the size may have changed since `spawn`
         for _, data in command.output():
             write_all(sys.stdout.fileno(), data)
     return shell_status(command.returncode)

@@ -1,4 +1,4 @@
-"""Horizontal bars in groups, each with its value; whole or in parts."""
+"""Horizontal bars in groups, each bar with its value, in one part or several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LEGEND_HANDLE_PX: Final = 46
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a bar: its length and its look."""
+    """A part of a bar: its length and its look."""
 
     value: float
     look: Look
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """text: the value, as it is written at the bar's end."""
+    """A bar. text: the value, written at the bar's end."""
 
     label: str
     parts: Sequence[Part]
@@ -65,7 +65,7 @@ class BarGroup:
 
 @dataclass(frozen=True)
 class _Row:
-    """A bar and the lines of its label; the top of each, from the figure's."""
+    """A bar and the lines of its label, each with its distance from the figure's top."""
 
     bar: Bar
     lines: Sequence[str]
@@ -74,7 +74,7 @@ class _Row:
 
 
 def draw_bars(name: str, alt: str, groups: Sequence[BarGroup], looks: Sequence[Look]) -> Drawing:
-    """Draw the groups, one below the other, under a legend of those of the looks that are there.
+    """Draws the groups, one below the other, under a legend of the looks that occur.
 
     REQUIRES: there is a bar, and none has a negative part.
     """

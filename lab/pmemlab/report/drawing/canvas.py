@@ -1,4 +1,4 @@
-"""What all figures share: their widths, their looks, and how they become SVG."""
+"""The common part of all figures: their widths, their looks, and their way to SVG."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PX_PER_INCH: Final = 72.0
 _LEGEND_LINE_PX: Final = 20
 
 _STYLE: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",  # letters stay letters: to be selected, searched and scaled
-    "font.family": ["DejaVu Sans"],  # wider than a browser's own, which is what shows in the end
+    "svg.fonttype": "none",  # letters stay text that can be selected and searched
+    "font.family": ["DejaVu Sans"],  # wider than a browser's font, which replaces it
     "font.size": LETTER_PX,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -61,7 +61,7 @@ _STYLE: Final[dict[Any, Any]] = {
     "ytick.labelsize": SMALL_LETTER_PX,
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
-    # The styles above are all that there is, whatever the user's own file says.
+    # Fixed here, so that the user's own style file has no effect.
     "text.usetex": False,
     "axes.grid": False,
     "figure.facecolor": "none",
@@ -72,7 +72,7 @@ _STYLE: Final[dict[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a mark is filled. The hatch tells it from others where colours can't."""
+    """How a mark is filled. The hatch distinguishes it where colours can't."""
 
     label: str
     fill: str
@@ -82,14 +82,14 @@ class Look:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure at both widths, as SVG elements to stand in a page."""
+    """A figure at both widths, as SVG elements for a page."""
 
     wide: str
     narrow: str
 
 
 def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
-    """Draw at both widths. name: of the figure, unique in the page. alt: it in a sentence."""
+    """Draws at both widths. name: unique in the page. alt: the figure in a sentence."""
     return Drawing(
         wide=_svg(draw, WIDE_PX, f"{name}-wide", alt),
         narrow=_svg(draw, NARROW_PX, f"{name}-narrow", alt),
@@ -97,7 +97,7 @@ def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
 
 
 def new_figure(width_px: float, height_px: float) -> Figure:
-    """A figure whose points are the page's pixels. REQUIRES: called by a `drawn` function."""
+    """Returns a figure in units of the page's pixels. REQUIRES: called by a `drawn` function."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_px / _PX_PER_INCH, height_px / _PX_PER_INCH), dpi=_PX_PER_INCH)
@@ -109,7 +109,7 @@ def legend_height(entries: int, columns: int) -> int:
 
 
 def draw_legend(figure: Figure, columns: int, handles: Sequence[Artist] | None = None) -> None:
-    """Draw a legend at the top. handles: what stands in it; None: what the axes have labels of."""
+    """Draws a legend at the top. handles: its entries; None: the labelled artists of the axes."""
     figure.legend(
         handles=handles,
         loc="upper left",

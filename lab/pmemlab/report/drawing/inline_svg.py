@@ -1,4 +1,4 @@
-"""An SVG file made fit to stand within an HTML page."""
+"""Makes an SVG file fit to stand in an HTML page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
 
 
 def inline(svg: str, name: str, alt: str, css_class: str) -> str:
-    """Return the element as it may stand in a page.
+    """Returns the SVG element for a page.
 
-    Its ids begin with `name`, since they are the whole page's; those that nothing refers to go. The
-    page's style gives the size and the font, and a screen reader says `alt` instead of the letters.
+    Its ids begin with `name`, since ids are unique in the page; ids without a reference are
+    removed.
+    The page's style gives the size and the font, and a screen reader says `alt` instead of the
+    letters.
     """
     root = ElementTree.fromstring(svg)
     for metadata in root.findall(f"{{{_SVG}}}metadata"):

@@ -1,4 +1,4 @@
-"""Numbered points over two axes; the numbers are those of the table beside the figure."""
+"""Numbered points over two axes, with the numbers of the table beside the figure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARKER_PX: Final = 5.0  # from its middle to its rim
 
 @dataclass(frozen=True)
 class Marker:
-    """shape: as matplotlib names it. filled: else the page shows through."""
+    """A point's look. shape: matplotlib's name. filled: if false, the page shows through."""
 
     label: str
     shape: str
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scale:
-    """Of an axis. text: of a value at a tick. limits: else they are those of the points."""
+    """The scale of an axis. text: formats a value at a tick. limits: by default the points'."""
 
     label: str
     text: Callable[[float], str]
@@ -65,10 +65,10 @@ def draw_points(
     y: Scale,
     lines: Sequence[Sequence[Point]] = (),
 ) -> Drawing:
-    """Draw the points, and dashed lines through some of them.
+    """Draws the points, and dashed lines through some of them.
 
-    Points that touch have one number written for all. REQUIRES: there is a point; on a logarithmic
-    axis all are above 0.
+    Points that touch share one label with all their numbers. REQUIRES: there is a point; on a
+    logarithmic axis all are above 0.
     """
     return drawn(name, alt, lambda width_px: _figure(points, x, y, lines, width_px))
 
@@ -99,7 +99,7 @@ def _figure(
     _scale_y(axes, y, [point.y for point in points], ticks=6)
     axes.grid(True)
     axes.set_xlabel(x.label)
-    # Above the axis, where a phone has room for it.
+    # Stands above the axis, where a phone has room for it.
     axes.text(0, 1.03, y.label, transform=axes.transAxes, ha="left", va="bottom")
     axes.texts[-1].set_x(-left / (width_px - left - right))
     for line in lines:
@@ -150,7 +150,7 @@ def _set_ticks(axis: Axis, scale: Scale, ticks: int) -> None:
 
     axis.set_minor_locator(NullLocator())
     low, high = axis.get_view_interval()
-    # Over less than a decade, the round numbers of a logarithmic scale may be one or none.
+    # Over less than a decade, a logarithmic scale may have no round number, or one.
     if scale.logarithmic and high > 10 * low:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=ticks))
     else:
@@ -159,9 +159,9 @@ def _set_ticks(axis: Axis, scale: Scale, ticks: int) -> None:
 
 
 def _write_numbers(axes: Axes, points: Sequence[Point]) -> None:
-    """Beside each point its number; where points lie together, once those of all.
+    """Writes its number beside each point, and one label with all numbers where points touch.
 
-    Where there is no room for a number without hiding another or a point, it is left to the table.
+    A label that would cover another label or a point is left out; the table has the number.
     """
     together: dict[tuple[int, int], list[Point]] = {}
     at: dict[tuple[int, int], tuple[float, float]] = {}
@@ -200,7 +200,7 @@ def _box(x: float, y: float, width: float, height: float) -> Bbox:
 
 
 def _in_short(numbers: Sequence[int]) -> str:
-    """As "1–3, 7"."""
+    """Returns numbers as "1–3, 7"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""The parts of the page, in their order. One without data says which command makes it."""
+"""The sections of the page, in order. A section without data names the command that makes it."""
 
 from __future__ import annotations
 

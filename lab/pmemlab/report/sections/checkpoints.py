@@ -1,4 +1,4 @@
-"""Checkpoints saved and loaded, by storage device and format."""
+"""The section on checkpoints saved and loaded, by storage device and format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TITLE = "Checkpoints on SATA, NVMe and PMem"
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What a figure is of. form: how `format` writes a value. more_is_better: of two values.
+    """The quantity of a figure. form: the format of a value.
 
-    beside: another one, which stands in the figure's table only.
+    beside: a second quantity, which stands only in the figure's table.
     """
 
     name: str
@@ -62,7 +62,7 @@ _QUANTITIES: Final = (
 
 
 def checkpoints(results: Results) -> Section:
-    """Figures of each model; what only works on emulated media is named in a table."""
+    """Returns figures for each model, and a table of the checkpoints on emulated media."""
     arms = results.checkpoints
     if not arms:
         lacking = "No checkpoints were saved and loaded here; `make checkpoints` does it."
@@ -94,7 +94,7 @@ def checkpoints(results: Results) -> Section:
 
 
 def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Quantity) -> Figure:
-    """REQUIRES: each arm has the quantity."""
+    """Draws a quantity of a model's checkpoints. REQUIRES: each arm has the quantity."""
     media = grouped(arms, _medium)
     groups = [
         BarGroup(

@@ -1,4 +1,4 @@
-"""Predictions beside what was published or measured."""
+"""The section on predictions beside published or measured figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 def fidelity(results: Results) -> Section:
-    """The predictions beyond their aim, then a table for each kind of prediction."""
+    """Returns the predictions that miss their aim, then a table for each kind of prediction."""
     rows = [row for section in results.fidelity for row in section.rows]
     if not rows:
         lacking = (
@@ -42,7 +42,7 @@ def _held(rows: Sequence[Row]) -> str:
 
 
 def _fold(section: FidelitySection) -> Fold:
-    # It is written for a page of the documents, whose links lead nowhere from here.
+    # The intro is written for a page of the documents, whose links lead nowhere from here.
     before = [_LINK.sub(r"\1", section.intro)] if section.intro else []
     return Fold(
         f"{section.title}: {_held(section.rows)}",

@@ -1,4 +1,4 @@
-"""How many lookups the first tier answers, by how much of the rows it holds."""
+"""The section on hit rates: lookups that the first tier answers, by its share of the rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _MEMORY_MODE: Final = Marker("modelled, as memory mode's cache", "s", filled=Fal
 
 @dataclass(frozen=True)
 class _FirstTier:
-    """share: of all rows, from 0 to 1. hits: of all lookups. line: that it is on, if any."""
+    """A first tier. share: of all rows, from 0 to 1. hits: of all lookups, from 0 to 1.
+
+    line: the line that joins its point with others, if any."""
 
     share: float
     hits: float
@@ -33,7 +35,7 @@ class _FirstTier:
 
 
 def hit_rates(results: Results) -> Section:
-    """Runs and plans with several tiers, each at the share of the rows that its first tier has."""
+    """Returns runs and plans with several tiers, by the first tier's share of the rows."""
     tiers = _of_runs(results.rows)
     for sweep in results.cache_sweeps:
         tiers += _of_sweep(sweep)
@@ -102,7 +104,7 @@ def _of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:
     for row in rows:
         share, hits = row.first_tier_share, row.hit_rate
         if row.predicted or share is None or hits is None or not 0 < share < 1:
-            continue  # a prediction has its run's; and a single tier has all
+            continue  # a prediction repeats its run's; a single tier has all
         paced = f", paced as {row.devices_label}" if any(row.devices) else ""
         of = f"{row.scenario}, {row.storage_type} on {row.machine_label}{paced}"
         tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, of, _COUNTED))
@@ -126,7 +128,7 @@ def _of_sweep(sweep: CacheSweep) -> list[_FirstTier]:
 
 
 def _of_plan(plan: Plan) -> list[_FirstTier]:
-    """A plan has the same first tier with many devices below: each size once."""
+    """Returns each size of a plan's first tier once: choices share it, with other devices below."""
     sizes: dict[tuple[float, float], _FirstTier] = {}
     for choice in plan.choices:
         first = choice.tiers[0]

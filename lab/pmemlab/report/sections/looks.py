@@ -1,4 +1,4 @@
-"""How measured and modelled numbers are told apart, everywhere on the page."""
+"""The looks of measured and modelled numbers, everywhere on the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THROUGHPUT_COMMAND: Final = "pmemlab test scenarios/throughput"
 
 
 def look_of(kind: MetricKind, predicted: bool) -> Look:
-    """REQUIRES: the kind is not functional-only, which has no rates."""
+    """Returns the look of a rate. REQUIRES: the kind is not functional-only, which has no rates."""
     assert kind != "functional-only", "what only works is never drawn"
     if kind == "measured":
         return MEASURED
@@ -38,10 +38,10 @@ def look_of(kind: MetricKind, predicted: bool) -> Look:
 
 
 def how_text(row: ResultRow) -> str:
-    """How the row's times were come by, in a word. REQUIRES: it has rates."""
+    """Returns in a word how the row's times were obtained. REQUIRES: the row has rates."""
     return look_of(row.kind, row.predicted).label.rpartition(" ")[2]
 
 
 def devices_text(row: ResultRow) -> str:
-    """What the tiers are on, first tier first."""
+    """Returns the devices of the tiers, first tier first."""
     return row.devices_label if any(row.devices) else "this computer"

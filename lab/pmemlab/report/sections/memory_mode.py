@@ -1,4 +1,4 @@
-"""Persistent memory as memory behind a DRAM cache, against the same as a tier of its own."""
+"""The section on persistent memory behind a DRAM cache, compared with a tier of its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["memory_mode"]
 
 _TITLE = "Memory mode against app direct"
 _SUFFIX: Final = "-memory-mode"
-"""Of a device that is another, whose name stands before it, with DRAM as its cache."""
+"""The ending of a device's name when the device has DRAM as its cache."""
 
 
 def memory_mode(results: Results) -> Section:
-    """A figure a table that was tried with several sizes of DRAM, and one a device, scenario and
-    machine that has both."""
+    """Returns a figure for each table tried with several sizes of DRAM, and one for each device,
+    scenario and machine with both modes."""
     figures: dict[tuple[str, str, str], tuple[list[ResultRow], list[ResultRow]]] = {}
     rated = [row for row in results.rows if row.has_rates]
     for row in rated:
@@ -52,7 +52,7 @@ def memory_mode(results: Results) -> Section:
 
 
 _MemoryTimes = tuple[FirstTier, float, float]
-"""With the nanoseconds of memory an id in app direct, and in memory mode."""
+"""A first tier, and memory time per id in nanoseconds: in app direct, and in memory mode."""
 
 
 def _modelled(sweep: CacheSweep) -> list[_MemoryTimes]:

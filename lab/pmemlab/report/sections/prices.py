@@ -1,4 +1,4 @@
-"""What a plan's choices cost, against how fast they are."""
+"""The section on plans: price and speed of the choices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARKERS: Final = {
 
 
 def prices(results: Results) -> Section:
-    """A figure a plan, of the choices that have a price, and a table of those that have none."""
+    """Returns, for each plan, a figure of the choices with a price, and a table of the others."""
     plans = [plan for plan in results.plans if plan.choices]
     if not plans:
         lacking = (
@@ -58,7 +58,7 @@ def prices(results: Results) -> Section:
 
 
 def _argument(name: str, value: object) -> str:
-    if isinstance(value, list):  # of tables
+    if isinstance(value, list):  # a list of tables
         return count_text(len(value), name.removesuffix("s"))
     text = f"{value:,.15g}" if type(value) in (int, float) else str(value)
     return f"{name.replace('_', ' ')} {text}"
@@ -147,7 +147,7 @@ def _name(choice: PlanChoice) -> str:
 
 
 def _most(choice: PlanChoice) -> float:
-    """Lookups a second of all machines that are paid for."""
+    """Returns the lookups per second of all machines that are paid for."""
     return choice.lookups_per_s * (choice.machines or 1)
 
 
@@ -162,7 +162,7 @@ def _marker(choice: PlanChoice) -> Marker:
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
-    """Those that no other beats in both, the cheapest first."""
+    """Returns the points that no other point beats in both price and speed, the cheapest first."""
     front: list[Point] = []
     for point in sorted(points, key=lambda point: (point.x, -point.y)):
         if not front or point.y > front[-1].y:

@@ -1,4 +1,4 @@
-"""What each machine was proved to be, and all that was read back from it."""
+"""The section on machines: what each was proved to be, and all facts read back from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPLACED = "replaced"
 
 
 def proofs(results: Results) -> Section:
-    """A line a machine with the facts that its topology demands, and below it all facts of each."""
+    """Returns a row for each machine with the demanded facts, and below it all facts of each."""
     machines: dict[tuple[str, str], ResultRow] = {}
     for row in sorted(results.rows, key=lambda row: row.time):
         machines[row.topology, row.machine_label] = row
@@ -66,22 +66,22 @@ def proofs(results: Results) -> Section:
 def _proof(row: ResultRow) -> str:
     unproved = row.facts.get(_UNPROVED)
     if unproved:
-        assert isinstance(unproved, list)  # as the results' reader has checked
+        assert isinstance(unproved, list)  # checked by the results' reader
         return f"doesn't have, or can't prove: {', '.join(map(str, unproved))}"
     demanded = len(_demanded(row))
     return f"all {demanded} facts that are demanded hold" if demanded else "all that is demanded"
 
 
 def _replaced(row: ResultRow) -> str:
-    """What the machine took in the place of the topology's media."""
+    """Returns the machine's replacements for the topology's media."""
     replaced = row.facts.get(_REPLACED)
     return "; ".join(map(str, replaced)) if isinstance(replaced, list) and replaced else "–"
 
 
 def _demanded(row: ResultRow) -> list[tuple[str, str, str]]:
-    """The facts that a topology of the lab's demands, as this machine had them.
+    """Returns the facts that a topology of the lab's demands, as this machine had them.
 
-    Of a topology of the user's own, whose file isn't known here, none.
+    A topology of the user's own gives none, since its file isn't known here.
     """
     if row.topology not in topology_names():
         return []
@@ -89,13 +89,13 @@ def _demanded(row: ResultRow) -> list[tuple[str, str, str]]:
     for name in load_topology(row.topology).proof:
         try:
             found.append((name, json.dumps(find_fact(row.facts, name)), "yes"))
-        except LabError:  # a process has it not, or the topology demands another than it did then
+        except LabError:  # a process lacks it, or the topology has changed
             continue
     return found
 
 
 def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Facts by their dotted names; a list of plain values is one."""
+    """Yields facts by their dotted names; a list of plain values is one fact."""
     for name, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
             value = {str(i): item for i, item in enumerate(value)}

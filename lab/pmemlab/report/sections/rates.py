@@ -1,4 +1,4 @@
-"""Samples a second, by storage type and device."""
+"""The section on samples per second, by storage type and device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TITLE = "Samples a second"
 
 
 def rates(results: Results) -> Section:
-    """A figure a scenario and machine, with a bar a run."""
+    """Returns a figure for each scenario and machine, with a bar for each run."""
     rated = [row for row in results.rows if row.has_rates]
     if not rated:
         lacking = f"No run here has a rate that means something; `{THROUGHPUT_COMMAND}` makes some."

@@ -1,4 +1,4 @@
-"""Runs shared out among figures: which may stand on one scale, and which may not."""
+"""Groups runs into figures, whose runs share a scale."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 DrawFigure = Callable[[str, str, str, Sequence[ResultRow]], Figure]
-"""Of its name, which is unique in the page, a scenario, a machine and their runs."""
+"""Draws a figure. Takes its name, unique in the page, a scenario, a machine and their runs."""
 
 
 def scenario_figures(name: str, rows: Iterable[ResultRow], draw: DrawFigure) -> list[Figure]:
-    """A figure a scenario and machine, numbered: different ones can't be compared, so that they
-    share no scale."""
+    """Returns a numbered figure for each scenario and machine. Different ones can't be compared, so
+    they share no scale."""
     figures = grouped(rows, lambda row: (row.scenario, row.machine_label))
     return [
         draw(f"{name}-{number}", scenario, machine, members)
@@ -28,7 +28,7 @@ def scenario_figures(name: str, rows: Iterable[ResultRow], draw: DrawFigure) -> 
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Returns the items of each key; both in the order of their appearance."""
+    """Returns key -> items, both in the order of appearance."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

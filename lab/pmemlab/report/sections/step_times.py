@@ -1,4 +1,4 @@
-"""The time of a training step, by where it goes."""
+"""The section on the time of a training step, by its parts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIER_NAMES: Final = {"tier0": "first tier", "tier1": "second tier", "tier2": "t
 
 
 def step_times(results: Results) -> Section:
-    """A figure a scenario and machine, with a bar a run that knows its parts."""
+    """Returns a figure for each scenario and machine, with a bar for each timed run."""
     timed = [row for row in results.rows if row.has_rates and row.step_ms]
     if not timed:
         lacking = f"No run here says where its time went; `{THROUGHPUT_COMMAND}` makes such runs."
@@ -94,6 +94,6 @@ def _whole(row: ResultRow) -> float:
 
 
 def _parts_of(rows: Iterable[ResultRow]) -> list[str]:
-    """Compute first, then the tiers in their order, then whatever else there is."""
+    """Returns compute first, then the tiers in order, then the other parts."""
     parts = {part for row in rows for part in row.step_ms}
     return sorted(parts, key=lambda part: (part != _COMPUTE, not part.startswith("tier"), part))

@@ -1,4 +1,4 @@
-"""What ran without a rate of its own: that it works, and how fast it is modelled to be."""
+"""The section on runs without a rate of their own: that they work, and their modelled rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TITLE = "What works"
 
 
 def works(results: Results) -> Section:
-    """A table of the runs whose rates say nothing, without them."""
+    """Returns a table of the runs whose own rates say nothing, with modelled rates instead."""
     without_rates = [row for row in results.rows if not row.has_rates]
     rows = [row for row in without_rates if not row.not_judged]
     ran = _ran([row for row in without_rates if row.not_judged])
