@@ -1,6 +1,6 @@
-"""A program of the user's own as a scenario's workload: its command, its files, what it prints.
+"""A program of the user's as a scenario's workload: its command, its files, and its output.
 
-`scenarios/README.md` documents all three for those who write such programs.
+`scenarios/README.md` documents all three for the authors of such programs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 _PYTHON: Final = ("python", "python3")
 _STORAGE_TYPE: Final = "storage_type"
 _LOOK_LIMIT_S: Final = 300.0
-# In the folder that the files are copied to; the program finds it by its environment.
+# In the folder that the files are copied to; an environment variable gives the program its path.
 _LOOK_FOLDER: Final = ".pmemlab"
 
 
 def check_program(workload: Workload, topology: Topology, folder: Path, compared: bool) -> None:
-    """Raises `FieldError` for a command or files that can't be had, by fields of the workload.
+    """Raises `FieldError` for a command or files that can't be used, by fields of the workload.
 
-    folder: the scenario's. compared: whether the command is run on another storage type, too.
+    folder: the scenario's. compared: whether the command also runs on another storage type.
     """
     if workload.arguments or workload.rated:
         raise FieldError("is for name: tables and wdl; a command has them in itself", "arguments")
@@ -98,7 +98,7 @@ def program_command(
 
 
 def pack_program(scenario: Scenario, archive: tarfile.TarFile) -> None:
-    """Pack the program's files, by their paths below the scenario's folder, for `unpack`."""
+    """Packs the program's files, by their paths below the scenario's folder, for `unpack`."""
     folder = scenario.path.parent
     look = tarfile.TarInfo(_LOOK_FOLDER)
     look.type, look.mode = tarfile.DIRTYPE, 0o755
@@ -108,10 +108,10 @@ def pack_program(scenario: Scenario, archive: tarfile.TarFile) -> None:
 
 
 def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
-    """The words of the command that are relative names of files beside the scenario."""
+    """Yields the words of the command that are relative names of files beside the scenario."""
     for word in workload.command:
         path = PurePosixPath(word)
-        # Not `Path.is_file`, which raises for a text that is too long for a name, as of `sh -c`.
+        # Not `Path.is_file`, which raises for a text too long for a name, as in `sh -c`.
         is_file = os.path.isfile(folder / word)  # noqa: PTH113
         if is_file and not path.is_absolute() and ".." not in path.parts:
             yield word
@@ -123,7 +123,7 @@ def _copied(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:
-    """What words in braces stand for; None for a place that the topology has not."""
+    """Returns the values of words in braces; None for a place that the topology lacks."""
     pmem, ssd = topology.pmem, topology.ssd
     return {
         _STORAGE_TYPE: storage_type,
@@ -135,18 +135,18 @@ def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:
 
 
 class Looks:
-    """Looks for a program's rows when the program says that it can be done.
+    """Looks for a program's rows when the program prints that its rows can be looked for.
 
-    The process that looks is the lab's, and so is the place that its findings go to. The program
-    says only what to look for, and where.
+    The looking process is the lab's, and its findings go to a place of the lab's. The program says
+    only what to look for, and where.
     """
 
     def __init__(self, machine: Machine, folder: str) -> None:
-        """folder: that the program's files were copied to."""
+        """folder: the folder with the copies of the program's files."""
         self._machine = machine
         self._folder = f"{folder}/{_LOOK_FOLDER}"
         self.findings: str | None = None
-        """JSON, a list with an entry a claim; None if the program never asked."""
+        """JSON, a list with an entry for each claim; None if the program never asked."""
 
     def on_line(self, line: str) -> None:
         if line.strip() != LOOK:
@@ -187,7 +187,7 @@ class _Table(Document, open=True):
 
 @dataclass(frozen=True)
 class _ProgramRun(Document, open=True):
-    """What a program prints on its last line. `scenarios/README.md` says what the fields mean."""
+    """The document on a program's last line. `scenarios/README.md` documents the fields."""
 
     samples: Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
     seconds: Positive
@@ -212,10 +212,10 @@ class _ProgramRun(Document, open=True):
 def read_program_run(
     stdout: str, findings: str | None, storage_type: str, error: Callable[[str], Exception]
 ) -> dict[str, Any]:
-    """Returns a run, as the lab's own workloads print one, from what a program printed.
+    """Returns a run from a program's output, in the form that the lab's workloads print.
 
-    findings: of `Looks`. Where rows lie comes from these alone; what a tier is called, from the
-    storage type. Raises what `error` makes of a message.
+    findings: from `Looks`. They alone say where rows lie; the names of tiers come from the storage
+        type. Raises the result of `error` for a message.
     """
     last = (stdout.strip().splitlines() or ["(it printed nothing)"])[-1]
     if not last.startswith(("{", "[")):
@@ -269,7 +269,7 @@ def _counts(level: _Level) -> dict[str, int]:
 
 
 def _number(loss: object) -> float:
-    """Reads a loss: a number, or a text of `float.hex`. Returns NaN for anything else."""
+    """Returns a loss, a number or a text of `float.hex`, as a number; NaN for anything else."""
     try:
         return float.fromhex(loss) if isinstance(loss, str) else float(loss)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -279,7 +279,7 @@ def _number(loss: object) -> float:
 def _found(
     findings: str | None, wanted: int, error: Callable[[str], Exception]
 ) -> Iterator[Mapping[str, Any]]:
-    """What was found of each tier. Nothing was, where the program never asked."""
+    """Returns the findings for each tier, which are empty if the program never asked."""
     if findings is None:
         nothing: dict[str, Any] = {
             "nodes": {},

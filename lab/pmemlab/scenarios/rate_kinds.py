@@ -1,4 +1,4 @@
-"""Decides whether the rates of a run are `measured`; nothing else does.
+"""Decides whether the rates of a run are `measured`; no other module does.
 
 A rate is `measured` only if every tier was on the kind of medium that its name says:
 
@@ -15,8 +15,8 @@ No rate is `measured` if the machine could not prove all that its topology deman
 steps saved checkpoints. On a computer that is a virtual machine itself, PMem, CXL memory and disks
 may be emulated below it, so that their rates are not `measured`.
 
-Where rows lay and whether their files were open past the page cache is what another process than
-the engine's saw (`pmemlab.workloads.witness`); what the media are, the machine's facts say.
+A process other than the engine's (`pmemlab.workloads.witness`) sees where rows lay and whether
+their files were open past the page cache. The machine's facts say what the media are.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from pmemlab.workloads.witness import EMULATED_GPU
 __all__ = ["why_not_measured"]
 
 _OF_HARDWARE: Final = ("ACPI.NFIT", "CXL")
-"""Providers of regions. Others tell of plain memory: e820 of what memmap= declares persistent."""
+"""Providers of regions on hardware. Others are plain memory, as e820 of memmap=."""
 _DISKS: Final = ("nvme", "sata", "sas", "ata")
-"""Transports of disks that are devices of their own; a virtio disk is a file elsewhere."""
+"""Transports of disks that are real devices; a virtio disk is a file elsewhere."""
 _NAMES: Final[Mapping[TierKind, tuple[str, ...]]] = {
     TierKind.PMEM: tuple(kind.value for kind in (*PMEM_KINDS, TierKind.PMEM_POOL))
 }
-"""What the engine may call a tier of a kind, where that is not the kind's own name."""
+"""The engine's names for a tier of a kind, if they differ from the kind's name."""
 
 
 def why_not_measured(
     scenario: Scenario, storage_type: str, outcome: Outcome, run: Mapping[str, Any]
 ) -> list[str]:
-    """Return the reasons, for people, why the rates of a run are not `measured`; none if they are.
+    """Returns the reasons, for people, why the rates of a run are not `measured`; none if they are.
 
-    run: the workload's own account of it, with what another process saw of its tables' tiers.
+    run: the workload's report, with the findings of another process on its tables' tiers.
     """
     kinds = TIER_KINDS[StorageType[storage_type]]
     reasons = [*_of_the_run(scenario, outcome, run)]
@@ -69,7 +69,7 @@ def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) ->
     unproved = outcome.facts.get("unproved")
     if isinstance(unproved, list) and unproved:
         yield f"the machine could not prove {', '.join(unproved)}"
-    # A run that is to outlive power cuts is told to save, whether it counts its saves or not.
+    # A run with power cuts saves checkpoints, whether it counts its saves or not.
     if run.get("saves") or scenario.power_cuts is not None:
         yield "the timed steps saved checkpoints"
     if PLACES in scenario.not_judged:
@@ -81,7 +81,7 @@ def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) ->
 def _of_a_tier(
     kind: TierKind, scenario: Scenario, outcome: Outcome, tiers: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """tiers: of all tables, those of this kind that have rows."""
+    """tiers: the tiers of this kind that have rows, of all tables."""
     facts = outcome.facts
     if kind is TierKind.DRAM:
         yield from _of_dram(scenario, outcome, tiers)
@@ -124,7 +124,7 @@ def _of_dram(
     slow = _nodes_of(tiers) & {*_list(facts, "slow_nodes"), *named_nodes}
     if slow:
         yield f"rows lie on node {', '.join(map(str, sorted(slow)))}, which is no DRAM"
-    # On hardware a topology may name its memory mode, and then that is what was measured.
+    # On hardware a topology may demand memory mode, which is then the measured mode.
     named = is_host and any(
         name.startswith("memory_side_caches") and value
         for name, value in scenario.topology.proof.items()
@@ -177,7 +177,7 @@ def _nodes_of(tiers: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 def _list(facts: Mapping[str, Any], name: str) -> list[Any]:
-    """A fact that is a list; empty where it could not be read."""
+    """Returns a fact that is a list; empty if it could not be read."""
     return list(facts.get(name) or [])
 
 

@@ -1,4 +1,4 @@
-"""Reads scenarios' files. `scenarios/README.md` documents the fields for those who write them."""
+"""Reads scenarios' files. `scenarios/README.md` documents the fields for their authors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _RUNNERS_OPTIONS = (
     *("--save", "--restore", "--stop-after", "--kept-in", "--predict", "--direct-io"),
     "--here",
 )
-# Fields that no other scenario takes over from one that it is like.
+# Fields that a scenario does not take over through `like`.
 _ITS_OWN = ("summary", "markers")
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Load one file. Raises `ScenarioError`, naming the file, the line and the field."""
+    """Loads a file. Raises `ScenarioError`, which names the file, the line and the field."""
     file = _with_what_it_is_like(File.of_yaml(path, ScenarioError))
     scenario = file.read(Scenario, {"name": path.stem, "memory_here": None, "direct_io": False})
     try:
@@ -49,7 +49,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _with_what_it_is_like(file: File) -> File:
-    """The same with the fields that only the scenario has which the file says it is like."""
+    """Returns the file, plus the fields that it lacks from the scenario that its `like` names."""
     name = file.content.get("like") if isinstance(file.content, dict) else None
     if name is None:
         return file
@@ -111,7 +111,7 @@ def _check_storage_type(field: str, value: str) -> None:
 def _check_media(
     field: str, storage_types: Collection[str], storage: Storage, topology: Topology
 ) -> None:
-    """The GPU and the disk that storage types need."""
+    """Raises `FieldError` if storage types need a GPU or a disk that the topology lacks."""
     for name in storage_types:
         if TierKind.HBM in TIER_KINDS[StorageType[name]] and topology.gpu is None:
             raise FieldError(
@@ -129,7 +129,7 @@ def _check_media(
 
 
 def _check_only_run(scenario: Scenario) -> None:
-    """Raises `FieldError` for what can be done with the lab's own workloads alone."""
+    """Raises `FieldError` for fields that only the lab's own workloads can have."""
     lacking = Scenario("", "", "", scenario.topology, (), scenario.expect)  # type: ignore[arg-type]
     for name in ("storage", "saved_on", "power_cuts", "predict_on"):
         if getattr(scenario, name) != getattr(lacking, name):
@@ -139,7 +139,7 @@ def _check_only_run(scenario: Scenario) -> None:
 def _check_expectations(
     scenario: Scenario, topology: Topology, storage_types: Collection[str]
 ) -> None:
-    """`rows` or `tiers`, whichever fits the storage types, and what the topology has of both."""
+    """Raises `FieldError` unless `rows` or `tiers` fits the storage types and the topology."""
     expect = scenario.expect
     if scenario.compared_with:
         _check_storage_type("expect.identical_to", scenario.compared_with)
@@ -219,7 +219,7 @@ def _check_arguments(field: str, name: str, arguments: Mapping[str, Any]) -> Non
             "shows the workload's options and trains nothing; leave it out", f"{field}.help"
         )
     argv = Workload(name, arguments).argv()
-    # The workload's own parser judges here rather than minutes later in a machine.
+    # Lets the workload's parser judge here rather than minutes later in a machine.
     try:
         _, unknown = WORKLOADS[name].argument_parser().parse_known_args(argv)
     except argparse.ArgumentError as error:

@@ -1,5 +1,5 @@
-"""What a run found, for people at a terminal: rates that mean something; apart, what works and what
-only ran."""
+"""The tables at the end of a run: rates that mean something; apart, runs that work, and runs that
+were not judged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["replaced_lines", "tables"]
 
 
 def tables(rows: Sequence[ResultRow], width: int) -> str:
-    """Return a table of measured and modelled rates, one of runs without, and one of programs that
-    were not judged, where there are any.
+    """Returns a table of measured and modelled rates, one of runs without rates, and one of
+    programs that were not judged, each only if it has rows.
 
-    All are at most `width` columns wide. A rate that is not `measured` (see `rate_kinds`) has no
-    digits anywhere: somebody would compare them. In its place stands what was modelled on the
-    devices that the media stand for.
+    All are at most `width` columns wide. A rate that is not `measured` (see `rate_kinds`) is never
+    printed, or users would compare it. In its place stands the rate modelled on the devices that
+    the media stand for.
     """
     from rich.console import Console
 
@@ -53,7 +53,7 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
 
 
 def replaced_lines(metrics: Iterable[Metric]) -> list[str]:
-    """Return a line for each medium of a topology that a machine took something else for."""
+    """Returns a line for each medium of a topology that a machine replaced."""
     by_medium: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:
         replaced = metric.facts.get("replaced")
@@ -104,7 +104,7 @@ def _ran(rows: Sequence[ResultRow]) -> Table:
 
 
 def _grid(texts: Iterable[str], numbers: Iterable[str]) -> Table:
-    """Returns a table of runs, by these headings of its columns."""
+    """Returns a table of runs with these headings of its columns."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""The metrics of runs, gathered: what a line of a table or a mark of a figure speaks of."""
+"""Groups metrics of runs into rows: a line of a table, or a mark of a figure."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 _COUNTED: Final = (AUC, HIT_RATE, FIRST_TIER_BYTES, FIRST_TIER_SHARE)
-"""What doesn't depend on how fast anything was."""
+"""Metrics that don't depend on speed."""
 
 
 class RowKey(NamedTuple):
-    """Which results are of one thing, so that newer ones take the older ones' place.
+    """The key of results, by which newer results replace older ones.
 
-    devices: as a metric has them. predicted: whether the rates are a prediction, from a run whose
-    tiers were left as they are; else they are a run's own.
+    devices: as in a metric. predicted: whether the rates are a prediction, from a run whose tiers
+        were left as they are; else they are a run's own.
     """
 
     scenario: str
@@ -56,15 +56,16 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One storage type on one machine, on devices where its tiers were paced or predicted.
+    """A storage type on a machine, and on devices if its tiers were paced or predicted.
 
     proved: whether the machine is of the scenario's topology; else it is this computer as it is.
     kind: of the two rates and of the times.
-    hit_rate: of the ids looked up, those whose row was in the first tier; None where it is unknown.
-    first_tier_bytes, first_tier_share: bytes of its rows in the end, and their share of all rows.
-    step_ms: milliseconds of a step by part, as `compute` or `tier0`; empty where that is unknown.
-    not_judged: what was not asked of a program of the user's: one that ran, and no more.
-    dram_ratio: of the samples a second, to those of the same workload with all rows in DRAM.
+    hit_rate: share of the ids looked up whose row was in the first tier; None if unknown.
+    first_tier_bytes, first_tier_share: bytes of its rows at the end, and their share of all rows.
+    step_ms: milliseconds of a step by part, `compute` or `tier0` for example; empty if unknown.
+    not_judged: conditions not given for a program of the user's, which ran and was not judged by
+        them.
+    dram_ratio: ratio of the samples/s to those of the same workload with all rows in DRAM.
     """
 
     scenario: str
@@ -99,7 +100,7 @@ class ResultRow:
 
     @property
     def devices_label(self) -> str:
-        """Each tier's device; "as it is" for a tier that is not on a modelled device."""
+        """The tiers' devices; "as it is" for a tier that is not on a modelled device."""
         if not any(self.devices):
             return "-"
         return " + ".join(device or "as it is" for device in self.devices)
@@ -112,17 +113,17 @@ class ResultRow:
 
     @property
     def has_rates(self) -> bool:
-        """Whether the rates say how fast something is; else they say that it works, no more."""
+        """Whether the rates say how fast something is; else they only say that it works."""
         return self.kind != "functional-only"
 
 
 def result_rows(metrics: Iterable[Metric]) -> list[ResultRow]:
-    """Gather the metrics of each run, and of each prediction, in the order of their appearance."""
+    """Returns a row for the metrics of each run and each prediction, in order of appearance."""
     return list(rows_by_key(metrics).values())
 
 
 def rows_by_key(metrics: Iterable[Metric]) -> dict[RowKey, ResultRow]:
-    """Returns the rows of `result_rows` by their key."""
+    """Returns key -> row for the rows of `result_rows`."""
     gathered: dict[RowKey, dict[str, Metric]] = {}
     for metric in metrics:
         predicted = metric.name.startswith(PREDICTED)
@@ -141,7 +142,7 @@ def rows_by_key(metrics: Iterable[Metric]) -> dict[RowKey, ResultRow]:
         if SAMPLES_PER_S not in of_run:
             continue
         if key.predicted:
-            # What was counted is the run's that the prediction is from.
+            # Counts come from the run that the prediction is based on.
             run = gathered.get(key._replace(devices=(), predicted=False), {})
             of_run |= {name: run[name] for name in _COUNTED if name in run}
         rows[key] = _row(key, of_run)
@@ -184,8 +185,8 @@ def _value(metrics: Mapping[str, Metric], name: str) -> float | None:
 
 
 def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
-    """Returns the modelled rates of `works`, by position in it: each on the devices that its
-    machine's media stand for. A row without such a rate is left out.
+    """Returns index in `works` -> its modelled rates, on the devices that the machine's media stand
+    for. A row without modelled rates is left out.
     """
     by_run = {
         (row.scenario, row.topology, row.storage_type): row
@@ -199,8 +200,8 @@ def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> di
 
 
 def rate_cells(row: ResultRow) -> tuple[str, str, str, str]:
-    """Devices, samples a second, their ratio to DRAM, and USD an hour of the cheapest machine that
-    holds the devices; a dash where none of the lab's prices is of one.
+    """Returns devices, samples/s, their ratio to DRAM, and USD per hour of the cheapest machine
+    with the devices; a dash if the lab has no price of such a machine.
     """
     machine = _prices().cheapest_with([device for device in row.devices if device])
     return (
@@ -213,7 +214,7 @@ def rate_cells(row: ResultRow) -> tuple[str, str, str, str]:
 
 @functools.cache
 def _prices() -> Prices:
-    """The lab's own, read once for all rows."""
+    """Returns the lab's own prices, read once for all rows."""
     from pmemlab.model.planning.prices import load_prices
 
     return load_prices()

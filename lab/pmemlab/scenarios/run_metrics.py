@@ -1,4 +1,4 @@
-"""The metrics of one run, from what its workload said and where it ran."""
+"""The metrics of a run, from its workload's report and its machine."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def run_metrics(
     run: Mapping[str, Any],
     commit: str,
 ) -> list[Metric]:
-    """Return the metrics of `run`, which is the workload's own account of it.
+    """Returns the metrics of `run`, the workload's report.
 
-    Beside what every run has, it may have `step_ms`, milliseconds of a step by part; `devices`,
-    what its tiers were paced as; and `predictions`, each with `devices`, `samples_per_s` and, where
-    it knows them, `lookups_per_s` and `step_ms`.
+    Beside the fields of every run, it may have `step_ms`, milliseconds of a step by part;
+    `devices`, the devices that its tiers were paced as; and `predictions`, each with `devices`,
+    `samples_per_s` and, if known, `lookups_per_s` and `step_ms`.
     """
     devices = tuple(run.get("devices") or ())
     at = _now()
@@ -82,7 +82,7 @@ def run_metrics(
     tables = run["tables"]
     first_tier_bytes, first_tier_share = _first_tier(tables)
     counted = {
-        # What was learnt does not depend on how fast it went.
+        # The training's results do not depend on speed.
         AUC: (run["auc"], "1"),
         LOSS: (run["loss"], "nat"),
         HIT_RATE: (_hit_rate(tables), "1"),
@@ -103,7 +103,7 @@ def run_metrics(
 def rate_metrics(
     scenario: Scenario, storage_type: str, rate: ModelledRate, commit: str
 ) -> list[Metric]:
-    """Return the metrics of a rate that was modelled from a run on this computer."""
+    """Returns the metrics of a rate that was modelled from a run on this computer."""
     return [
         Metric(
             name=PREDICTED + name,
@@ -139,7 +139,7 @@ def _hit_rate(tables: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _first_tier(tables: Sequence[Mapping[str, Any]]) -> tuple[int | None, float | None]:
-    """Bytes of the rows that were in the first tiers in the end, and their share of all rows."""
+    """Returns bytes of the rows in the first tiers at the end, and their share of all rows."""
     tiers = [table["stats"]["tiers"] for table in tables]
     rows = sum(tier["rows"] for of_table in tiers for tier in of_table)
     if not rows:

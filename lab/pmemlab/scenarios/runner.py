@@ -1,7 +1,6 @@
-"""Runs scenarios on machines: one machine a topology, few of them at a time.
+"""Runs scenarios on machines: one machine per topology, few of them at a time.
 
-Runs are started ahead of those who ask for their outcome, so that a machine boots while another
-one works.
+Runs start before a caller asks for their outcome, so that a machine boots while another works.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
 
-# After SIGABRT a workload has so long to say where it is; emulated machines are slow.
+# Time after SIGABRT in which a workload can print its stacks; emulated machines are slow.
 _KILL_AFTER_S = 20
-# And the machine so long to be done with it all.
+# Further time for the machine to end the command.
 _MACHINE_GRACE_S = 120.0
 _ENDED_EARLY = "the run was ended while its machine started"
 
 OpenMachine = Callable[[Topology, Kind, Callable[[str], None], Callable[[Booting], None]], Machine]
-"""Gives a started and proved machine, or raises LabError: see `open_machine`."""
+"""Returns a started and proved machine, or raises LabError: see `open_machine`."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One scenario on one storage type, on a machine of the kind chosen for it."""
+    """A scenario on a storage type, on a machine of the kind chosen for it."""
 
     scenario: Scenario
     storage_type: str
@@ -56,15 +55,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job's command ended, and on what. Whether that is good is for `verdict` to say.
+    """The result of a job's command, and its machine. `verdict` judges whether the result is good.
 
     topology: the machine's, which for a process has its persistent memory at other places.
-    facts: read just before the run; of one that was cut, before its last part. facts_after: just
+    facts: read just before the run; for a run that was cut, before its last part. facts_after: just
         after it.
-    power_cuts: those that were made; fewer than asked for where the command ended before one.
-    findings: of a program of the user's: what was found of its rows, as `Looks` has it.
-    reference: of such a program: its run on the storage type that it is compared with, which came
-        first; if that failed it is `result`, too.
+    power_cuts: the cuts made; fewer than requested if the command ended before one.
+    findings: for a program of the user's: the findings of `Looks` on its rows.
+    reference: for such a program: its earlier run on the storage type to compare with. If that run
+        failed, it is `result`, too.
     """
 
     result: Result
@@ -81,12 +80,13 @@ class Outcome:
 class ScenarioRunner:
     """Runs jobs in the background. A context manager; leaving it stops every machine.
 
-    There is one machine at a time, so that nothing disturbs what is measured, until it is known
-    that the first one is emulated: then nothing is measured here, and `emulated_at_a_time` share
-    the cores, of which each keeps but one busy.
+    Only one machine runs at a time, so that nothing disturbs measurements, until the first machine
+    is known to be emulated: then nothing is measured here, and `emulated_at_a_time` machines share
+    the cores, since each keeps only one busy.
 
-    A machine that breaks costs the job that ran on it; the next job of that topology gets a fresh
-    one. All methods are for one thread, the one that made the runner.
+    If a machine breaks, the job that ran on it fails; the next job of the topology gets a new
+    machine.
+    All methods must be called from the thread that made the runner.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class ScenarioRunner:
         emulated_at_a_time: int,
         handed_over: Collection[str] = (),
     ) -> None:
-        """handed_over: names of topologies whose machine `take` is called for, after its jobs."""
+        """handed_over: names of topologies whose machine is taken by `take` after its jobs."""
         self._open_machine = open_machine
         self._handed_over = {name: Future[Machine | None]() for name in handed_over}
         self._pool = ThreadPoolExecutor(emulated_at_a_time, thread_name_prefix="pmemlab-machine")
         self._slots = threading.Semaphore(1)
         self._extra_slots = emulated_at_a_time - 1
         self._futures: dict[Job, Future[Outcome]] = {}
-        # Guards `_extra_slots` and the fields below, which the pool's threads change.
+        # Guards `_extra_slots` and the fields below, which threads of the pool change.
         self._lock = threading.Lock()
         self._closed = False
         self._machines: dict[int, Machine] = {}  # by id: a machine need not be hashable
         self._booting: dict[Job, Booting] = {}
-        self._activities: dict[str, tuple[str, float]] = {}  # by topology; and since when
-        # Machines that could not be stopped, and why; complete once `close` has returned.
+        self._activities: dict[str, tuple[str, float]] = {}  # by topology, with their start
+        # Machines that could not be stopped, with the reasons; complete once `close` has returned.
         self.leftovers: list[str] = []
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Start the jobs, those of one topology and kind after one another on one machine."""
+        """Starts the jobs. Jobs of one topology and kind run one after another on one machine."""
         groups: dict[tuple[str, Kind], list[Job]] = {}
         for job in jobs:
             self._futures[job] = Future()
@@ -121,17 +121,17 @@ class ScenarioRunner:
             self._pool.submit(self._run_group, group)
 
     def outcome(self, job: Job, timeout_s: float | None = None) -> Outcome | None:
-        """Wait for a started job's outcome; None where there is none after `timeout_s`.
+        """Waits for a started job's outcome. Returns None if there is none after `timeout_s`.
 
-        Raises LabError where the lab broke.
+        Raises LabError if the lab broke.
         """
         future = self._futures[job]
         wait([future], timeout_s)
         return future.result() if future.done() else None
 
     def take(self, topology: str) -> Machine | None:
-        """The machine on which the topology's jobs ran, once all of them have; it is the caller's
-        to stop. None where it is broken, or nobody said that it would be taken.
+        """Returns the machine of the topology's jobs, once all have run; the caller must stop it.
+        Returns None if it is broken, or the topology is not in `handed_over`.
         """
         kept = self._handed_over.pop(topology, None)
         machine = kept.result() if kept is not None else None
@@ -141,13 +141,13 @@ class ScenarioRunner:
         return machine
 
     def activities(self) -> list[str]:
-        """What is being done now and for how long, for people."""
+        """Returns the current activities and their durations, for people."""
         now = time.monotonic()
         with self._lock:
             return [f"{what}, {now - since:.0f} s" for what, since in self._activities.values()]
 
     def close(self) -> None:
-        """Stop what runs and every machine. Idempotent."""
+        """Stops all runs and every machine. Idempotent."""
         with self._lock:
             self._closed = True
             machines = list(self._machines.values())
@@ -155,7 +155,7 @@ class ScenarioRunner:
         for machine in machines:
             self._stop(machine)
         for boot in booting:
-            with suppress(LabError):  # whoever opens it tries as well
+            with suppress(LabError):  # the opening thread tries as well
                 boot.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for future in self._futures.values():
@@ -190,7 +190,7 @@ class ScenarioRunner:
                 self._stop(machine)
                 machine = None
         kept = self._handed_over.get(jobs[0].scenario.topology.name)
-        if kept is None or kept.done():  # by these jobs' first runs
+        if kept is None or kept.done():  # set by these jobs' first runs
             self._stop(machine)
         else:
             kept.set_result(machine)
@@ -226,7 +226,7 @@ class ScenarioRunner:
                 return self._run_command(job, machine, command)
 
     def _run_program(self, job: Job, machine: Machine) -> Outcome:
-        """Run a program of the user's: first on what it is compared with, if it is."""
+        """Runs a program of the user's, first on the storage type to compare with, if any."""
         reference = None
         if job.scenario.compared_with:
             reference = self._run_once(job, machine, job.scenario.compared_with)
@@ -236,7 +236,7 @@ class ScenarioRunner:
         return replace(outcome, reference=reference)
 
     def _run_once(self, job: Job, machine: Machine, storage_type: str) -> Outcome:
-        """Run a program in a folder of its own, which has nothing of an earlier run."""
+        """Runs a program in a folder of its own, without files of an earlier run."""
         with temporary_folder(machine) as folder:
             complaint = f"{job.label}: its files can't be copied to the {machine.kind}"
             unpack(machine, folder, partial(pack_program, job.scenario), complaint)
@@ -248,7 +248,7 @@ class ScenarioRunner:
             return replace(outcome, findings=looks.findings)
 
     def _run_and_cut(self, job: Job, machine: Machine, cuts: PowerCuts) -> Outcome:
-        """Run the command until each of the cuts, and then to its end."""
+        """Runs the command until each of the cuts, and then to its end."""
         made: list[PowerCut] = []
         with kept_folder(machine, job.scenario, job.storage_type) as folder:
             place = job.storage_type, machine.python, machine.topology
@@ -275,12 +275,12 @@ class ScenarioRunner:
         command: Sequence[str],
         on_line: OnLine | None = None,
     ) -> Outcome:
-        """Run a workload on a machine that is what it says before and after it.
+        """Runs a workload on a machine that is proved before and after the run.
 
-        It was proved as it was opened or had its power again, or after what ran before.
+        The proof before is that of the machine's opening, its boot, or the end of the previous run.
 
-        One that doesn't end is told to say where it is, by SIGABRT, before it is killed: that is
-        its own failure. The machine's is that it can't even do this.
+        A workload that doesn't end gets SIGABRT, on which it prints its stacks, before it is
+        killed: that is its own failure. A machine that can't even do this is the lab's failure.
         """
         self._note(job, f"{job.label}: runs on a {machine.kind}")
         facts = machine.facts()
@@ -323,7 +323,7 @@ class ScenarioRunner:
         return machine
 
     def _note_accelerator(self, accelerator: Accelerator) -> None:
-        """Uses every slot where machines are emulated."""
+        """Uses every slot if machines are emulated."""
         if accelerator != "tcg":
             return
         with self._lock:
@@ -339,7 +339,7 @@ class ScenarioRunner:
         try:
             machine.stop()
         except Exception as error:
-            # What it ran has an outcome, and that is what counts; but nothing is hidden.
+            # The run has an outcome, which is what counts; the error is reported at the end.
             with self._lock:
                 self.leftovers.append(f"{machine.kind} {machine.topology.name}: {error}")
 
@@ -352,7 +352,7 @@ class ScenarioRunner:
 
 
 def _limited(scenario: Scenario, command: Sequence[str]) -> list[str]:
-    # coreutils' timeout: in the machine, so that the children of the workload are meant too.
+    # coreutils' timeout runs in the machine, so that it reaches the workload's children.
     timeout = ["timeout", "--verbose", "--signal=ABRT", f"--kill-after={_KILL_AFTER_S}"]
     return [*timeout, f"{scenario.timeout_s}", *command]
 
@@ -367,7 +367,7 @@ def _outcome(
     facts: Mapping[str, object],
     power_cuts: Sequence[PowerCut] = (),
 ) -> Outcome:
-    """REQUIRES: the machine was proved just now."""
+    """Returns an outcome. REQUIRES: the machine was proved just now."""
     return Outcome(
         result,
         machine.topology,

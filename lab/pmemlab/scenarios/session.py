@@ -1,4 +1,4 @@
-"""One run of scenarios, from the choice of machines to the results."""
+"""A run of scenarios, from the choice of machines to the results."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = ["ScenarioSession"]
 _POLL_S = 0.5
 
 Waiting = Callable[[Sequence[str]], None]
-"""Called about twice a second while an outcome is waited for, with what is being done."""
+"""Called about twice a second during a wait for an outcome, with the current activities."""
 
 
 class ScenarioSession:
-    """REQUIRES: `close` is called in the end."""
+    """A run of the selected scenarios. REQUIRES: `close` is called at the end."""
 
     def __init__(
         self,
@@ -48,16 +48,17 @@ class ScenarioSession:
         ahead: bool = True,
         handed_over: Collection[str] = (),
     ) -> None:
-        """Choose a machine for each of the selected scenarios and storage types; start none yet.
+        """Chooses a machine for each of the selected scenarios and storage types; starts none yet.
 
         root: the project's folder; results go to its folder `results`.
-        results: name of their file there, as `ResultsFile` has it.
-        ahead: whether all of the selected will be waited for, so that they can be run before their
-            turn. Else each is started when it is waited for.
-        handed_over: names of topologies whose machine is taken by `take_machine` after its runs,
-            where it is of this run alone.
+        results: name of their file there, as in `ResultsFile`.
+        ahead: whether all of the selected will be waited for, so that they can run before their
+            turn.
+        Otherwise each starts when it is waited for.
+        handed_over: names of topologies whose machine `take_machine` takes after its runs, if the
+            machine belongs to this run alone.
 
-        Raises ScenarioError where two topologies have one name: a machine is known by it.
+        Raises ScenarioError if two topologies have one name, which identifies a machine.
         """
         _check_names([scenario for scenario, _ in selected])
         chooser = MachineChooser(machine, root)
@@ -72,7 +73,7 @@ class ScenarioSession:
             )
             for scenario, storage_type in selected
         }
-        # Others who want the lab's container wait for its lease: it isn't kept for tests to come.
+        # Other processes wait for the lease of the lab's container, so it isn't kept.
         names = [
             name
             for name in handed_over
@@ -81,7 +82,7 @@ class ScenarioSession:
         self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
-        self._told: set[Job] = set()  # whose outcome was waited for
+        self._told: set[Job] = set()  # jobs whose outcome was waited for
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results", results)
         self._unrated: list[tuple[Scenario, str]] = []
@@ -89,7 +90,7 @@ class ScenarioSession:
         self.without_rate: list[str] = []
 
     def choices_for_people(self) -> list[str]:
-        """Lines that say which machine each topology gets, and why."""
+        """Returns lines that say which machine each topology gets, and why."""
         by_choice: dict[Choice, list[str]] = {}
         for name, choice in self._choices.items():
             by_choice.setdefault(choice, []).append(name)
@@ -99,12 +100,12 @@ class ScenarioSession:
         ]
 
     def kind_for(self, scenario: Scenario) -> Kind:
-        """Kind of machine that the scenario gets."""
+        """Returns the kind of machine that the scenario gets."""
         return self._choices[scenario.topology.name].kind
 
     def wait_for(self, scenario: Scenario, storage_type: str, waiting: Waiting) -> Outcome:
-        """Return how a run ended; starts it, or all of them. A run that is asked for again, by a
-        plugin that tries failed tests again, is another. Raises LabError.
+        """Returns the outcome of a run, after starting it, or all of them. A second request starts
+        another run, for a plugin that retries failed tests. Raises LabError.
         """
         job = self._jobs[scenario.path, storage_type]
         if job not in self._started or job in self._told:
@@ -118,16 +119,16 @@ class ScenarioSession:
         return outcome
 
     def take_machine(self, topology: Topology) -> Machine | None:
-        """The topology's machine, once its scenarios have run; it is the caller's to stop. None
-        where there is none."""
+        """Returns the topology's machine, once its scenarios have run; the caller must stop it.
+        Returns None if there is none."""
         is_ours = any(job.scenario.topology == topology for job in self._started)
         return self._runner.take(topology.name) if is_ours else None
 
     def judge(self, scenario: Scenario, storage_type: str, outcome: Outcome) -> list[str]:
-        """Raise ExpectationError where something does not hold, else record the metrics.
+        """Raises ExpectationError if something does not hold, else records the metrics.
 
-        Return the facts of the topology that the machine could not prove. If there are any, it
-        was not judged where the rows lie.
+        Returns the facts of the topology that the machine could not prove. If there are any, the
+        place of the rows was not judged.
         """
         if scenario.power_cuts is not None:
             judge_power_cuts(scenario.power_cuts, outcome.power_cuts, outcome.result)
@@ -148,10 +149,10 @@ class ScenarioSession:
         return unproved
 
     def model_rates(self, on_step: Callable[[Sequence[str]], None]) -> None:
-        """Add rates on the devices that emulated media stand for, of the runs that were good.
+        """Adds rates on the devices that emulated media stand for, for the runs that passed.
 
-        They are measured on this computer, so every machine is stopped first. on_step: told what
-        is done. What fails is told of by `without_rate`.
+        They are modelled from runs on this computer, so every machine is stopped first. on_step:
+        gets the current step. Failures are reported in `without_rate`.
         """
         self._runner.close()
         model = RateModel(self._unrated)
@@ -167,13 +168,13 @@ class ScenarioSession:
     def _tell_why_not_measured(
         self, scenario: Scenario, storage_type: str, outcome: Outcome, run: Mapping[str, Any]
     ) -> None:
-        """Says why a host's rates are not `measured`, since a host is chosen for its rates."""
+        """Records why a host's rates are not `measured`, since a host is chosen for its rates."""
         reasons = why_not_measured(scenario, storage_type, outcome, run)
         if reasons:
             self.without_rate.append(f"{scenario.name} on {storage_type}: {'; '.join(reasons)}")
 
     def _keep(self, metrics: Sequence[Metric]) -> None:
-        self.metrics += metrics  # the table has them, also where no file can
+        self.metrics += metrics  # for the table, even if the file fails
         try:
             self._results.append(metrics)
         except OSError as error:
@@ -186,11 +187,11 @@ class ScenarioSession:
         return [path for path in [self._results.path] if path.exists()]
 
     def leftovers(self) -> list[str]:
-        """Machines that could not be stopped, and why. REQUIRES: `close` was called."""
+        """Returns machines that could not be stopped, and why. REQUIRES: `close` was called."""
         return self._runner.leftovers
 
     def close(self) -> None:
-        """Stop everything. Idempotent."""
+        """Stops everything. Idempotent."""
         self._runner.close()
         self._results.close()
 
