@@ -1,4 +1,4 @@
-"""Emulated power cuts, which lose what was not flushed.
+"""Emulated power cuts, which lose everything that a program did not flush.
 
-`powercut` is for the shell, the fixture `power_cut` for pytest; see README.md here.
+Use the command `powercut` at a shell, and the fixture `power_cut` in pytest; see README.md here.
 """

@@ -1,4 +1,4 @@
-"""`python -m powercut`, the same as `powercut`."""
+"""The entry point of `python -m powercut`, the same as `powercut`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Turns a medium, as the program saw it last, into what the power cut left of it.
+"""Turns a medium, as the program last saw it, into the state that the power cut left.
 
-The library can't: while it lives, so do the program's threads.
+The library can't do this: while it lives, so do the program's threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ADD, _REMOVE, _RENAME, _EXCHANGE = range(4)
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the power went, and what that took.
+    """A power cut and the losses from it.
 
     frames: the call's stack, the innermost first.
-    differing_units, lost_units, torn_units: lines of 64 bytes of mapped files and pages of 4096 of
-        others that the program had changed and not made durable; those of them that didn't reach
-        the medium; those that did in part.
-    lost_names: changes of names that didn't reach it, as they were called.
+    differing_units, lost_units, torn_units: units are lines of 64 bytes of mapped files and pages
+    of 4096 of others. Differing: changed by the program and not made durable. Lost: differing units
+    that didn't reach the medium. Torn: those that reached it in part.
+    lost_names: changes of names that didn't reach the medium, as they were called.
     """
 
     point: int
@@ -44,7 +44,7 @@ class Cut:
 
     @property
     def losses(self) -> str:
-        """What it took, but for names, in words."""
+        """Returns the losses in words, without names."""
         torn = f", {self.torn_units} torn" if self.torn_units else ""
         return f"{self.lost_units} of {self.differing_units} changed lines or pages lost{torn}"
 
@@ -56,14 +56,14 @@ class Cut:
 
 
 def kept_folder(root: Path) -> Path:
-    """Where the library keeps, by number, the files under `root` that it follows."""
+    """Returns the folder where the library keeps followed files under `root`, by number."""
     return root.with_name(root.name + ".kept")
 
 
 @dataclass(frozen=True)
 class _Node:
-    id: int  # as the library numbers it
-    type: str  # f, d, l, or o for other kinds, such as sockets
+    id: int  # the library's number
+    type: str  # f, d, l, or o for other kinds such as sockets
     target: str = ""  # of a symbolic link
 
 
@@ -80,7 +80,7 @@ class Folders:
         self.root_ids = [self._scan(root) for root in roots]
 
     def _id(self, status: os.stat_result) -> int:
-        """Returns the number that the library gives a file or folder."""
+        """Returns the library's number of a file or folder."""
         return status.st_ino + (self._devices.index(status.st_dev) << _INODE_BITS)
 
     def _scan(self, folder: Path) -> int:
@@ -94,7 +94,7 @@ class Folders:
                 own_id = self._id(entry.stat(follow_symlinks=False))
                 path = Path(entry.path)
                 if entry.is_symlink():
-                    # Not by Path.readlink(), which takes a "./" and a last "/" away.
+                    # Not Path.readlink(), which removes a leading "./" and a trailing "/".
                     target = os.readlink(entry.path)  # noqa: PTH115
                     names[entry.name] = _Node(own_id, "l", target)
                 elif entry.is_dir():
@@ -107,10 +107,10 @@ class Folders:
 
 
 def leave_what_the_cut_left(before: Folders, session: Path) -> Cut | None:
-    """Change the files under `before`'s roots to what the medium has after the cut.
+    """Changes the files under `before`'s roots to what the medium has after the cut.
 
-    session: the folder where the library described the cut. None, and nothing is changed, where it
-    described none: then the program ended in another way.
+    session: the folder where the library described the cut. Returns None and changes nothing if
+        there is no description: then the program ended in another way.
     """
     try:
         document = json.loads((session / "cut.json").read_bytes().decode(errors="surrogateescape"))
@@ -183,7 +183,7 @@ def _change_names(before: Folders, calls: Sequence[Sequence[object]]) -> None:
 
 
 def names_after(before: Folders, calls: Sequence[Sequence[object]]) -> dict[int, dict[str, _Node]]:
-    """Returns the names that each folder has after those of the calls that reached the medium."""
+    """Returns the names that each folder has after those calls that reached the medium."""
     names = {folder: dict(entries) for folder, entries in before.names.items()}
     for call in calls:
         if call[0]:
@@ -192,7 +192,7 @@ def names_after(before: Folders, calls: Sequence[Sequence[object]]) -> dict[int,
 
 
 def _repeat(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
-    """Do a call's work on names alone."""
+    """Repeats a call on names in memory."""
     _, kind, folder, name, to_folder, to_name, own_id, type_, target, _ = call
     assert isinstance(folder, int)
     assert isinstance(to_folder, int)

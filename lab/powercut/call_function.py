@@ -1,9 +1,9 @@
-"""A Python function as a program of its own, so that a power cut can end it.
+"""Runs a Python function as a program of its own, so that a power cut can end it.
 
     python -m powercut.call_function FILE MODULE NAME MEDIUM [OUTPUT]
 
-calls NAME of the module in FILE with the medium's folder, and with what the program printed. The
-module is imported by its name, where that finds the file, else by the file alone. This one imports
+calls NAME of the module in FILE with the medium's folder and the program's output. The module is
+imported by its name if the name leads to the file, else from the file alone. This module imports
 little, because it may be started for each try.
 """
 
@@ -20,12 +20,12 @@ __all__ = ["main", "prepare"]
 
 
 def prepare(arguments: Sequence[str]) -> None:
-    """Import the module: once for all that a process forks."""
+    """Imports the module, once for all programs that a process forks."""
     _module(*arguments[:2])
 
 
 def main() -> None:
-    """Call the function."""
+    """Calls the function."""
     file, module, name, medium, *output = sys.argv[1:]
     function: Any = _module(file, module)
     for part in name.split("."):
@@ -56,7 +56,7 @@ def _module(file: str, name: str) -> ModuleType:
 def _spec(name: str) -> Any:
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # as of a package that isn't on the path
+    except (ImportError, ValueError):  # for example, its package isn't on the path
         return None
 
 

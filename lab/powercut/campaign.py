@@ -1,4 +1,4 @@
-"""Many tries of one experiment, several at a time; and the same with call sites taken out."""
+"""Runs many tries of an experiment, several at a time; and mutations, with call sites taken out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Failure", "MutationResult", "Results", "default_jobs", "run_tries", 
 
 @dataclass(frozen=True)
 class Failure:
-    """A try that went wrong, and the one-line command that does it again."""
+    """A try that failed, and the one-line command that repeats it."""
 
     outcome: Outcome
     replay: str
@@ -44,7 +44,7 @@ class Results:
 
 @dataclass(frozen=True)
 class MutationResult:
-    """failure: the first one that shows that the calls of `site` are needed; None for none."""
+    """A mutation's tries. failure: the first that shows the need for `site`'s calls, or None."""
 
     site: CallSite
     tried: int
@@ -65,8 +65,8 @@ def run_tries(
     on_outcome: Callable[[Outcome], None] = lambda _: None,
     enough_failures: int | None = None,
 ) -> Results:
-    """Run each try (its moments come one after another on one medium), and stop after as many
-    failures as are enough. Raises `PowercutError`, also if the power went in none of them.
+    """Runs each try, whose moments come one after another on one medium, and stops after
+    `enough_failures` failures. Raises `PowercutError`, also if no try had its power cut.
     """
     results = Results()
     queue: Iterator[Sequence[Moment]] = iter(tries)
@@ -91,7 +91,7 @@ def run_tries(
                 if enough_failures is not None and len(results.failures) >= enough_failures:
                     queue = iter(())
                 start(len(done))
-        except BaseException:  # Ctrl-C too: nobody waits for what the others would say
+        except BaseException:  # Ctrl-C too: does not wait for the other tries
             workers.shutdown(wait=False, cancel_futures=True)
             all_running.end()
             raise
@@ -112,7 +112,7 @@ def try_mutation(
     *,
     jobs: int,
 ) -> MutationResult:
-    """Take the calls of a site out, and try until one fails."""
+    """Takes the calls of a site out, and tries until a try fails."""
     results = run_tries(
         experiment.without(site.name), tries, template, jobs=jobs, enough_failures=1
     )

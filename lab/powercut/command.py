@@ -1,4 +1,4 @@
-"""`powercut`: its options, and what it prints."""
+"""The command `powercut`: its options and its output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Cut the power of PROGRAM: everything that it stored to persistent memory, or wro
 not make durable may be lost, each part by chance. Then run COMMAND, which must end with 0.
 
 {medium} in PROGRAM, COMMAND and --prepare stands for the folder whose files are followed, made
-afresh for each try; {output} for a file with what PROGRAM printed. It needn't be compiled anew.
+afresh for each try; {output} for a file with PROGRAM's output. PROGRAM needs no recompilation.
 """
 _EPILOG = """\
   powercut --recover './check {medium}/log {output}' -- ./append {medium}/log 20
@@ -40,16 +40,16 @@ _EPILOG = """\
   powercut --mutate --recover './check {medium}/log {output}' -- ./append {medium}/log 20
 """
 _SHOWN = 10
-_TOO_MANY = 1 << 62  # of which Python can't count twice as many
-_LOG_WIDTH = 140  # a log has no width of its own
+_TOO_MANY = 1 << 62  # Python can't count to twice as many
+_LOG_WIDTH = 140  # a log has no width
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 where every recovery passed, 1 where one failed, 2 where nothing could be tried."""
+    """Returns 0 if every recovery passed, 1 if one failed, 2 if nothing could be tried."""
     own, program = _split(sys.argv[1:] if argv is None else argv)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
-            # As an exception, so that media are removed on the way out.
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
+            # Raises an exception, so that media are removed on the way out.
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return exit_status_of(lambda: _powercut(_parser().parse_args(own), program))
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own arguments, and what comes after the first `--`."""
+    """Returns powercut's own arguments, and those after the first `--`."""
     at = list(argv).index("--") if "--" in argv else len(argv)
     return list(argv[:at]), list(argv[at + 1 :])
 
@@ -97,13 +97,13 @@ def _parser() -> argparse.ArgumentParser:
         "--at", type=_positive, action="append", metavar="K", help="the K-th cut point only"
     )
     which.add_argument(
-        "--moments", type=_positive, metavar="N", help="N random times, between cut points too"
+        "--moments", type=_positive, metavar="N", help="N random moments, at any time"
     )
     which.add_argument(
         "--after-us",
         type=_positive,
         metavar="US",
-        help="one time, so long after the first use of {medium}",
+        help="one moment, US microseconds after the first use of {medium}",
     )
     when.add_argument("--seed", type=int, metavar="S", help="seed of the first try (default: 0)")
     when.add_argument(
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     when.add_argument(
         "--points",
         metavar="KINDS",
-        help=f"calls that are cut points (default: {','.join(POINT_KINDS)})",
+        help=f"kinds of calls that are cut points (default: {','.join(POINT_KINDS)})",
     )
     when.add_argument(
         "--rounds",
@@ -128,19 +128,19 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what is done")
     instead = what.add_mutually_exclusive_group()
     instead.add_argument(
-        "--list", action="store_true", help="cut nothing; print cut points and useless work"
+        "--list", action="store_true", help="cut nothing; print cut points and useless calls"
     )
     instead.add_argument(
         "--mutate",
         action="store_true",
-        help="take out each flush, drain and sync in turn, and see that a cut shows it",
+        help="take out each flush, drain and sync in turn, and check that a cut fails",
     )
     what.add_argument(
         "--without",
         action="append",
         default=[],
         metavar="'WHAT SITE'",
-        help="calls that do nothing, by a name that --list prints",
+        help="calls to take out, by a name that --list prints",
     )
     what.add_argument(
         "--site-frames",
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = parser.add_argument_group("how it is run")
     run.add_argument(
-        "--jobs", type=_positive, metavar="N", help="tries at a time (default: one a processor)"
+        "--jobs", type=_positive, metavar="N", help="tries at a time (default: one per CPU)"
     )
     run.add_argument(
         "--timeout",
@@ -272,7 +272,7 @@ def _is_replay(arguments: argparse.Namespace) -> bool:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Raises `PowercutError` for an option that the others leave nothing to do."""
+    """Raises `PowercutError` for an option without effect beside the others."""
     one_by_one = arguments.at or arguments.after_us or arguments.every
     of_cuts = ("every", "at", "moments", "after_us", "seeds")
     given = [name for name in of_cuts if getattr(arguments, name)]
@@ -290,7 +290,7 @@ def _replay(
     points = arguments.at or [0]
     moments = [Moment(point, arguments.seed, arguments.after_us or 0) for point in points]
     if experiment.settings.without:
-        experiment.rehearse(template)  # which knows the calls that there are
+        experiment.rehearse(template)  # reads which calls there are
     outcomes: list[Outcome] = []
     run_tries(experiment, [moments], template, jobs=1, on_outcome=outcomes.append)
     (outcome,) = outcomes

@@ -1,4 +1,4 @@
-"""Ends all that a program leaves running, in whatever session, when the program has ended."""
+"""Ends all processes that a program leaves running, in whatever session, when it has ended."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def adopt_orphans() -> None:
 
 
 def children() -> set[int]:
-    """Returns the ids of this process's children, ended ones too, until they are waited for."""
+    """Returns the ids of this process's children, including ended ones not yet waited for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there are none, as after most programs
+    except ChildProcessError:  # there are none, which is usual
         return set()
     own = os.getpid()
     return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == own}
 
 
 def end_descendants(spared: Set[int] = frozenset()) -> None:
-    """Kills this process's children but the spared ones, and then those that it adopts from them,
-    until none is left. Needs `adopt_orphans`.
+    """Kills this process's children except the spared ones, and then the orphans that it adopts,
+    until none is left. REQUIRES: `adopt_orphans` was called.
     """
     while ended := children() - spared:
         for child in ended:
@@ -44,7 +44,7 @@ def end_descendants(spared: Set[int] = frozenset()) -> None:
 
 
 def _parent(process: Path) -> int | None:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-        # The program's name before it may have anything in it.
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        # The field before, the program's name, may contain any character.
         return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
     return None

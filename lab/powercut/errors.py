@@ -1,4 +1,4 @@
-"""What goes wrong with an experiment itself; never the verdict of one."""
+"""Errors of an experiment itself, which are never its verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program, one check of its recovery, and what a power cut at a moment makes of the two."""
+"""A program, the check of its recovery, and the results of power cuts at given moments."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _MOST_ROUNDS = 1_000_000  # each try has a list of its moments
 
 
 class Recovery(Protocol):
-    """The check of what a cut left."""
+    """A check of the state that a cut left."""
 
     def check(self, medium: Medium, run: Callable[[Sequence[str]], str | None], /) -> str | None:
-        """What is wrong; None for nothing. run: runs a command, and says how it failed."""
+        """Returns what is wrong, or None. run: runs a command; returns how it failed."""
 
     def words(self) -> str:
-        """As one argument of a shell, for `--recover`."""
+        """Returns the check as one argument of a shell, for `--recover`."""
 
     def remark(self) -> str:
-        """What a replay by these words lacks; empty for nothing."""
+        """Returns what a replay with these words lacks, or an empty text."""
 
 
 @dataclass(frozen=True)
 class CommandRecovery:
-    """A command that ends with 0 where all is well."""
+    """A command that ends with status 0 if all is well."""
 
     command: tuple[str, ...]
 
@@ -64,20 +64,20 @@ class CommandRecovery:
 
 
 class Starter(Protocol):
-    """How a program becomes a process: with this environment, and what it prints in a file."""
+    """Starts a program as a process with this environment, and its output in a file."""
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork: ...
 
     def close(self) -> None:
-        """Give up what was kept for the next start."""
+        """Ends the processes kept for the next start."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a try.
+    """The result of a try.
 
-    verdict: "passed" or "failed" by the recovery's check; "ended": the program ended before the
-        moment came, and the check passed; "broke": the program failed by itself.
+    verdict: "passed" or "failed" by the recovery's check; "ended": the program ended before its
+        moment, and the check passed; "broke": the program failed by itself.
     """
 
     moment: Moment
@@ -92,11 +92,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Experiment:
-    """program, prepare: commands, in which {medium} stands for the medium's folder. prepare makes
-    what the medium has before the program runs, without a cut.
+    """An experiment.
+
+    program, prepare: commands, in which {medium} stands for the medium's folder. prepare fills the
+    medium before the program runs, without a cut.
     rounds: how often the program runs, is cut and is checked on one medium.
     commands: starts prepare, the recovery's command, and the program if there is no `starter`.
-        `prepared` closes both in the end.
+    `prepared` closes both at the end.
     """
 
     program: tuple[str, ...]
@@ -114,20 +116,20 @@ class Experiment:
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= _MOST_ROUNDS:
             raise PowercutError(f"rounds: {self.rounds} must be 1 or more, {_MOST_ROUNDS} at most")
-        if not 0 < self.timeout_s <= threading.TIMEOUT_MAX:  # what Python can wait for
+        if not 0 < self.timeout_s <= threading.TIMEOUT_MAX:  # Python's limit
             raise PowercutError(
                 f"timeout: {self.timeout_s:g} must be a number of seconds above 0, "
                 f"{threading.TIMEOUT_MAX:.0f} at most"
             )
 
     def without(self, *calls: str) -> Experiment:
-        """The same with these calls taken out, each "WHAT SITE"."""
+        """Returns the experiment with these calls taken out, each named "WHAT SITE"."""
         settings = replace(self.settings, without=(*self.settings.without, *calls))
         return replace(self, settings=settings)
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Medium | None]:
-        """What each try's medium is a copy of; None where it is empty. Raises `PowercutError`."""
+        """Yields the medium to copy for each try, None if empty. Raises `PowercutError`."""
         with contextlib.ExitStack() as until:
             for starter in filter(None, (self.commands, self.starter)):
                 until.callback(starter.close)
@@ -138,7 +140,7 @@ class Experiment:
         if not self.prepare:
             yield None
             return
-        # Where folders have fixed paths, they are made where the tries will make them: aside.
+        # Folders with fixed paths are made only for the tries, not for the template.
         with new_medium(self.base) as template:
             if self.under:
                 raise PowercutError("prepare: works on {medium} alone, and not with folders under")
@@ -148,10 +150,10 @@ class Experiment:
             yield template
 
     def rehearse(self, template: Medium | None) -> Record:
-        """Run the program without a cut, and say what it called.
+        """Runs the program without a cut, and returns a record of its calls.
 
-        Raises `PowercutError` where the program fails, uses no medium or changes it in a way that
-        can't be followed, or its result doesn't pass the recovery's check.
+        Raises `PowercutError` if the program fails, uses no medium or changes it in a way that
+        can't be followed, or if the medium doesn't pass the recovery's check.
         """
         with new_medium(self.base, self.under, template) as medium:
             before = Folders(medium.roots)
@@ -196,7 +198,7 @@ class Experiment:
             )
 
     def cut(self, moments: Sequence[Moment], template: Medium | None) -> Outcome:
-        """Cut the power at each of these moments, one after another on one medium, and check."""
+        """Cuts the power at each of these moments, one after another on one medium, and checks."""
         with new_medium(self.base, self.under, template) as medium:
             outcome = Outcome(moments[0], "ended")
             for number, moment in enumerate(moments):
@@ -233,7 +235,7 @@ class Experiment:
                 f"{shell.join(argv)}: still running after {self.timeout_s:g} s; --timeout sets more"
             ) from None
         complaint = medium.session / "complaint"
-        if complaint.exists():  # perhaps of a child, whose status the program didn't look at
+        if complaint.exists():  # perhaps a child's, whose status was ignored
             told = complaint.read_text(errors="replace")
             no_room = f"{self.base}: has no room for what powercut keeps; --medium names another"
             raise PowercutError(f"{argv[0]}: {told}" if told else no_room)
@@ -245,8 +247,8 @@ class Experiment:
         return self.recovery.check(medium, partial(self._problem_of, "recover"))
 
     def _problem_of(self, what: str, argv: Sequence[str]) -> str | None:
-        """Run a command that is never cut; says how it failed. Raises `PowercutError` if it can't
-        be run.
+        """Runs a command that is never cut. Returns how it failed, or None. Raises `PowercutError`
+        if it can't be run.
         """
         with tempfile.TemporaryFile() as output:
             try:
@@ -268,7 +270,7 @@ class Experiment:
         environment: Mapping[str, str],
         output: IO[bytes],
     ) -> int:
-        """Run a program to its end, and end all that it has left running: the power is gone for
+        """Runs a program to its end, then ends all processes that it left: the power is gone for
         its children too.
         """
         process = starter.start(argv, environment, output.fileno())
@@ -279,7 +281,7 @@ class Experiment:
             process.end()
 
     def replay_command(self, moments: Sequence[Moment]) -> str:
-        """One line that does the same again."""
+        """Returns a one-line shell command that repeats these cuts."""
         words = [f"{name}={shell.quote(value)}" for name, value in self.environment.items()]
         words += [f"{shell.quote(sys.executable)} -m powercut"]
         words += [_moment_option(moment) for moment in moments]

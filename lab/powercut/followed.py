@@ -1,4 +1,4 @@
-"""Checks that the library saw each change of the folders: a change that it missed can't be lost."""
+"""Checks that the library saw each change in the folders: a change that it missed can't be lost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PT_INTERP = 3
 def check_all_is_followed(
     before: Folders, unchanged: Sequence[Path] | None, record: Path, program: str
 ) -> None:
-    """Raises `PowercutError`, which names the file, where a name or a file under `before`'s roots
-    was changed by what the library doesn't see.
+    """Raises `PowercutError`, which names the file, if a name or a file under `before`'s roots was
+    changed without the library seeing it.
 
-    unchanged: what each root was a copy of; None where they were empty. record: as the library
-    wrote it; it need not exist.
+    unchanged: the folder that each root was a copy of; None if the roots were empty. record:
+        written by the library; it need not exist.
     """
     document: dict[str, list[Any]] = {"names": [], "files": []}
     if record.exists():
@@ -45,13 +45,13 @@ def check_all_is_followed(
 def _unknown_name(
     before: Folders, after: Folders, calls: Sequence[Sequence[object]]
 ) -> Path | None:
-    """Returns a path whose name, or what has the name, isn't as these calls made it."""
+    """Returns a path whose name, or the file with the name, isn't as these calls made it."""
     names = names_after(before, calls)
     for folder, entries in after.names.items():
         known = names.get(folder, {})
         for name in sorted(entries.keys() | known.keys()):
             node = entries.get(name)
-            is_other = node is not None and node.type == "o"  # as a socket, which bind() makes
+            is_other = node is not None and node.type == "o"  # such as a socket from bind()
             if node != known.get(name) and not is_other:
                 return after.folder_paths[folder] / name
     return None
@@ -60,7 +60,7 @@ def _unknown_name(
 def _unfollowed_file(
     before: Folders, after: Folders, unchanged: Sequence[Path], followed: set[int]
 ) -> Path | None:
-    """Returns the path of a file that isn't followed, but has changed."""
+    """Returns the path of a file that changed although it isn't followed."""
     for number, path in before.paths.items():
         now = after.paths.get(number)
         if number in followed or now is None or not now.is_file():
@@ -74,7 +74,7 @@ def _unfollowed_file(
 
 
 def is_static(command: str, environment: Mapping[str, str]) -> bool:
-    """Returns whether a program is an ELF file that no dynamic loader starts, and so no library."""
+    """Returns whether a program is an ELF file without a dynamic loader, which loads no library."""
     path = shutil.which(command, path=environment.get("PATH"))
     if path is None:
         return False
@@ -92,7 +92,7 @@ def is_static(command: str, environment: Mapping[str, str]) -> bool:
                 size, count = struct.unpack_from(order + "HH", head, 42)
             file.seek(start)
             headers = file.read(size * count)
-    except PermissionError:  # one that can be run and not read
+    except PermissionError:  # a file that can be run and not read
         return False
     types = [struct.unpack_from(order + "I", headers, at)[0] for at in range(0, size * count, size)]
     return _PT_INTERP not in types

@@ -1,17 +1,16 @@
-"""A process that starts programs, one at a time, and ends all that each has left: see `forks`.
+"""Starts programs, one at a time, and ends all processes that each has left: see `forks`.
 
     python -m powercut.fork_server DESCRIPTOR
 
-A request comes by the socket of that number: the descriptors of a file of JSON, and of the
-program's standard output and error. It names a command's words, or a module and its arguments.
+A request comes through the socket of that number: the descriptors of a JSON file, and of the
+program's standard output and error. It contains a command's words, or a module and its arguments.
 
 A module is imported here, and the program is a fork. The module has a function `main()` that reads
-`sys.argv` as if the module were run by `python -m`, and perhaps `prepare(arguments)`, which is
-called here and imports what all programs of these arguments need. Processes that an import started
-go on.
+`sys.argv` as under `python -m`, and perhaps `prepare(arguments)`, which is called here and imports
+what all programs with these arguments need. Processes that an import has started live on.
 
 The answers are the program's process id, or the negative errno if it can't be started; and, once it
-and all its descendants have ended, its exit code as `subprocess` has it.
+and all its descendants have ended, its exit code as in `subprocess`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__: list[str] = []
 
 
 def _serve(requests: socket.socket) -> ModuleType:
-    """Returns in forks alone: what they are to run."""
+    """Serves requests. Returns only in forks, with the module that the fork must run."""
     requests.set_inheritable(False)
     adopt_orphans()
     while True:
@@ -58,16 +57,16 @@ def _serve(requests: socket.socket) -> ModuleType:
             requests.send(b"%d" % program.pid)
             status = program.wait()
         else:
-            has_threads = threading.active_count() > 1  # of an import; a fork would lack them
+            has_threads = threading.active_count() > 1  # from an import; a fork would lack them
             child = os.fork()
             if child == 0:
-                os.setsid()  # before anybody knows it, and so could end its group
+                os.setsid()  # before its id is known, so that its group can be killed
                 requests.send(b"%d" % os.getpid())
                 requests.close()
                 _become(module, request, streams)
                 if has_threads:
                     os.execv(sys.executable, [sys.executable, "-m", module.__name__, *sys.argv[1:]])
-                with suppress(AttributeError):  # it isn't loaded
+                with suppress(AttributeError):  # the library isn't loaded
                     ctypes.CDLL(None).powercut_begin()
                 return module
             _close(streams)
@@ -97,13 +96,13 @@ def _started(request: dict[str, Any], streams: list[int]) -> subprocess.Popen[by
 def _imported(request: dict[str, Any]) -> ModuleType:
     module = importlib.import_module(request["module"])
     if hasattr(module, "prepare"):
-        with suppress(Exception, SystemExit):  # the program says so: it does the same
+        with suppress(Exception, SystemExit):  # the program fails in the same way
             module.prepare(request["arguments"])
     return module
 
 
 def _become(module: ModuleType, request: dict[str, Any], streams: list[int]) -> None:
-    """Make this process the program."""
+    """Makes this process the program."""
     for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Runs programs under processes that end all that a program leaves running.
+"""Runs programs under server processes that end all processes left by a program.
 
-Programs of Python may run as forks of such a process, which has imported what they need: most of
-them take less time than their imports.
+Python programs may run as forks of a server that has imported their modules: most of them take less
+time than their imports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Fork", "Forks", "Supervisors"]
 
 
 class _Servers:
-    """Processes of `fork_server`, one for each program that runs at a time. `close()` ends them."""
+    """A pool of `fork_server` processes, one per program running at a time. `close()` ends them."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path | None = None) -> None:
         self._environment = dict(environment)
@@ -50,7 +50,7 @@ class _Servers:
         except IndexError:
             server = _Server(self._environment, self._folder)
             self._servers.append(server)
-        # In a file, since a message may not be as long as an environment is.
+        # Through a file, since an environment may be longer than a message.
         with os.fdopen(os.memfd_create("request"), "w") as file:
             json.dump(request, file)
             file.flush()
@@ -58,16 +58,16 @@ class _Servers:
         return Fork(server, self._idle)
 
     def close(self) -> None:
-        """Wait for programs that run, and end the processes."""
+        """Waits for running programs, and ends the servers."""
         self._idle.clear()
         while self._servers:
             self._servers.pop().end()
 
 
 class Forks(_Servers):
-    """Starts modules as forks of processes that have imported them.
+    """Starts modules as forks of servers that have imported them.
 
-    environment: of these processes. A program's own comes too late for what is read at an import.
+    environment: of the servers. A program's own environment comes too late for imports.
     """
 
     def start(
@@ -79,26 +79,26 @@ class Forks(_Servers):
         stdout: int,
         stderr: int,
     ) -> Fork:
-        """Start `python -m MODULE ARGUMENT...` in this folder, in a session of its own."""
+        """Starts `python -m MODULE ARGUMENT...` in this folder, in a session of its own."""
         return self._start(module, arguments, environment, stdout, stderr)
 
 
 class Supervisors(_Servers):
-    """Starts commands."""
+    """Starts commands under servers."""
 
     def __init__(self) -> None:
-        # Python imports from its folder first, and the user's may have a json.py.
+        # Python imports from its working folder first, and the user's may have a json.py.
         super().__init__(os.environ, Path(__file__).parents[1])
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
-        """Start a command in this folder, in a session of its own. Raises `OSError`."""
+        """Starts a command in this folder, in a session of its own. Raises `OSError`."""
         program = self._start(None, argv, environment, output, output)
         program.wait_for_start(None)
         return program
 
 
 class Fork:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, server: _Server, idle: deque[_Server]) -> None:
         self._server = server
@@ -107,11 +107,11 @@ class Fork:
         self._status: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns its exit code when it and all its descendants have ended; -N if signal N ended
-        it. The timeout is of its imports, too.
+        """Returns the program's exit code when it and all its descendants have ended; -N if signal
+        N ended it. The timeout includes its imports.
 
-        Raises `subprocess.TimeoutExpired`, and `ChildProcessError` if the process that imports
-        the module died.
+        Raises `subprocess.TimeoutExpired`, and `ChildProcessError` if the server that imports the
+        module died.
         """
         until = None if timeout is None else time.monotonic() + timeout
         self.wait_for_start(until)
@@ -121,7 +121,7 @@ class Fork:
         return self._status
 
     def wait_for_start(self, until: float | None) -> None:
-        """Raises as `wait`, and `OSError` if the program can't be started."""
+        """Waits until the program's id is known. Raises as `wait`, or `OSError`."""
         if self._pid is not None:
             return
         number = self._server.next_number(until)
@@ -131,22 +131,22 @@ class Fork:
         self._pid = number
 
     def end(self) -> None:
-        """Kill it, with all that it has started, and wait for that."""
-        if self._status is not None:  # nothing of it is left
+        """Kills the program, with all processes that it has started, and waits for their end."""
+        if self._status is not None:  # no process is left
             return
-        if self._pid is None:  # it's being imported
+        if self._pid is None:  # its module is being imported
             self._server.kill()
             return
         self.kill()
-        with contextlib.suppress(ChildProcessError):  # which it killed
+        with contextlib.suppress(ChildProcessError):  # killed with the program
             self.wait()
 
     def kill(self) -> None:
-        """Kill it, and what it has started but for sessions of their own; `wait` ends these."""
+        """Kills it and its children, except in sessions of their own, which `wait` ends."""
         self.send(signal.SIGKILL)
 
     def send(self, signal_number: int) -> None:
-        """Send the signal to it and what it has started, but for sessions of their own."""
+        """Sends a signal to the program and its children, except in sessions of their own."""
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal_number)
@@ -162,8 +162,8 @@ class _Server:
                 cwd=folder,
                 pass_fds=[there.fileno(), *_inheritable()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # on a terminal its programs' would be written by lines
-                start_new_session=True,  # Ctrl-C is for who waits
+                stdout=subprocess.DEVNULL,  # programs' output is buffered by line on a tty
+                start_new_session=True,  # Ctrl-C is for the waiting process
             )
 
     def next_number(self, until: float | None) -> int:
@@ -186,10 +186,10 @@ class _Server:
 
 
 def _inheritable() -> list[int]:
-    """Returns the descriptors that whoever started us left open for programs, such as a shell."""
+    """Returns the descriptors that our parent, for example a shell, left open for programs."""
     found = []
     for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        with contextlib.suppress(OSError):  # that of this list is closed again
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed again
             if number > 2 and os.get_inheritable(number):
                 found.append(number)
     return found

@@ -1,4 +1,4 @@
-"""Call stacks for people: lines of source where the program has debugging information."""
+"""Call stacks for people: lines of source if the program has debugging information."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN_FRAMES = 4
 
 @functools.cache
 def place(frame: str) -> str:
-    """One frame: file and line, or module+offset, and the function where it has a known name."""
+    """Returns a frame as file and line, or module+offset, with the function if known."""
     address, _, symbol = frame.partition(" ")
     module, plus, offset = address.rpartition("+")
     if not plus:  # Python's: path:line function
@@ -28,14 +28,14 @@ def place(frame: str) -> str:
 
 
 def short_stack(frames: Sequence[str]) -> str:
-    """The innermost frames, without those of libc that start every program."""
+    """Returns the innermost frames, without those of libc that start every program."""
     own = [place(frame) for frame in frames if "/libc.so" not in frame]
     return " ← ".join(own[:_SHOWN_FRAMES]) or "?"
 
 
 @functools.cache
 def _source_line(module: str, offset: str) -> tuple[str, str]:
-    """Function and "file:line", empty where unknown."""
+    """Returns the function and "file:line", empty if unknown."""
     tool = shutil.which("addr2line")
     if tool is None:
         return "", ""
@@ -46,5 +46,5 @@ def _source_line(module: str, offset: str) -> tuple[str, str]:
         return "", ""
     file, _, line = lines[1].split(" ")[0].rpartition(":")
     known = file not in ("", "??") and line.isdigit() and line != "0"
-    # Without lines, the name is of the nearest symbol, which may be another function's.
+    # Without lines, the name is that of the nearest symbol, which may be another function.
     return (lines[0], f"{PurePath(file).name}:{line}") if known else ("", "")

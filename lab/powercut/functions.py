@@ -1,4 +1,4 @@
-"""Python functions in the place of programs and of checks."""
+"""Python functions as programs and as checks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class FunctionRecovery:
-    """A function of the medium's folder and of what the program printed; it raises where something
-    is wrong. Called in this process. failures: what it raises then.
+    """A check by a function of the medium's folder and the program's output, called in this
+    process, that raises an error if something is wrong. failures: the expected errors.
     """
 
     function: Callable[[Path, str], object]
     failures: tuple[type[BaseException], ...] = (Exception, SystemExit)
 
     def check(self, medium: Medium, _: object) -> str | None:
-        with _ONE_AT_A_TIME:  # tests' functions may not be made for threads
+        with _ONE_AT_A_TIME:  # tests' functions may not be thread-safe
             return self._check(medium)
 
     def _check(self, medium: Medium) -> str | None:
@@ -55,7 +55,7 @@ class FunctionRecovery:
 
 
 def _file_of(function: Callable[..., object]) -> Path | None:
-    """That of its module; None for what a process of its own can't call by a name."""
+    """Returns the file of its module, or None if no other process could call it by name."""
     if not inspect.isfunction(function) or "<" in function.__qualname__:
         return None
     file = getattr(sys.modules.get(function.__module__), "__file__", None)
@@ -67,7 +67,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 class ForkedFunction:
-    """Starts what `function_command` gives, whose module is imported once for all tries."""
+    """Starts the command of `function_command`, importing its module once for all tries."""
 
     def __init__(self) -> None:
         self._forks: Forks | None = None
@@ -76,7 +76,7 @@ class ForkedFunction:
     def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
         with self._making:
             if self._forks is None:
-                # Without it they belong to no try.
+                # Without this variable the servers belong to no try.
                 own = {k: v for k, v in environment.items() if k != "POWERCUT_SESSION"}
                 self._forks = Forks(own)
         arguments = argv[argv.index(_MODULE) + 1 :]
@@ -90,7 +90,7 @@ class ForkedFunction:
 
 
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:
-    """The command that calls it. Raises `PowercutError` for one that isn't a module's."""
+    """Returns the command that calls a function. Raises `PowercutError` if no module has it."""
     file = _file_of(function)
     name = _name_of(function)
     if file is None:
@@ -102,7 +102,7 @@ def function_command(function: Callable[..., object]) -> tuple[str, ...]:
 
 
 def function_environment() -> dict[str, str]:
-    """So that its module can import what ours could."""
+    """Returns an environment in which the function's module can import what this process can."""
     known = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     known.add(str(Path(sysconfig.get_path("platstdlib")) / "lib-dynload"))
     own = [path for path in sys.path if path and path not in known and not path.endswith(".zip")]

@@ -1,4 +1,4 @@
-"""The library that is loaded before libpmem and libc, compiled on first use."""
+"""Compiles, on first use, the library that is loaded before libpmem and libc."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _COMPILE = [
     *("-Wall", "-Wextra", "-Wshadow", "-Werror"),
 ]
 _LINK = [
-    # Its C++ library is its own: programs may bring another.
+    # Links its C++ library statically: programs may bring another one.
     *("-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL"),
     *(f"-Wl,-soname,{_SONAME}", f"-Wl,--version-script={_SOURCES / 'libpmem.map'}"),
 ]
 
 
 def cache_folder() -> Path:
-    """Returns where the library is kept between runs: $POWERCUT_CACHE, or powercut in
+    """Returns the folder that keeps the library between runs: $POWERCUT_CACHE, or powercut in
     $XDG_CACHE_HOME, or ~/.cache/powercut. Made if need be. Raises `PowercutError`.
     """
     own = os.environ.get("POWERCUT_CACHE")
@@ -47,7 +47,7 @@ def _nothing_can_be_kept_in(folder: Path, error: OSError) -> PowercutError:
 
 @functools.cache
 def library() -> Path:
-    """Return its path. Raises `PowercutError` where no C++ compiler can compile it."""
+    """Returns the library's path. Raises `PowercutError` if no C++ compiler can compile it."""
     compiler = _compiler()
     cache = cache_folder()
     folder = cache / f"library-{_key(compiler)}"
@@ -64,8 +64,8 @@ def library() -> Path:
 
 
 def _publish(compiler: str, folder: Path) -> None:
-    """Compile it into a new folder, which whoever looks finds whole or not at all. Of two processes
-    that do so, the first wins.
+    """Compiles the library into a new folder, which appears whole or not at all. If two processes
+    do so, the first wins.
     """
     unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
@@ -101,7 +101,7 @@ def _key(compiler: str) -> str:
 
 
 def _build(compiler: str, folder: Path) -> None:
-    # As one: most of the time goes into the headers that all of them include.
+    # All sources in one unit: most of the time goes into the headers that all of them include.
     whole = "".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc")))
     command = [compiler, *_COMPILE, *_LINK, "-o", str(folder / _SONAME), "-x", "c++", "-"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The folders that stand for the medium, made afresh for each try."""
+"""Makes the folders that stand for the medium, anew for each try."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ __all__ = ["Medium", "default_base", "new_medium"]
 
 @dataclass(frozen=True)
 class Medium:
-    """folder: what `{medium}` stands for. under: more folders, whose paths the program knows.
-    session: for what the library tells. output: the file with what the program prints.
+    """The folders of a try.
+
+    folder: the path that `{medium}` stands for. under: more folders, whose paths the program knows.
+    session: for the library's files. output: the file with the program's output.
     """
 
     folder: Path
@@ -33,21 +35,21 @@ class Medium:
         return (self.folder, *self.under)
 
     def fill(self, placeholders: Sequence[str]) -> list[str]:
-        """Put the paths into a command's {medium} and {output}."""
+        """Returns a command with the paths in place of {medium} and {output}."""
         return [
             word.replace("{medium}", str(self.folder)).replace("{output}", str(self.output))
             for word in placeholders
         ]
 
     def renew(self) -> None:
-        """Forget what belongs to a run, and keep what the medium has."""
+        """Removes the files of a run, and keeps the medium's content."""
         for folder in (self.session, *map(kept_folder, self.roots)):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
 
 
 def default_base() -> Path:
-    """Memory, where there is some for files: nothing here has to last."""
+    """Returns a folder in memory, if memory has one for files: nothing here has to last."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK | os.X_OK)
     return memory if usable else Path(tempfile.gettempdir())
@@ -57,7 +59,7 @@ def default_base() -> Path:
 def new_medium(
     base: Path, under: Sequence[Path] = (), template: Medium | None = None
 ) -> Iterator[Medium]:
-    """A medium under `base`, empty or as `template` is; removed in the end.
+    """Yields a new medium under `base`, empty or a copy of `template`, and removes it at the end.
 
     Raises `PowercutError`.
     """

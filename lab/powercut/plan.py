@@ -1,4 +1,4 @@
-"""Which moments are tried: of all that a run has, those that differ most come first."""
+"""Chooses the moments to try: those that differ most come first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Tries", "at_points", "every_point", "random_moments", "sampled"]
 
 @dataclass(frozen=True)
 class Tries:
-    """So many tries. Each is the moments of cuts that come one after another on one medium.
+    """A number of tries. Each is a list of moments, cut one after another on one medium.
 
-    moments: of a try by its number, from 0. They are made as they are asked for: a user may want
-    more tries than memory holds.
+    moments: returns a try's moments by the number of the try, from 0. They are computed on demand:
+        a user may want more tries than memory holds.
     """
 
     count: int
@@ -27,7 +27,7 @@ class Tries:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise PowercutError(f"tries: must be 1 or more, got {self.count}")
-        self.moments(self.count - 1)  # which has the largest seed: it may be too large
+        self.moments(self.count - 1)  # checks the largest seed, which may be too large
 
     def __iter__(self) -> Iterator[Sequence[Moment]]:
         return map(self.moments, range(self.count))
@@ -36,7 +36,7 @@ class Tries:
 def at_points(
     points: Sequence[int], seeds: int, first_seed: int = 0, *, after_us: int = 0
 ) -> Tries:
-    """Each of the points with each of the seeds. after_us: see `Moment`, whose point is then 0."""
+    """Returns tries of each point with each seed. after_us: see `Moment`, whose point is then 0."""
     return Tries(
         len(points) * seeds,
         lambda n: [Moment(points[n % len(points)], first_seed + n // len(points), after_us)],
@@ -44,15 +44,15 @@ def at_points(
 
 
 def every_point(record: Record, seeds: int, first_seed: int = 0) -> Tries:
-    """Each point with each of the seeds."""
+    """Returns tries of every point with each seed."""
     _check_points(record)
     return at_points(range(1, record.point_count + 1), seeds, first_seed)
 
 
 def sampled(record: Record, tries: int, rounds: int = 1, first_seed: int = 0) -> Tries:
-    """One cut a try: each call stack's first and last call, then others by chance, then all of them
-    again with the next seed. With more rounds each has a random point. The same for the same record
-    and seed.
+    """Returns tries of one cut: first the first and last call of each call stack, then other points
+    in random order, then all of them again with the next seed. With several rounds, each cut of a
+    try has a random point. The result is the same for the same record and seed.
     """
     _check_points(record)
     if rounds == 1:
@@ -68,7 +68,7 @@ def sampled(record: Record, tries: int, rounds: int = 1, first_seed: int = 0) ->
 
 
 def random_moments(record: Record, tries: int, first_seed: int = 0) -> Tries:
-    """Random times in a run as long as the recorded one."""
+    """Returns tries at random times in a run as long as the recorded one."""
     longest = max(1, record.duration_us)
 
     def at_a_random_time(number: int) -> list[Moment]:
@@ -79,7 +79,7 @@ def random_moments(record: Record, tries: int, first_seed: int = 0) -> Tries:
 
 
 def _check_points(record: Record) -> None:
-    """No cut would prove nothing."""
+    """Raises `PowercutError` if there is no cut point: tries without a cut would prove nothing."""
     if record.point_count == 0:
         raise PowercutError(
             "points: the program makes no call of these kinds, so no cut would come"

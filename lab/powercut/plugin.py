@@ -1,7 +1,7 @@
-"""The plugin of pytest with the fixture `power_cut`: a test's program under emulated power cuts.
+"""The pytest plugin with the fixture `power_cut`: runs a test's program under emulated power cuts.
 
-def app(medium: Path) -> None: ...          # or a command, in which {medium} is the folder
-def recover(medium: Path, output: str) -> None: ...  # raises where something is wrong; or a command
+def app(medium: Path) -> None: ...  # or a command, in which {medium} is the folder
+def recover(medium: Path, output: str) -> None: ...  # raises if the check fails; or a command
 
 def test_mine(power_cut):
     power_cut(app, recover)
@@ -42,13 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class PowerCut:
-    """What the fixture gives. All that it's called with, but tries, seed and imports_once, are
-    fields of `Experiment`, and of its `CutSettings`.
+    """The value of the fixture. All arguments of its calls, except tries, seed and imports_once,
+    are fields of `Experiment` and of its `CutSettings`.
 
-    imports_once: each try's program is a fork of a process that has imported the function's
-        module, which saves most of a try's time. What the import does, it does once, and outside
-        of the tries: what it prints isn't the program's output, and files that it opens or makes
-        are those of all tries.
+    imports_once: each try's program is a fork of a process that has imported the function's module,
+        which saves most of a try's time. The import's effects happen once, and outside the tries:
+        its printed text isn't part of the program's output, and all tries share the files that it
+        opens or makes.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -57,7 +57,7 @@ class PowerCut:
     def __call__(
         self, app: App, recover: Recover, *, tries: int = 100, seed: int = 0, **options: Any
     ) -> Results:
-        """Cut `tries` times, and fail where a recovery does.
+        """Makes `tries` power cuts, and fails the test if a recovery fails.
 
         Raises `PowercutError` as `Experiment`.
         """
@@ -78,7 +78,7 @@ class PowerCut:
         enough_failures: int | None = None,
         **options: Any,
     ) -> Results:
-        """The same, without a judgement. enough_failures: after which it stops."""
+        """Returns results without judging them. enough_failures: number that ends it."""
         from powercut.campaign import default_jobs, run_tries
 
         experiment = self.experiment(app, recover, **options)
@@ -96,7 +96,7 @@ class PowerCut:
                 )
 
     def record(self, app: App, recover: Recover | None = None, **options: Any) -> Record:
-        """What a run without a cut calls."""
+        """Returns the record of a run without a cut."""
         experiment = self.experiment(app, recover, **options)
         with experiment.prepared() as template:
             return experiment.rehearse(template)
@@ -104,7 +104,7 @@ class PowerCut:
     def mutations(
         self, app: App, recover: Recover, *, tries: int = 100, seed: int = 0, **options: Any
     ) -> list[MutationResult]:
-        """Take out each flush, drain and sync in turn, and cut until that shows."""
+        """Takes out each flush, drain and sync in turn, and cuts until a cut fails."""
         from powercut.campaign import default_jobs, try_mutation
 
         experiment = self.experiment(app, recover, **options)
@@ -186,5 +186,5 @@ def _message(outcome: Outcome) -> str:
 
 @pytest.fixture
 def power_cut(request: pytest.FixtureRequest) -> PowerCut:
-    """Call it with a program and a check of its recovery."""
+    """Runs a program under emulated power cuts: call it with the program and a recovery check."""
     return PowerCut(request.config)

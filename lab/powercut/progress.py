@@ -13,7 +13,7 @@ __all__ = ["progress_bar"]
 
 @contextlib.contextmanager
 def progress_bar(messages: Console, what: str, total: int) -> Iterator[Callable[[bool], None]]:
-    """Gives what is to be called after each try, with whether it went wrong."""
+    """Yields a function to call after each try, with whether the try failed."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""What a run without a cut called: where the power could go, call sites, useless work."""
+"""The record of a run without a cut: its cut points, call sites and useless calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CallSite", "CutPlace", "Record", "Use", "read_record"]
 
 @dataclass(frozen=True)
 class CutPlace:
-    """A call by its call stack. frames: the innermost first. points: its numbers in the run."""
+    """A call with its call stack. frames: innermost first. points: its numbers in the run."""
 
     kind: str
     function: str
@@ -22,7 +22,7 @@ class CutPlace:
 
 @dataclass(frozen=True)
 class CallSite:
-    """What can be taken out: `what` (flush, drain or sync) of the calls from one place."""
+    """A part that can be taken out: `what` (flush, drain or sync) of the calls from one place."""
 
     site: str
     what: str
@@ -36,10 +36,10 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Use:
-    """Calls of one stack that make something durable, and which of them had nothing to do.
+    """Calls with one stack that make something durable, and how many of them had nothing to do.
 
-    lines, clean_lines: of flushes: lines of 64 bytes, and those that the medium had, or will have
-        with the next drain.
+    lines, clean_lines: for flushes: lines of 64 bytes, and those that the medium had already, or
+    would have after the next drain.
     """
 
     what: str
@@ -53,7 +53,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Record:
-    """duration_us: from the first use of the medium to the end."""
+    """A run's record. duration_us: from the first use of the medium to the end."""
 
     point_count: int
     duration_us: int

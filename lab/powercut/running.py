@@ -1,4 +1,4 @@
-"""What runs in the threads of a pool, so that another thread can end it."""
+"""Lets one thread end the processes that the threads of a pool wait for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Running:
         self._is_over = False
 
     def take_this_thread(self) -> None:
-        """Makes this thread one of the pool's."""
+        """Makes the calling thread one of the pool's."""
         _POOL.running = self
 
     @contextlib.contextmanager
@@ -38,7 +38,7 @@ class Running:
                 self._kills.remove(kill)
 
     def end(self) -> None:
-        """Kills all, and what is started after them, until nobody waits any more."""
+        """Kills all processes, and later ones too, until no thread waits any more."""
         self._is_over = True
         while self._kills:
             with self._lock:
@@ -49,7 +49,7 @@ class Running:
 
 @contextlib.contextmanager
 def may_be_ended(kill: Callable[[], None]) -> Iterator[None]:
-    """While this thread waits for a process: `kill` ends it, if the thread is a pool's."""
+    """Lets `kill` end the process that this thread waits for, if the thread belongs to a pool."""
     running: Running | None = getattr(_POOL, "running", None)
     with contextlib.nullcontext() if running is None else running.waited_for(kill):
         yield

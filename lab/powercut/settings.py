@@ -1,4 +1,4 @@
-"""How the power is cut: what the library is told in environment variables."""
+"""The settings of power cuts, which the library gets in environment variables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["POINT_KINDS", "CutSettings", "Moment"]
 
 POINT_KINDS = ("drain", "sync", "name", "write", "exit")
 
-_MOST_SITE_FRAMES = 1000  # the library has room made for as many, at each call
+_MOST_SITE_FRAMES = 1000  # reserved by the library at each call
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When the power goes, and the seed of what then reaches the medium.
+    """A moment for a power cut, and the seed of the choice of what reaches the medium.
 
-    point: the number, from 1, of the call at which it goes, before that has done anything; 0: none.
+    point: the number, from 1, of the call at whose start the power goes; 0: at no call.
     after_us: microseconds after the program's first use of the medium; 0: never.
     """
 
@@ -29,20 +29,20 @@ class Moment:
     after_us: int = 0
 
     def __post_init__(self) -> None:
-        if not -(1 << 63) <= self.seed < 1 << 64:  # the library would take one for all of them
+        if not -(1 << 63) <= self.seed < 1 << 64:  # the library would clamp larger seeds
             raise PowercutError(f"seed: {self.seed} must be a number of 64 bits")
 
 
 @dataclass(frozen=True)
 class CutSettings:
-    """What doesn't change from try to try.
+    """The settings that are the same for all tries.
 
     points: the kinds of calls that are counted.
-    names: whether changes of names reach the medium "independent"ly, which POSIX allows, or
-        "ordered", as the calls came, and with every fsync, as ext4's journal has them.
-    atomic_bytes: what a line of memory is torn into: 8, or 64 for never.
-    without: calls that do nothing, each "WHAT SITE".
-    site_frames: how many return addresses tell one call site from another.
+    names: "independent": changes of names reach the medium in any order, as POSIX allows;
+        "ordered": in the order of the calls, and with every fsync, as in ext4's journal.
+    atomic_bytes: the parts that a line of memory may be torn into: 8, or 64 for never.
+    without: calls to take out, each "WHAT SITE".
+    site_frames: number of return addresses that identify a call site.
     """
 
     points: tuple[str, ...] = POINT_KINDS

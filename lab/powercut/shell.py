@@ -1,4 +1,4 @@
-"""Words for a shell, with the braces of {medium} as they are."""
+"""Quotes words for a shell, leaving the braces of {medium} as they are."""
 
 from __future__ import annotations
 

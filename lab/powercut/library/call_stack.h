@@ -1,5 +1,5 @@
-// Where a call comes from: return addresses as module+offset, which stay the same from run to run, or lines of
-// Python where the interpreter made the call.
+// The place that a call comes from: return addresses as module+offset, which are the same in every run, or
+// lines of Python if the interpreter made the call.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace powercut {
 
-// The innermost first, from the one that `return_address` is in.
+// Innermost first, beginning with the function that contains `return_address`.
 using CallStack = std::vector<std::string>;
 
 CallStack call_stack(void* return_address, size_t frames);

@@ -1,4 +1,4 @@
-// A seeded source of choices: the same seed and call give the same ones on every computer.
+// A seeded source of random choices: the same seed and stream give the same choices on every computer.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What ends the program where it can't be followed: a wrong verdict is worse than none.
+// Ends a program that can't be followed, with a message: a wrong verdict is worse than none.
 #pragma once
 
 #include <string>

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kFrames = 24;
 
-// Without the symbols and folders, which differ between computers and not between calls.
+// Returns a stack without symbols and folders, which differ between computers and not between calls.
 std::string identity(const CallStack& stack, size_t frames) {
   std::string joined;
   for (size_t i = 0; i < stack.size() && i < frames; ++i) {
@@ -51,7 +51,7 @@ Computer::Computer()
   without_.insert(settings_.without.begin(), settings_.without.end());
   if (!active_) return;
   std::array<void*, 2> warm{};
-  backtrace(warm.data(), 2);  // loads its library now, not inside some call
+  backtrace(warm.data(), 2);  // loads its library now, not inside a call
   pthread_atfork([] { get().lock().release(); },
                  [] {
                    if (!get().ends_here()) get().mutex_.unlock();
@@ -62,7 +62,7 @@ Computer::Computer()
                  });
 }
 
-// One that uses the folders before its parent has is the process that is followed.
+// A child that uses the folders before its parent does becomes the followed process.
 void Computer::become_child() {
   if (!has_begun()) return;
   is_child_ = true;
@@ -218,7 +218,7 @@ Call::Call(Computer& computer, const char* function, void* return_address)
   const Settings& settings = computer.settings_;
   const bool names_sites = settings.record || !settings.without.empty();
   if (return_address != nullptr && names_sites) {
-    // As many in a record as in a cut, which finds the sites that the record has named.
+    // Takes as many frames in a record as in a cut, which finds the sites that the record has named.
     const size_t frames = settings.record ? std::max(kFrames, settings.site_frames) : settings.site_frames;
     stack_ = call_stack(return_address, frames);
   }
@@ -234,7 +234,7 @@ Call::Call(Computer& computer, Kind kind, const char* function, void* return_add
     : Call(computer, function, return_address) {
   const Settings& settings = computer.settings_;
   if (settings.counts(kind)) count(kind, return_address);
-  // A program that is over before its moment has come has its end for it.
+  // If the program ends before its moment has come, the end is the moment.
   if (kind == Kind::kExit && settings.cut_after_us != 0) cut(name_of(kind));
   if (kind == Kind::kExit && settings.record) {
     computer.ending_ = gettid();

@@ -13,24 +13,24 @@
 namespace powercut {
 namespace {
 
-// How much reaches the medium is itself a choice: some faults show only where nearly nothing does, and some
-// only where nearly all does.
+// Chooses how much reaches the medium: some faults show only if nearly nothing does, and some only if nearly
+// all does.
 double choose_share(Chance& chance) {
   constexpr std::array<double, 8> kShares = {0, 0, 0.1, 0.5, 0.5, 0.5, 0.9, 0.9};
   return kShares[chance.below(kShares.size())];
 }
 
-// Of the units that differ. What stands in one line or page is often one value, so many cuts tear every one.
+// Chooses the share of torn units among those that differ: often all, since a line often holds one value.
 double choose_torn_share(Chance& chance) {
   constexpr std::array<double, 4> kShares = {0.1, 0.5, 1, 1};
   return kShares[chance.below(kShares.size())];
 }
 
 struct Counts {
-  uint64_t differ = 0, lost = 0, torn = 0;  // lines, or sectors of a file that isn't mapped
+  uint64_t differ = 0, lost = 0, torn = 0;  // lines, or pages of a file that isn't mapped
 };
 
-// Mixes what the program sees into what the medium has, a unit at a time; within some, a word at a time.
+// Mixes the program's version into the medium's, unit by unit; torn units word by word.
 class Mixer {
  public:
   Mixer(Chance& chance, double share, size_t atomic_bytes)
@@ -40,7 +40,7 @@ class Mixer {
     for (size_t at = 0; at < kPage; at += unit) mix_unit(medium + at, view + at, unit, std::min(unit, word));
   }
   void mix_lines(std::byte* medium, const std::byte* view) { mix(medium, view, kLine, atomic_); }
-  // The kernel writes pages; a disk that loses power has written whole sectors of them.
+  // The kernel writes pages. A disk that loses power has written whole sectors of them.
   void mix_sectors(std::byte* medium, const std::byte* view) { mix(medium, view, kPage, kSector); }
 
   Counts counts;
@@ -73,8 +73,8 @@ class Mixer {
   size_t atomic_;
 };
 
-// The size that a file has after the cut, of all that it had; and from where on what the program sees can't
-// have reached the medium, because it cut the file off there and the medium doesn't know of that.
+// The size that a file has after the cut, among all that it had. From `frozen_from` on, the program's bytes
+// can't have reached the medium, because the program cut the file off there and the medium missed that.
 struct Size {
   uint64_t bytes;
   uint64_t frozen_from = UINT64_MAX;
@@ -90,7 +90,7 @@ Size choose_size(MediumFile& file, Chance& chance, double share) {
     last_cut = i;
     lowest = std::min(lowest, sizes[i]);
   }
-  const auto choose = [&](size_t begin, size_t end) {  // the ends are likelier than what is between
+  const auto choose = [&](size_t begin, size_t end) {  // the ends are likelier than sizes between them
     if (end - begin > 2 && chance.happens(0.3)) return sizes[begin + chance.below(end - begin)];
     return chance.happens(share) ? sizes[end - 1] : sizes[begin];
   };
@@ -130,7 +130,7 @@ class Description {
   void describe_files() {
     std::vector<MediumFile*> files;
     for (const auto& [id, file] : computer_.files) files.push_back(file.get());
-    // In an order that is the same in every run: that in which they came to be.
+    // Sorts by the order in which files were first followed, which is the same in every run.
     std::sort(files.begin(), files.end(),
               [](const auto* a, const auto* b) { return a->number() < b->number(); });
     json_.key("files").open('[');

@@ -1,4 +1,4 @@
-// The power goes: chooses what of all that waits has reached the medium, and leaves a description of it.
+// Cuts the power: chooses which of the pending changes have reached the medium, and describes them.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 namespace powercut {
 
 struct Moment {
-  uint64_t point;  // the number of calls until then
+  uint64_t point;  // the number of calls so far
   const char* kind;
   const char* function;
   const CallStack& stack;
 };
 
-// Writes `cut.json` and `cut.pages` into the session's folder: the files are the program's view until whoever
-// runs the program changes them, when it's dead. A thread that goes on for a moment longer does no harm: each
+// Writes `cut.json` and `cut.pages` into the session's folder. The files themselves stay as the program sees
+// them until its parent changes them, after its death. A thread that goes on for a moment does no harm: each
 // of its stores could have reached the medium as well, and none of its calls gets through.
 void describe_cut(Computer& computer, const Moment& moment);
 

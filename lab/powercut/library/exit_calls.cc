@@ -1,4 +1,4 @@
-// The program's end, which is the last moment at which the power may go: what was never flushed shows there.
+// The program's end, the last moment at which the power may go: data never flushed shows there.
 #include <unistd.h>
 
 #include <cstdlib>

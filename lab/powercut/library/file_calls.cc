@@ -1,6 +1,6 @@
-// Calls that make files, or change their bytes and sizes. What they did is found by comparing the file with what
-// the medium has, so writes by other ways (stdio's, io_uring's, sendfile) are seen too; but only these are moments
-// at which the power may go.
+// Calls that make files, or change their bytes and sizes. Their effects are found by comparing the file with
+// the medium's version, so writes by other means (stdio, io_uring, sendfile) are seen too. But only these
+// calls are cut points.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -17,8 +17,8 @@
 namespace powercut {
 namespace {
 
-// Carries `work` out as a call that changes a file's size, or its place on the medium; or only carries it out where
-// the file isn't followed.
+// Runs `work` as a call that changes a file's size, or its blocks on the medium; without a call if the file
+// isn't followed.
 template <typename Work>
 auto change_file(const char* function, void* caller, int descriptor, Work work) {
   Computer& computer = Computer::get();
@@ -31,9 +31,9 @@ auto change_file(const char* function, void* caller, int descriptor, Work work) 
   return result;
 }
 
-// Where a call writes, and by which of pwritev2's flags.
+// The offset that a call writes at, and its flags of pwritev2.
 struct Target {
-  off_t offset = -1;  // where the descriptor stands
+  off_t offset = -1;  // the descriptor's position
   int flags = 0;
 };
 
@@ -44,15 +44,15 @@ class WrittenRange {
     const int flags = fcntl(descriptor, F_GETFL);
     if (flags < 0) return;
     syncs_ = (flags & O_DSYNC) != 0 || (target.flags & (RWF_DSYNC | RWF_SYNC)) != 0;
-    if (!syncs_) return;  // nobody asks where it is
+    if (!syncs_) return;  // the offset isn't needed
     appends_ = (flags & O_APPEND) != 0 || (target.flags & RWF_APPEND) != 0;
     begin_ = appends_ ? size() : target.offset >= 0 ? target.offset : lseek(descriptor, 0, SEEK_CUR);
   }
 
-  // Whether what is written is durable when the call returns.
+  // Returns whether written bytes are durable when the call returns.
   bool syncs() const { return syncs_; }
 
-  // After a call that returned `written`: these bytes are durable, and no others, if the descriptor or the call says so.
+  // Call after a write that returned `written`: makes these bytes durable, and no others, if its flags say so.
   void sync(MediumFile& file, ssize_t written, uint64_t sequence) const {
     if (!syncs_ || written < 0) return;
     const bool is_known = target_.offset >= 0 && !appends_;
@@ -75,7 +75,7 @@ class WrittenRange {
   bool appends_ = false;
 };
 
-// Carries `work` out as a call that writes to a file that is followed; or only carries it out.
+// Runs `work` as a call that writes to a file; without a call if the file isn't followed.
 template <typename Work>
 auto write_file(const char* function, void* caller, int descriptor, Target target, Work work) {
   Computer& computer = Computer::get();
@@ -97,7 +97,7 @@ auto write_file(const char* function, void* caller, int descriptor, Target targe
 
 bool may_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0; }
 
-// Opens by `work`, which has to do what these flags say.
+// Opens with `work`, which must do what the flags say.
 template <typename Work>
 auto open_by(const char* function, void* caller, int folder, const char* path, int flags, Work work) {
   Computer& computer = Computer::get();
@@ -200,7 +200,7 @@ POWERCUT_OPEN(open64)
 POWERCUT_OPENAT(openat)
 POWERCUT_OPENAT(openat64)
 
-// What programs call that were compiled with _FORTIFY_SOURCE.
+// Called by programs that were compiled with _FORTIFY_SOURCE.
 POWERCUT_EXPORT int __open_2(const char* path, int flags) {
   return open_file("open", POWERCUT_CALLER, AT_FDCWD, path, flags, 0);
 }
@@ -242,7 +242,7 @@ POWERCUT_EXPORT FILE* freopen(const char* path, const char* mode, FILE* file) {
     POWERCUT_HIDDEN(name);                                                                      \
     return change_file(#name, POWERCUT_CALLER, descriptor, [&] { return hidden_call values; }); \
   }
-// and what stands in Target's braces
+// and the initializers of Target
 #define POWERCUT_WRITE(name, parameters, values, ...)                                    \
   POWERCUT_EXPORT ssize_t name parameters {                                              \
     POWERCUT_HIDDEN(name);                                                               \
@@ -274,7 +274,7 @@ POWERCUT_CHANGE(posix_fallocate, int, (int descriptor, off_t offset, off_t bytes
 POWERCUT_CHANGE(posix_fallocate64, int, (int descriptor, off64_t offset, off64_t bytes),
                 (descriptor, offset, bytes))
 
-// What stdio has buffered reaches the file by calls inside libc.
+// Data buffered by stdio reaches the file through calls inside libc.
 POWERCUT_EXPORT int fflush(FILE* file) {
   POWERCUT_HIDDEN(fflush);
   if (file == nullptr) return hidden_call(file);
@@ -283,7 +283,7 @@ POWERCUT_EXPORT int fflush(FILE* file) {
 POWERCUT_EXPORT int fclose(FILE* file) {
   POWERCUT_HIDDEN(fclose);
   static auto* const flush = powercut::hidden<int(FILE*)>("fflush");
-  // What it writes is known as long as there is a descriptor; if that fails, fclose() tells.
+  // Flushes here, where the descriptor still exists, so that the write is seen. fclose() reports a failure.
   write_file("fclose", POWERCUT_CALLER, fileno(file), {}, [&] { return flush(file); });
   return hidden_call(file);
 }

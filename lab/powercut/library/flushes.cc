@@ -7,7 +7,7 @@ namespace {
 
 void copy_line(std::array<std::byte, kLine>& to, const std::byte* from) {
   const auto* words = reinterpret_cast<const volatile uint64_t*>(from);
-  for (size_t word = 0; word < kLine / kWord; ++word) {  // whole, while others store
+  for (size_t word = 0; word < kLine / kWord; ++word) {  // in whole words, while other threads store
     const uint64_t value = words[word];
     std::memcpy(to.data() + word * kWord, &value, kWord);
   }
@@ -53,7 +53,7 @@ Flushes::Count Flushes::flush(const Mappings& mappings, FlushedLines& thread, co
       if (std::memcmp(now.data(), waiting != nullptr ? waiting->bytes.data() : file.line(offset), kLine) ==
           0) {
         ++count.clean;
-        // What another thread flushed earlier and drains later is older than this.
+        // An earlier flush that another thread drains later is older than this one.
         if (waiting == nullptr) file.supersede_line(offset, sequence);
         continue;
       }

@@ -1,8 +1,8 @@
 // Lines that threads have flushed and not yet drained.
 //
-// A flush sends a line as it is then, or as it is at any moment up to the drain: what is stored in between may
-// go along or not. So what is certain after a drain is the line as it was at the flush, and that is what the
-// medium takes. What was stored later is as any other store: by chance.
+// A flush sends a line with its content at the flush, or at any moment up to the drain: later stores may go
+// along or not. So the only certain content after a drain is that of the flush, and the medium takes it.
+// Later stores reach the medium by chance, as all others.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct FlushedLine {
   std::array<std::byte, kLine> bytes;
 };
 
-// Of one thread: a fence waits for the flushes of its own processor only.
+// The flushed lines of one thread: a fence waits only for the flushes of its own processor.
 struct FlushedLines {
   uint32_t thread = 0;
   std::vector<FlushedLine> lines;
@@ -33,23 +33,23 @@ class Flushes {
  public:
   struct Count {
     uint64_t lines = 0;
-    uint64_t clean = 0;  // whose bytes the medium had, or will have at the drain of what was flushed before
+    uint64_t clean = 0;  // bytes that the medium had, or will have after the drain of earlier flushes
   };
 
   FlushedLines& start_thread();
-  // Of all lines of `bytes` at `address` that are mapped.
+  // Flushes all mapped lines of the `bytes` at `address`.
   Count flush(const Mappings& mappings, FlushedLines& thread, const void* address, size_t bytes,
               uint64_t sequence);
-  // Says whether there was anything.
+  // Returns whether there were lines to drain.
   static bool drain(FlushedLines& thread);
-  // At a cut: each line that waits reaches the medium by chance.
+  // At a cut: lets each pending line reach the medium by chance.
   void settle(Chance& chance, double probability);
 
  private:
-  // The thread's flush of a line that its drain will bring to the medium; null for none.
+  // Returns the thread's pending flush of a line, or null.
   static FlushedLine* pending(FlushedLines& thread, const MediumFile& file, uint64_t offset);
 
-  std::list<FlushedLines> threads_;  // also those that have ended: their lines wait for ever
+  std::list<FlushedLines> threads_;  // ended threads too: their lines stay pending for ever
 };
 
 }  // namespace powercut

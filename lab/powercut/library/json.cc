@@ -44,7 +44,7 @@ Json& Json::value(std::string_view text) {
       snprintf(escaped.data(), escaped.size(), "\\u%04x", static_cast<unsigned>(c));
       text_ += escaped.data();
     } else {
-      text_ += c;  // bytes that aren't UTF-8 are the reader's to escape
+      text_ += c;  // the reader must escape bytes that aren't UTF-8
     }
   }
   text_ += '"';

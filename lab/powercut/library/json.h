@@ -1,4 +1,4 @@
-// Writes JSON, which is all that leaves this library but pages.
+// Writes JSON, the format of all this library's output except pages.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// libpmem's functions, by its manual. Files under the followed folders are persistent memory, others aren't.
+// libpmem's functions, as its manual describes them. Only followed files are persistent memory.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ void drain(const char* function, void* caller) {
   call.tell_use("drain", !useful);
 }
 
-// What was copied by stores past the caches: they are useful even where the bytes were the same.
+// Flushes bytes copied by non-temporal stores, which count as useful even if the bytes were the same.
 void after_copy(const char* function, void* caller, const void* address, size_t bytes, unsigned flags) {
   Computer& computer = Computer::get();
   if ((flags & kNoFlush) == 0) computer.refuse_child(function, address, bytes);
@@ -72,7 +72,7 @@ bool is_followed(const void* address, size_t bytes) {
   return mapped && mapped->bytes >= bytes;
 }
 
-// The length of the file after the flags were obeyed; 0 where that failed, and errno says why.
+// Returns the file's length after applying the flags; 0 if that failed, with the reason in errno.
 size_t prepare_length(void* caller, int descriptor, size_t bytes, int flags) {
   if ((flags & kFileCreate) == 0) {
     const off_t end = lseek(descriptor, 0, SEEK_END);
@@ -159,7 +159,7 @@ POWERCUT_EXPORT int pmem_msync(const void* address, size_t bytes) {
                                bytes + (begin - first), MS_SYNC);
 }
 
-// name, what does the same in memory, the type of what is copied or of the byte that fills
+// name, the same function for plain memory, the type of the source or of the fill byte
 #define POWERCUT_COPY(name, copy, From)                                           \
   POWERCUT_EXPORT void* name(void* to, From from, size_t bytes, unsigned flags) { \
     copy(to, from, bytes);                                                        \

@@ -1,4 +1,5 @@
-// mmap, mremap, mprotect, munmap, msync: of programs and libraries that map persistent memory by themselves, as libpmemobj does.
+// mmap, mremap, mprotect, munmap, msync: for programs and libraries that map persistent memory themselves,
+// such as libpmemobj.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +14,7 @@ void* map_memory(void* address, size_t bytes, int protection, int flags, int des
   POWERCUT_HIDDEN(mmap);
   Computer& computer = Computer::get();
   constexpr int kShared = MAP_SHARED | MAP_SHARED_VALIDATE;
-  // Also one that can only be read: mprotect() may change that.
+  // Includes read-only mappings: mprotect() may make them writable.
   const bool shares_file =
       (flags & MAP_ANONYMOUS) == 0 && (flags & kShared) != 0 && (flags & kShared) != MAP_PRIVATE;
   const bool follows = computer.active() && shares_file && computer.follows(descriptor);
@@ -22,7 +23,7 @@ void* map_memory(void* address, size_t bytes, int protection, int flags, int des
   if (!follows && !covers) return hidden_call(address, bytes, protection, flags, descriptor, offset);
   const Call call(computer, "mmap", nullptr);
   MediumFile* file = follows ? computer.find(descriptor) : nullptr;
-  // It's persistent memory as far as the program can tell, whatever lies below.
+  // For the program the file is persistent memory, whatever lies below it.
   constexpr int kSync = 0x80000;  // MAP_SYNC
   if (file != nullptr && (flags & kSync) != 0) flags = (flags & ~(kSync | kShared)) | MAP_SHARED;
   void* mapped = hidden_call(address, bytes, protection, flags, descriptor, offset);
@@ -48,7 +49,7 @@ int unmap_memory(void* address, size_t bytes) {
 void* move_memory(void* address, size_t bytes, size_t new_bytes, int flags, void* to) {
   POWERCUT_HIDDEN(mremap);
   Computer& computer = Computer::get();
-  const size_t touched = std::max(bytes, kPage);  // with 0 bytes it makes a second mapping of the same pages
+  const size_t touched = std::max(bytes, kPage);  // with 0 bytes it maps the same pages a second time
   if (!computer.active() || !computer.mappings.may_touch(address, touched)) {
     return hidden_call(address, bytes, new_bytes, flags, to);
   }

@@ -1,4 +1,4 @@
-// Where the program has mapped files.
+// The places in memory where the program has mapped files.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@ struct Mapped {
 class Mappings {
  public:
   void add(const void* address, size_t bytes, MediumFile& file, uint64_t offset);
-  // Also where a part of what was added goes, or something else is mapped over it.
+  // Also removes a part of a mapping, or what another mapping covers.
   void remove(const void* address, size_t bytes);
   std::optional<Mapped> find(const void* address) const;
-  // False only where nothing was ever mapped near; may be asked without the computer's lock.
+  // Returns false only if nothing was ever mapped nearby. May be called without the computer's lock.
   bool may_touch(const void* address, size_t bytes) const;
-  // The first address at or after `address` that is mapped; null for none.
+  // Returns the first mapped address at or after `address`, or null.
   const std::byte* next(const void* address) const;
 
  private:
@@ -35,7 +35,7 @@ class Mappings {
     uint64_t offset;
   };
   std::map<uintptr_t, Stretch> stretches_;
-  std::atomic<uintptr_t> lowest_{UINTPTR_MAX};  // of all that was ever mapped
+  std::atomic<uintptr_t> lowest_{UINTPTR_MAX};  // of all mappings so far
   std::atomic<uintptr_t> highest_{0};
 };
 

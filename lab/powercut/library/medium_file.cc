@@ -97,8 +97,8 @@ void MediumFile::take_line(uint64_t offset, const std::byte* bytes, uint64_t seq
   Page& at = writable_page(offset);
   at.sequence[offset % kPage / kLine] = sequence;
   std::memcpy(at.bytes.data() + offset % kPage, bytes, kLine);
-  // A page of a file that is mapped with MAP_SYNC can be stored to only when the file system's own record of
-  // it, the size too, is durable.
+  // A page of a file mapped with MAP_SYNC can be stored to only when the file system's metadata for it,
+  // including the size, is durable.
   if (offset >= sizes_.front()) {
     note_size();
     sizes_ = {sizes_.back()};

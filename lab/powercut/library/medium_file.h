@@ -1,4 +1,4 @@
-// What the medium has of one file, beside the file itself, which is what the program sees.
+// The medium's version of a file. The file itself is the program's version.
 #pragma once
 
 #include <array>
@@ -10,52 +10,52 @@
 
 namespace powercut {
 
-constexpr size_t kWord = 8;      // what memory takes whole or not at all
-constexpr size_t kLine = 64;     // what a flush sends
-constexpr size_t kSector = 512;  // what a disk takes whole
-constexpr size_t kPage = 4096;   // what the kernel writes back
+constexpr size_t kWord = 8;      // unit that memory takes whole or not at all
+constexpr size_t kLine = 64;     // unit of a flush
+constexpr size_t kSector = 512;  // unit that a disk takes whole
+constexpr size_t kPage = 4096;   // unit of the kernel's write-back
 
 inline constexpr std::array<std::byte, kPage> kZeros{};
 
 struct Page {
   std::array<std::byte, kPage> bytes{};
-  // Of each line: the flush whose bytes these are. An older flush must not undo them at its drain.
+  // For each line: the flush that its bytes come from. An older flush must not undo them at its drain.
   std::array<uint64_t, kPage / kLine> sequence{};
-  // Of each line: the thread that flushed it last, and where among that thread's flushed lines it is.
+  // For each line: the thread that flushed it last, and the line's index among that thread's flushed lines.
   std::array<uint32_t, kPage / kLine> thread{};
   std::array<uint32_t, kPage / kLine> index{};
 };
 
 class MediumFile {
  public:
-  // number: of the files in the order in which they were met. path: a name of the file that it keeps as long as
-  // the program runs.
+  // number: of the file, in the order in which files were first followed. path: a name of the file that lasts
+  // as long as the program runs.
   MediumFile(size_t number, size_t root, uint64_t id, std::string path)
       : number_(number), root_(root), id_(id), path_(std::move(path)) {}
 
-  // The medium has all of the file as it's now. Says whether that made a difference.
+  // Takes the whole current file into the medium. Returns whether that made a difference.
   bool capture(uint64_t sequence);
-  // The medium has the pages of a part as they are now. Says whether that made a difference.
+  // Takes the current pages of a part into the medium. Returns whether that made a difference.
   bool capture_part(uint64_t offset, uint64_t bytes, uint64_t sequence);
-  // The file is as long as it's now on the medium, too.
+  // Takes the current size into the medium. Returns whether that made a difference.
   bool capture_size();
-  // The medium's record of the file reaches that byte, which the file has; what it was made longer by since may be missing.
+  // Makes the medium's size of the file at least `bytes`, which the file has; later growth may be missing.
   void reach_size(uint64_t bytes);
-  // The file has just come to be: the medium has nothing of it but, perhaps, its name.
+  // For a file just made: the medium has nothing of it except, perhaps, its name.
   void start_empty() { sizes_ = {0}; }
-  // To be called after every call that may change the size.
+  // REQUIRES: called after every call that may change the size.
   void note_size();
 
-  // Null for zeros.
+  // Returns null for a page of zeros.
   const Page* page(uint64_t offset) const;
   Page& writable_page(uint64_t offset);
   const std::byte* line(uint64_t offset) const;
-  // Whether a flush of that sequence is newer than what the medium has of the line.
+  // Returns whether a flush with this sequence number is newer than the medium's version of the line.
   bool takes_line(uint64_t offset, uint64_t sequence) const;
-  // The medium takes a line as it was at a flush, unless it has that of a later one.
+  // Takes a line's content at a flush into the medium, unless the medium has that of a later flush.
   void take_line(uint64_t offset, const std::byte* bytes, uint64_t sequence);
 
-  // What the medium has of the line is as new as a flush of that sequence.
+  // Marks the medium's version of the line as that of a flush with this sequence number.
   void supersede_line(uint64_t offset, uint64_t sequence) {
     if (page(offset) != nullptr) writable_page(offset).sequence[offset % kPage / kLine] = sequence;
   }
@@ -65,12 +65,12 @@ class MediumFile {
   uint64_t id() const { return id_; }
   const std::string& path() const { return path_; }
   size_t page_count() const { return pages_.size(); }
-  // The medium's, then each that the file has had since.
+  // The medium's size, then each size that the file has had since.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
-  // Zeros from there on.
+  // Zeros the medium's version from `bytes` on.
   void cut_off(uint64_t bytes);
 
-  // Lines and words reach the medium where a mapping has put them; pages and sectors elsewhere.
+  // If the file was mapped, lines and words reach the medium; otherwise pages and sectors.
   bool mapped = false;
 
  private:
@@ -80,7 +80,7 @@ class MediumFile {
   std::string path_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::vector<uint64_t> sizes_{0};
-  uint64_t captured_at_ = 0;  // flushes before it are older than what the medium has
+  uint64_t captured_at_ = 0;  // flushes before it are older than the medium's version
 };
 
 }  // namespace powercut

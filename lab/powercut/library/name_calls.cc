@@ -1,4 +1,4 @@
-// Calls that make, change and remove names.
+// Calls that add, change and remove names.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace powercut {
 namespace {
 
 struct Named {
-  uint64_t id = 0;  // 0: nothing has the name
+  uint64_t id = 0;  // 0: no file has the name
   char type = 'f';
   std::string target;  // of a symbolic link
 };
@@ -29,7 +29,7 @@ char type_of(const struct stat& status) {
   return S_ISLNK(status.st_mode) ? 'l' : 'o';
 }
 
-// What a symbolic link says. It is read while the link is there: after the cut it may have to be made anew.
+// Returns a symbolic link's target, read while the link exists: after the cut it may have to be made again.
 std::string target_of(const Computer& computer, const std::string& path) {
   std::array<char, PATH_MAX> target{};
   const ssize_t length = readlink(path.c_str(), target.data(), target.size());
@@ -48,14 +48,14 @@ Named look_up(const Computer& computer, const Place& place) {
           type == 'l' ? target_of(computer, place.path) : std::string()};
 }
 
-// The medium may still have what the program removes.
+// Keeps a file that the program removes, since the medium may still have it.
 void keep(Computer& computer, const Place& place, const Named& named) {
   if (named.id == 0) return;
   if (named.type == 'f') computer.follow(place, false);
   if (named.type == 'l') computer.keep_link(place, named.id);
 }
 
-// A call on a name; `named`: what has it, or had it.
+// Returns a call on a name. named: the file that has the name, or had it.
 NameCall call_on(NameCall::Kind kind, const char* function, const Place& place, const Named& named) {
   NameCall call;
   call.kind = kind;
@@ -67,7 +67,7 @@ NameCall call_on(NameCall::Kind kind, const char* function, const Place& place, 
   return call;
 }
 
-// Makes a name by `work`, which may change the path, as mkstemp() does.
+// Adds a name by `work`, which may change the path, as mkstemp() does.
 template <typename Work>
 int add_name(const char* function, void* caller, int folder, const char* path, Work work) {
   Computer& computer = Computer::get();
@@ -201,7 +201,7 @@ POWERCUT_EXPORT int symlinkat(const char* target, int folder, const char* path) 
   return add_name("symlinkat", POWERCUT_CALLER, folder, path,
                   [&] { return hidden_call(target, folder, path); });
 }
-// result, what it is where the call failed
+// result, its value if the call failed
 #define POWERCUT_MAKE_NAMED(name, result, failed, parameters, values, ...) \
   POWERCUT_EXPORT result name parameters __VA_ARGS__ {                     \
     POWERCUT_HIDDEN(name);                                                 \

@@ -12,13 +12,13 @@ void Names::add(NameCall call) {
     by_entry_[entry] = number;
     by_folder_[entry.folder].push_back(number);
   };
-  // All that concerns one file or folder is recorded in its inode, in order: so nothing is lost that is first
-  // given a new name and then loses its old one.
+  // All changes of one file or folder are recorded in its inode, in order: so a file that first gets a new
+  // name and then loses its old one is never lost.
   const auto stands_on_file = [&](uint64_t id, bool goes) {
     if (const auto found = by_id_.find(id); found != by_id_.end()) needs.push_back(found->second);
     by_id_[id] = number;
     if (!goes) return;
-    // A folder goes only after its names.
+    // A folder is removed only after its names.
     if (const auto found = by_folder_.find(id); found != by_folder_.end()) {
       needs.insert(needs.end(), found->second.begin(), found->second.end());
     }

@@ -1,4 +1,4 @@
-// The names in the folders: which calls changed them, and which of the calls the medium has.
+// The names in the folders: the calls that changed them, and which of these calls the medium has.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace powercut {
 
 struct Entry {
-  uint64_t folder = 0;  // as Watch::identity() numbers it
+  uint64_t folder = 0;  // number from Watch::identity()
   std::string name;
 
   bool operator<(const Entry& other) const {
@@ -21,18 +21,18 @@ struct Entry {
   }
 };
 
-// One call, which the medium has whole or not at all, as file systems with a journal have it.
+// A call, which reaches the medium whole or not at all, as in file systems with a journal.
 struct NameCall {
   enum class Kind : uint8_t { kAdd, kRemove, kRename, kExchange };
 
   Kind kind = Kind::kAdd;
   Entry entry;
   Entry to;             // of a rename
-  uint64_t id = 0;      // of what `entry` named, or names now
-  uint64_t other = 0;   // of what a rename took the place of; 0: of nothing
+  uint64_t id = 0;      // of the file that `entry` named, or names now
+  uint64_t other = 0;   // of the file that a rename replaced; 0: none
   char type = 'f';      // f, d, l, or o for other kinds, such as sockets; of `id`
   std::string target;   // of a symbolic link
-  uint64_t synced = 0;  // of a rename between two folders: that which was synced already
+  uint64_t synced = 0;  // of a rename between two folders: the one already synced
   std::string told;     // for people
   bool durable = false;
 };
@@ -42,11 +42,11 @@ class Names {
   explicit Names(bool in_order) : in_order_(in_order) {}
 
   void add(NameCall call);
-  // A folder was synced: what was called on names in it is durable, and what that stands on. A rename from one folder to
-  // another wants both. Says whether that made a difference.
+  // Makes calls on names in a synced folder durable, and the calls that they depend on. A rename between two
+  // folders needs a sync of both. Returns whether that made a difference.
   bool sync_folder(uint64_t folder);
   bool sync_all();
-  // Of each call, whether the medium has it after a cut. Where calls wait, a call that needs another has it too.
+  // Returns for each call whether the medium has it after a cut. A call comes with those that it needs.
   std::vector<bool> choose(Chance& chance, double probability) const;
 
   // Writes all calls, each with whether it reached the medium.
@@ -60,11 +60,11 @@ class Names {
 
   bool in_order_;
   std::vector<NameCall> calls_;
-  std::vector<std::vector<size_t>> needs_;  // of each call, the earlier ones that it stands on
+  std::vector<std::vector<size_t>> needs_;  // for each call, the earlier calls that it depends on
   std::map<Entry, size_t> by_entry_;        // the last call
   std::map<uint64_t, size_t> by_id_;        // the last call
   std::map<uint64_t, std::vector<size_t>> by_folder_;
-  size_t durable_until_ = 0;  // every call before it is durable
+  size_t durable_until_ = 0;  // all calls before it are durable
 };
 
 }  // namespace powercut

@@ -7,7 +7,7 @@
 namespace powercut {
 namespace {
 
-// Python's C interface, as far as it's needed, in its stable part but for frames (3.9 and newer).
+// Python's C interface as far as needed. Except for frames (3.9 and newer), it is the stable interface.
 struct Python {
   int (*is_initialized)();
   void* (*this_thread)();
@@ -81,7 +81,7 @@ CallStack python_stack(size_t frames) {
   while (frame != nullptr && stack.size() < frames) {
     void* code = calls.code(frame);
     const std::string path = attribute(calls, code, "co_filename");
-    // What the import system calls is the same everywhere.
+    // The frames of the import system are the same everywhere.
     if (!path.starts_with("<frozen")) {
       stack.push_back(path + ":" + std::to_string(calls.line(frame)) + " " +
                       attribute(calls, code, "co_name"));

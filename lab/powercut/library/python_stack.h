@@ -1,4 +1,4 @@
-// The lines of Python that the calling thread is in, where the program is Python.
+// The lines of Python that the calling thread is in, if the program is Python.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace powercut {
 
-// Whether an address is in the interpreter itself.
+// Returns whether an address is in the interpreter itself.
 bool is_in_python(void* address);
 
-// "path:line function", the innermost first. Takes the interpreter's lock, which its own calls into the system
-// don't hold: so only for calls that the interpreter itself makes, and without a lock of ours.
+// Returns "path:line function", innermost first. Takes the interpreter's lock, which its own system calls
+// don't hold. REQUIRES: the interpreter itself makes the call, and this library holds no lock.
 CallStack python_stack(size_t frames);
 
 }  // namespace powercut

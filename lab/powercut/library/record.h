@@ -1,4 +1,4 @@
-// What a run called, from where, and what of it was useless.
+// The record of a run: its calls, their places, and how many were useless.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace powercut {
 
-uint64_t now_us();  // by the monotonic clock
+uint64_t now_us();  // on the monotonic clock
 
 class Record {
  public:
-  // A call at which the power may go.
+  // Adds a cut point.
   void add_point(Kind kind, const char* function, const CallStack& stack);
-  // A call that makes something durable. what: flush, drain or sync, which can each be taken out.
+  // Adds a call that makes something durable. what: flush, drain or sync, which can each be taken out.
   void add_site(const char* function, const char* what, const std::string& site);
-  // lines, clean: of a flush; else 0.
+  // Adds a use of a call. lines, clean: of a flush; else 0.
   void add_useful(const char* what, const char* function, const CallStack& stack, bool useless,
                   uint64_t lines, uint64_t clean);
   void describe(Json& json) const;
 
-  uint64_t begun_us = 0;  // by the monotonic clock
+  uint64_t begun_us = 0;  // on the monotonic clock
 
  private:
   struct Place {
@@ -42,7 +42,7 @@ class Record {
   };
 
   std::map<Place, uint32_t> places_;
-  std::vector<uint32_t> points_;  // of each point, its place
+  std::vector<uint32_t> points_;  // for each point, its place
   std::map<std::pair<std::string, std::string>, std::pair<std::string, uint64_t>>
       sites_;  // (site, what): function, calls
   std::map<std::pair<std::string, Place>, Use> uses_;

@@ -25,12 +25,12 @@ bool sync_known(Computer& computer, Synced what, int descriptor) {
   const uint64_t id = computer.watch().identity(status);
   if (what == Synced::kFolder) return computer.names.sync_folder(id);
   bool useful = computer.find(id)->capture(computer.next_sequence());
-  // POSIX doesn't promise the file's name along with it; a journal that is written in order does.
+  // POSIX doesn't promise that the file's name is durable, too; a journal written in order does.
   if (computer.names.in_order()) useful = computer.names.sync_all() || useful;
   return useful;
 }
 
-// The medium is memory of ours: the file system's own sync would only take time.
+// The medium is our own memory: the file system's own sync would only take time.
 template <typename Work>
 int sync_one(const char* function, void* caller, int descriptor, Work work) {
   Computer& computer = Computer::get();

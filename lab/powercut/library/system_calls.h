@@ -1,4 +1,4 @@
-// The kernel's calls, past all that stands in for them in this library.
+// The kernel's calls, bypassing this library's stand-ins.
 #pragma once
 
 #include <fcntl.h>
@@ -20,11 +20,11 @@ inline void* map(size_t bytes, int protection, int flags, int descriptor) {
   return reinterpret_cast<void*>(syscall(SYS_mmap, nullptr, bytes, protection, flags, descriptor, 0));
 }
 inline void unmap(void* address, size_t bytes) { syscall(SYS_munmap, address, bytes); }
-// False where the path is taken.
+// Returns false if the path exists.
 inline bool link(const char* from, const char* to) {
   return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0;
 }
-// The same for a symbolic link, not for what it leads to.
+// Links a symbolic link itself, not its target.
 inline bool link_itself(const char* from, const char* to) {
   return syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0) == 0;
 }

@@ -37,7 +37,7 @@ bool View::read(uint64_t page, std::array<std::byte, kPage>& bytes) {
   if (offset >= size_ || mapping_ == nullptr || in_hole(offset)) return false;
   const size_t there = std::min<uint64_t>(kPage, size_ - offset);
   const auto* from = reinterpret_cast<const volatile uint64_t*>(mapping_ + offset);
-  for (size_t word = 0; word < kPage / kWord; ++word) {  // what lies behind the end in its page is zeros
+  for (size_t word = 0; word < kPage / kWord; ++word) {  // bytes after the end in its page are zeros
     const uint64_t value = from[word];
     std::memcpy(bytes.data() + word * kWord, &value, kWord);
   }

@@ -1,4 +1,4 @@
-// A file as the program sees it, page by page. Holes are told by the file system and not read.
+// A file as the program sees it, page by page. Holes are found through the file system and not read.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class View {
 
   uint64_t size() const { return size_; }
   bool exists() const { return descriptor_ >= 0; }
-  // False for a page of zeros, which isn't copied. Words are read whole while others store.
+  // Returns false for a page of zeros, which isn't copied. Reads words whole while other threads store.
   bool read(uint64_t page, std::array<std::byte, kPage>& bytes);
 
  private:
@@ -28,7 +28,7 @@ class View {
   int descriptor_;
   uint64_t size_ = 0;
   const std::byte* mapping_ = nullptr;
-  uint64_t data_begin_ = 0;  // of the stretch of data at or after the page that was read last
+  uint64_t data_begin_ = 0;  // of the first data at or after the page read last
   uint64_t data_end_ = 0;
 };
 

@@ -81,12 +81,11 @@ std::optional<Place> Watch::find(int folder_descriptor, const char* path) const 
   std::string whole = absolute(folder_descriptor, path);
   if (!is_normal(whole)) whole = normal(whole);
   const auto root = root_of(whole);
-  if (!root || whole.size() == roots_[*root].size())
-    return std::nullopt;  // the root itself is nobody's to change
+  if (!root || whole.size() == roots_[*root].size()) return std::nullopt;  // the root itself can't be changed
   const size_t slash = whole.rfind('/');
   Place place{*root, whole, whole.substr(0, slash), whole.substr(slash + 1), 0};
   struct stat status{};
-  if (stat(place.folder.c_str(), &status) != 0) return std::nullopt;  // and the call will fail
+  if (stat(place.folder.c_str(), &status) != 0) return std::nullopt;  // the call itself will fail
   place.folder_id = identity(status);
   return place;
 }

@@ -1,4 +1,4 @@
-// Which paths are followed: those under the given folders.
+// Finds the followed paths, which are those under the given folders.
 #pragma once
 
 #include <sys/stat.h>
@@ -23,15 +23,15 @@ class Watch {
  public:
   explicit Watch(std::vector<std::string> roots);
 
-  // A number for a file or folder, which is its own among those of all roots. Its inode where all are on one
+  // Returns a number for a file or folder, unique among those of all roots. It is the inode if all are on one
   // file system.
   uint64_t identity(const struct stat& status) const;
 
-  // Symbolic links on the way are not followed, but for what the working folder's path is.
+  // Symbolic links in the path are not followed, except in the path of the working folder.
   std::optional<Place> find(int folder_descriptor, const char* path) const;
-  // The root that a path is in or is.
+  // Returns the root that a path is, or is in.
   std::optional<size_t> root_of(const std::string& path) const;
-  // Where a file is kept that the medium may still have while the program has removed it: beside its root.
+  // Returns where a file is kept that the program has removed and the medium may have: beside its root.
   std::string kept_path(size_t root, uint64_t id) const {
     return roots_[root] + ".kept/" + std::to_string(id);
   }
@@ -41,7 +41,7 @@ class Watch {
   std::vector<dev_t> devices_;  // of the roots, each once
 };
 
-// The path of what is open; empty where it has none.
+// Returns the path of an open file; empty if it has none.
 std::string path_of(int descriptor);
 
 }  // namespace powercut
