@@ -3,39 +3,39 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# `pmemlab` alone: its commands that train nothing need neither the engine nor PyTorch.
+# Installs `pmemlab` alone, for commands that need neither the engine nor PyTorch.
 LAB_TOOLS := $(VENV)/.lab-tools
 LAB := $(BIN)/pmemlab
-# TensorFlow takes 1.6 GB, and no other test needs it: it has an environment of its own, beside which the other's packages are found.
+# TensorFlow takes 1.6 GB and few tests need it, so it has its own environment, which also finds the other's packages.
 TENSORFLOW := $(VENV)/tensorflow
 GET_TORCH := $(BIN)/python -I lab/tools/torch_wheel.py constraints.txt
 
-# What the engine's memories and disk tiers need, and what compiles its core.
+# Packages for the engine's memories and disk tiers, and for compiling its core.
 ENGINE_LIBRARIES := libleveldb1d libpmem1
 ENGINE_PACKAGES := g++ liburing-dev python3-dev $(ENGINE_LIBRARIES)
-# Device file of this computer's memory; remove it to have it measured anew.
+# Device file of this computer's memory; remove it to measure the memory anew.
 MEMORY_HERE := results/memory-here.yaml
 
-# In Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND says so where it is missing. The other is what a test of
-# power cuts is compiled with.
+# libmemkind0 is in Debian 12 and Ubuntu, not in Debian 13; PMEM_MEMKIND reports an error without it. A test of power cuts is
+# compiled with libpmemobj-dev.
 OPTIONAL_PACKAGES := libmemkind0 libpmemobj-dev
-# The tests look at the report's page with these, and are skipped without them.
+# Tests open the report's page in this browser, and are skipped without it.
 BROWSER_PACKAGES := chromium chromium-driver
-# What checks the rules of the core's locks.
+# Packages for checking the rules of the core's locks.
 CHECK_PACKAGES := clang libclang-rt-dev
-# What an emulated machine needs of the computer that it runs on.
+# Packages that an emulated machine needs on its computer.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ndctl daxctl numactl e2fsprogs dmsetup
 
-# Without it each of the many processes that tests start compiles what it imports, and pytest rewrites every test anew.
+# With this variable, each process that tests start would compile its imports, and pytest would rewrite every test anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What is installed, with which extras; the last is the tools that check this repository.
+# The projects to install, with their extras; the last has the tools that check this repository.
 PROJECTS := 'engine[torch,bench,cluster,files,keras]' 'lab[report,benchmarks]' '.[dev]'
 PYPROJECTS := engine/pyproject.toml lab/pyproject.toml pyproject.toml
-# Debian and Ubuntu have pip's part of it in a package of its own.
+# Debian and Ubuntu have ensurepip in a package of its own.
 HAS_VENV := $(shell $(PYTHON) -c 'import ensurepip' 2>/dev/null && echo yes)
 
-# Where `make backports` has unpacked a newer QEMU and kernel, guests run on them.
+# If `make backports` has unpacked a newer QEMU and kernel, guests run on them.
 BACKPORTS := .lab/backports
 ifneq ($(wildcard $(BACKPORTS)/root),)
 export PMEMLAB_QEMU ?= $(CURDIR)/$(BACKPORTS)/root/usr/bin/qemu-system-x86_64
@@ -44,9 +44,9 @@ endif
 
 CORE_SOURCES := $(shell find engine/core engine/pacing engine/bench engine/CMakeLists.txt -type f)
 
-# While another program installs.
+# Waits while another program installs packages.
 WAIT_FOR_DPKG := -o DPkg::Lock::Timeout=300
-# $(call install_packages,PACKAGES): installs those that are missing, or says how.
+# $(call install_packages,PACKAGES): installs the missing packages, or says how.
 define install_packages
 	@missing=""; for package in $(1); do \
 	  dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing="$$missing $$package"; \
@@ -68,8 +68,8 @@ endef
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-# Processes that the tests are shared out to, a file at a time: two a core, since many tests wait, but eight at most,
-# since more wait for each other's memory. Files of few tests are not the short ones, so they keep their order.
+# Processes for the tests, which get a file at a time: two per core, since many tests wait, but at most eight, since more would
+# compete for memory. Files with few tests are not shorter, so the order of files is kept.
 TEST_PROCESSES := $(shell expr 2 \* $$(nproc)) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
@@ -78,10 +78,10 @@ test: setup ## run the tests that need neither Docker nor a guest
 
 .PHONY: scenarios
 scenarios: setup-scenarios ## train in every storage mode on emulated machines, check, and print the table
-	@$(MAKE) --no-print-directory run-scenarios # which sees what was unpacked just now
+	@$(MAKE) --no-print-directory run-scenarios # a new make, which sees backports unpacked just now
 
 .PHONY: all-scenarios
-all-scenarios: ## the same, and the long ones: more policies and filters, each power cut, what a guest can reach
+all-scenarios: ## run scenarios and long ones: more policies and filters, each power cut, what a guest can reach
 	@$(MAKE) --no-print-directory scenarios ARGS="-m 'long or not long' $(ARGS)"
 
 .PHONY: run-scenarios
@@ -94,7 +94,7 @@ throughput: setup checkpoints cache-sizes ## time Wide & Deep with 10 M rows on 
 	[ -e $(MEMORY_HERE) ] || $(LAB) model measure node0 -o $(MEMORY_HERE)
 	$(BIN)/python -m pytest scenarios/throughput --pmemlab-machine process --pmemlab-here $(MEMORY_HERE) $(ARGS)
 
-# The media of `make checkpoints` beside this computer's own.
+# The media of `make checkpoints` in addition to this computer's own.
 CHECKPOINT_DEVICES := sata-s4510 nvme-p4510 optane-100-x6
 
 .PHONY: checkpoints
@@ -104,12 +104,12 @@ checkpoints: setup ## save and load checkpoints on this computer, and paced as o
 	  $(CHECKPOINT_DEVICES:%=--device %) --models vgg16 --repeats 3 --json results/checkpoints.json
 
 .PHONY: cache-sizes
-cache-sizes: setup ## count what DRAM before persistent memory answers, by its size, and predict both modes
+cache-sizes: setup ## count the hits of DRAM before persistent memory, by its size, and predict both modes
 	mkdir -p results
 	PYTHONPATH=lab $(BIN)/python -m benchmarks.cache_sizes --json results/cache-sizes.json
 
 .PHONY: docker
-docker: ## install and start a Docker engine, where none answers (Debian and Ubuntu)
+docker: ## install and start a Docker engine, if none answers (Debian and Ubuntu)
 	@docker/engine.sh up
 
 .PHONY: docker-stop
@@ -125,7 +125,7 @@ servers-up: docker-answers lab-tools ## start parameter servers with PMem as con
 	$(LAB) lab servers $(ARGS)
 
 .PHONY: lab-down
-lab-down: lab-tools ## stop machines and servers, and remove whatever they left
+lab-down: lab-tools ## stop machines and servers, and remove everything that they left
 	$(LAB) lab down $(ARGS)
 
 .PHONY: show
@@ -133,7 +133,7 @@ show: lab-tools guest-packages ## print a machine's persistent memory: make show
 	$(LAB) machine show $(ARGS)
 
 .PHONY: backports
-backports: ## unpack Debian 12's newer QEMU and kernel, which the CXL machines want
+backports: ## unpack Debian 12's newer QEMU and kernel, for the CXL machines
 	lab/tools/backports.sh $(BACKPORTS)
 
 .PHONY: bench
@@ -145,9 +145,9 @@ check: setup check-packages ## lint, check types and locks, run the long tests, 
 	@$(MAKE) --no-print-directory -j2 --output-sync run-linters $(TENSORFLOW)/.installed $(VENV)/.nvrtc
 	$(BIN)/python -m pytest tests -m 'long or sanitizer' -n $$((3 * $$(nproc) / 2)) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Tests have a few of each; what is rare takes many.
+# Repeats tests with many more tries, for rare failures.
 .PHONY: hunt
-hunt: setup ## look longer for what is rare: 500 power cuts, 10,000 interleavings, 50 kills of jobs
+hunt: setup ## look longer for rare failures: 500 power cuts, 10,000 interleavings, 50 kills of jobs
 	$(BIN)/python -m pytest tests/power_cuts -m 'long or not long' -k at_any_moment -n $$(nproc) --power-cuts 100 $(ARGS)
 	PYTHONPATH=tests/engine/sanitizers $(BIN)/python -c 'from native_programs import build, run; \
 	  print(run(build("interleavings_test"), "--schedules", "10000", timeout_s=3600), end=""); \
@@ -162,7 +162,7 @@ run-linters:
 	$(BIN)/mypy
 
 .PHONY: fidelity
-fidelity: setup ## set predictions beside what was published, and keep them in lab/FIDELITY.md
+fidelity: setup ## compare predictions with published figures, in lab/FIDELITY.md
 	$(LAB) model fidelity --write lab/FIDELITY.md $(ARGS)
 
 .PHONY: doctor
@@ -170,18 +170,18 @@ doctor: lab-tools ## say which machines run on this computer, and what the other
 	$(LAB) machine doctor
 
 .PHONY: wheels
-wheels: build-packages $(BIN)/pip ## build this clone's wheel into wheels/, with all that it needs beside it
+wheels: build-packages $(BIN)/pip ## build this clone's wheels into wheels/, with all their dependencies
 	$(GET_TORCH) wheel -q -w wheels
 	$(BIN)/python -m pip wheel -q -w wheels -f wheels -c constraints.txt './engine[torch,cluster,keras]' './lab[report]'
 
 .PHONY: clean
-clean: ## remove what was built, installed and downloaded into this folder; `make clean-cache`: kernels too
+clean: ## remove everything built, installed and downloaded here; `make clean-cache`: kernels too
 	rm -rf $(VENV) build dist wheels .lab docker/wheels results
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache engine/embstore/_core*.so engine/embstore/bench/_yardsticks*.so
 
-# What all clones of this user's share.
+# Removes the caches that all of this user's clones share.
 .PHONY: clean-cache
 clean-cache:
 	cache="$${PMEMLAB_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/pmemlab}"; [ ! -d "$$cache" ] || { \
@@ -190,11 +190,11 @@ clean-cache:
 	cache="$${POWERCUT_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/powercut}"; [ ! -d "$$cache" ] || { \
 	  cd "$$cache" && rm -rf library-* && cd / && rmdir --ignore-fail-on-non-empty "$$cache"; }
 
-# --- What the targets above need.
+# --- Targets that the above depend on.
 
-# Everything; and what scenarios import, with what their guests run on. The core is compiled while packages are fetched
-# and unpacked, which a second processor has time for. With WHEELS=FOLDER, what `make wheels` left there is installed instead; nothing is compiled
-# or fetched.
+# `setup` installs everything; `setup-scenarios` what scenarios import and their guests run on. The core is compiled while
+# packages are downloaded and unpacked, which leaves a second processor idle. With WHEELS=FOLDER, the wheels that `make wheels`
+# left there are installed instead, and nothing is compiled or downloaded.
 .PHONY: setup setup-scenarios
 ifdef WHEELS
 setup: $(VENV)/.wheels
@@ -217,13 +217,13 @@ engine-packages:
 	$(call install_packages,$(ENGINE_PACKAGES))
 	-@$(MAKE) --no-print-directory optional-packages
 
-# First and alone: two pips at a time must not install the same package.
+# Runs first and alone: two pips at the same time must not install the same package.
 $(VENV)/.build-tools: $(PYPROJECTS) constraints.txt
 	$(BIN)/python -I lab/tools/extras.py --build engine lab > $(VENV)/build-requirements.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/build-requirements.txt
 	touch $@
 
-# Compiled against the build tools in the environment, so a changed source costs seconds.
+# Compiles against the build tools in the environment, so a changed source costs seconds.
 $(VENV)/.core: $(VENV)/.build-tools $(CORE_SOURCES)
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e engine -e lab
 	touch $@ $(LAB_TOOLS)
@@ -233,8 +233,9 @@ $(VENV)/.scenario-packages: $(VENV)/.build-tools
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/scenario-requirements.txt
 	touch $@
 
-# PyTorch first of the rest, so that what wants it finds it. What guests import was compiled, since they can't write; of these packages
-# most is never imported, so Python compiles what is: the largest here, once for all of the tests' processes.
+# Installs PyTorch first, so that packages that depend on it find it. Packages that guests import were compiled above, since
+# guests can't write. Most of these here are never imported, so Python compiles them on import; the largest are imported here
+# once for all of the tests' processes.
 $(VENV)/.packages: $(VENV)/.scenario-packages
 	$(GET_TORCH) install -q --no-compile
 	$(BIN)/python -I lab/tools/extras.py $(PROJECTS) > $(VENV)/requirements.txt
@@ -253,12 +254,12 @@ $(BIN)/pip:
 	$(if $(HAS_VENV),,$(call install_packages,python3-venv))
 	$(PYTHON) -m venv $(VENV)
 
-# First, because what follows takes minutes.
+# Checked first, because the steps after it take minutes.
 .PHONY: docker-answers
 docker-answers:
 	@docker/engine.sh check
 
-# Debian 12's own QEMU and kernel are too old for the CXL machines.
+# For the CXL machines, for which Debian 12's own QEMU and kernel are too old.
 .PHONY: cxl-backports
 cxl-backports: guest-packages
 	@[ -d $(BACKPORTS)/root ] || [ -n "$$PMEMLAB_QEMU" ] || ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release || \
@@ -279,7 +280,7 @@ $(TENSORFLOW)/.installed: constraints.txt | $(BIN)/pip
 test-gpu: setup $(VENV)/.nvrtc ## run the engine's tests with HBM on this computer's GPU, in place of an emulated one
 	EMBSTORE_DEVICE=cuda $(BIN)/python -m pytest tests/engine -n $(TEST_PROCESSES) $(ARGS)
 
-# Compiles the GPU's kernels, for the test of what it makes of them. Needs no GPU.
+# Installs NVRTC, which compiles the GPU's kernels for the test of the result. Needs no GPU.
 $(VENV)/.nvrtc: engine/pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -I lab/tools/extras.py 'engine[gpu]' > $(VENV)/gpu-requirements.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -r $(VENV)/gpu-requirements.txt
@@ -289,7 +290,7 @@ $(VENV)/.nvrtc: engine/pyproject.toml constraints.txt | $(BIN)/pip
 optional-packages:
 	$(call install_packages,$(OPTIONAL_PACKAGES))
 
-# Not a part of the set-up: a browser is large. Debian's; on Ubuntu, your own Chrome and chromedriver serve too.
+# Not part of the set-up, since a browser is large. This is Debian's; on Ubuntu, your own Chrome and chromedriver serve, too.
 .PHONY: browser-package
 browser-package:
 	$(call install_packages,$(BROWSER_PACKAGES))
@@ -307,7 +308,7 @@ guest-packages:
 	$(call install_packages,$(GUEST_PACKAGES))
 	-@command -v cxl >/dev/null || $(MAKE) --no-print-directory cxl-package
 
-# In Debian 12 the program is part of ndctl; only the CXL machines want it.
+# In Debian 12 the program is part of ndctl; only the CXL machines need it.
 .PHONY: cxl-package
 cxl-package:
 	$(call install_packages,cxl)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the image's base where none can be pulled: a minimal Debian by debootstrap.
+# Makes the image's base with debootstrap if none can be pulled: a minimal Debian.
 #
 #   docker/base.sh SUITE TAG
 #
@@ -26,14 +26,14 @@ command -v debootstrap >/dev/null || {
 }
 
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/pmemlab-base.XXXXXX")
-# debootstrap, if it is interrupted, leaves the kernel's file systems mounted in there.
+# debootstrap leaves the kernel's file systems mounted in there if it is interrupted.
 trap 'umount -lR "$root/proc" "$root/sys" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
 trap 'exit 130' INT TERM
 
 debootstrap --variant=minbase --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
     "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/var/log/*.log
-# debootstrap knows of the release alone; its updates and security fixes lie beside it.
+# debootstrap lists only the release; its updates and security fixes are separate.
 sed -i "s#^deb \(.*\)/debian $suite main\$#&\ndeb \1/debian $suite-updates main\ndeb \1/debian-security $suite-security main#" \
     "$root/etc/apt/sources.list"
 tar -C "$root" -c . | docker import --change "LABEL pmemlab.base=$suite" - "$tag"

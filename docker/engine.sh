@@ -1,9 +1,9 @@
 #!/bin/sh
-# Gets a Docker engine that answers (`make docker`), and ends one again (`make docker-stop`).
+# Gets a Docker engine that answers (`make docker`), and ends it (`make docker-stop`).
 #
 #   docker/engine.sh up      install Docker and Compose if they are missing (Debian, Ubuntu),
 #                            start the engine and wait until it answers
-#   docker/engine.sh check   say in a line what to do where no engine answers
+# docker/engine.sh check   say in a line what to do if no engine answers
 #   docker/engine.sh down    end the engine that `up` started without systemd
 set -eu
 
@@ -42,7 +42,7 @@ install_packages() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qy -o DPkg::Lock::Timeout=300 --no-install-recommends $packages
 }
 
-# Where the user wants the engine to be, if not here.
+# Prints the engine that the user has chosen, unless it is the one here.
 chosen() {
     if [ -n "${DOCKER_HOST:-}" ]; then
         host=$DOCKER_HOST by="DOCKER_HOST, $DOCKER_HOST"
@@ -54,7 +54,7 @@ chosen() {
     case $host in '' | default | "unix://$socket" | unix:///run/docker.sock) ;; *) echo "$by" ;; esac
 }
 
-# One that is started here would not be the one that is asked.
+# Fails if the user has chosen another engine: starting one here would not help.
 need_here() {
     where=$(chosen)
     [ -z "$where" ] || fail "no Docker engine answers at $where: start it, or choose another"
@@ -83,7 +83,7 @@ wait_for_answer() {
     done
 }
 
-# An engine may run and refuse just this user.
+# Fails if an engine runs but refuses this user.
 need_access() {
     [ "$(id -u)" = 0 ] || [ ! -S "$socket" ] || [ -w "$socket" ] ||
         fail "an engine runs, but $(id -un) may not use it:" \

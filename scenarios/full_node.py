@@ -1,6 +1,6 @@
 """Trains a table of two tiers on a CPU whose own NUMA node has hardly any memory left.
 
-Linux then takes pages of the node nearest by, which is the CPU's persistent memory.
+Linux then takes pages from the nearest node, which is the CPU's persistent memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROWS, _DIM, _BATCH_IDS = 200_000, 16, 10_000
 
 
 def _fill_node() -> list[bytearray]:
-    """Take the node's memory until the kernel gives that of others."""
+    """Takes the node's memory until the kernel takes pages from other nodes."""
     taken = []
     while True:
         before_bytes = _node().free_bytes

@@ -1,4 +1,4 @@
-"""A guest of root's sees no file of this computer's but those that it needs."""
+"""A guest started by root sees only those files of this computer that it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pmemlab.machines.protocol import Machine
 pytestmark = pytest.mark.long
 
 # Looks for the files by their paths, and by their names in the guest's own root; and mounts every
-# 9p share that this root has left over.
+# 9p share that is not mounted yet.
 _SEARCH = r"""
 for path; do
   cat "$path" 2>/dev/null
@@ -33,7 +33,7 @@ _FOLDERS = ("/root", "~", "/var/tmp", "/tmp", "/etc", "/run")
 
 @pytest.fixture
 def secret_files() -> Iterator[list[Path]]:
-    """Files of this computer's, which whoever runs the guest can read."""
+    """Files of this computer that the user who runs the guest can read."""
     files = []
     for folder in dict.fromkeys(Path(name).expanduser() for name in _FOLDERS):
         path = folder / f"pmemlab-secret-{secrets.token_hex(8)}"

@@ -1,4 +1,4 @@
-"""What a power cut takes from a guest, and what it leaves."""
+"""What a guest loses by a power cut, and what it keeps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.long
 _LIMIT_S = 300.0
 _READY = "ready for a power cut"
 
-# One file that is flushed to the disk, and one that the kernel would write half a minute later.
+# One file is flushed to the disk; the kernel would write the other half a minute later.
 _WRITE_FILES = f"""
 cd "$1"; rm -f synced unsynced; printf kept > synced; sync synced; printf lost > unsynced
 cat synced unsynced; echo; echo {_READY}; sleep 600
 """
-# Two stores into persistent memory: one flushed by libpmem, one that is left to the CPU's caches.
+# Two stores into persistent memory: one flushed by libpmem, one left in the CPU's caches.
 _STORE = f"""
 import ctypes, sys, time
 libpmem = ctypes.CDLL("libpmem.so.1")
@@ -65,7 +65,7 @@ def test_a_file_outlives_a_power_cut_if_it_was_synced(machine: Machine) -> None:
 
 @pytest.mark.pmemlab("fsdax", "fsdax-eadr")
 def test_a_store_into_persistent_memory_outlives_a_power_cut(machine: Machine) -> None:
-    """Flushed or not: QEMU has no CPU caches to lose it from; `powercut` is for that."""
+    """Both stores outlive it: QEMU has no CPU caches to lose one from; `powercut` has."""
     _skip_a_process(machine)
     path = f"{machine.topology.pmem.path}/stored"
     _run_until_power_cut(machine, [machine.python, "-c", _STORE, path])

@@ -1,8 +1,8 @@
-"""A training script of one's own: logistic regression on two columns of ids.
+"""An example of a user's own training script: logistic regression on two columns of ids.
 
     python train.py --storage-type PMEM_LIBPMEM --pmem /mnt/pmem0 --pmem-size 402653184
 
-Its last line is what a scenario judges: `print_run` prints it.
+The scenario judges the last line, which `print_run` prints.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
 
-    # DRAM needs neither; a tier on persistent memory keeps its rows in a file in that folder.
+    # DRAM needs neither option; a tier on persistent memory keeps its rows in a file there.
     is_dram = arguments.storage_type == "DRAM"
     storage = es.StorageOption(
         storage_type=es.StorageType[arguments.storage_type],

@@ -1,4 +1,4 @@
-/* append FILE COUNT: appends records, and prints each one's number when it is durable.
+/* append FILE COUNT: appends records, and prints the number of each when it is durable.
    Compiled with -DFORGET_FLUSH, it forgets to flush the record before it counts it. */
 #include <libpmem.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* An append-only log on persistent memory: records of 56 bytes with a sum, and how many there are. */
+/* An append-only log on persistent memory: records of 56 bytes with a checksum, and their number. */
 #ifndef APPEND_LOG_H
 #define APPEND_LOG_H
 

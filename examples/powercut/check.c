@@ -1,5 +1,5 @@
-/* check FILE OUTPUT: every record that is counted must be whole, and every one that was told durable must be
-   counted. */
+/* check FILE OUTPUT: every counted record must be whole, and every record that was reported as durable must
+   be counted. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* object_list POOL COUNT: appends numbers to a list in a pool of libpmemobj, one transaction each, and prints
-   each when its transaction is over. `object_list POOL check OUTPUT` checks the list. */
+/* object_list POOL COUNT: appends numbers to a list in a pool of libpmemobj, each in a transaction, and prints
+   each number after its transaction. `object_list POOL check OUTPUT` checks the list. */
 #include <libpmemobj.h>
 #include <stdio.h>
 #include <stdlib.h>

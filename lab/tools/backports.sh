@@ -1,6 +1,6 @@
 #!/bin/sh
-# Unpacks a newer QEMU and a newer kernel than Debian 12 has, from its backports, in a folder of their
-# own. Nothing is installed, and no privilege is needed.
+# Unpacks a newer QEMU and kernel than Debian 12's, from its backports, in a folder of their own. Installs nothing, and needs
+# no privilege.
 #
 #   lab/tools/backports.sh FOLDER
 #
@@ -46,7 +46,7 @@ for package in qemu-system-x86 qemu-system-common qemu-system-data seabios "$ker
 done
 for package in *.deb; do dpkg -x "$package" "$work/root"; done
 
-# It shares the libraries of the QEMU that is installed.
+# The unpacked QEMU uses libraries of the installed QEMU.
 "$work/root/usr/bin/qemu-system-x86_64" --version >/dev/null || {
     echo "lab/tools/backports.sh: libraries are missing: apt-get install qemu-system-x86 has most" >&2
     exit 1

@@ -1,10 +1,10 @@
-"""What projects, their extras and their builds depend on.
+"""Prints the dependencies of projects, of their extras and of their builds.
 
     python lab/tools/extras.py [--build] FOLDER[EXTRA,...] ...
 
-prints the requirements of the pyproject.toml in each folder, a line each. An extra may also be one
-of its dependency groups. --build: what the projects are built with instead. The Makefile runs this
-file by its path before anything is installed: the standard library and pip alone.
+prints the requirements of the pyproject.toml in each folder, one per line. An extra may also be one
+of the project's dependency groups. --build: print the build requirements instead. The Makefile runs
+this file by its path before anything is installed, so it uses only the standard library and pip.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # and Python has none
+else:  # Python before 3.11 has no tomllib
     from pip._vendor import tomli as tomllib
 
 __all__ = ["build_requirements", "main", "requirements"]
 
 
 def requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[str]:
-    """pyproject: what the file says. Raises KeyError for an extra that it doesn't have."""
+    """Returns requirements. pyproject: the file's content. Raises KeyError for an unknown extra."""
     project = pyproject.get("project", {})
     groups = pyproject.get("dependency-groups", {})
     found = list(project.get("dependencies", ()))
@@ -35,7 +35,10 @@ def requirements(pyproject: Mapping[str, Any], extras: Iterable[str]) -> list[st
 
 
 def build_requirements(pyproject: Mapping[str, Any]) -> list[str]:
-    """pyproject: what the file says. With the tools that pip would fetch by itself."""
+    """Returns build requirements, including tools that pip would fetch by itself.
+
+    pyproject: the file's content.
+    """
     found = list(pyproject["build-system"]["requires"])
     cmake = pyproject.get("tool", {}).get("scikit-build", {}).get("cmake", {})
     return [*found, f"cmake{cmake['version']}", "ninja"] if cmake else found

@@ -1,11 +1,11 @@
-"""PyTorch without CUDA, where pip can have it.
+"""Installs PyTorch without CUDA, if pip's indexes have it.
 
-PyTorch's builds for the CPU have versions like `2.13.0+cpu` and are on PyTorch's own index alone.
-The wheel that every index has brings gigabytes of CUDA libraries, and without them it doesn't
-load: its libtorch_python.so is linked against libcudnn and libnccl. So the CPU build is asked for
-first, on the indexes that the user's pip is configured for, and whoever must do without is told.
+PyTorch's CPU builds have versions like `2.13.0+cpu` and are only on PyTorch's own index. The wheel
+on every index brings gigabytes of CUDA libraries, and does not load without them: its
+libtorch_python.so is linked against libcudnn and libnccl. So the CPU build is requested first, on
+the indexes that the user's pip is configured for. If they lack it, the user gets advice.
 
-The Makefile runs this file by its path before anything is installed: the standard library alone.
+The Makefile runs this file by its path before anything is installed. It needs no other package.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["advice", "alone", "cpu_build", "is_not_there"]
 
 
 def cpu_build(constraints: str) -> str:
-    """The requirement of the CPU build of the version that constraints.txt (its text) pins.
+    """Returns the requirement of the CPU build of the version pinned by constraints.txt (its text).
 
-    Raises ValueError where it pins none.
+    Raises ValueError if it pins none.
     """
     pinned = re.search(r"^torch==([0-9][0-9.]*)\s*$", constraints, re.MULTILINE)
     if pinned is None:
@@ -31,21 +31,22 @@ def cpu_build(constraints: str) -> str:
 
 
 def alone(requirement: str) -> list[str]:
-    """Pip's arguments for it alone: beside others, pip doesn't say that no index has it."""
+    """Returns pip's arguments for one requirement: with others, pip hides that no index has it."""
     return ["--no-deps", requirement]
 
 
 def is_not_there(requirement: str, pip_output: str) -> bool:
-    """Whether pip failed because no index has this requirement. It says so in other words where
-    its configuration constrains torch, too; what really is in conflict with that, the plain build
-    is as well.
+    """Returns whether pip failed because no index has this requirement.
+
+    If pip's configuration constrains torch, too, pip uses other words. A real conflict with such a
+    constraint also prevents the plain build.
     """
     says = ("No matching distribution found for {}", "Cannot install {} because these package")
     return any(words.format(requirement) in pip_output for words in says)
 
 
 def advice(requirement: str) -> str:
-    """What to tell a user whose indexes lack the CPU build."""
+    """Returns a message for a user whose indexes lack the CPU build."""
     return (
         f"{requirement} is on none of your pip's indexes: the plain build is taken instead, with "
         "2.5 GB of CUDA libraries that nothing here uses. To spare them, stop this, run "
@@ -56,7 +57,7 @@ def advice(requirement: str) -> str:
 
 
 def _get(constraints: Path, arguments: Sequence[str]) -> int:
-    """Run pip for the CPU build by itself; 0 too where there is none, for who follows to decide."""
+    """Runs pip for the CPU build alone. Returns 0 also if no index has it: the next pip decides."""
     requirement = cpu_build(constraints.read_text(encoding="utf-8"))
     command = [sys.executable, "-m", "pip", *arguments, *alone(requirement)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What tests start servers by is used here, too; and these tests' place among scenarios."""
+"""Gives these tests the helpers that start servers, and their place in the order of scenarios."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "cluster"))
 
 
-@pytest.hookimpl(trylast=True)  # once scenarios are in order
+@pytest.hookimpl(trylast=True)  # after scenarios have been sorted
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Behind the first scenario, by which machines have started: these tests wait for half of their
-    time, in which machines train; at the end they would wait alone."""
+    """Moves these tests behind the first scenario, which has started machines. They spend half of
+    their time waiting, in which machines train; at the end of the run they would wait alone."""
     here = [item for item in items if Path(__file__).parent in item.path.parents]
     others = [item for item in items if item not in here]
     items[:] = others[:1] + here + others[1:]

@@ -1,5 +1,5 @@
-"""The servers of compose.servers.yaml, for tests: programs run in the head's container, and what is
-judged is what the kernel of each container and the engine say.
+"""The servers of compose.servers.yaml, for tests. Programs run in the head's container, and the
+evidence comes from each container's kernel and from the Docker engine.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PMEM = Path("/mnt/pmem0")
 _PROGRAMS = "/srv"
 _SHARED = "/shared"
 
-# The engine lets a command run on when whoever asked for it is gone. But it then closes the
-# command's standard input, and that ends the command.
+# When the client of `docker exec` is gone, the engine lets the command run on, but closes its
+# standard input. This script then ends the command.
 _UNTIL_HANG_UP = """
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -52,7 +52,7 @@ wait $command
 
 @dataclasses.dataclass(frozen=True)
 class ServerContainer:
-    """It and its processes have numbers and paths of their own."""
+    """A server in a container, whose processes have their own ids and paths."""
 
     container: Container
     pmem: Path = PMEM
@@ -88,13 +88,13 @@ class ServerContainer:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program that runs in a container. output: what it has written so far."""
+    """A program that runs in a container. output: the file with its output so far."""
 
     process: subprocess.Popen[bytes]
     output: Path
 
     def wait(self, timeout: float) -> int:
-        """Returns its exit status. Raises `subprocess.TimeoutExpired`, and leaves it running."""
+        """Returns the exit status. Raises `subprocess.TimeoutExpired`, and lets it run on."""
         return self.process.wait(timeout)
 
     def said(self) -> str:
@@ -102,7 +102,7 @@ class Program:
 
 
 class Containers:
-    """head: where programs run. servers: those with PMem."""
+    """The containers of a cluster. head: where programs run. servers: the containers with PMem."""
 
     def __init__(self, client: docker.DockerClient, services: dict[str, Container]) -> None:
         self._client = client
@@ -110,7 +110,7 @@ class Containers:
         self.servers = [ServerContainer(services[name]) for name in services if name != HEAD]
 
     def put(self, files: Iterable[Path]) -> None:
-        """Programs, and what they import."""
+        """Copies programs, and the modules that they import, into the head's container."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for file in files:
@@ -119,13 +119,13 @@ class Containers:
 
     @contextlib.contextmanager
     def running(self, program: str, folder: str) -> Iterator[Program]:
-        """A program that was put there; it is given that folder, which all containers share."""
+        """Yields a program copied by `put`, running with a folder shared by all containers."""
         path = f"{_SHARED}/{folder}"
         assert self.head.exec_run(["mkdir", path]).exit_code == 0
         own = ["env", f"RAY_ADDRESS={HEAD_ADDRESS}", "python", f"{_PROGRAMS}/{program}", path]
         with (
             tempfile.NamedTemporaryFile() as output,
-            # Its end closes the program's standard input, and waits for it.
+            # Leaving this context closes the program's standard input, and waits for the program.
             subprocess.Popen(
                 ["docker", "exec", "-i", self.head.name, "sh", "-c", _UNTIL_HANG_UP, "sh", *own],
                 stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ class Containers:
         assert self.head.exec_run(["touch", f"{_SHARED}/{file}"]).exit_code == 0
 
     def fetch(self, folder: str, to: Path) -> None:
-        """What lies in a folder that is shared, files and folders, to `to/folder`."""
+        """Copies a shared folder with its files and folders to `to/folder`."""
         chunks, _ = self.head.get_archive(f"{_SHARED}/{folder}")
         with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
             archive.extractall(to, filter="data")
@@ -171,7 +171,7 @@ class Containers:
 
 @contextlib.contextmanager
 def containers() -> Iterator[Containers]:
-    """Of their own for a test; skips it where no engine answers, or has no image of this clone."""
+    """Yields containers for one test module. Skips it if no engine has this clone's image."""
     try:
         client = connect()
     except MissingRequirementError as error:
@@ -187,7 +187,7 @@ def containers() -> Iterator[Containers]:
 
 
 def wait_for(program: Program, is_so: Callable[[], bool], within_s: float) -> None:
-    """Fails where the program ends before that, or takes longer."""
+    """Waits until `is_so()`. Fails if the program ends before, or if it takes longer."""
     deadline = time.monotonic() + within_s
     while not is_so():
         try:

@@ -13,18 +13,18 @@ import embstore as es
 
 FIELDS, FACTORS = 6, 8
 WORKERS = 2
-BATCH = 512  # samples of a worker's, a step
+BATCH = 512  # samples of a worker per step
 STEPS = 40
 TABLES = {"linear": 1, "factors": FACTORS}  # dim
 
 _KEYS_A_FIELD = 40_000
-_PMEM_BYTES = 16 << 20  # of a shard
+_PMEM_BYTES = 16 << 20  # per shard
 
 Rows = dict[str, NDArray[Any]]
 
 
 def samples(rank: int, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """ids (BATCH, FIELDS), which differ by field, and labels (BATCH, 1)."""
+    """Returns ids (BATCH, FIELDS), which differ by field, and labels (BATCH, 1)."""
     random = np.random.default_rng([rank, step])
     of_field = (_KEYS_A_FIELD * random.random((BATCH, FIELDS)) ** 2).astype(np.int64)
     labels = (of_field.sum(axis=1, keepdims=True) % 3 == 0).astype(np.float32)
@@ -49,9 +49,9 @@ def storage() -> es.EmbeddingVariableOption:
 
 
 def interactions() -> Any:
-    """[linear rows (n, FIELDS, 1), factors (n, FIELDS, FACTORS)] -> probabilities (n, 1)."""
+    """Returns a model: [linear rows (n, FIELDS, 1), factors (n, FIELDS, FACTORS)] -> (n, 1)."""
     keras.utils.set_random_seed(5)
-    torch.set_num_threads(1)  # sums in one order
+    torch.set_num_threads(1)  # makes sums in one order
     linear = keras.Input((FIELDS, 1))
     factors = keras.Input((FIELDS, FACTORS))
     ops = keras.ops

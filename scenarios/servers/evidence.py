@@ -1,4 +1,4 @@
-"""Whether rows lie in the PMem of each server: what the kernel says of the servers' processes."""
+"""Checks, by the kernel's view of the servers' processes, that rows lie in each server's PMem."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-Shard = dict[str, Any]  # as `python -m embstore.server status --json` tells of one
+Shard = dict[str, Any]  # an entry of `python -m embstore.server status --json`
 
 
 class PmemServer(Protocol):
     @property
     def pmem(self) -> Path:
-        """The folder that it was given, as its processes have it."""
+        """The server's folder in PMem, by its path in the server's processes."""
 
     def runs(self, shard: Shard) -> bool: ...
 
     def smaps(self, process: int) -> str:
-        """The kernel's table of that process's mappings."""
+        """Returns the kernel's table of a process's mappings."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerProcesses:
-    """A server on this computer. processes: all of its node."""
+    """A server on this computer. processes: all processes of its node."""
 
     processes: Collection[int]
     pmem: Path
@@ -38,8 +38,8 @@ class ServerProcesses:
 def assert_rows_lie_in_pmem(
     servers: Sequence[PmemServer], shards: Collection[Shard], rows: int
 ) -> None:
-    """Each shard's process is of one server, whose folder has, in pages that are there, as much as
-    the shard says to keep in PMem; each server has some; and together they have all the rows.
+    """Checks that each shard's process belongs to one server, whose folder has at least as many
+    resident bytes as the shard reports in PMem; that each server has some; and that all are there.
     """
     rows_in_pmem = [0] * len(servers)
     told = 0
@@ -68,7 +68,7 @@ def _resident_bytes(smaps: str, folder: Path) -> int:
     resident, is_under = 0, False
     for line in smaps.splitlines():
         name, _, rest = line.partition(" ")
-        if not name.endswith(":"):  # a mapping's own line: its range, and in the end its file
+        if not name.endswith(":"):  # a mapping's own line: its range first, its file last
             path = line.partition("/")
             is_under = Path(path[1] + path[2]).is_relative_to(folder)
         elif name == "Rss:" and is_under:

@@ -1,8 +1,8 @@
-"""Trains rows in the servers' PMem by two workers, with checkpoints.
+"""Trains rows in the servers' PMem with two workers and checkpoints.
 
     python job_on_servers.py FOLDER
 
-FOLDER gets the checkpoints, and in the end result.npz: all that is known of the rows.
+FOLDER gets the checkpoints, and at the end result.npz with everything known of the rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import embstore as es
 SHARDS = 2
 WORKERS = 2
 
-_PMEM_BYTES = 16 << 20  # of a shard
-_FIRST_ROWS = 20  # of a shard, in DRAM
+_PMEM_BYTES = 16 << 20  # per shard
+_FIRST_ROWS = 20  # per shard, in DRAM
 _ROW_BYTES = 48  # with Adam's slots
-_PAUSE_S = 0.1  # a step: time for something to happen
+_PAUSE_S = 0.1  # per step: time for the test to interfere
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
@@ -37,7 +37,7 @@ if __name__ == "__main__":
             [_FIRST_ROWS * _ROW_BYTES, _PMEM_BYTES],
         ),
         workers=WORKERS,
-        cpus_per_worker=0.5,  # which the servers with PMem don't offer
+        cpus_per_worker=0.5,  # the servers with PMem offer none
         checkpoints=folder / "checkpoints",
         silence_s=6.0,
         patience_s=60.0,

@@ -1,11 +1,11 @@
-"""Servers with DRAM beside servers with PMem and a small cache: what a large table costs an hour,
-and how fast one server trains its rows.
+"""Compares servers with DRAM to servers with PMem and a small cache: the hourly cost of a large
+table, and how fast one server trains its rows.
 
     python scenarios/servers/price_against_speed.py [--table-gib 500] [--batches 200]
 
-Rates are modelled: each tier takes as long as on the device that is named, or as here where this
-computer is slower. Rows, and what they are trained by, are the same everywhere, to the bit.
-Machines and prices: lab/pmemlab/model/planning/prices.yaml.
+Rates are modelled: each tier takes as long as on the named device, or as here if this computer is
+slower. Rows and batches are the same everywhere, to the bit. Machines and prices:
+lab/pmemlab/model/planning/prices.yaml.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _COLUMNS = 110
 
 @dataclass(frozen=True)
 class Choice:
-    """devices: a tier's, first tier first; rows lie in the last. cached: of the rows, in the tier
-    before it; None: there is none.
+    """A kind of server. devices: one per tier, first tier first; the rows lie in the last tier.
+
+    cached: the share of rows in the tier before it; None if there is no such tier.
     """
 
     machine: str
@@ -67,7 +68,7 @@ class Choice:
         return es.EmbeddingVariableOption(storage_option=storage)
 
     def servers(self, prices: Prices, table_bytes: int) -> int:
-        """So many hold the rows' floats."""
+        """Returns the number of servers that hold the rows' floats."""
         holding = prices.machine(self.machine).holding_of(self.devices[-1])
         assert holding is not None, f"{self.machine} has no {self.devices[-1]}"
         return math.ceil(table_bytes / holding.capacity_bytes)
@@ -82,13 +83,13 @@ _CHOICES = [
 
 @dataclass(frozen=True)
 class Trained:
-    ids_per_s: float  # of the median batch: others use this computer, too
-    in_first_tier: float  # of the rows, in the end
-    digest: str  # of all that is known of the rows
+    ids_per_s: float  # of the median batch, since other programs use this computer, too
+    in_first_tier: float  # share of the rows, at the end
+    digest: str  # of everything known of the rows
 
 
 def train(choice: Choice, batches: int) -> Trained:
-    """On one shard. Every key has a row before the clock starts."""
+    """Trains on one shard. Every key has a row before the clock starts."""
     random = np.random.default_rng(1)
     ids = [np.minimum(random.zipf(1.2, _IDS), _KEYS) - 1 for _ in range(batches)]
     grads = random.standard_normal((_IDS, _DIM)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Two workers train DeepFM, whose tables lie in the PMem of two servers, as one process does."""
+"""Two workers train DeepFM, tables in two servers' PMem, to one process's results."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ trained_here: Any = importlib.import_module("trained_here")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 _PROGRAM = Path(__file__).with_name("train_on_servers.py")
-# For a program that hangs: beside other work training takes several times as long.
+# Limit for a program that hangs: beside other work, training takes several times as long.
 _TRAINED_WITHIN_S = 300.0
 
-# A program whose table lies in the DRAM of the servers.
+# A program with its table in the DRAM of the servers.
 _IN_DRAM = """
 import sys, time
 from pathlib import Path
@@ -50,7 +50,7 @@ with es.get_embedding_variable("items", 8, optimizer=es.optimizers.SGD(0.1), sha
 
 
 class Cluster:
-    """A head, where workers are, and two servers with PMem, where they aren't."""
+    """A head, where workers run, and two servers with PMem, where no worker runs."""
 
     def __init__(self, folder: Path, head: Server, servers: list[Server]) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ def cluster() -> Iterator[Cluster]:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What the program told of its shards, and what `status` did while they were there."""
+    """The program's report of its shards, and the report of `status` at that time."""
 
     told: dict[str, Any]
     shards: list[dict[str, Any]]
@@ -100,7 +100,7 @@ class Trained:
 
 @contextlib.contextmanager
 def trained(cluster: Cluster, folder: Path, *program: str) -> Iterator[Trained]:
-    """By a Python program on the servers; their shards are there until this is left."""
+    """Trains with a Python program on the servers. Its shards exist until this context is left."""
     environment = {
         **os.environ,
         "RAY_ADDRESS": cluster.head.address,

@@ -1,4 +1,4 @@
-"""Prices and rates can be had as a table, and rows are the same on all servers that it compares."""
+"""Prices and rates come as a table, and rows are the same on all compared servers."""
 
 from __future__ import annotations
 

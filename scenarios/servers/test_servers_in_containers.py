@@ -1,4 +1,4 @@
-"""Servers that are containers, on a network of their own, as computers are."""
+"""Servers in containers, on a network of their own, like separate computers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROGRAMS = [
     *(Path(job_training.__file__).with_name(name) for name in ("job_training.py", "sharded.py")),
 ]
 _TRAINED_WITHIN_S = 150.0
-_SECOND_CHECKPOINT = 2 * job_training.EVERY  # is there before anything happens
+_SECOND_CHECKPOINT = 2 * job_training.EVERY  # exists before the test interferes
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def _pull_its_cable(server: Any, network: Any) -> Callable[[], None]:
     network.disconnect(server.container)
 
     def mend() -> None:
-        server.container.kill()  # a node that its cluster has given up doesn't come back
+        server.container.kill()  # a node that its cluster has given up doesn't rejoin
         network.connect(server.container)
         containers.start_again(server)
 
@@ -110,7 +110,7 @@ def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
 
 
 def _pushed_bytes() -> int:
-    """Returns the bytes of gradients and keys that the workers push to both servers, each once."""
+    """Returns the bytes of gradients and keys that the workers push, counted once per key."""
     total = 0
     for rank in range(deepfm.WORKERS):
         for step in range(deepfm.STEPS):

@@ -1,9 +1,9 @@
-"""Trains DeepFM by two workers, whose tables lie on servers.
+"""Trains DeepFM with two workers and tables on servers.
 
     python train_on_servers.py FOLDER
 
-FOLDER gets each table's rows, the dense weights and the losses of each worker; then told.json,
-which names the workers' processes. The shards stay until FOLDER/seen is there.
+FOLDER gets each table's rows, the dense weights and each worker's losses; then told.json, which
+names the workers' processes. The shards stay until FOLDER/seen exists.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def train(worker: es.cluster.Worker, folder: Path) -> None:
 
 
 def _dense_weights(model: Any) -> list[Any]:
-    """Those that the optimizer trains; the tables' servers train the rows."""
+    """Returns the weights that the optimizer trains; the tables' servers train the rows."""
     return [weight for weight in model.trainable_variables if not weight.overwrite_with_gradient]
 
 
 def _all_reduce(gradients: list[Any]) -> None:
-    """Their mean over the workers, summed in the workers' order."""
+    """Replaces gradients by their mean over the workers, summed in the workers' order."""
     mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
     everyones = [torch.empty_like(mine) for _ in range(deepfm.WORKERS)]
     torch.distributed.all_gather(everyones, mine)
@@ -118,5 +118,5 @@ if __name__ == "__main__":
         train,
         Path(sys.argv[1]),
         workers=deepfm.WORKERS,
-        cpus_per_worker=0.5,  # which the servers with PMem don't offer
+        cpus_per_worker=0.5,  # the servers with PMem offer none
     )

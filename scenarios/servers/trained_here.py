@@ -1,4 +1,4 @@
-"""DeepFM trained by one process, and whether what workers trained on servers is the same."""
+"""Trains DeepFM in one process, and compares it with workers that trained on servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import embstore as es
 
 
 def assert_trained_as_here(folder: Path) -> None:
-    """folder: what train_on_servers.py has left: rows, dense weights and losses, to the bit."""
+    """Compares the files of train_on_servers.py with training here: to the bit."""
     here = _trained_here()
     for name in deepfm.TABLES:
         _assert_same(dict(np.load(folder / f"{name}.npz")), here.rows[name])
@@ -38,8 +38,8 @@ class _TrainedHere:
 
 @functools.cache
 def _trained_here() -> _TrainedHere:
-    """One process computes both workers' parts of each step, one after the other, on tables of its
-    own, and gives each table their gradients as one batch.
+    """Computes both workers' parts of each step, one after the other, in one process with tables of
+    its own, and applies their gradients to each table as one batch.
     """
     model = deepfm.interactions()
     optimizer = deepfm.dense_optimizer()
@@ -91,8 +91,8 @@ def _trained_here() -> _TrainedHere:
 def _as_a_workers_part(
     ids: np.ndarray[Any, Any], grads: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Sums over each key's occurrences, in their order, by 1/workers; a key occurs as often as it
-    did, and its gradient comes with the first time.
+    """Returns ids and gradients as a worker sends them: each key's gradients are summed in order
+    and divided by the number of workers. A key occurs as often as before, its sum comes first.
     """
     unique, where = np.unique(ids, return_inverse=True)
     sums = np.zeros((unique.size, grads.shape[-1]), np.float32)

@@ -33,19 +33,19 @@ _MIB = 1 << 20
 _HEAD: Final = """\
 # Made from lab/pmemlab/topologies by `pmemlab lab compose --write`: change those, not this file.
 #
-# The lab: one service a machine. A service runs one emulated machine, and is healthy when the
-# machine's proof has passed. `make lab-up` builds the image, starts the services a few at a
-# time and says what was proved; `make lab-down` removes all of it. A topology that says
-# `on_demand: true` starts only where it is named (`make lab-up ARGS=sata`), or for a scenario:
-# all machines together would take more memory than most computers have.
+# The lab: a service for each machine. A service runs one emulated machine, and is healthy when
+# the machine has passed its proof. `make lab-up` builds the image, starts the services a few at
+# a time and prints the proved facts; `make lab-down` removes everything. A topology with
+# `on_demand: true` starts only if it is named (`make lab-up ARGS=sata`), or for a scenario: all
+# machines together would take more memory than most computers have.
 #
-# COMPOSE_PROJECT_NAME and PMEMLAB_IMAGE are set by `make lab-up`, so that the labs of two
-# clones don't meet.
+# `make lab-up` sets COMPOSE_PROJECT_NAME and PMEMLAB_IMAGE, so that the labs of two clones
+# don't clash.
 
 x-machine: &machine
   image: ${PMEMLAB_IMAGE:-pmemlab-machine}
-  # QEMU emulates in user space, and everything that a machine reads belongs to root: no
-  # capability is needed. docker/README.md says how that was found out.
+  # QEMU emulates in user space, and all files that a machine reads belong to root: no
+  # capability is needed. docker/README.md says how that was tested.
   cap_drop: [ALL]
   security_opt: ["no-new-privileges:true"]
   # Commands come in by `docker exec`, and results go out on its streams.
@@ -56,9 +56,9 @@ x-machine: &machine
   # The media of a machine's DIMMs lie here, so they count as the service's memory.
   tmpfs: ["/run/pmemlab:mode=0700"]
   healthcheck:
-    # Each look costs the engine a tenth of a second: nine machines' took a sixth of a processor.
-    # So what follows the first one that found the proof lasts most of a minute: Compose v1 knows no
-    # start_interval.
+    # Each check costs the engine a tenth of a second: those of nine machines took a sixth of a
+    # processor. So every check after the first that found the proof lasts most of a minute, since
+    # Compose v1 has no start_interval.
     test:
       - CMD-SHELL
       - >-
@@ -66,14 +66,14 @@ x-machine: &machine
         { ! test seen -nt proof.json || sleep 50; } && touch seen
     interval: 1s
     timeout: 60s
-    # A machine has two minutes; one that ends by itself is known as ended at once.
+    # A machine gets two minutes; one that ends by itself is seen as ended at once.
     retries: 110
 
 x-labels: &labels
   pmemlab.clone: ${COMPOSE_PROJECT_NAME:-pmemlab}
 
 # A service's mem_limit is its machine's memory, DIMMs and disk, and 430 MiB: 256 for the code that
-# QEMU translates, the rest for QEMU, `pmemlab machine serve` and those who attach.
+# QEMU translates, the rest for QEMU, `pmemlab machine serve` and attached clients.
 services:
 """
 _SERVICE: Final = """\
@@ -86,7 +86,7 @@ _SERVICE: Final = """\
 _KVM_HEAD: Final = """\
 # Made from lab/pmemlab/topologies by `pmemlab lab compose --write`: change those, not this file.
 #
-# Beside compose.yaml where guests were seen to boot on KVM: `make lab-up` finds out by itself.
+# Used beside compose.yaml if a guest has booted on KVM, which `make lab-up` finds out by itself.
 
 x-machine: &machine
   devices: [/dev/kvm]
