@@ -1,4 +1,4 @@
-"""What a guest loses by a power cut, and what it keeps."""
+"""The losses of a guest by a power cut, and the files and stores that it keeps."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_file_outlives_a_power_cut_if_it_was_synced(machine: Machine) -> None:
 
 @pytest.mark.pmemlab("fsdax", "fsdax-eadr")
 def test_a_store_into_persistent_memory_outlives_a_power_cut(machine: Machine) -> None:
-    """Both stores outlive it: QEMU has no CPU caches to lose one from; `powercut` has."""
+    """Both stores outlive it: QEMU has no CPU caches; `powercut` emulates them."""
     _skip_a_process(machine)
     path = f"{machine.topology.pmem.path}/stored"
     _run_until_power_cut(machine, [machine.python, "-c", _STORE, path])

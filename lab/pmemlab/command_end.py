@@ -1,4 +1,4 @@
-"""How a command ends if it is interrupted or can't write its output."""
+"""Ends a command properly if it is interrupted or can't write its output."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _IMAGE_BUILD_BYTES = 6 << 30
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Whether one kind of machine runs.
+    """The diagnosis of one kind of machine.
 
     missing: requirements without which it does not run. lacking: requirements of only some of its
         storage types or topologies. notes: further lines on what the machine runs with.

@@ -53,7 +53,7 @@ class DeviceFileError(LabError, ValueError):
 
 
 class NotPublishedError(LabError):
-    """A device was asked for a time for which its file has no figure."""
+    """A device's file has no figure for a requested time."""
 
 
 class PlanError(LabError, ValueError):

@@ -18,7 +18,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class MemoryResources:
-    """How the memory is used, in bytes."""
+    """The use of a machine's memory, in bytes."""
 
     volatile_ddr: int
     volatile_pmem: int
@@ -37,8 +37,8 @@ class MemoryResources:
 
 
 def memory_resources(topology: Topology, facts: Mapping[str, object]) -> MemoryResources:
-    """Returns how a machine's memory is used, by its facts. What a guest can't see comes from the
-    topology: how much memory is plugged in, and which plain memory stands in for PMem.
+    """Returns how a machine's memory is used, by its facts. Values that a guest can't see come from
+    the topology: how much memory is plugged in, and which plain memory stands in for PMem.
 
     Raises `MissingFactError` if one of the facts could not be read.
     """

@@ -1,4 +1,4 @@
-"""Where memory physically lies: the evidence that a table is in the memory it was asked for."""
+"""Finds where memory physically lies: evidence that a table is in the requested memory."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class ProcessMemory:
 def unmap_pages_of(folder: Path) -> None:
     """Removes the pages of files under a folder from this process's page tables.
 
-    The mappings stay: the next access gets the pages back from the page cache or the medium.
-    Raises OSError if the kernel refuses.
+    The mappings stay: the next access gets the pages back from the page cache or the medium. Raises
+    OSError if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     inside = f"{folder.resolve()}/"

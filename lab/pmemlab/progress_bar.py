@@ -17,7 +17,7 @@ def progress_bar(
     """Yields a function that changes the bar as `rich.progress.Progress.update` does: `completed`,
     `advance`, `total`, `description`, and `fields`. The bar is on stderr if stderr is a terminal.
 
-    Otherwise nothing is shown and rich is not imported, which takes seconds in an emulated machine.
+    Otherwise nothing is shown, and rich, which takes seconds in an emulated machine, not imported.
     total: None if unknown. told: a column after the bar, for example "loss {task.fields[loss]}".
     """
     if not sys.stderr.isatty():

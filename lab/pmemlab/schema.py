@@ -273,7 +273,7 @@ class Document:
             given = {name: value[name] for name in known if value.get(name) is not None}
             return {name_of(name): info.context[name] for name in source._context} | given
 
-        # A file has mappings where a strict dataclass wants an instance. pydantic finds a schema
+        # A file has mappings where a strict dataclass takes only instances. pydantic finds a schema
         # made before by its reference, which must therefore name the whole schema with both checks.
         inner: dict[str, Any] = {**handler(source), "strict": False}
         ref = inner.pop("ref")
@@ -312,7 +312,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class File:
-    """The content of a file, and the lines of its fields by names such as "tiers[2].read"."""
+    """The content of a file, and the line of each field by a name such as "tiers[2].read"."""
 
     path: Path
     content: Any

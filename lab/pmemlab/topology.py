@@ -81,7 +81,7 @@ _Version = Annotated[
 
 @dataclass(frozen=True)
 class PersistentMemory(Document, aliases={"size_bytes": "size"}):
-    """Where a program in the machine finds persistent memory.
+    """The persistent memory of a machine, as its programs find it.
 
     path: folder on a DAX mount, for libpmem. Default: none.
     nodes: NUMA nodes of persistent memory, for memkind. Default: none.
@@ -101,7 +101,7 @@ class PersistentMemory(Document, aliases={"size_bytes": "size"}):
 
 @dataclass(frozen=True)
 class SolidStateDisk(Document):
-    """Where a program in the machine finds a solid-state disk.
+    """The solid-state disk of a machine, as its programs find it.
 
     path: folder on a file system of that disk.
     """
@@ -141,9 +141,8 @@ class ProvisionStep:
     """A shell command, run in the guest as root.
 
     formats: the command makes something lasting on a new medium (labels, a namespace, a file
-        system)
-    and would destroy the content of a used medium, so it runs at the first boot only. Other
-    commands run at every boot.
+        system) and would destroy the content of a used medium, so it runs at the first boot only.
+        Other commands run at every boot.
     """
 
     command: str

@@ -45,8 +45,7 @@ def write_whole(path: Path, text: str) -> None:
     """Writes as `Path.write_text` does, but a reader finds the whole text or the previous content.
 
     A link stays a link. A device, a pipe, and a file that stdout or stderr leads to aren't
-    replaced:
-    the text is written to them.
+    replaced: the text is written to them.
     """
     stream = _standard_stream_at(path)
     if stream is not None:

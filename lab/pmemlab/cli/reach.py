@@ -1,4 +1,4 @@
-"""How a command finds the machine that the user named."""
+"""Finds the machine that the user named, for a command."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Emulator(Protocol):
     """The process or container that a machine's agent runs in."""
 
     def kill(self) -> None:
-        """Ends it at once, with everything that runs on it. Idempotent."""
+        """Ends the emulator at once, with everything that runs on it. Idempotent."""
 
     def died(self, how: str) -> LabError:
         """Returns the error for an emulator that was found dead. how: what was seen."""

@@ -43,8 +43,7 @@ class MachineChooser:
         """Returns the best kind that runs here; `process` always does.
 
         Best first: the running lab's container, a throwaway container, a guest, a process. A host
-        writes to this computer's media, which are not the lab's, so only the user
-        can choose it.
+        writes to this computer's media, which are not the lab's, so only the user can choose it.
         """
         if self._requested != "auto":
             return Choice(self._requested, "asked for by --pmemlab-machine")

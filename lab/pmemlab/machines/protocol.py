@@ -109,8 +109,7 @@ class Machine(Spawner, Protocol):
 
         Raises `CommandTimeoutError` past the timeout, `MachineDiedError` if the machine dies
         meanwhile, TypeError or ValueError for arguments that no machine can run. A command that
-        fails is no error:
-        see `Result.returncode`.
+        fails is no error: see `Result.returncode`.
         """
         ...
 

@@ -65,7 +65,7 @@ def _is_own(file: IO[bytes]) -> bool:
 
 
 def _remove_if_stale(folder: Path) -> None:
-    """Removes a temporary folder whose owner was killed, so that its lock is free."""
+    """Removes a temporary folder if its lock is free: its owner was killed."""
     with suppress(OSError):
         if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
             with os.fdopen(os.open(folder / "lock", _UNWAITED), "rb") as lock:
@@ -125,7 +125,7 @@ class StateFolder:
     def temporary(cls, parent: Path | None = None) -> StateFolder:
         """Returns a new temporary folder in `parent` (default: where temporary files go).
 
-        First removes folders there whose owners were killed, so that their locks are free.
+        First removes folders there whose locks are free: their owners were killed.
         """
         parent = parent or Path(tempfile.gettempdir())
         for folder in parent.glob(f"{_PREFIX}*"):

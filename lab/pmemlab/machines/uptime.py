@@ -27,7 +27,7 @@ class Uptime:
 
     @property
     def how_it_ended(self) -> str:
-        """How it ended, as words that follow the machine's name; empty while it goes on."""
+        """The way it ended, as words that follow the machine's name; empty while it goes on."""
         with self._lock:
             return self._end
 

@@ -171,7 +171,7 @@ class FirstTier(Document, open=True):
     hit_rate: the share of the ids that the engine found in the DRAM, counted.
     The other numbers are modelled; None if that wasn't done.
     memory_ns: memory time per id: all accesses on the devices, without other work.
-    ids_per_s: with the other work, as on the computer that ran it, in one thread.
+    ids_per_s: including the other work, as on the computer that ran it, in one thread.
     memory_mode_hit_rate: the share of the ids that needed no persistent memory, if the DRAM is
         memory mode's cache.
     """
@@ -281,7 +281,7 @@ class _Newest:
         self._by_key: dict[object, tuple[float, object]] = {}
 
     def add(self, key: object, made: float, result: object) -> None:
-        """made: the time of the result; of two results with the same time the later call wins."""
+        """Adds a result made at a time. At equal times, the later call wins."""
         key = type(result), key
         if key not in self._by_key or self._by_key[key][0] <= made:
             self._by_key[key] = (made, result)

@@ -299,8 +299,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
         begins here.
     power_cuts: the power cuts that the run must outlive. Default: none.
     predict_on: placements for which the run's rates are predicted, each a list of devices, one a
-        tier;
-    `here`: as on the machine. Default: none.
+        tier; `here`: as on the machine. Default: none.
     timeout_s: seconds after which the run is stopped as stuck. Default: 600.
     markers: names of pytest markers that its tests get, for `pytest -m`. Default: none.
     memory_here: device file of this computer's memory, for predictions. Not in the file, since it

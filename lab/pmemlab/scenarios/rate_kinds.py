@@ -33,7 +33,7 @@ from pmemlab.workloads.witness import EMULATED_GPU
 __all__ = ["why_not_measured"]
 
 _OF_HARDWARE: Final = ("ACPI.NFIT", "CXL")
-"""Providers of regions on hardware. Others are plain memory, as e820 of memmap=."""
+"""Providers of regions on hardware. Others are plain memory: e820 is from memmap=."""
 _DISKS: Final = ("nvme", "sata", "sas", "ata")
 """Transports of disks that are real devices; a virtio disk is a file elsewhere."""
 _NAMES: Final[Mapping[TierKind, tuple[str, ...]]] = {
@@ -81,7 +81,7 @@ def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) ->
 def _of_a_tier(
     kind: TierKind, scenario: Scenario, outcome: Outcome, tiers: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """tiers: the tiers of this kind that have rows, of all tables."""
+    """Yields reasons of a tier. tiers: those of this kind that have rows, of all tables."""
     facts = outcome.facts
     if kind is TierKind.DRAM:
         yield from _of_dram(scenario, outcome, tiers)

@@ -85,8 +85,7 @@ class ScenarioRunner:
     the cores, since each keeps only one busy.
 
     If a machine breaks, the job that ran on it fails; the next job of the topology gets a new
-    machine.
-    All methods must be called from the thread that made the runner.
+    machine. All methods must be called from the thread that made the runner.
     """
 
     def __init__(

@@ -53,8 +53,7 @@ class ScenarioSession:
         root: the project's folder; results go to its folder `results`.
         results: name of their file there, as in `ResultsFile`.
         ahead: whether all of the selected will be waited for, so that they can run before their
-            turn.
-        Otherwise each starts when it is waited for.
+            turn. Otherwise each starts when it is waited for.
         handed_over: names of topologies whose machine `take_machine` takes after its runs, if the
             machine belongs to this run alone.
 

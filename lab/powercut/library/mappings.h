@@ -20,7 +20,7 @@ struct Mapped {
 class Mappings {
  public:
   void add(const void* address, size_t bytes, MediumFile& file, uint64_t offset);
-  // Also removes a part of a mapping, or what another mapping covers.
+  // Call also for a part of a mapping, and for a range that another mapping covers.
   void remove(const void* address, size_t bytes);
   std::optional<Mapped> find(const void* address) const;
   // Returns false only if nothing was ever mapped nearby. May be called without the computer's lock.

@@ -1,4 +1,4 @@
-"""Whether containers get /dev/kvm: only if a guest has booted on it."""
+"""Decides whether containers get /dev/kvm: only if a guest has booted on it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pmemlab.machines.container.wheels import filled_anew
 __all__ = ["make_own_wheels"]
 
 _TAG = f"cp{PYTHON.replace('.', '')}"
-# Where `pip install -e engine` compiles the core.
+# The folder in which `pip install -e engine` compiles the core.
 _OBJECTS = f"build/{_TAG}-{_TAG}-linux_x86_64"
 _BUILD_TOOLS = ("pip", "scikit_build_core", "nanobind", "hatchling")
 # Matches objects of the system's compiler without the user's flags, which may ask for instructions

@@ -1,7 +1,7 @@
 """Chooses KVM or TCG: KVM only if a guest has booted on it.
 
-/dev/kvm may exist without working (nested virtualization that hangs), and only a boot can tell.
-The answer is kept until the host reboots, for each guest kernel and QEMU.
+/dev/kvm may exist without working (nested virtualization that hangs), and only a boot can tell. The
+answer is kept until the host reboots, for each guest kernel and QEMU.
 """
 
 from __future__ import annotations

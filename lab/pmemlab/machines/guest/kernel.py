@@ -92,7 +92,7 @@ def _own_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The place that `get_kernel` takes the kernel from. words: for people."""
+    """The source of the kernel. release: as in `Kernel`. words: for people."""
 
     release: str
     words: str

@@ -101,8 +101,7 @@ def open_guest_machine(
     """Boots a guest, provisions it and proves it.
 
     state: an existing folder for its backing files and its console's log; `stop` removes these
-        files.
-    Default: a temporary folder of its own.
+        files. Default: a temporary folder of its own.
     on_step: gets the current step, for progress displays.
     options: the user's changes to the topology.
     on_boot: gets the guest just before it boots.

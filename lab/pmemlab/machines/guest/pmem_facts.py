@@ -49,7 +49,7 @@ def read_nvdimm_buses() -> dict[str, object]:
 
 
 def _by_name(fact: dict[str, Any]) -> tuple[int, str]:
-    """Sort key of a fact by its name, in natural order: region2 before region10."""
+    """Returns a sort key of a fact by its name, in natural order: region2 before region10."""
     name: str = fact["name"]
     return len(name), name
 

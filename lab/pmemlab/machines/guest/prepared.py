@@ -11,7 +11,7 @@ libraries read the environment when they are loaded.
 `python -S` has no packages. So the programs that judge an engine, the probe and the witness, run in
 a process that has never imported an engine.
 
-This file is run by path. It imports next to nothing, which would cost time.
+This file is run by path. It imports next to nothing, because imports would cost time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 QEMU runs as the user who starts it, so root's guest could read every file if it had the root
 folder. A guest gets the system's programs and libraries, this project, and this Python's
-environment, read-only. Of /etc it gets copies of the few files that programs need. It gets nothing
-of /home, /root, /var, /tmp, /run and /proc except the parts of these three that lie there.
+environment, read-only. From /etc it gets copies of the few files that programs need. It gets
+nothing of /home, /root, /var, /tmp, /run and /proc except shared folders that lie there.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _STYLE: Final[dict[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a mark is filled. The hatch distinguishes it where colours can't."""
+    """The fill of a mark. The hatch distinguishes it where colours can't."""
 
     label: str
     fill: str

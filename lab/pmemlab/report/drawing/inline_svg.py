@@ -18,9 +18,8 @@ def inline(svg: str, name: str, alt: str, css_class: str) -> str:
     """Returns the SVG element for a page.
 
     Its ids begin with `name`, since ids are unique in the page; ids without a reference are
-    removed.
-    The page's style gives the size and the font, and a screen reader says `alt` instead of the
-    letters.
+    removed. The page's style gives the size and the font, and a screen reader says `alt` instead of
+    the letters.
     """
     root = ElementTree.fromstring(svg)
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
