@@ -24,8 +24,8 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True)
 class FunctionRecovery:
-    """A check by a function of the medium's folder and the program's output, called in this
-    process, that raises an error if something is wrong. failures: the expected errors.
+    """A check by a function of the medium's folder and the program's output, which raises an error
+    if something is wrong. Called in this process. failures: errors that mean a failed check.
     """
 
     function: Callable[[Path, str], object]

@@ -5,7 +5,8 @@ on every index brings gigabytes of CUDA libraries, and does not load without the
 libtorch_python.so is linked against libcudnn and libnccl. So the CPU build is requested first, on
 the indexes that the user's pip is configured for. If they lack it, the user gets advice.
 
-The Makefile runs this file by its path before anything is installed. It needs no other package.
+The Makefile runs this file by its path before anything is installed, so it uses only the standard
+library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two workers train DeepFM, tables in two servers' PMem, to one process's results."""
+"""Two workers train DeepFM, with tables in two servers' PMem, to the results of one process."""
 
 from __future__ import annotations
 

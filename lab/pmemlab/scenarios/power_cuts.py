@@ -23,8 +23,8 @@ class PowerCut:
     """A power cut, with the state that the ended command had reported.
 
     after_s: seconds since the command's start.
-    resumed: the checkpoint that the command had gone on from; None if it had none, or was not so
-        far.
+    resumed: the checkpoint that the command had gone on from; None if it had none, or
+        had not reported it yet.
     kept_step: step of the newest checkpoint kept; 0 for none.
     """
 
