@@ -70,7 +70,7 @@ def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
     for diagnosis in diagnoses:
         lines = [*diagnosis.missing, *diagnosis.lacking]
         for number, (what, remedy) in enumerate(
-            [*((note, "") for note in diagnosis.notes), *_told(lines)] or [("", "")]
+            [*((note, "") for note in diagnosis.notes), *_missing_rows(lines)] or [("", "")]
         ):
             first = number == 0
             runs = "[green]yes" if diagnosis.runs else "[red]no"
@@ -79,7 +79,7 @@ def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
     return table
 
 
-def _told(lines: Iterable[MissingRequirementError]) -> Iterable[tuple[str, str]]:
+def _missing_rows(lines: Iterable[MissingRequirementError]) -> Iterable[tuple[str, str]]:
     return ((f"missing: {line.what}", line.remedy) for line in lines)
 
 
@@ -92,10 +92,10 @@ def _process() -> Diagnosis:
 def _host() -> Diagnosis:
     facts = read_facts(path=None, memkind=False)
     there_are = {
-        "PMem regions": _named(facts, "regions"),
-        "CXL devices": _named(facts, "cxl_memdevs"),
-        "nodes without CPUs": _named(facts, "nodes_without_cpus"),
-        "disks": _named(facts, "disks"),
+        "PMem regions": _names_in(facts, "regions"),
+        "CXL devices": _names_in(facts, "cxl_memdevs"),
+        "nodes without CPUs": _names_in(facts, "nodes_without_cpus"),
+        "disks": _names_in(facts, "disks"),
     }
     notes = [
         "this computer's own media, where a topology of yours names and proves them",
@@ -106,7 +106,7 @@ def _host() -> Diagnosis:
     return Diagnosis("host", (), tuple(_missing_libraries()), tuple(notes))
 
 
-def _named(facts: Mapping[str, object], fact: str) -> str:
+def _names_in(facts: Mapping[str, object], fact: str) -> str:
     """Returns the names or numbers that a fact lists, with commas between them."""
     listed = facts.get(fact)
     if not isinstance(listed, list):

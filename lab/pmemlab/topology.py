@@ -265,25 +265,25 @@ def load_topology(name_or_path: str | Path) -> Topology:
         path = _FOLDER / f"{name_or_path}.yaml"
         if str(name_or_path) not in topology_names():
             raise TopologyError(
-                f"topology: there is no {str(name_or_path)!r}; {_there_are()}, "
+                f"topology: there is no {str(name_or_path)!r}; {_names_text()}, "
                 "or give the path of a .yaml file"
             )
-    file = _with_what_it_is_like(File.of_yaml(path, TopologyError))
+    file = _merged_with_like(File.of_yaml(path, TopologyError))
     topology = file.read(Topology)
     if topology.name != path.stem:
         raise file.error("name", f"is {topology.name!r}, but the file is called {path.name}")
     return topology
 
 
-def _with_what_it_is_like(file: File) -> File:
+def _merged_with_like(file: File) -> File:
     """Returns the file, merged with the topology that its `like` names if it has a `like`."""
     if not isinstance(file.content, dict) or file.content.get("like") is None:
         return file
     own = dict(file.content)
     name = own["like"]
     if name not in topology_names():
-        raise file.error("like", f"{name!r} is none of the lab's own; {_there_are()}")
-    base = _with_what_it_is_like(File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError)).content
+        raise file.error("like", f"{name!r} is none of the lab's own; {_names_text()}")
+    base = _merged_with_like(File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError)).content
     taken_over = {key: value for key, value in base.items() if key not in ("name", "summary")}
     if isinstance(own.get("proof"), dict):
         proof = {**base["proof"], **own["proof"]}
@@ -295,13 +295,13 @@ def _with_what_it_is_like(file: File) -> File:
     return replace(file, content=own).filled_from(taken_over)
 
 
-def _there_are() -> str:
+def _names_text() -> str:
     return f"there are {', '.join(topology_names())}"
 
 
 def _check(topology: Topology) -> None:
     _check_proof(topology)
-    _check_proof_s_types(topology.proof)
+    _check_proof_types(topology.proof)
     for name, value in topology.environment.items():
         if "\0" in value:
             raise FieldError(
@@ -380,7 +380,7 @@ def _check_proof(topology: Topology) -> None:
         )
 
 
-def _check_proof_s_types(proof: Mapping[str, Any]) -> None:
+def _check_proof_types(proof: Mapping[str, Any]) -> None:
     for name, value in proof.items():
         error = shape_error(name, value)
         if error is not None:

@@ -165,7 +165,7 @@ class Experiment:
             path = medium.session / "record.json"
             has_record = path.exists()
             if not has_record:
-                self._refuse_what_has_no_record(medium)
+                self._refuse_unrecorded_program(medium)
             check_all_is_followed(
                 before, template.roots if template else None, path, self.program[0]
             )
@@ -185,7 +185,7 @@ class Experiment:
                 )
             return record
 
-    def _refuse_what_has_no_record(self, medium: Medium) -> None:
+    def _refuse_unrecorded_program(self, medium: Medium) -> None:
         if is_static(self.program[0], {**os.environ, **self.environment}):
             raise PowercutError(
                 f"{self.program[0]}: is statically linked, so the library that follows it can't be "

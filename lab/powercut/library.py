@@ -37,11 +37,11 @@ def cache_folder() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _nothing_can_be_kept_in(folder, error) from error
+        raise _unusable_cache(folder, error) from error
     return folder.absolute()
 
 
-def _nothing_can_be_kept_in(folder: Path, error: OSError) -> PowercutError:
+def _unusable_cache(folder: Path, error: OSError) -> PowercutError:
     return PowercutError(f"cache folder {folder}: {error.strerror}; set POWERCUT_CACHE")
 
 
@@ -55,7 +55,7 @@ def library() -> Path:
         try:
             _publish(compiler, folder)
         except OSError as error:
-            raise _nothing_can_be_kept_in(cache, error) from error
+            raise _unusable_cache(cache, error) from error
     if set(" :") & set(str(folder)):
         raise PowercutError(
             f"{folder}: LD_PRELOAD takes no path with spaces or colons; set POWERCUT_CACHE"

@@ -56,7 +56,7 @@ def sampled(record: Record, tries: int, rounds: int = 1, first_seed: int = 0) ->
     """
     _check_points(record)
     if rounds == 1:
-        order = list(dict.fromkeys([*_ends(record), *_shuffled(record, first_seed)]))
+        order = list(dict.fromkeys([*_end_points(record), *_shuffled(record, first_seed)]))
         return replace(at_points(order, -(-tries // len(order)), first_seed), count=tries)
 
     def series(number: int) -> list[Moment]:
@@ -86,7 +86,7 @@ def _check_points(record: Record) -> None:
         )
 
 
-def _ends(record: Record) -> Iterator[int]:
+def _end_points(record: Record) -> Iterator[int]:
     for place in record.places:
         yield place.points[-1]
     for place in record.places:

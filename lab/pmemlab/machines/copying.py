@@ -26,7 +26,7 @@ _LIMIT_S = 120.0
 @contextmanager
 def temporary_folder(machine: Machine) -> Iterator[str]:
     """Yields a new, empty folder in the machine, and removes it at the end. Raises `LabError`."""
-    path = _said(machine, ["mktemp", "-d"]).strip()
+    path = _output_of(machine, ["mktemp", "-d"]).strip()
     try:
         yield path
     finally:
@@ -35,7 +35,7 @@ def temporary_folder(machine: Machine) -> Iterator[str]:
 
 def remove_folder(machine: Machine, path: str) -> None:
     """Removes a folder in the machine, if it is there. Raises `LabError`."""
-    _said(machine, ["rm", "-rf", path])
+    _output_of(machine, ["rm", "-rf", path])
 
 
 def copy_in(machine: Spawner, source: Path, target: str) -> None:
@@ -82,7 +82,7 @@ def unpack(
         pass
     thread.join()
     if unread or command.returncode:
-        raise LabError(f"{complaint}: {_told(complaints, *unread)}")
+        raise LabError(f"{complaint}: {_cause(complaints, *unread)}")
 
 
 def copy_out(machine: Spawner, source: str, target: Path) -> None:
@@ -106,7 +106,7 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
     with closing(_stdout(command, complaints)) as pieces:
         try:
             with tarfile.open(mode="r|", fileobj=io.BufferedReader(_Source(pieces))) as archive:
-                archive.extraction_filter = _as_it_is
+                archive.extraction_filter = _unfiltered
                 for member in archive:
                     member.name = new_name + member.name[len(name) :]
                     _make_harmless(member, folder)
@@ -116,7 +116,7 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
         for _ in pieces:  # tar ends its stream with more zeros, or with complaints
             pass
     if unwritten or command.returncode:
-        raise LabError(f"{source} can't be copied to {target}: {_told(complaints, *unwritten)}")
+        raise LabError(f"{source} can't be copied to {target}: {_cause(complaints, *unwritten)}")
 
 
 def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
@@ -143,7 +143,7 @@ def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
     member.uname = member.gname = ""
 
 
-def _as_it_is(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
+def _unfiltered(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
     """A filter for versions of tarfile that have filters, and would warn if none was given."""
     return member
 
@@ -165,7 +165,7 @@ def _status(machine: Spawner, argv: Sequence[str]) -> int:
     return command.returncode
 
 
-def _said(machine: Machine, argv: Sequence[str]) -> str:
+def _output_of(machine: Machine, argv: Sequence[str]) -> str:
     done = machine.run(argv, timeout=_LIMIT_S)
     if done.returncode:
         raise LabError(
@@ -175,7 +175,7 @@ def _said(machine: Machine, argv: Sequence[str]) -> str:
     return done.stdout
 
 
-def _told(complaints: bytes | bytearray, *errors: Exception) -> str:
+def _cause(complaints: bytes | bytearray, *errors: Exception) -> str:
     """Returns the complaints of tar in the machine, or the errors here if tar has none."""
     return complaints.decode(errors="replace").strip() or "; ".join(map(str, errors))
 

@@ -32,7 +32,7 @@ _UNWAITED = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _STALE_AFTER_S = 60.0  # a younger folder may not have been locked yet
 
 
-def _check_is_no_users(folder: Path) -> None:
+def _check_no_user_file(folder: Path) -> None:
     """Raises LabError if a file of the user's in the folder has a name that a machine uses, unless
     a machine has used the folder before: a machine overwrites and removes files of these names.
     """
@@ -111,7 +111,7 @@ class StateFolder:
         self._is_temporary = is_temporary
         self._lock_file = self.path / "lock"
         self._releasing = threading.Lock()
-        _check_is_no_users(self.path)
+        _check_no_user_file(self.path)
         try:
             self._lock = _lock(self._lock_file)
         except BlockingIOError:

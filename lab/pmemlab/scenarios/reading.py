@@ -39,7 +39,7 @@ _ITS_OWN = ("summary", "markers")
 
 def load_scenario(path: Path) -> Scenario:
     """Loads a file. Raises `ScenarioError`, which names the file, the line and the field."""
-    file = _with_what_it_is_like(File.of_yaml(path, ScenarioError))
+    file = _merged_with_like(File.of_yaml(path, ScenarioError))
     scenario = file.read(Scenario, {"name": path.stem, "memory_here": None, "direct_io": False})
     try:
         _check(scenario, file)
@@ -48,7 +48,7 @@ def load_scenario(path: Path) -> Scenario:
     return scenario
 
 
-def _with_what_it_is_like(file: File) -> File:
+def _merged_with_like(file: File) -> File:
     """Returns the file, plus the fields that it lacks from the scenario that its `like` names."""
     name = file.content.get("like") if isinstance(file.content, dict) else None
     if name is None:

@@ -114,7 +114,7 @@ def judge(
         *(_other_storage_type(reference, scenario.compared_with) if reference else ()),
         *(_differences(reference, run) if reference else ()),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
-        *_rows_at_rest_elsewhere(len(scenario.expect.tiers), run["tables"]),
+        *_wrong_spread(len(scenario.expect.tiers), run["tables"]),
         *_wrong_cold_rows(run, scenario),
         *_wrong_count(run.get("plain")),
         *_lost_steps(power_cuts, run),
@@ -183,7 +183,7 @@ def _low_auc(threshold: float | None, auc: float | None) -> Iterator[str]:
         yield f"the AUC on held-out rows is {auc}; it must exceed {threshold}"
 
 
-def _rows_at_rest_elsewhere(tiers: int, tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _wrong_spread(tiers: int, tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields faults in how rows are spread over several tiers, and in whether they moved."""
     if not tiers:
         return
@@ -236,7 +236,7 @@ def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Itera
     """Yields checkpoints that were reported as saved and were gone after a power cut."""
     if not power_cuts:
         return
-    resumed = [*map(_went_on_from, power_cuts[1:]), run["first_step"]]
+    resumed = [*map(_resumed_step, power_cuts[1:]), run["first_step"]]
     kept = 0
     for number, (cut, went_on_from) in enumerate(zip(power_cuts, resumed, strict=True), start=1):
         kept = max(kept, cut.kept_step)
@@ -249,7 +249,7 @@ def _lost_steps(power_cuts: Sequence[PowerCut], run: Mapping[str, Any]) -> Itera
         yield "every run began anew: no power cut came after something was kept"
 
 
-def _went_on_from(cut: PowerCut) -> int | None:
+def _resumed_step(cut: PowerCut) -> int | None:
     """Returns the step that a run went on from; None if it was cut before reporting it."""
     if cut.resumed is not None:
         return cut.resumed.step
@@ -348,7 +348,7 @@ def _misplaced_tables(
         if tier["rows"] or not several  # a small table leaves lower tiers empty
         for problem in _misplacements(placement, device, tier)
     ]
-    yield from _rows_not_anywhere(tables)
+    yield from _rows_missing_everywhere(tables)
     yield from problems[:_SHOWN_TABLES]
     if len(problems) > _SHOWN_TABLES:
         yield f"... and {len(problems) - _SHOWN_TABLES} more of that kind"
@@ -382,10 +382,10 @@ def _misplacements(
         yield f"lies in no memory of a GPU that was found; it must be that of {placement.gpu}"
     if placement.is_pmem is not None and tier["is_pmem"] is not placement.is_pmem:
         yield f"is_pmem is {tier['is_pmem']}; it must be {placement.is_pmem}"
-    yield from _rows_not_there(tier)
+    yield from _rows_missing_in_tier(tier)
 
 
-def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
+def _rows_missing_in_tier(tier: Mapping[str, Any]) -> Iterator[str]:
     """Yields rows that another process did not find where the engine says that they are."""
     where = tier["file"] or "its memory"
     holds = sum(tier["devices"].values()) or sum(tier["nodes"].values()) * mmap.PAGESIZE
@@ -402,7 +402,7 @@ def _rows_not_there(tier: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _rows_not_anywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _rows_missing_everywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields faults of all tables together: one table may have no sampled row, or few."""
     tiers = [tier for table in tables for tier in table["tiers"] if tier["rows"]]
     for name in dict.fromkeys(tier["name"] for tier in tiers):

@@ -33,7 +33,7 @@ def kernel_folder(choice: str) -> Path:
         return path.absolute()
     image = path.absolute() if os.sep in choice else _ROOT / "boot" / f"{_IMAGE}{choice}"
     if not image.is_file():
-        raise LabError(f"--kernel {choice}: there is no {image}; {_there_are(image.parent)}")
+        raise LabError(f"--kernel {choice}: there is no {image}; {_versions_text(image.parent)}")
     if not image.name.startswith(_IMAGE):
         raise LabError(f"--kernel {choice}: must be called {_IMAGE}VERSION, as packages call it")
     version = image.name.removeprefix(_IMAGE)
@@ -63,6 +63,6 @@ def _linked(image: Path, modules: Path, version: str) -> Path:
     return folder
 
 
-def _there_are(boot: Path) -> str:
+def _versions_text(boot: Path) -> str:
     images = sorted(path.name.removeprefix(_IMAGE) for path in boot.glob(f"{_IMAGE}*"))
     return f"in {boot} there are the versions {', '.join(images) or 'none'}"

@@ -173,7 +173,7 @@ def _write_numbers(axes: Axes, points: Sequence[Point]) -> None:
     taken = [_box(x, y, 2 * _MARKER_PX, 2 * _MARKER_PX) for x, y in at.values()]
     for cell, members in together.items():
         x, y = at[cell]
-        text = _in_short(sorted(point.number for point in members))
+        text = _ranges_text(sorted(point.number for point in members))
         width = len(text) * SMALL_LETTER_PX * 0.58
         for right, up in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
             box = _box(x + right * (_MARKER_PX + 1 + width / 2), y + up * 9, width, SMALL_LETTER_PX)
@@ -199,7 +199,7 @@ def _box(x: float, y: float, width: float, height: float) -> Bbox:
     return Bbox.from_bounds(x - width / 2, y - height / 2, width, height)
 
 
-def _in_short(numbers: Sequence[int]) -> str:
+def _ranges_text(numbers: Sequence[int]) -> str:
     """Returns numbers as "1–3, 7"."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -66,7 +66,7 @@ def _argument(name: str, value: object) -> str:
 
 def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
     points = [
-        Point(choice.usd_per_month or 0, _most(choice), choice.rank, _marker(choice))
+        Point(choice.usd_per_month or 0, _lookups_per_s(choice), choice.rank, _marker(choice))
         for choice in choices
     ]
     caption = f"Lookups a second by price a month, of the choices in {file} that have a price"
@@ -99,7 +99,7 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
                 f"{choice.usd_per_month:,.0f}",
                 known_text(choice.usd_per_million_lookups, ".2g"),
                 f"{choice.machines:g} × {choice.machine}",
-                f"{_most(choice):,.0f}",
+                f"{_lookups_per_s(choice):,.0f}",
                 *_tiers(choice),
             )
             for choice in choices
@@ -146,7 +146,7 @@ def _name(choice: PlanChoice) -> str:
     return f"{choice.storage_type} on {' + '.join(choice.devices)}"
 
 
-def _most(choice: PlanChoice) -> float:
+def _lookups_per_s(choice: PlanChoice) -> float:
     """Returns the lookups per second of all machines that are paid for."""
     return choice.lookups_per_s * (choice.machines or 1)
 
