@@ -77,12 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recover",
         metavar="COMMAND",
-        help="check of what a power cut left; not needed with --list",
+        help="command that checks what a power cut left; not needed with --list",
     )
     parser.add_argument(
         "--prepare",
         metavar="COMMAND",
-        help="command that fills {medium} in the beginning; is never cut",
+        help="command that fills {medium} at first; it is never cut",
     )
 
     when = parser.add_argument_group(
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument(
         "--mutate",
         action="store_true",
-        help="take out each flush, drain and sync in turn, and check that a cut fails",
+        help="take out each flush, drain and sync in turn, and check that a try fails",
     )
     what.add_argument(
         "--without",

@@ -144,7 +144,7 @@ def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
 
 
 def _unfiltered(member: tarfile.TarInfo, _folder: str) -> tarfile.TarInfo:
-    """A filter for versions of tarfile that have filters, and would warn if none was given."""
+    """Returns `member` as it is: a filter for versions of tarfile that warn if they get none."""
     return member
 
 

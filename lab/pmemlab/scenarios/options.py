@@ -33,36 +33,36 @@ def add_options(group: pytest.OptionGroup) -> None:
         action="append",
         dest="pmemlab_storage_types",
         metavar="TYPE",
-        help="run scenarios on this storage type only, and no other test that lies beside "
-        "scenarios; may be given more than once",
+        help="storage type to run scenarios on; other tests in their folders are deselected; may "
+        "be repeated (default: all)",
     )
     group.addoption(
         "--pmemlab-topology",
         action="append",
         dest="pmemlab_topologies",
         metavar="NAME",
-        help="run scenarios, and tests that lie beside them, on machines of this topology only; "
-        "may be given more than once",
+        help="topology to run scenarios, and the tests in their folders, on; may be repeated "
+        "(default: all)",
     )
     group.addoption(
         "--pmemlab-machine",
         choices=get_args(KindOrAuto),
         default="auto",
         dest="pmemlab_machine",
-        help="kind of machine to run scenarios on; auto: the running lab's containers, else "
-        "throwaway containers, else guests, else this computer itself, with DRAM in the place of "
-        "PMem (process). host: this computer's own media, at the paths and nodes that the topology "
-        "names; never chosen by auto. Without --pmemlab-, the three work too where no other plugin "
-        "has such an option",
+        help="kind of machine to run scenarios on (default: auto). auto: containers of the running "
+        "lab, else throwaway containers, else guests, else process. process: this computer, with "
+        "DRAM in place of PMem. host: this computer's own media, at the paths and nodes that the "
+        "topology names; never chosen by auto. --storage-type, --topology and --machine work too, "
+        "unless another plugin has such an option",
     )
     group.addoption(
         "--pmemlab-here",
         type=Path,
         metavar="FILE",
         dest="pmemlab_here",
-        help="device file of this computer's memory, by `pmemlab model measure`: rates that are "
-        "predicted on other memories are then rid of its time; for --pmemlab-machine process and "
-        "host",
+        help="device file of this computer's memory, written by `pmemlab model measure`; its time "
+        "is subtracted before rates on other memories are predicted; for --pmemlab-machine process "
+        "and host",
     )
 
 

@@ -14,7 +14,7 @@ _LIMIT_S = 60.0
 
 
 class Unreadable(NamedTuple):  # importing dataclasses would cost a guest 0.5 s
-    """Stands in place of a fact's value that could not be read. why: for people."""
+    """Stands for the value of a fact that could not be read. why: the reason, for people."""
 
     why: str
 
