@@ -15,7 +15,8 @@ every_format = pytest.mark.parametrize("name", FORMATS)
 
 
 def make_format(name: str, folder: Path) -> Format:
-    """Skips the test where a library is missing, and says how to get it."""
+    """Returns the format, saving to the folder. Skips the test if one of its libraries is missing,
+    and says how to get it."""
     if name == "mapped":
         need_libpmem()
     try:
@@ -25,6 +26,7 @@ def make_format(name: str, folder: Path) -> Format:
 
 
 def need_libpmem() -> None:
+    """Skips the test if libpmem is missing."""
     from benchmarks.checkpoint_io import libpmem
 
     try:
@@ -34,7 +36,8 @@ def need_libpmem() -> None:
 
 
 def varied_checkpoint() -> Checkpoint:
-    """Every dtype, NaNs, both zeros, no elements, no dimensions, elements that aren't in order."""
+    """Returns a checkpoint with every dtype, NaN, both zeros, an empty tensor, a 0-d tensor and a
+    transposed one."""
     generator = torch.Generator().manual_seed(7)
     floats = torch.randn(50, 33, generator=generator)
     floats[0, :3] = torch.tensor([float("nan"), -0.0, float("inf")])
@@ -55,13 +58,13 @@ def varied_checkpoint() -> Checkpoint:
 
 
 def uniform_checkpoint(step: int, tensors: int = 8, floats: int = 4096) -> Checkpoint:
-    """Every float is `step`, so that parts of two saves can be told apart."""
+    """Returns a checkpoint in which every float is `step`, so that a mixture of two saves shows."""
     filled = {f"tensor {n}": torch.full((floats,), float(step)) for n in range(tensors)}
     return Checkpoint(filled, {"step": step})
 
 
 def step_of(checkpoint: Checkpoint) -> int:
-    """The step that a uniform checkpoint is of; fails where it is of two."""
+    """Returns a uniform checkpoint's step. Fails if its tensors are of different steps."""
     step: int = checkpoint.scalars["step"]
     for name, tensor in checkpoint.tensors.items():
         if name != "keys":

@@ -40,7 +40,7 @@ def _browser() -> str | None:
 
 @dataclass(frozen=True)
 class Window:
-    """A window's size in CSS pixels. phone: with a phone's viewport and two pixels a CSS pixel."""
+    """A window's size in CSS pixels. phone: use a phone's viewport, two pixels per CSS pixel."""
 
     width: int
     height: int
@@ -48,7 +48,7 @@ class Window:
 
 
 class Browser:
-    """A context manager. REQUIRES: missing() is None."""
+    """A headless browser; a context manager. REQUIRES: missing() is None."""
 
     def __init__(self) -> None:
         options = ChromeOptions()
@@ -83,7 +83,7 @@ class Browser:
         return self._log("browser")
 
     def requests(self) -> list[str]:
-        """Returns the addresses that were asked for since the last call, the page's own first."""
+        """Returns the URLs requested since the last call, the page's own first."""
         events = [json.loads(event)["message"] for event in self._log("performance")]
         return [
             event["params"]["request"]["url"]
@@ -96,7 +96,7 @@ class Browser:
         return self._driver.execute_script(f"return {expression}")
 
     def accessibility_names(self, role: str) -> list[str]:
-        """Returns what a screen reader says for each element of that role in the page."""
+        """Returns what a screen reader says for each element of the page that has the role."""
         nodes = self._call("Accessibility.getFullAXTree")["nodes"]
         return [
             node["name"]["value"]
@@ -113,7 +113,7 @@ class Browser:
         return base64.b64decode(taken["data"])
 
     def _call(self, command: str, **parameters: Any) -> dict[str, Any]:
-        """Calls the browser's own protocol, for what Selenium has no words for."""
+        """Calls the browser's own DevTools protocol, for functions that Selenium doesn't offer."""
         answer: dict[str, Any] = self._driver.execute_cdp_cmd(command, parameters)
         return answer
 

@@ -9,7 +9,7 @@ import pytest
 
 
 def fill_disk(patch: pytest.MonkeyPatch) -> None:
-    """From here on, a text that is written by `Path.write_text` is cut after three letters."""
+    """Makes every later `Path.write_text` fail with ENOSPC after it has written three letters."""
 
     def cut_short(path: Path, text: str, *_: object, **__: object) -> int:
         with path.open("w") as file:

@@ -1,5 +1,5 @@
-"""What runs inside pytester import: pytester forgets the modules that only such a run imports, and
-the next run would take a tenth of a second to import them again.
+"""Imports the modules that pytest runs inside pytester import. pytester unloads modules that only
+an inner run imported, and importing them again would cost each run a tenth of a second.
 """
 
 import contextlib
@@ -14,5 +14,5 @@ import pmemlab.report.command
 import pmemlab.scenarios.reading
 import pmemlab.scenarios.xdist  # noqa: F401
 
-with contextlib.suppress(ImportError):  # it is of an extra
+with contextlib.suppress(ImportError):  # belongs to an extra
     import jinja2  # noqa: F401

@@ -1,6 +1,6 @@
 """Saves that are killed at random moments, each in a forked process.
 
-test_checkpoint_io_kills.py runs this with PMEMLAB_KILLS kills of each format, 20 by default.
+test_checkpoint_io_kills.py kills each format's saves PMEMLAB_KILLS times, by default 20.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _WITHIN_A_SAVE_S = 0.02
 
 @dataclass
 class Outcome:
-    """kills: how many; unfinished: those in the middle of a save; saves: the last one's number."""
+    """The number of kills, how many of them came in the middle of a save (`unfinished`), and the
+    step of the last complete save (`saves`)."""
 
     kills: int
     unfinished: int
@@ -43,8 +44,8 @@ def kill_saves(
     *,
     spoil: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """After each kill the last complete save is loaded, and must be newer than that of the kill
-    before. spoil: changes the saving program, in the child."""
+    """Kills a saving child process `kills` times. Fails if the checkpoint that can be loaded after
+    a kill is older than after the previous kill. spoil: called in the child, to break its saves."""
     moments = random.Random(seed)
     chosen = make_format(name, folder)
     chosen.save(chosen.content_of(uniform_checkpoint(1)), PhaseClock())
@@ -75,7 +76,7 @@ def kill_saves(
 
 
 def _save_for_ever(name: str, folder: Path, step: int, finish: int) -> None:
-    """finish: gets a byte with each save."""
+    """Saves until it is killed. finish: a file descriptor that gets a byte after each save."""
     _slow_down()
     chosen = FORMATS[name](folder)
     while True:
@@ -85,7 +86,7 @@ def _save_for_ever(name: str, folder: Path, step: int, finish: int) -> None:
 
 
 def _slow_down() -> None:
-    """So that moments within a save are likely: the syncs would take most of the time."""
+    """Slows writes and copies down, so that many kills hit them; else most would hit a sync."""
     write, copy = ClockedFile.write, PersistentMapping.copy
 
     def slow_write(self: ClockedFile, data: bytes | memoryview) -> int:
@@ -109,5 +110,5 @@ def _is_unfinished(name: str, folder: Path) -> bool:
         return any(folder.rglob("*.unfinished*"))
     with SlotFile(folder / "checkpoint.mapped") as file:
         generations = file.generations()
-    # Before the second save a slot is unpublished because nothing was written there yet.
+    # Until the second save, one slot is unpublished because nothing has been written to it yet.
     return None in generations and generations != [1, None]

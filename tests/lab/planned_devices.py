@@ -1,4 +1,4 @@
-"""Devices of a few figures, to plan with."""
+"""Simple device models for tests of plans: each is a few numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pmemlab.errors import LabError
 
 @dataclass(frozen=True)
 class Dram:
-    """Memory mode's DRAM, which hits in `hit` and misses in `miss` nanoseconds."""
+    """Memory mode's DRAM cache. A hit takes `hit` ns, a miss `miss` ns."""
 
     size_bytes: int
     hit: float
@@ -30,7 +30,7 @@ class Dram:
 
 
 def _check(access: Access, size_bytes: int, threads: int) -> None:
-    """What every device may rely on."""
+    """Checks the arguments that the planner passes to every device."""
     assert access in Access
     assert isinstance(size_bytes, int)
     assert isinstance(threads, int)
@@ -39,7 +39,7 @@ def _check(access: Access, size_bytes: int, threads: int) -> None:
 
 @dataclass(frozen=True)
 class Device:
-    """An access takes its latency, or longer where threads want more than the bandwidth."""
+    """A device whose access takes `latency` ns, or longer if the threads exceed its bandwidth."""
 
     name: str
     latency: float = 100.0

@@ -1,4 +1,4 @@
-"""A container without an engine: the Docker command and the guest in the container are played.
+"""A container without Docker: fakes of the `docker` command and of the guest in the container.
 
 The relay between them is real.
 """
@@ -28,7 +28,7 @@ LAB = Path(__file__).parents[2] / "lab"
 NAME = "lab_dram_1"
 PROOF = Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]})
 
-# `docker exec --interactive NAME python -m pmemlab.machines.guest.relay FOLDER`, on this computer.
+# Runs `docker exec --interactive NAME python -m pmemlab.machines.guest.relay FOLDER` locally.
 _PROGRAM = f"""#!/bin/sh
 relay="python -m pmemlab.machines.guest.relay /run/pmemlab"
 [ "$*" = "exec --interactive {NAME} $relay" ] || exit 64
@@ -38,9 +38,9 @@ exec "{sys.executable}" -m pmemlab.machines.guest.relay "$PLAYED_STATE"
 
 
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """From now on `docker` is a program that reaches the guest which is served in the folder.
+    """Replaces `docker` by a program that connects to the guest that is served in the folder.
 
-    Returns the program.
+    Returns the program's path.
     """
     program = folder / "bin" / "docker"
     program.parent.mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
 
 
 class Engine:
-    """A Docker engine with one container."""
+    """A fake Docker engine with one container, whose state a test sets and reads."""
 
     def __init__(self) -> None:
         self.status = "running"

@@ -1,6 +1,6 @@
-"""A guest without QEMU: a process that the lab takes for one, in which the real agent runs.
+"""A guest without QEMU: a process that stands in for QEMU and runs the real guest agent.
 
-The agent's commands run on this computer, so a topology for it must provision nothing.
+The agent's commands run on this computer, so its topology must have no provisioning commands.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pmemlab.topology import Topology
 CONSOLE = "[    0.000000] a kernel's last words"
 
 LIMIT_S = 120.0
-"""For what takes no time: only a test that fails waits so long, on a busy computer too."""
+"""Time limit for operations that normally end at once: only a failing test waits this long."""
 _LAB = Path(__file__).parents[2] / "lab"
-# A shell finds Python, since the path after "#!" may have no space in it; Python sees a text there.
+# sh starts Python, as an interpreter's path after "#!" can't contain a space. To Python, the lines
+# for sh are a string.
 _PROGRAM = f"""#!/bin/sh
 '''exec' "{sys.executable}" "$0" "$@"
 ' '''
@@ -35,7 +36,7 @@ sys.path.insert(0, {str(_LAB)!r})
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.agent import Agent
 
-agent.DROPS_CACHES = "/dev/null"  # those of this computer stay, as only root may drop them
+agent.DROPS_CACHES = "/dev/null"  # only root may drop this computer's caches
 line = " ".join(sys.argv)
 console_path = re.search("file,id=console,path=(.+?) -serial ", line)[1].replace(",,", ",")
 with open(console_path, "w") as console:
@@ -47,15 +48,16 @@ TRUE_HERE = Topology("played", "a guest that is this computer", {"kernel": os.un
 
 
 def program_that_tells(file: Path) -> str:
-    """The program, which also writes the arguments of a guest's start to a file, one a line."""
+    """Returns a program that also writes the arguments a guest is started with to a file, one per
+    line."""
     tell = f'if "-smp" in sys.argv: open({str(file)!r}, "w").write("\\n".join(sys.argv))\n'
     return _PROGRAM.replace("line =", f"{tell}line =", 1)
 
 
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
-    """From now on `qemu-system-x86_64` is the program, and guests need no kernel.
+    """Replaces `qemu-system-x86_64` by the program; guests then need no kernel.
 
-    folder: also where temporary files go, as guests' own.
+    folder: also gets all temporary files, those of guests included.
     """
     qemu = folder / "bin" / "qemu-system-x86_64"
     qemu.parent.mkdir(exist_ok=True)
@@ -71,7 +73,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
 
 @contextmanager
 def served(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[GuestMachine]:
-    """A guest that is served in the folder, as by `pmemlab machine serve`."""
+    """Starts a guest and serves it in the folder, as `pmemlab machine serve` does."""
     play(monkeypatch, folder)
     with open_guest_machine(TRUE_HERE) as machine, ControlServer(folder, machine):
         yield machine
@@ -82,7 +84,7 @@ def _write_nothing(path: Path, *_: object) -> None:
 
 
 def qemu_of(folder: Path, script: str) -> str:
-    """Returns the path of a program in QEMU's place, which does what a shell's script says."""
+    """Writes a shell script that stands in for QEMU, and returns its path."""
     program = folder / "qemu"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -90,7 +92,7 @@ def qemu_of(folder: Path, script: str) -> str:
 
 
 def time_that_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Returns a function after whose call so many seconds more have passed for commands."""
+    """Returns a function that advances the clock of commands' time limits by some seconds."""
     passed = 0.0
 
     def pass_time(seconds: float) -> None:
@@ -110,7 +112,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; one that has ended and waits to be collected does not."""
+    """Returns whether a process is running; a zombie is not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

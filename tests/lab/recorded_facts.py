@@ -1,7 +1,7 @@
-"""The facts of every machine, as real guests gave them.
+"""The facts of every machine, recorded from real guests.
 
-`python tests/lab/recorded_facts.py [NAME ...]` records them again, to be run where a topology, or
-what the probe reads, has changed.
+`python tests/lab/recorded_facts.py [NAME ...]` records them again. Run it after a topology, or the
+list of facts that the probe reads, has changed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def recorded_names() -> list[str]:
 
 
 def recorded_facts(name: str) -> dict[str, Any]:
-    """A copy of a machine's facts, to be changed at will."""
+    """Returns a new copy of a machine's facts, which the caller may change."""
     facts: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text())
     return facts
 
 
 def _record(names: Sequence[str]) -> int:
-    """Record these machines, or all. 1 where one was not what its topology says."""
+    """Records these machines, or all. Returns 1 if a machine was not what its topology says."""
     failed = False
     for name in names or topology_names():
         try:
             with open_guest_machine(load_topology(name)) as machine:
                 facts: Mapping[str, object] = machine.facts()
-        except ProofError as error:  # a new machine's facts have to be seen before it has a proof
+        except ProofError as error:  # lets the author of a new topology see its facts
             facts, failed = error.facts, True
             print(error, file=sys.stderr)
         (_FOLDER / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""A folder of results such as the lab's own commands leave, for tests of the report."""
+"""A folder of results like those that the lab's commands write, for tests of the report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BATCH: Final = 2048
 
 
 def throughput() -> Iterator[list[Metric]]:
-    """The metrics of each storage type of a scenario: a run, its predictions, and a paced run."""
+    """Yields, per storage type, the metrics of a run, of its predictions, and of a paced run."""
     for storage_type, predictions in _PREDICTIONS.items():
         run = replace(RUN, storage_type=storage_type)
         several = storage_type not in ("DRAM", "PMEM_LIBPMEM")
@@ -86,7 +86,7 @@ def _counted(run: Metric, hit_rate: float, several: bool) -> list[Metric]:
 
 
 def emulated(topology: str, rate: float = 231.75) -> list[Metric]:
-    """The metrics of a run in a guest of that topology, on the facts that were recorded there."""
+    """Returns the metrics of a run in a guest of the topology, with the recorded facts."""
     run = replace(
         RUN,
         scenario=topology,
@@ -245,7 +245,7 @@ CACHE_SIZES: Final[Mapping[str, Any]] = {
 
 
 def write_results(folder: Path) -> Path:
-    """Fill the folder with results of every kind, and return it."""
+    """Fills the folder with results of every kind, and returns it."""
     with ResultsFile(folder) as results:
         for metrics in throughput():
             results.append(metrics)

@@ -1,4 +1,4 @@
-"""KVM or TCG: only a boot counts, none is waited for long, and the answer is remembered."""
+"""The choice of KVM or TCG: only a boot within the time limit proves KVM; the answer is cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frames between a guest's agent and the host, and an agent in a process of its own."""
+"""The frames between a guest's agent and the host, and an agent in its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_frames_arrive_whole_however_they_are_split(
 
 @pytest.fixture
 def slow_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
-    """A link to an agent, whose port takes a few kilobytes a millisecond."""
+    """A link to an agent over a port that accepts only a few kilobytes per millisecond."""
 
     def slow_feed(unpacker: Unpacker, data: bytes) -> list[tuple[int, int, bytes]]:
         time.sleep(0.001)
@@ -68,7 +68,7 @@ def slow_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
 
 
 def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) -> None:
-    # The pipe fills again while the port is written to, so the agent never finds it empty.
+    # The pipe fills up again while the agent writes to the port, so the agent never sees it empty.
     command = slow_link.spawn(["sh", "-c", "yes & sleep 0.2; exit 3"], {"PATH": "/usr/bin:/bin"})
     for _ in command.output(timeout=LIMIT_S):
         pass

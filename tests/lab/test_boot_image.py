@@ -1,4 +1,4 @@
-"""What guests boot from: the kernel's modules, the initramfs, the cache that keeps them."""
+"""The files that guests boot from: kernel, modules and initramfs, and the cache that keeps them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _module(depends: str, softdep: str = "") -> bytes:
 
 
 def _bzimage(packed: bytes) -> bytes:
-    """As the kernel's boot protocol lays it out: a header that says where the packed kernel is."""
+    """Returns an image in the boot protocol's layout: a header that locates the packed kernel."""
     offset, setup_sectors = 700, 3
     image = bytearray((setup_sectors + 1) * 512 + offset)
     image[0x1F1] = setup_sectors
@@ -57,7 +57,7 @@ def _zstd(content: bytes) -> bytes:
 
 
 def _repack(root: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
-    """Pack every module as another distribution does."""
+    """Packs every module, as some distributions do."""
     for path in [*root.rglob("*.ko")]:
         path.with_name(path.name + suffix).write_bytes(pack(path.read_bytes()))
         path.unlink()
@@ -65,7 +65,7 @@ def _repack(root: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A root folder with a kernel in its /boot, and the modules that guests load."""
+    """A root folder with a kernel in its /boot and the modules that guests load."""
     root = tmp_path / "root"
     tree = root / "lib/modules" / _RELEASE
     (root / "boot").mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_a_kernel_of_one_s_own_is_taken_from_its_folder(
 
 
 def _copied(root: Path, folder: Path, release: str) -> Path:
-    """Returns the folder, with the kernel of another under a release of its own."""
+    """Copies the root to the folder, renames its kernel's release, and returns the folder."""
     shutil.copytree(root, folder)
     for path in (folder / "boot", folder / "lib/modules"):
         for found in path.iterdir():

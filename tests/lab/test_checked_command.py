@@ -1,4 +1,4 @@
-"""What a command must be, and what it gives, on machines of every kind. Guests are played here."""
+"""The rules for commands and their results, on every kind of machine. The guests are fakes."""
 
 from __future__ import annotations
 

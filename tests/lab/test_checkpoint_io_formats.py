@@ -1,4 +1,4 @@
-"""What every format must do: give back the same bits, and never lose the last save."""
+"""Rules for every checkpoint format: return the same bits, and never lose the last save."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_a_truncated_file_is_an_error_that_names_it(name: str, tmp_path: Path) -
 
 @every_format
 def test_flipped_bits_are_noticed_where_the_format_says_so(name: str, tmp_path: Path) -> None:
-    """A flip anywhere is an error or changes nothing; and where a format promises less, it is true
-    that a tensor's bit can change unseen."""
+    """If a format promises to notice flipped bits, each flip raises an error or changes nothing. If
+    it doesn't promise that, some flip goes unnoticed and changes a tensor."""
     chosen = make_format(name, tmp_path)
     content = saved(chosen, uniform_checkpoint(3, tensors=2, floats=1024))
     chosen.close()
@@ -118,7 +118,7 @@ def test_what_is_loaded_outlives_the_saves_that_follow(name: str, tmp_path: Path
     loaded = chosen.load(PhaseClock())
     saved(chosen, uniform_checkpoint(2))
     assert step_of(loaded) == 1
-    if name == "mapped":  # its third save would need the first one's slot
+    if name == "mapped":  # the third save would need the first save's slot
         with pytest.raises(CheckpointInUseError, match="slot 0 are still in use"):
             saved(chosen, uniform_checkpoint(3))
         assert step_of(loaded) == 1
@@ -148,7 +148,7 @@ def test_a_file_and_its_folder_are_synced_in_the_order_that_keeps_it(
 
     def rename(self: Path, target: Path) -> None:
         calls.append(f"rename to {target.name}")
-        os.rename(self, target)  # noqa: PTH104  # Path's own is what is replaced
+        os.rename(self, target)  # noqa: PTH104  # Path.rename is patched
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
@@ -188,7 +188,7 @@ def test_a_full_medium_is_an_error_that_names_the_file_and_loses_nothing(
 
 @contextmanager
 def no_larger_files(length: int) -> Iterator[None]:
-    """Writing beyond this many bytes of a file fails, as on a full medium."""
+    """Makes writes beyond `length` bytes of a file fail, as on a full medium."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
     try:

@@ -1,4 +1,4 @@
-"""A save that is killed at any moment leaves the last complete one."""
+"""A save that is killed at any moment leaves the last complete save readable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.checkpoint_io.mapped_file.layout import word_of_generation
 from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
 
 KILLS = int(os.environ.get("PMEMLAB_KILLS", "20"))
-ENOUGH = 300  # kills, of which one must find out a program that loses saves
+ENOUGH = 300  # kills, enough that at least one reveals a program that loses saves
 
 
 @pytest.mark.long
