@@ -46,7 +46,7 @@ def test_a_qemu_that_refuses_kvm_means_tcg(kernel: Kernel, tmp_path: Path) -> No
     assert choose_accelerator(kernel, _qemu(tmp_path, "exit 1")) == "tcg"
 
 
-def test_without_the_device_nothing_is_booted(
+def test_without_dev_kvm_nothing_is_booted_and_tcg_is_chosen(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accelerator, "_DEVICE", tmp_path / "none")
@@ -77,7 +77,9 @@ def test_the_answer_is_forgotten_when_the_host_boots_again(kernel: Kernel, tmp_p
     "content",
     ["{", "[]", '{"boot": 1}', '{"boot": "BOOT"}', '{"boot": "BOOT", "answers": 2}'],
 )
-def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path, content: str) -> None:
+def test_a_damaged_answer_file_is_ignored_and_kvm_is_tried_again(
+    kernel: Kernel, tmp_path: Path, content: str
+) -> None:
     qemu = _qemu(tmp_path, "echo 'pmemlab: a guest has booted'")
     choose_accelerator(kernel, qemu)
     memory = tmp_path / "cache" / "accelerator.json"
@@ -87,7 +89,7 @@ def test_a_broken_memory_is_no_answer(kernel: Kernel, tmp_path: Path, content: s
 
 
 @pytest.mark.usefixtures("kernel")
-def test_a_trial_that_fails_is_made_again() -> None:
+def test_a_trial_that_raises_is_not_remembered() -> None:
     def fail() -> Accelerator:
         raise OSError
 

@@ -67,7 +67,7 @@ def slow_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
             agent.kill()
 
 
-def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) -> None:
+def test_a_grandchild_that_keeps_writing_does_not_delay_the_command_s_end(slow_link: Link) -> None:
     # The pipe fills up again while the agent writes to the port, so the agent never sees it empty.
     command = slow_link.spawn(["sh", "-c", "yes & sleep 0.2; exit 3"], {"PATH": "/usr/bin:/bin"})
     for _ in command.output(timeout=LIMIT_S):
@@ -88,7 +88,7 @@ def test_a_grandchild_that_writes_on_does_not_keep_the_command(slow_link: Link) 
         [],
     ],
 )
-def test_a_command_that_it_can_t_run_is_told_and_it_lives(
+def test_the_agent_reports_a_command_that_cannot_be_run_and_lives_on(
     slow_link: Link, request_: object
 ) -> None:
     command = slow_link._begin(SPAWN, json.dumps(request_).encode())
@@ -97,7 +97,7 @@ def test_a_command_that_it_can_t_run_is_told_and_it_lives(
     assert slow_link.run(["/bin/echo", "alive"], {}, timeout=LIMIT_S).stdout == "alive\n"
 
 
-def test_it_outlives_requests_that_it_can_t_read(slow_link: Link) -> None:
+def test_the_agent_survives_requests_that_it_cannot_parse(slow_link: Link) -> None:
     command = slow_link.spawn(["/bin/cat"], {}, {"rows": 24, "columns": 80})
     for kind in (SIGNAL, RESIZE):
         slow_link._send(pack(kind, command._channel, b"{}"))

@@ -98,14 +98,14 @@ def test_the_kernel_of_boot_is_unpacked_with_the_modules_in_order() -> None:
     assert all(module.read_bytes().startswith(b"\x7fELF") for module in kernel.modules)
 
 
-def test_what_only_some_machines_want_is_kept_but_not_loaded_by_all() -> None:
+def test_modules_that_only_some_machines_need_are_cached_but_not_loaded_by_all() -> None:
     kernel = get_kernel()
     kept = {path.stem for path in kernel.folder.rglob("*.ko")}
     loaded = {path.stem for path in kernel.modules}
     assert kept - loaded == {*kernel_module._MORE_MODULES}
 
 
-def test_a_kernel_may_lack_what_only_some_machines_want(root: Path) -> None:
+def test_a_kernel_may_lack_modules_that_only_some_machines_need(root: Path) -> None:
     (root / f"lib/modules/{_RELEASE}/kernel/drivers/cxl-acpi.ko").unlink()
     assert "cxl_acpi" not in {path.stem for path in get_kernel().folder.rglob("*.ko")}
 
@@ -127,7 +127,7 @@ def test_packed_modules_are_unpacked(
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python unpacks it by itself")
-def test_a_packed_module_that_nothing_here_unpacks_names_the_package(
+def test_a_missing_unpacker_is_an_error_that_names_its_package(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _repack(root, ".zst", lambda content: content)
@@ -137,7 +137,7 @@ def test_a_packed_module_that_nothing_here_unpacks_names_the_package(
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_module_that_is_no_archive_is_named(root: Path, suffix: str) -> None:
+def test_a_module_that_cannot_be_unpacked_is_named(root: Path, suffix: str) -> None:
     if suffix == ".zst" and not shutil.which("zstd"):
         pytest.skip("needs zstd")
     _repack(root, suffix, lambda content: content)
@@ -153,7 +153,9 @@ def test_a_kernel_without_crc32c_intel_will_do(root: Path) -> None:
 
 
 @pytest.mark.parametrize("softdep", ["pre: crc32c", "pre: crypto-crc32c"])
-def test_an_ext4_that_asks_for_checksums_by_name_needs_them(root: Path, softdep: str) -> None:
+def test_an_ext4_with_a_soft_dependency_on_crc32c_needs_that_module(
+    root: Path, softdep: str
+) -> None:
     tree = root / f"lib/modules/{_RELEASE}/kernel/drivers"
     (tree / "ext4.ko").write_bytes(_module("", softdep))
     (tree / "crc32c-generic.ko").unlink()
@@ -163,7 +165,7 @@ def test_an_ext4_that_asks_for_checksums_by_name_needs_them(root: Path, softdep:
     assert "crc32c_cryptoapi" in [module.stem for module in get_kernel().modules]
 
 
-def test_an_ext4_that_has_its_checksums_itself_needs_none(root: Path) -> None:
+def test_an_ext4_without_that_dependency_needs_no_crc32c_module(root: Path) -> None:
     tree = root / f"lib/modules/{_RELEASE}/kernel/drivers"
     (tree / "ext4.ko").write_bytes(_module(""))
     for name in ("crc32c-generic", "crc32c-intel"):
@@ -186,7 +188,7 @@ def _get_kernel_without_apt() -> None:
         get_kernel()
 
 
-def test_a_package_s_kernel_that_lacks_a_module_is_told(
+def test_a_package_s_kernel_that_lacks_a_module_is_an_error_that_names_both(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / f"lib/modules/{_RELEASE}/kernel/drivers/nfit.ko").unlink()
@@ -196,7 +198,7 @@ def test_a_package_s_kernel_that_lacks_a_module_is_told(
         get_kernel()
 
 
-def test_a_kernel_of_one_s_own_is_taken_from_its_folder(
+def test_a_user_s_own_kernel_is_taken_from_its_folder(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     boot = get_kernel()
@@ -217,7 +219,7 @@ def _copied(root: Path, folder: Path, release: str) -> Path:
     return folder
 
 
-def test_a_kernel_whose_folder_of_one_s_own_is_gone_leaves_the_cache(
+def test_a_user_s_own_kernel_leaves_the_cache_once_its_folder_is_gone(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     boot = get_kernel()
@@ -231,7 +233,7 @@ def test_a_kernel_whose_folder_of_one_s_own_is_gone_leaves_the_cache(
     assert [folder.exists() for folder in (*kept, boot.folder)] == [False, True, True, True]
 
 
-def test_a_folder_of_one_s_own_without_a_kernel_is_named(
+def test_a_user_s_own_folder_without_a_kernel_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PMEMLAB_KERNEL", str(tmp_path))
@@ -240,7 +242,7 @@ def test_a_folder_of_one_s_own_without_a_kernel_is_named(
             find()
 
 
-def test_a_kernel_is_got_once(root: Path) -> None:
+def test_a_kernel_is_fetched_once_and_then_read_from_the_cache(root: Path) -> None:
     assert kernel_source().words == f"kernel {_RELEASE} from {root}/boot"
     assert kernel_source().release == _RELEASE
     kernel = get_kernel()
@@ -264,7 +266,9 @@ def _flip(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["vmlinux", f"lib/modules/{_RELEASE}/kernel/ext4.ko", "load-order", "checksums"]
 )
-def test_a_damaged_kernel_is_made_anew(name: str, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_kernel_in_the_cache_is_rebuilt(
+    name: str, damage: Callable[[Path], None]
+) -> None:
     entry = get_kernel().folder
     whole = (entry / name).read_bytes()
     damage(entry / name)
@@ -273,7 +277,7 @@ def test_a_damaged_kernel_is_made_anew(name: str, damage: Callable[[Path], None]
     assert {path.name for path in cache_folder().iterdir()} == {entry.name, "lock"}
 
 
-def test_a_damaged_kernel_that_can_t_be_made_anew_is_named(
+def test_a_damaged_kernel_that_cannot_be_rebuilt_is_named(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = get_kernel().folder
@@ -339,7 +343,7 @@ def test_an_image_beside_its_modules_is_found(root: Path) -> None:
     assert get_kernel().image.read_bytes() == _KERNEL
 
 
-def test_a_release_without_modules_is_told(root: Path) -> None:
+def test_a_release_without_modules_is_an_error_that_names_it(root: Path) -> None:
     shutil.rmtree(root / "lib/modules" / _RELEASE)
     with pytest.raises(MissingRequirementError, match=f"{_RELEASE} has no modules in"):
         _get_kernel_without_apt()
@@ -393,7 +397,7 @@ def test_a_dynamic_busybox_is_refused_with_the_package_to_install(
         write_initramfs(tmp_path / "initramfs", get_kernel())
 
 
-def test_an_initramfs_has_what_the_kernel_s_entry_has(
+def test_an_initramfs_holds_busybox_the_modules_and_the_added_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "busybox").write_bytes(b"\x7fELF static")
@@ -410,7 +414,7 @@ def test_an_initramfs_has_what_the_kernel_s_entry_has(
         assert module.read_bytes() in archive
 
 
-def test_builders_that_meet_build_once(cache: Path) -> None:
+def test_concurrent_builders_build_once(cache: Path) -> None:
     meet = threading.Barrier(3)
 
     def build(_: int) -> None:
@@ -430,7 +434,7 @@ def test_builders_that_meet_build_once(cache: Path) -> None:
     assert not list(cache.glob("scratch-*"))
 
 
-def test_what_a_killed_builder_left_is_removed(cache: Path) -> None:
+def test_a_killed_builder_s_scratch_folder_is_removed(cache: Path) -> None:
     (cache_folder() / "scratch-killed").mkdir()
     with build_once() as scratch:
         assert [path.name for path in cache.glob("scratch-*")] == [scratch.name]

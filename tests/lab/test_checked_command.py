@@ -44,7 +44,7 @@ def machine(
         yield guest
 
 
-def test_a_command_that_none_can_run_is_refused_and_the_machine_lives(
+def test_an_invalid_command_is_refused_and_the_machine_lives_on(
     machine: OwnMachine,
 ) -> None:
     refused: list[tuple[Any, Any, type[Exception], str]] = [
@@ -71,7 +71,7 @@ def test_paths_are_taken_as_text(machine: OwnMachine, tmp_path: Path) -> None:
     assert done.stdout == f"{tmp_path} {tmp_path}\n"
 
 
-def test_a_program_that_is_not_there_is_named(machine: OwnMachine) -> None:
+def test_a_missing_program_is_named(machine: OwnMachine) -> None:
     with pytest.raises(LabError, match="no-such-program"):
         machine.run(["no-such-program"])
 
@@ -84,7 +84,9 @@ def test_output_and_status_come_back_exactly(machine: OwnMachine) -> None:
     assert result.stderr.encode(errors="surrogateescape") == "é".encode() + b"\xff"
 
 
-def test_a_child_that_keeps_the_pipes_does_not_keep_the_command(machine: OwnMachine) -> None:
+def test_a_child_that_keeps_the_pipes_open_does_not_delay_the_command_s_end(
+    machine: OwnMachine,
+) -> None:
     started = time.monotonic()
     script = "sleep 60 & echo $!; echo err >&2; exit 3"
     result = machine.run(["sh", "-c", script], timeout=30)
@@ -93,7 +95,7 @@ def test_a_child_that_keeps_the_pipes_does_not_keep_the_command(machine: OwnMach
     assert machine.run(["kill", result.stdout.strip()]).returncode == 0, "the child goes on"
 
 
-def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: OwnMachine) -> None:
+def test_on_line_gets_each_line_as_it_comes_and_may_cut_the_power(machine: OwnMachine) -> None:
     lines: list[str] = []
 
     def on_line(line: str) -> None:
@@ -109,7 +111,7 @@ def test_lines_are_told_as_they_come_and_may_cut_the_power(machine: OwnMachine) 
     assert time.monotonic() - started < 30
 
 
-def test_a_command_that_ends_as_its_power_is_cut_has_not_ended_well(machine: OwnMachine) -> None:
+def test_a_command_that_ends_while_the_power_is_cut_raises(machine: OwnMachine) -> None:
     with pytest.raises(MachineDiedError, match="has had its power cut"):
         machine.run(["echo", "saved"], on_line=lambda _: machine.power_cut())
 

@@ -35,7 +35,7 @@ def saved(chosen: Format, checkpoint: Checkpoint) -> Checkpoint:
 
 
 @every_format
-def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_has_the_bits_that_were_saved(name: str, tmp_path: Path) -> None:
     chosen = make_format(name, tmp_path)
     content = saved(chosen, varied())
     demand_same_bits(chosen.load(PhaseClock()), content)
@@ -85,7 +85,7 @@ def test_a_truncated_file_is_an_error_that_names_it(name: str, tmp_path: Path) -
 
 
 @every_format
-def test_flipped_bits_are_noticed_where_the_format_says_so(name: str, tmp_path: Path) -> None:
+def test_flipped_bits_are_noticed_if_the_format_promises_it(name: str, tmp_path: Path) -> None:
     """If a format promises to notice flipped bits, each flip raises an error or changes nothing. If
     it doesn't promise that, some flip goes unnoticed and changes a tensor."""
     chosen = make_format(name, tmp_path)
@@ -112,7 +112,7 @@ def test_flipped_bits_are_noticed_where_the_format_says_so(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["torch-mmap", "safetensors", "mapped"])
-def test_what_is_loaded_outlives_the_saves_that_follow(name: str, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_survives_later_saves(name: str, tmp_path: Path) -> None:
     chosen = make_format(name, tmp_path)
     saved(chosen, uniform_checkpoint(1))
     loaded = chosen.load(PhaseClock())
@@ -129,7 +129,7 @@ def test_what_is_loaded_outlives_the_saves_that_follow(name: str, tmp_path: Path
 
 
 @every_format
-def test_what_is_written_to_a_loaded_tensor_stays_in_the_process(name: str, tmp_path: Path) -> None:
+def test_writing_to_a_loaded_tensor_does_not_change_the_file(name: str, tmp_path: Path) -> None:
     chosen = make_format(name, tmp_path)
     content = saved(chosen, uniform_checkpoint(1))
     for tensor in chosen.load(PhaseClock()).tensors.values():
@@ -207,7 +207,7 @@ def test_two_saves_of_one_checkpoint_at_once_are_an_error(tmp_path: Path) -> Non
         pass
 
 
-def test_seconds_of_a_phase_within_another_count_once() -> None:
+def test_seconds_of_a_nested_phase_count_once() -> None:
     clock = PhaseClock()
     with clock("serialise"):
         with clock("write"):
