@@ -1,4 +1,4 @@
-"""The mapped format, byte by byte."""
+"""The bytes of the mapped checkpoint format, and its locks and publishing order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def slot_bytes(path: Path) -> int:
 
 
 def test_the_file_is_as_its_layout_says(path: Path) -> None:
-    """Read by nothing but LAYOUT.md."""
+    """Reads the file by LAYOUT.md alone, without the format's own code."""
     for step in (1, 2, 3):
         assert save(path, step).generation == step
     raw = path.read_bytes()
@@ -63,7 +63,7 @@ def test_the_file_is_as_its_layout_says(path: Path) -> None:
         assert f'"step": {generation}'.encode() in index
         floats = struct.unpack_from("<100f", of_slot, 4096)
         assert set(floats) == {float(generation)}
-        assert struct.unpack_from("<100f", of_slot, 4096 + 448) == floats  # at a multiple of 64
+        assert struct.unpack_from("<100f", of_slot, 4096 + 448) == floats  # 400 bytes, padded to 64
 
 
 def test_every_bit_of_what_describes_the_tensors_is_guarded(path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_file_that_was_replaced_meanwhile_is_not_written(path: Path) -> None:
 
 
 def test_another_process_holds_its_slot_too(path: Path) -> None:
-    """The lock is the kernel's, not this process's own."""
+    """The lock is a kernel lock, which holds between processes."""
     save(path, 1)
     locked, lock = os.pipe()
     child = os.fork()
@@ -233,7 +233,7 @@ def test_nothing_is_published_before_everything_is_durable(
     monkeypatch.setattr(PersistentMapping, "drain", observed_drain)
     monkeypatch.setattr(PersistentMapping, "copy", observed_copy)
     save(path, 2)
-    # Two tensors, the index and the slot's header; one drain.
+    # Four copies: two tensors, the index and the slot's header. One drain covers them all.
     assert steps == ["unpublish", "copy", "copy", "copy", "copy", "drain", "publish"]
     ((first, last),) = drained
     assert all(first <= start and end <= last for start, end in copied)
@@ -246,7 +246,7 @@ def test_an_ordinary_file_is_synced_by_msync_and_says_so(path: Path) -> None:
 
 
 def test_a_lie_about_persistent_memory_is_found_out(path: Path) -> None:
-    """libpmem believes this variable; the kernel doesn't map the file accordingly."""
+    """libpmem trusts PMEM_IS_PMEM_FORCE, although the kernel can't map the file with MAP_SYNC."""
     path.write_bytes(bytes(8192))
     program = (
         "import sys\nfrom pathlib import Path\n"

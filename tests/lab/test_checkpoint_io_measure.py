@@ -1,4 +1,4 @@
-"""The arms: what they compare, what they tell apart, and how the result is shown."""
+"""The arms of the checkpoint benchmark: what each measures and checks, and the result's tables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_parts_of_a_save_are_told_apart_and_are_not_more_than_it(tmp_path: P
 
 
 class Dropping(TorchFile):
-    """Saves a text of each tensor, and drops what it loads."""
+    """A format that returns an empty checkpoint from every load."""
 
     def load(self, clock: PhaseClock) -> Checkpoint:
         super().load(clock)
@@ -129,7 +129,7 @@ def test_on_a_disk_every_format_has_cold_loads(name: str, tmp_path: Path) -> Non
     kind: MediumKind = "mapped" if name == "mapped" else "file"
     (arm,) = measured(tmp_path, [name], kind=kind, repeats=3)
     assert arm.cold_bytes_per_s is not None
-    # The kernel may take back a page at any time: the report says so.
+    # The kernel may evict a page at any time, so a cached load isn't always fully resident.
     assert all(load.resident_before > 0.5 for load in arm.cached_loads)
 
 
@@ -151,11 +151,11 @@ def test_a_save_in_the_background_stalls_training_for_a_copy_only() -> None:
 
     weights = torch.ones(3)
     saver = BackgroundSaver(slow_save)
-    saver.save(Checkpoint({"weights": weights}))  # returns before the save's end
+    saver.save(Checkpoint({"weights": weights}))  # returns before the save ends
     assert saved == []
     weights.fill_(2)  # training goes on
     may_end.set()
-    saver.save(Checkpoint({"weights": weights}))  # after the first one's end
+    saver.save(Checkpoint({"weights": weights}))  # waits for the first save's end
     assert saved[0] == 1.0
     weights.fill_(3)
     saver.wait()
@@ -170,14 +170,14 @@ def test_an_error_in_the_background_is_not_lost() -> None:
     saver.save(Checkpoint({}))
     with pytest.raises(OSError, match="disk full"):
         saver.wait()
-    saver.wait()  # said once
+    saver.wait()  # the error is raised once
 
 
 def test_stalls_are_shorter_than_saves_in_the_background(tmp_path: Path) -> None:
     arms = measured(tmp_path, ["torch", "embstore"], background=True)
     torch_save, table_save = (arm.saves[0] for arm in arms)
     assert torch_save.stall_seconds < torch_save.seconds
-    assert table_save.stall_seconds == table_save.seconds  # a table's updates wait for its save
+    assert table_save.stall_seconds == table_save.seconds  # a table's updates wait for a save
 
 
 # --- The command
@@ -277,7 +277,7 @@ def test_the_time_that_checksums_take_of_a_load_is_told_apart(tmp_path: Path) ->
 
 def test_tables_have_a_line_an_arm_and_the_kernels_word(report: Report) -> None:
     text = tables(report, width=160)
-    assert sum(line.startswith("model") for line in text.splitlines()) == 3  # and the heading
+    assert sum(line.startswith("model") for line in text.splitlines()) == 3  # heading and two arms
     assert report.media[0].facts.summary in text
     assert "3.00" in text
     assert "rates are measured" in text

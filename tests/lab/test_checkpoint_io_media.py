@@ -1,4 +1,4 @@
-"""What a medium is, how its caches are dropped, and what it gives by itself."""
+"""Media of the checkpoint benchmark: their facts, how caches are dropped, and their yardsticks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_eviction_empties_the_page_cache_of_a_file_and_that_can_be_seen(tmp_path
     evict([file, empty], "posix_fadvise")
     assert resident_fraction([file]) == 0.0
     with path.open("rb") as opened:
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
         os.pread(opened.fileno(), 4096, 8192)
     assert 0.0 < resident_fraction([file]) < 1.0
     assert resident_fraction([FilePart(path, 8192, 4096)]) == 1.0

@@ -1,4 +1,4 @@
-"""The models whose checkpoints are saved, and the images that they are trained on."""
+"""The models whose checkpoints the benchmark saves, and the images that they are trained on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.checkpoint_io.images import cifar_images, generated_images
 from benchmarks.checkpoint_io.models import MODELS, make_model
 from pmemlab.workloads.batches import DataError
 
-PARAMETERS = {  # of pytorch-cifar's models of these names, also in lab/docs/benchmarks.md
+PARAMETERS = {  # as in pytorch-cifar and in lab/docs/benchmarks.md
     "vgg16": 14_728_266,
     "vgg19": 20_040_522,
     "dpn92": 34_236_634,
@@ -61,7 +61,7 @@ def cifar_file(path: Path, first_label: int) -> np.ndarray[tuple[int, ...], np.d
 
 
 class PickledByPython2(pickle._Pickler):
-    """CIFAR-10's files are: their texts and bytes are of the one type that both were then."""
+    """Pickles str and bytes as Python 2's one string type, as in CIFAR-10's files."""
 
     def save_string(self, value: str | bytes) -> None:
         raw = value.encode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Media that take as long as on a device: what is waited for, and what is told of it."""
+"""Media paced like a published device: which operations wait, and how the report shows it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices import load_device
 
 SATA, PMEM = "sata-s4510", "optane-100-x6"
-TINY_BYTES = 175_000  # of the model tiny's checkpoint, about
-# So slow that it is waited for whatever else the computer does: 128 KiB take a quarter of a second.
+TINY_BYTES = 175_000  # approximate size of a checkpoint of the model `tiny`
+# So slow that the device dominates even on a busy computer: 128 KiB take a quarter of a second.
 SLOW_MB_PER_S = 0.5
 
 
@@ -80,7 +80,7 @@ def test_a_disk_is_waited_for_in_saves_and_in_cold_loads_alone(name: str, memory
 
 def test_a_disk_begins_when_the_file_is_synced(memory: Path) -> None:
     (save,) = measured(slow_medium(memory, page_cache=True), "torch").saves
-    # All of the disk's time comes after the page cache has the file.
+    # The disk starts only after the whole file is in the page cache.
     assert save.phases["sync"] >= save.paced_seconds
     assert save.seconds >= save.paced_seconds + save.phases["serialise"] + save.phases["write"]
 
@@ -171,7 +171,7 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
     monkeypatch: pytest.MonkeyPatch, memory: Path, tmp_path: Path
 ) -> None:
     printed = io.BytesIO()
-    stdout = io.TextIOWrapper(printed, "ascii")  # which lacks the letters that tables have
+    stdout = io.TextIOWrapper(printed, "ascii")  # can't encode the tables' letters
     monkeypatch.setattr(sys, "stdout", stdout)
     written = tmp_path / "checkpoints.json"
     common = ["--models", "tiny", "--repeats=1", "--formats", "torch", f"--json={written}"]
@@ -192,7 +192,7 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
 def test_memory_without_room_is_told_of_before_anything_is_saved(
     capsys: pytest.CaptureFixture[str], memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # torch and mapped: a file each, a second slot, and one that is being replaced.
+    # torch needs a file and its replacement, mapped a file of two slots: four sizes in all.
     free = SimpleNamespace(free=3.5 * TINY_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: free)
     arguments = [f"--device={PMEM}", f"--paced-in={memory}", "--models", "tiny"]

@@ -1,4 +1,4 @@
-"""Training that stops, is saved, loaded and goes on, to the same bits."""
+"""Training that is saved, stopped, loaded and resumed reaches the same bits as without a stop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_two_steps_a_save_a_load_and_two_more_are_four(name: str, tmp_path: Path
     chosen = make_format(name, tmp_path)
     chosen.save(first.checkpoint(), PhaseClock())
 
-    second = trainer(seed=99)  # other weights, another generator
+    second = trainer(seed=99)  # different weights and generator state
     torch.rand(7)
     second.resume(chosen.load(PhaseClock()))
     second.step()
@@ -56,14 +56,14 @@ def test_two_steps_a_save_a_load_and_two_more_are_four(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("left_out", ["generator", "momentum_buffer", "running_mean", "schedule"])
 def test_each_part_of_the_state_is_needed_for_the_same_bits(left_out: str) -> None:
-    """The comparison of the test above would notice: without this part the result is another."""
+    """Checks the comparison of the test above: without this part of the state the bits differ."""
     expected = trained_without_a_stop(4)
     first = trainer()
     first.step()
     first.step()
     saved = first.checkpoint()
     fresh = trainer(seed=99)
-    fresh.step()  # for momentum of its own
+    fresh.step()  # creates its momentum buffers
     others = fresh.checkpoint()
     mixed = {
         name: (others.tensors[name] if left_out in name else tensor).clone()

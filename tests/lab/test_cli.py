@@ -1,4 +1,4 @@
-"""The command line. QEMU is played where a guest is wanted."""
+"""The command line. Tests that need a guest use a fake QEMU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _signals_as_they_were() -> Iterator[None]:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """The state folder of a guest that is served."""
+    """Serves a guest, and yields its state folder."""
     with played_qemu.served(monkeypatch, tmp_path):
         yield str(tmp_path)
 
@@ -189,7 +189,7 @@ def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> 
 def _pmemlab(
     *argv: str, cwd: Path, code: str = "", stdout: int | IO[bytes] = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `pmemlab` in another process, after some code of a test's."""
+    """Runs `pmemlab` in another process, after the test's own `code`."""
     script = f"{code}\nimport runpy, sys\nsys.argv[0] = 'pmemlab'\n"
     script += "runpy.run_module('pmemlab', run_name='__main__', alter_sys=True)"
     return subprocess.run(
@@ -198,7 +198,7 @@ def _pmemlab(
         env={
             **os.environ,
             "PYTHONPATH": f"{LAB}:{os.environ.get('PYTHONPATH', '')}",
-            "PYTHONUNBUFFERED": "",  # else argparse itself finds out that nobody reads its help
+            "PYTHONUNBUFFERED": "",  # else argparse itself fails on the closed pipe
         },
         stdout=stdout,
         stderr=subprocess.PIPE,
@@ -207,15 +207,15 @@ def _pmemlab(
 
 
 def _collected(*argv: str, cwd: Path) -> set[str]:
-    """The folders whose tests `pmemlab test` would run."""
+    """Returns the folders whose tests `pmemlab test` would run."""
     done = _pmemlab("test", "--collect-only", "-q", *argv, cwd=cwd)
     return {line.split("/")[0] for line in done.stdout.splitlines() if "::" in line}
 
 
 @pytest.mark.long
 def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
-    # The value of an option may be the name of a folder.
-    cheap = f"--ignore={LAB.parent / 'scenarios' / 'servers'}"  # which import Keras
+    # An option's value may equal a folder's name.
+    cheap = f"--ignore={LAB.parent / 'scenarios' / 'servers'}"  # they import Keras
     assert _collected(cheap, "-k", "lab", cwd=LAB.parent) <= {"scenarios"}
     assert _collected(cheap, "-k", "scenarios", cwd=LAB) == {"scenarios"}
 
@@ -240,7 +240,7 @@ def test_a_users_own_scenarios_need_no_clone(tmp_path: Path) -> None:
     assert "mine.yaml::" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("columns", [None, "0"])  # some programs start others with 0
+@pytest.mark.parametrize("columns", [None, "0"])  # some programs set 0 for their children
 def test_what_goes_into_a_file_is_not_cut(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:

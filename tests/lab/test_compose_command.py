@@ -1,4 +1,4 @@
-"""Which Compose is called, and for whose lab."""
+"""The choice of the Compose program, its arguments, and the clone that a lab belongs to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLONE = Clone(Path(__file__).parents[2])
 
 
 class Programs:
-    """A PATH with only the programs that a test puts there."""
+    """A PATH with only the programs that a test adds. Their calls are logged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ def test_compose_is_told_project_environment_and_files(programs: Programs) -> No
 
 
 def _make_context(settings: Path, name: str, host: str) -> Path:
-    """Returns the folder where its certificates would lie."""
+    """Writes a Docker context, and returns the folder for its certificates."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     meta = settings / "contexts/meta" / digest / "meta.json"
     meta.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""compose.yaml: a service a topology, with few privileges and little memory."""
+"""compose.yaml has one service per topology, with few privileges and little memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pmemlab.topology import Requirements, Topology, load_topology, topology_nam
 
 _MIB = 1 << 20
 _LAB_BYTES = 15 << 30
-# What QEMU and the programs beside it take, without the guest's memory and DIMMs.
+# Memory of QEMU and the programs beside it, without the guest's memory and DIMMs.
 _QEMU_BYTES = 430 * _MIB
 
 _CLONE = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def _memory_limit(service: dict[str, Any]) -> int:
 
 
 def test_both_files_are_what_the_topologies_say() -> None:
-    """Else: `pmemlab lab compose --write`."""
+    """If this fails, run `pmemlab lab compose --write`."""
     for name, text in compose_files().items():
         assert (_CLONE / name).read_text() == text, name
 
@@ -133,7 +133,7 @@ def test_the_kvm_override_gives_every_service_the_device_and_nothing_else() -> N
 
 @dataclass
 class _Engine:
-    """A Docker engine that notes what it is asked for, and may refuse to start a container."""
+    """A fake Docker engine that records the calls, and can refuse to start a container."""
 
     refusal: str | None = None
     created: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Engine:
 
     def create(self, image: str, command: list[str], **options: Any) -> _Engine:
         arguments = {"image": image, "command": command, "version": "1.44", **options}
-        # It refuses what the SDK doesn't know, and isn't in the SDK's type stubs.
+        # This function rejects unknown options. The SDK's type stubs lack it.
         self.created = vars(sdk)["_create_container_args"](arguments)
         self.labels = options["labels"]
         self.log.append("create")
